@@ -1,0 +1,89 @@
+"""Induced cycle: was a tree closed to a cycle between its two ends, or somewhere else?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from torch_geometric.data import Data
+
+from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, check_integer, to_data
+
+
+class InducedCycleDataset(SyntheticDataset):
+    r"""Random binary trees with one more edge, which joins two farthest nodes in every second graph.
+
+    The tree is the shape of a binary search tree of a random permutation: each new node takes one of the free child
+    places, all equally likely. Where ``y = 1`` the edge joins a uniformly random pair among those at the greatest
+    distance; where ``y = 0`` a uniformly random pair among all that are neither at the greatest distance nor
+    adjacent, so that every graph has ``num_nodes`` edges and one cycle. The node feature is the degree less 2, which
+    is the mean degree of every such graph.
+
+    The edge between farthest nodes joins two leaves (or a root with one child), so the degrees alone say something
+    about the label; that belongs to the published task.
+
+    Reference: Choromanski et al., *From block-Toeplitz Matrices to Differential Equations on Graphs*, ICML 2022,
+    arXiv:2107.07999, Section 5.1.2. The trees of the two classes are independent here.
+
+    Args:
+        root: Folder of the processed file.
+        num_graphs: Number of graphs; graph ``i`` is positive where ``i`` is odd. The default makes 2,048 of each.
+        num_nodes: Nodes of each tree, at least 5. The default is the paper's. Memory while generating is
+            ``O(num_nodes²)`` for one graph.
+        seed: Graph ``i`` is a function of ``(num_nodes, seed, i)``.
+        transform: Applied at each access.
+        pre_transform: Applied once, before saving.
+
+    Shapes:
+        - a graph has ``N = num_nodes`` nodes: ``x [N, 1]``, ``edge_index [2, 2N]`` (each edge both ways, sorted),
+          ``y [1]``
+
+    Units: distances are numbers of edges, degrees numbers of neighbours.
+
+    Raises:
+        ValueError: If a number is out of range.
+        TypeError: If a number is no integer.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        num_graphs: int = 4096,
+        num_nodes: int = 50,
+        seed: int = 0,
+        transform: Callable | None = None,
+        pre_transform: Callable | None = None,
+    ) -> None:
+        check_integer("num_nodes", num_nodes, 5, "smaller trees may have no pair left for a negative graph")
+        self.num_tree_nodes = num_nodes
+        super().__init__(root, {"num_nodes": num_nodes}, num_graphs, seed, transform, pre_transform)
+
+    def generate(self, rng: np.random.Generator, positive: bool) -> Data:
+        parent = random_binary_tree(rng, self.num_tree_nodes)
+        distance = tree_distances(parent)
+        farthest = distance == distance.max()
+        first, second = np.nonzero(np.triu(farthest if positive else (distance > 1) & ~farthest))
+        pick = rng.integers(first.size)
+        row, col = np.append(parent[1:], first[pick]), np.append(np.arange(1, parent.size), second[pick])
+        edge_index = both_ways(row, col, parent.size)
+        degree = np.bincount(edge_index[0], minlength=parent.size)
+        return to_data(edge_index, degree[:, None] - 2.0, positive)
+
+
+def random_binary_tree(rng: np.random.Generator, num_nodes: int) -> np.ndarray:
+    """Parents ``[N]`` of a random binary search tree's nodes in the order of insertion; the root's is -1."""
+    places = [0, 0]  # the parents of the free child places: one more of them after each insertion
+    parent = np.full(num_nodes, -1, dtype=np.int64)
+    for node, pick in enumerate(rng.integers(np.arange(2, num_nodes + 1)), start=1):
+        parent[node] = places[pick]
+        places[pick] = node  # one of the new node's two places takes the one that is used up
+        places.append(node)
+    return parent
+
+
+def tree_distances(parent: np.ndarray) -> np.ndarray:
+    """Number of edges between every two nodes, ``[N, N]``; parents ``[N]`` come before their children."""
+    distance = np.zeros((parent.size, parent.size), dtype=np.int32)
+    for node in range(1, parent.size):
+        distance[node, :node] = distance[:node, node] = distance[parent[node], :node] + 1
+    return distance

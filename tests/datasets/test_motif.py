@@ -1,0 +1,163 @@
+import numpy as np
+import pytest
+import torch
+from torch_geometric.loader import DataLoader
+
+from pyg_topomask.datasets import MOTIFS, MotifDataset
+from pyg_topomask.datasets.motif import random_pairs
+
+# From their definitions: nodes, edges, sorted degrees, triangles, closed walks of length 4.
+SHAPES = {
+    "caveman": (9, 12, [2] * 6 + [4] * 3, 4),
+    "circle": (10, 10, [2] * 10, 0),
+    "grid": (9, 12, [2] * 4 + [3] * 4 + [4], 0),
+    "ladder": (10, 13, [2] * 4 + [3] * 6, 0),
+    "circular_ladder": (10, 15, [3] * 10, 0),
+}
+
+
+def adjacency(edges, num_nodes):
+    adj = np.zeros((num_nodes, num_nodes), dtype=int)
+    for i, j in edges:
+        adj[i, j] += 1
+        adj[j, i] += 1
+    return adj
+
+
+def dense(data):
+    adj = np.zeros((data.num_nodes, data.num_nodes), dtype=int)
+    np.add.at(adj, tuple(data.edge_index.numpy()), 1)
+    return adj
+
+
+@pytest.mark.parametrize("motif", SHAPES)
+def test_motif_is_the_graph_of_its_name(motif):
+    num_nodes, num_edges, degrees, triangles = SHAPES[motif]
+    adj = adjacency(MOTIFS[motif], num_nodes)
+    assert adj.max() == 1
+    assert adj.trace() == 0
+    assert adj.sum() == 2 * num_edges
+    assert sorted(adj.sum(0)) == degrees
+    assert np.trace(adj @ adj @ adj) == 6 * triangles
+    assert (np.linalg.matrix_power(adj + np.eye(num_nodes, dtype=int), num_nodes) > 0).all()  # connected
+
+    # the spectra of a path, a cycle and their Cartesian products
+    def path(n):
+        return 2 * np.cos(np.pi * np.arange(1, n + 1) / (n + 1))
+
+    def cycle(n):
+        return 2 * np.cos(2 * np.pi * np.arange(n) / n)
+
+    def product(a, b):
+        return (a[:, None] + b).ravel()
+
+    spectra = {
+        "circle": cycle(10),
+        "grid": product(path(3), path(3)),
+        "ladder": product(path(2), path(5)),
+        "circular_ladder": product(path(2), cycle(5)),
+    }
+    if motif in spectra:
+        np.testing.assert_allclose(np.linalg.eigvalsh(adj), np.sort(spectra[motif]), atol=1e-12)
+
+
+@pytest.mark.parametrize("motif", SHAPES)
+def test_graphs_follow_the_protocol(tmp_path, motif):
+    dataset = MotifDataset(tmp_path, motif, num_graphs=200, num_nodes=60, seed=3)
+    small, num_edges = SHAPES[motif][:2]
+    planted = adjacency(MOTIFS[motif], small)
+    degree = planted.sum() / small
+    large_degrees, cross_counts = [], []
+    assert dataset.y.sum() == 100
+    for data in dataset:
+        data.validate()
+        assert data.num_nodes == 60 + small  # in both classes
+        assert data.is_coalesced()
+        assert data.is_undirected()
+        assert not data.has_self_loops()
+        adj = dense(data)
+        assert adj.max() == 1
+        if data.y.item() == 1:
+            assert (adj[60:, 60:] == planted).all()
+        else:
+            assert adj[60:, 60:].sum() == 2 * num_edges
+            assert (adj[60:, 60:] != planted).any()
+        large_degrees.append(adj[:60, :60].sum() / 60)
+        cross_counts.append(adj[:60, 60:].sum())
+    assert min(cross_counts) >= 1
+    for values, expected in ((large_degrees, degree), (cross_counts, 0.4 * small)):
+        error = np.std(values) / len(values) ** 0.5
+        assert abs(np.mean(values) - expected) <= 5 * error + 0.03  # the forced edge adds exp(-0.4 * 9) = 0.03
+
+
+def test_features_are_the_largest_neighbour_degrees(tmp_path):
+    for data in MotifDataset(tmp_path, "caveman", num_graphs=10, num_nodes=80):
+        adj = dense(data)
+        degree = adj.sum(1)
+        for node in range(data.num_nodes):
+            largest = sorted(degree[adj[node] > 0], reverse=True)[:5]
+            assert data.x[node].tolist() == [*largest, *[0] * (5 - len(largest))]
+
+
+def test_label_cannot_be_read_from_the_number_of_edges(tmp_path):
+    dataset = MotifDataset(tmp_path, "circular_ladder", num_graphs=1000)
+    edges = torch.tensor([data.num_edges / 2 for data in dataset])
+    label = torch.tensor([data.y.item() for data in dataset]).bool()
+    gap = edges[label].mean() - edges[~label].mean()
+    assert gap.abs() <= 5 * (2 * edges.var() / 500).sqrt()
+
+
+def test_a_graph_depends_on_seed_and_number_alone(tmp_path):
+    short = MotifDataset(tmp_path / "a", "ladder", num_graphs=4, seed=7)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    long = MotifDataset(tmp_path / "b", "ladder", num_graphs=9, seed=7)
+    for one, two in zip(short, long):
+        assert torch.equal(one.edge_index, two.edge_index)
+        assert torch.equal(one.x, two.x)
+        assert torch.equal(one.y, two.y)
+    edge_indices = [tuple(map(tuple, data.edge_index.tolist())) for data in long]
+    assert len(set(edge_indices)) == 9
+    other = MotifDataset(tmp_path / "b", "ladder", num_graphs=9, seed=8)
+    assert not torch.equal(other[0].edge_index, long[0].edge_index)
+
+
+def test_graphs_batch_and_a_large_graph_stays_sparse(tmp_path):
+    dataset = MotifDataset(tmp_path, "grid", num_graphs=6, num_nodes=20)
+    batch = next(iter(DataLoader(dataset, batch_size=6)))
+    assert batch.x.shape == (6 * 29, 5)
+    assert batch.y.tolist() == [0, 1, 0, 1, 0, 1]
+    large = MotifDataset(tmp_path, "grid", num_graphs=2, num_nodes=100_000)[0]
+    assert large.num_nodes == 100_009
+    assert 2.6 < large.num_edges / large.num_nodes < 2.75
+
+
+def test_random_pairs_are_uniform_and_distinct():
+    rng = np.random.default_rng(0)
+    row, col = random_pairs(rng, 7, 21)
+    assert set(zip(row.tolist(), col.tolist())) == {(i, j) for j in range(7) for i in range(j)}
+    counts = np.zeros((5, 5))
+    for _ in range(4000):
+        row, col = random_pairs(rng, 5, 3)
+        counts[row, col] += 1
+    expected = 4000 * 3 / 10
+    upper = counts[np.triu_indices(5, 1)]
+    assert np.abs(upper - expected).max() <= 5 * (expected * 0.7) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"motif": "laddder"}, ValueError, "one of caveman, circle.*'laddder'.*Did you mean 'ladder'"),
+        ({"motif": 3}, ValueError, "one of caveman"),
+        ({"motif": "grid", "num_nodes": 9}, ValueError, "'num_nodes' must be at least 10.*got 9"),
+        ({"motif": "grid", "num_graphs": 1}, ValueError, "'num_graphs' must be at least 2.*got 1"),
+        ({"motif": "grid", "num_graphs": 10.0}, TypeError, "'num_graphs' must be an int.*10.0"),
+        ({"motif": "grid", "seed": -1}, ValueError, "'seed' must be at least 0.*got -1"),
+        ({"motif": "grid", "seed": True}, TypeError, "'seed' must be an int"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, error, text):
+    with pytest.raises(error, match=text):
+        MotifDataset(tmp_path, **arguments)
+    assert not (tmp_path / "processed").exists()
