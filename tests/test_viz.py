@@ -1,0 +1,158 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from pyg_topomask import viz
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+EDGES = torch.tensor([[0, 1, 1, 2, 1, 3], [1, 0, 2, 1, 3, 1]])
+MASK = torch.tensor([[9.0, 2.0, 0.5, 0.5], [2.0, 9.0, 1.0, 3.0], [0.5, 1.0, 9.0, 0.0], [0.5, 3.0, 0.0, 9.0]])
+
+
+class Operator:
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+    def to_dense(self):
+        return self.matrix
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    matplotlib.pyplot.close("all")
+
+
+def test_mask_picture_shows_the_matrix_and_one_row():
+    figure = viz.plot_mask(Operator(MASK.requires_grad_()), EDGES, title="learned", node=2)
+    matrix, graph = figure.axes[:2]
+    np.testing.assert_array_equal(matrix.images[0].get_array(), MASK.detach())
+    assert matrix.images[0].get_clim() == (0, 3)  # the largest weight between two nodes
+    assert matrix.get_title() == "learned"
+    assert "j" in matrix.get_xlabel()
+    lines, others, star = graph.collections
+    assert len(lines.get_segments()) == EDGES.size(1)
+    assert others.get_array().tolist() == [0.5, 1.0, 0.0]
+    assert others.get_clim() == matrix.images[0].get_clim()
+    assert len(star.get_offsets()) == 1
+    assert all("no unit" in bar.get_ylabel() for bar in figure.axes[2:])
+
+
+def test_the_node_with_most_neighbours_is_drawn_by_default():
+    graph = viz.plot_mask(MASK.detach(), EDGES).axes[1]
+    assert "node 1 " in graph.get_title()
+
+
+def test_negative_weights_get_a_symmetric_scale_and_heads_are_chosen():
+    heads = torch.stack([MASK, -MASK]).detach()
+    image = viz.plot_mask(heads, head=1).axes[0].images[0]
+    np.testing.assert_array_equal(image.get_array(), heads[1])
+    assert image.get_clim() == (-3, 3)
+    assert image.get_cmap().name == viz.DIVERGING
+
+
+@pytest.mark.parametrize("matrix", [torch.zeros(3, 3), torch.ones(1, 1), torch.eye(4)])
+def test_degenerate_masks_can_be_drawn(matrix):
+    low, high = viz.plot_mask(matrix, torch.empty(2, 0, dtype=torch.long)).axes[0].images[0].get_clim()
+    assert low < high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"mask": torch.ones(3, 2)}, ValueError, r"\[N, N\].*got \(3, 2\)"),
+        ({"mask": torch.ones(0, 0)}, ValueError, "N > 0"),
+        ({"mask": torch.ones(2, 3, 3), "head": 2}, IndexError, "'head' is 2, but the mask has 2 heads"),
+        ({"mask": torch.ones(3, 3), "edge_index": EDGES}, ValueError, "holds node 3, but the mask has 3 nodes"),
+        ({"mask": torch.ones(4, 4), "edge_index": EDGES, "node": 4}, IndexError, "'node' is 4"),
+        ({"mask": torch.ones(2001, 2001), "edge_index": EDGES}, ValueError, "the limit is 2000"),
+    ],
+)
+def test_bad_masks(arguments, error, text):
+    with pytest.raises(error, match=text):
+        viz.plot_mask(**arguments)
+
+
+def test_given_axes_are_used():
+    figure, axes = matplotlib.pyplot.subplots(1, 3)
+    assert viz.plot_mask(MASK.detach(), EDGES, ax=axes[:2]) is figure
+    assert viz.plot_curves({"a": {"epoch": [0, 1], "loss": [2.0, 1.0]}}, keys=["loss"], ax=axes[2]) is figure
+    assert axes[2].get_ylabel() == "loss"
+    with pytest.raises(ValueError, match=r"must hold 2 axes.*got 3"):
+        viz.plot_mask(MASK.detach(), EDGES, ax=axes)
+    with pytest.raises(ValueError, match="got 1 and 2"):
+        viz.plot_curves({"a": {"epoch": [0], "b": [1.0], "c": [1.0]}}, keys=["b", "c"], ax=axes[:1])
+
+
+def test_curves_are_mean_and_standard_deviation_over_seeds():
+    nan = float("nan")
+    runs = [
+        {"epoch": [0, 0, 1, 1, 2], "loss": [nan, 1.0, 3.0, None, 7.0]},  # rows of training and validation alternate
+        {"epoch": [0, 1], "loss": [3.0, ""]},
+    ]
+    figure = viz.plot_curves({"ours": runs, "theirs": runs[0]}, keys=["loss"], labels=["loss (nats)"])
+    ours, theirs = figure.axes[0].lines
+    assert ours.get_xydata().tolist() == [[0, 2], [1, 3], [2, 7]]
+    assert theirs.get_xydata().tolist() == [[0, 1], [1, 3], [2, 7]]
+    (band,) = figure.axes[0].collections
+    edge = band.get_paths()[0].vertices
+    spread = 2**0.5  # of 1 and 3, with n - 1
+    assert edge[:, 1][edge[:, 0] == 0].max() == pytest.approx(2 + spread)
+    assert edge[:, 1][edge[:, 0] == 0].min() == pytest.approx(2 - spread)
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["ours", "theirs"]
+    assert figure.axes[0].get_ylabel() == "loss (nats)"
+
+
+def test_bad_curves():
+    with pytest.raises(KeyError, match=r"'a' has no column 'val_loss'.*epoch, loss"):
+        viz.plot_curves({"a": {"epoch": [0], "loss": [1.0]}}, keys=["val_loss"])
+    with pytest.raises(ValueError, match="must not be empty"):
+        viz.plot_curves({})
+
+
+def test_save_replaces_the_file_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "mask.png"
+    figure = viz.plot_mask(MASK.detach())
+    assert viz.save_figure(figure, path) == path
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert not matplotlib.pyplot.fignum_exists(figure.number)
+    before = path.read_bytes()
+
+    def failing(part, dpi):
+        part.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    figure = viz.plot_mask(MASK.detach())
+    monkeypatch.setattr(figure, "savefig", failing)
+    with pytest.raises(OSError, match="No space"):
+        viz.save_figure(figure, path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_layout_pulls_neighbours_together():
+    ring = np.arange(12)
+    edges = np.stack([ring, (ring + 1) % 12])
+    position = viz.spring_layout(edges, 12)
+    assert position.shape == (12, 2)
+    assert position.min() == 0
+    assert position.max() == 1
+    distance = np.linalg.norm(position[:, None] - position, axis=2)
+    assert distance[edges[0], edges[1]].mean() < 0.6 * distance[np.triu_indices(12, 1)].mean()
+    np.testing.assert_array_equal(position, viz.spring_layout(edges, 12))
+
+
+def test_missing_matplotlib_names_the_extra():
+    code = (
+        "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.pyplot'] = None\n"
+        "import numpy as np, pyg_topomask.viz as viz\n"
+        "viz.plot_mask(np.ones((2, 2)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ImportError: Pictures need matplotlib: pip install 'pyg_topomask[run]'" in done.stderr
