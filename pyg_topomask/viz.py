@@ -90,7 +90,8 @@ def plot_curves(
     x: str = "epoch",
     ax: Axes | Sequence[Axes] | None = None,
 ) -> Figure:
-    r"""Training curves of several models: the mean over seeds as a line, one standard deviation to each side as a band.
+    r"""Training curves of several models: the mean over seeds as a line, one standard
+    deviation (of the population, as in the summary of a run) to each side as a band.
 
     Args:
         metrics: For each model's name the columns of one run, or a list of those of several seeds. Columns are
@@ -256,5 +257,5 @@ def _mean_and_spread(name: str, runs: list[Any], x: str, key: str) -> tuple[np.n
                 values.setdefault(float(at), []).append(float(value))
     where = sorted(values)
     mean = np.array([np.mean(values[at]) for at in where])
-    spread = np.array([np.std(values[at], ddof=1) if len(values[at]) > 1 else 0.0 for at in where])
+    spread = np.array([np.std(values[at]) for at in where])
     return np.array(where), mean, spread
