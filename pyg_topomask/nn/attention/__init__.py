@@ -1,0 +1,12 @@
+"""Attention modules, one published method per file: ``attn(x, batch=None, graph=None) -> [N, C]``."""
+
+from pyg_topomask.nn.attention.grf import GRFAttention
+from pyg_topomask.nn.attention.masked import MaskedAttention
+
+ATTENTION = {
+    "GRF": GRFAttention,
+    "Linear": MaskedAttention,
+}
+"""Attention classes by the name that configs use."""
+
+__all__ = ["ATTENTION", "GRFAttention", "MaskedAttention"]

@@ -1,0 +1,44 @@
+"""Linear attention masked by graph random features."""
+
+from __future__ import annotations
+
+from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.mask.grf import GRFMask
+
+
+class GRFAttention(MaskedAttention):
+    """Linear attention under a learnable power series of the adjacency, estimated by random walks: linear in nodes.
+
+    Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024,
+    arXiv:2410.03462, Algorithm 1 (symmetric) and Appendix D (not symmetric).
+
+    The graph must carry walks: :class:`~pyg_topomask.transforms.AddRandomWalks` with the same ``max_length``,
+    ``independent`` and ``name``.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``, each with a modulation function of its own.
+        max_length: Longest walk in hops.
+        kernel: Kernel, as in :class:`MaskedAttention`; the paper uses ``"relu"``.
+        symmetric: Mask from two sets of features; otherwise from the queries' alone.
+        independent: Queries and keys have walks of their own, which makes the diagonal of the mask unbiased.
+        name: Prefix of the walk attributes on the graph.
+        path, num_features, dropout, bias: As in :class:`MaskedAttention`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        max_length: int = 4,
+        kernel: str = "relu",
+        symmetric: bool = True,
+        independent: bool = True,
+        name: str = "walk",
+        path: str = "auto",
+        num_features: int = 64,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        mask = GRFMask(heads, max_length, symmetric, independent, name)
+        super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias)

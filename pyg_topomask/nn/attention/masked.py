@@ -1,0 +1,133 @@
+"""Attention under any topological mask: the general form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Dropout, Linear, Module
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
+from pyg_topomask.ops.masked_attention import (
+    PATHS,
+    at_least_float32,
+    masked_linear_attention,
+    masked_softmax_attention,
+)
+from pyg_topomask.ops.segment import check_batch
+
+KERNELS = (*FEATURE_MAP, "softmax")
+
+
+class MaskedAttention(Module):
+    r"""Multi-head attention with a low-rank or softmax kernel, under a topological mask or none.
+
+    .. math:: \mathrm{out}_i = \sum_j M_{ij} K(q_i, k_j) v_j \Big/ \sum_j M_{ij} K(q_i, k_j)
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Definition 2.1 and Algorithm 1.
+    Cost: linear in the nodes for a low-rank kernel and a sparse or fast mask; see
+    :func:`~pyg_topomask.ops.masked_linear_attention`.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``; each has ``C / H`` channels.
+        kernel: ``"relu"``, ``"elu1"``, ``"square"``, ``"exp"``: features of each entry; ``"softmax_rf"``: random
+            features of the softmax kernel; ``"softmax"``: the exact softmax kernel.
+        mask: Module that builds the mask from the graph; ones within each graph if :obj:`None`.
+        path: How to compute it: ``"auto"``, ``"factored"``, ``"pairwise"`` or ``"dense"``; all give the same result.
+        num_features: Random features per head of ``"softmax_rf"``. 64 by default.
+        dropout: Probability of zeroing the result before the output projection, in training. Linear attention never
+            forms normalised weights, so dropout cannot act on them.
+        bias: Whether the projections have a bias.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``channels`` or a name is unknown.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        kernel: str = "relu",
+        mask: Module | None = None,
+        path: str = "auto",
+        num_features: int = 64,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or channels % heads != 0:
+            raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+        if kernel not in KERNELS:
+            raise ValueError(f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r})")
+        if path not in PATHS or (kernel == "softmax" and path == "factored"):
+            raise ValueError(f"'path' must be one of {', '.join(PATHS)}; 'softmax' is never factored (got {path!r})")
+        self.channels, self.heads, self.kernel, self.mask, self.path = channels, heads, kernel, mask, path
+        self.qkv = Linear(channels, 3 * channels, bias=bias)
+        self.out = Linear(channels, channels, bias=bias)
+        self.dropout = Dropout(dropout)
+        self.feature_map: FeatureMap | None = None
+        if kernel == "softmax_rf":
+            self.feature_map = SoftmaxFeatures(channels // heads, num_features)
+        elif kernel != "softmax":
+            self.feature_map = FEATURE_MAP[kernel]()
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Attributes that the graph must carry."""
+        return getattr(self.mask, "requires", ())
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh and reset the mask."""
+        for module in (self.qkv, self.out, self.mask):
+            reset = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks what
+                the mask needs.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, -1).unbind(dim=1)  # [N, H, D]
+        mask: Any = None if self.mask is None else self.mask(graph)
+        if self.feature_map is None:
+            out = masked_softmax_attention(q, k, v, mask, batch, self.path)
+        else:
+            with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
+                q, k, values = at_least_float32(q, k, v)
+                q, k = self.feature_map(q, k, batch)
+            out = masked_linear_attention(q, k, values, mask, batch, self.path).to(v.dtype)
+        return self.out(self.dropout(out.flatten(1)))
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, kernel={self.kernel!r}, path={self.path!r}"
+
+
+def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | None) -> Tensor | None:
+    """Check what enters an attention module, and return the batch vector to use.
+
+    Raises:
+        TypeError: If ``x`` is not a floating-point tensor.
+        ValueError: If a shape is wrong, a feature is not finite (checked on CPU) or ``batch`` is not sorted.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"'x' must be a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
+    if x.dim() != 2 or x.size(1) != channels:
+        raise ValueError(f"'x' must have shape [N, {channels}] (got {list(x.shape)})")
+    if not x.is_cuda and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
+        row = int((~x.isfinite()).any(dim=1).nonzero()[0])
+        raise ValueError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
+    if batch is None and graph is not None:
+        batch = graph.get("batch")
+    if batch is not None:
+        check_batch(batch, x.size(0))
+    return batch

@@ -1,0 +1,123 @@
+"""Feature maps: non-negative features of queries and keys whose inner product is the attention kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from pyg_topomask.ops.segment import segment_max
+
+
+class FeatureMap(Module):
+    """Maps queries and keys ``[N, H, D]`` to features ``[N, H, R]``.
+
+    Called as ``feature_map(q, k, batch)``; keys may be scaled by one factor per graph and head, and queries by one per
+    row, because both cancel in attention. ``batch`` is the graph of each node, sorted, or :obj:`None` for one graph.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Features of queries and keys, both ``[N, H, R]``."""
+        return self.features(q), self.features(k)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features of one side where both are mapped alike."""
+        raise NotImplementedError
+
+
+class ReLUFeatures(FeatureMap):
+    """``relu(x)``. Rows without a positive entry attend to nothing and return zero."""
+
+    def features(self, x: Tensor) -> Tensor:
+        return x.relu()
+
+
+class ELU1Features(FeatureMap):
+    """``elu(x) + 1``, positive (Katharopoulos et al., *Transformers are RNNs*, ICML 2020, Eq. 7)."""
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.elu(x) + 1
+
+
+class SquareFeatures(FeatureMap):
+    """``x²``, entry by entry."""
+
+    def features(self, x: Tensor) -> Tensor:
+        return x.square()
+
+
+class ExpFeatures(FeatureMap):
+    """``exp(x)``, entry by entry, divided by the largest of a query's row or of a graph's keys, which cancels."""
+
+    def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return (q - _row_max(q)).exp(), (k - _graph_max(k, batch)).exp()
+
+
+class SoftmaxFeatures(FeatureMap):
+    r"""Positive orthogonal random features (FAVOR+), unbiased for the softmax kernel :math:`\exp(q \cdot k/\sqrt{D})`.
+
+    .. math:: \phi(x)_r = R^{-1/2} \exp(\omega_r \cdot x' - \|x'\|^2 / 2), \qquad x' = x / D^{1/4}
+
+    with :math:`\omega` Gaussian, orthogonal within blocks of ``D``. Exponents are lowered by their largest value, for
+    queries per row and head, for keys per graph and head: a factor that cancels in attention.
+
+    Reference: Choromanski et al., *Rethinking Attention with Performers*, ICLR 2021, arXiv:2009.14794, Lemma 1 and
+    Section 2.4.
+
+    Args:
+        head_channels: ``D``.
+        num_features: ``R``.
+        seed: Seed of the projection.
+
+    Raises:
+        ValueError: If ``num_features`` is not positive.
+    """
+
+    projection: Tensor
+
+    def __init__(self, head_channels: int, num_features: int = 64, seed: int = 0) -> None:
+        super().__init__()
+        if num_features < 1:
+            raise ValueError(f"'num_features' must be at least 1 (got {num_features})")
+        self.num_features = num_features
+        self.register_buffer("projection", torch.empty(num_features, head_channels))
+        self.redraw(torch.Generator().manual_seed(seed))
+
+    def redraw(self, generator: torch.Generator | None = None) -> None:
+        """Draw a fresh projection ``[R, D]`` from ``generator``, or from torch's default generator."""
+        num_features, channels = self.projection.shape
+        gaussian = torch.randn(-(-num_features // channels), channels, channels, generator=generator)
+        orthogonal, triangle = torch.linalg.qr(gaussian)
+        orthogonal = orthogonal * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over rotations
+        norms = torch.randn(num_features, channels, generator=generator).norm(dim=1, keepdim=True)
+        self.projection.copy_(orthogonal.transpose(1, 2).reshape(-1, channels)[:num_features] * norms)
+
+    def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        q, k = self._exponents(q), self._exponents(k)
+        scale = self.num_features**-0.5
+        return (q - _row_max(q)).exp() * scale, (k - _graph_max(k, batch)).exp() * scale
+
+    def _exponents(self, x: Tensor) -> Tensor:
+        x = x * x.size(-1) ** -0.25
+        return x @ self.projection.to(x.dtype).t() - x.square().sum(-1, keepdim=True) / 2
+
+
+def _row_max(x: Tensor) -> Tensor:  # [N, H, R] -> [N, H, 1]
+    return x.detach().amax(-1, keepdim=True)
+
+
+def _graph_max(x: Tensor, batch: Tensor | None) -> Tensor:  # [N, H, R] -> [N or 1, H, 1]
+    top = _row_max(x)
+    if batch is None:
+        return top.amax(0, keepdim=True) if x.size(0) else top
+    return segment_max(top, batch).index_select(0, batch)
+
+
+FEATURE_MAP = {
+    "relu": ReLUFeatures,
+    "elu1": ELU1Features,
+    "square": SquareFeatures,
+    "exp": ExpFeatures,
+    "softmax_rf": SoftmaxFeatures,
+}
+"""Feature maps by the name of their kernel."""

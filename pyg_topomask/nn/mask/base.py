@@ -1,0 +1,63 @@
+"""What a mask module asks of a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Data
+
+from pyg_topomask.operators import MaskOperator
+
+
+class Mask(Module):
+    """A learnable topological mask: builds a :class:`MaskOperator` from a graph, called as ``mask(graph)``."""
+
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry."""
+    remedy: str = ""
+    """The transform that adds them, for error messages."""
+
+    def forward(self, graph: Data) -> MaskOperator:
+        """The mask of a graph or batch."""
+        raise NotImplementedError
+
+    def read(self, graph: Any) -> list[Tensor]:
+        """The attributes of `requires`, in order.
+
+        Raises:
+            TypeError: If ``graph`` is not a homogeneous graph.
+            ValueError: If one is missing; the message names the transform to add.
+        """
+        if graph is None:
+            raise ValueError(f"{type(self).__name__} needs the graph: call attn(x, batch, graph) with a Data or Batch")
+        if not isinstance(graph, Data):
+            raise TypeError(f"{type(self).__name__} takes a Data or Batch (got {type(graph).__name__})")
+        missing = [name for name in self.requires if name not in graph]
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__} needs {', '.join(repr(name) for name in missing)} on the graph; "
+                f"add the transform {self.remedy}"
+            )
+        return [graph[name] for name in self.requires]
+
+
+def check_walk_size(graph: Data, walk_size: int | Tensor, remedy: str) -> None:
+    """Refuse walks that were drawn for another graph, such as the one that a sampler took this one from.
+
+    On CPU at once; on CUDA by an assertion that does not wait.
+    """
+    ptr = graph.get("ptr")
+    batched = isinstance(walk_size, Tensor) and walk_size.dim() == 1 and ptr is not None
+    sizes = ptr.diff() if batched else graph.num_nodes
+    same = torch.as_tensor(walk_size == sizes)
+    message = (
+        f"the walks on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
+        f"copy walks unchanged. Add {remedy} after sampling"
+    )
+    if same.is_cuda:
+        torch._assert_async(same.all(), message.format("another number of"))
+    elif not bool(same.all()):
+        raise ValueError(message.format(int(torch.as_tensor(walk_size).sum())))

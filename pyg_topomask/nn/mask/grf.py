@@ -1,0 +1,86 @@
+"""Masks estimated by graph random features."""
+
+from __future__ import annotations
+
+from math import factorial
+
+import torch
+from torch.nn import Parameter
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.mask.base import Mask, check_walk_size
+from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.ops.pairs import EntryTable, stored_pairs, walk_product
+
+
+class GRFMask(Mask):
+    r"""Learnable power series of the adjacency, :math:`M = \sum_k \alpha_k W^k`, estimated from random walks.
+
+    With the modulation function ``f``, :math:`\Phi = \sum_\ell f_\ell W^\ell` is estimated by the walks of each node
+    and :math:`\hat M = \Phi_1 \Phi_2^\top`, so :math:`\alpha = f * f`. The estimate is unbiased off the diagonal, and
+    on the diagonal where queries and keys have independent walks. ``f`` starts as :math:`2^{-\ell} / \ell!`, the mask
+    :math:`\exp(W)`; learning may turn entries negative.
+
+    Reference: Reid et al. 2024, arXiv:2410.03462, Sections 3.2 and 3.3; without `symmetric`, Appendix D.
+
+    Args:
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        max_length: Longest walk ``K`` that ``f`` covers, in hops.
+        symmetric: Use :math:`\Phi_1 \Phi_2^\top`. Otherwise :math:`\hat M = \Phi_1`, a weighted sum over the visited
+            nodes with :math:`\alpha = f`, which ``W`` need not be symmetric for.
+        independent: Queries and keys have walks of their own (the default of ``AddRandomWalks``).
+        name: Prefix of the walk attributes on the graph.
+
+    Raises:
+        ValueError: If a size is out of range.
+    """
+
+    def __init__(
+        self, heads: int = 1, max_length: int = 4, symmetric: bool = True, independent: bool = True, name: str = "walk"
+    ) -> None:
+        super().__init__()
+        if heads < 1 or max_length < 0:
+            raise ValueError(f"'heads' must be ≥ 1 and 'max_length' ≥ 0 (got {heads} and {max_length})")
+        self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
+        self.two_tables, self.name = symmetric and independent, name
+        tables = [name, f"{name}_key"] if self.two_tables else [name]
+        parts = ("index", "length", "load")
+        self.requires = (*(f"{table}_{part}" for table in tables for part in parts), f"{name}_size")
+        self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}" + (
+            ")" if independent else ", independent=False)"
+        )
+        self.modulation = Parameter(torch.empty(max_length + 1) if heads == 1 else torch.empty(heads, max_length + 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set ``f`` so that the mask is ``exp(W)``, cut at ``max_length`` hops of each walk."""
+        series = torch.tensor([0.5**length / factorial(length) for length in range(self.max_length + 1)])
+        with torch.no_grad():
+            self.modulation.copy_(series.expand_as(self.modulation))
+
+    def forward(self, graph: Data) -> GRFOperator:
+        """The mask of a graph or batch that carries walks.
+
+        Raises:
+            ValueError: If walks are missing, of another graph, or longer than ``max_length``.
+        """
+        *tables, size = self.read(graph)
+        check_walk_size(graph, size, self.remedy)
+        num_nodes = int(graph.num_nodes)
+        first = tables[:3]
+        second = tables[3:] if self.two_tables else first if self.symmetric else [None, None, None]
+        walks = walk_product(*first, *second, num_nodes, self.max_length, self.modulation.dtype)
+        return GRFOperator(walks, self.modulation, self._stored_pairs(graph, num_nodes))
+
+    def _stored_pairs(self, graph: Data, num_nodes: int) -> EntryTable | None:
+        """The pair table that the transform put on the graph, where it is for this mask and as precise."""
+        if not self.symmetric or f"{self.name}_pair_index" not in graph:
+            return None
+        index, coeffs = graph[f"{self.name}_pair_index"], graph[f"{self.name}_pair_coeffs"]
+        num_monomials = (self.max_length + 1) * (self.max_length + 2) // 2
+        if coeffs.size(1) != num_monomials or coeffs.dtype != self.modulation.dtype:
+            return None
+        return stored_pairs(index, coeffs, num_nodes)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"

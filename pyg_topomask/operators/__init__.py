@@ -1,0 +1,27 @@
+"""Masks as matrices that are known by their products: ``op @ x``."""
+
+from pyg_topomask.operators.algebra import (
+    BlockDiagonalOperator,
+    HeadStackOperator,
+    KroneckerOperator,
+    ScaledOperator,
+    SumOperator,
+)
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.dense import DenseOperator
+from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.operators.ones import OnesOperator
+from pyg_topomask.operators.sparse_factor import SparseFactorOperator
+
+__all__ = [
+    "BlockDiagonalOperator",
+    "DenseOperator",
+    "GRFOperator",
+    "HeadStackOperator",
+    "KroneckerOperator",
+    "MaskOperator",
+    "OnesOperator",
+    "ScaledOperator",
+    "SparseFactorOperator",
+    "SumOperator",
+]

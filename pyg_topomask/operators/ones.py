@@ -1,0 +1,40 @@
+"""The mask of plain attention: every node of a node's own graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.segment import segment_sum, segments
+
+
+class OnesOperator(MaskOperator):
+    r"""Mask of ones within each graph, :math:`M_{ij} = 1` if ``i`` and ``j`` share a graph.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3 (packing).
+    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`.
+
+    Args:
+        batch: Graph of each node, sorted, shape ``[N]``.
+
+    Raises:
+        ValueError: If ``batch`` is not sorted.
+    """
+
+    def __init__(self, batch: Tensor) -> None:
+        segments(batch)  # checks it
+        self.batch = batch
+        self.num_nodes, self.device = batch.numel(), batch.device
+        self.dtype = torch.get_default_dtype()
+
+    @property
+    def T(self) -> OnesOperator:
+        return self
+
+    @property
+    def work(self) -> int:
+        return self.num_nodes
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        return segment_sum(x, self.batch).index_select(0, self.batch)

@@ -1,0 +1,119 @@
+"""Edges as they enter the library: checked once, in compressed rows, with the adjacency normalised."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.typing import Adj
+
+
+class CSR(NamedTuple):
+    """Adjacency in compressed rows: sorted by (row, column), equal edges added up."""
+
+    rowptr: Tensor  # [N + 1], int64
+    col: Tensor  # [E'], int64
+    weight: Tensor  # [E'], floating point
+
+    @property
+    def degree(self) -> Tensor:
+        """Number of neighbours of each node, ``[N]``, int64."""
+        return self.rowptr.diff()
+
+    @property
+    def row(self) -> Tensor:
+        """Row of each edge, ``[E']``, int64."""
+        return torch.repeat_interleave(torch.arange(self.rowptr.numel() - 1, device=self.col.device), self.degree)
+
+
+def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph given either way.
+
+    A ``torch_sparse.SparseTensor`` is read as PyG reads one in place of ``edge_index``: as the transposed adjacency
+    ``adj_t`` (`ToSparseTensor`), whose values are the weights.
+
+    Raises:
+        TypeError: If ``edge_index`` is neither, or if weights are given twice.
+    """
+    if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
+        return edge_index, edge_weight
+    if not is_sparse_tensor(edge_index):
+        raise TypeError(
+            f"'edge_index' must be a [2, E] tensor or a torch_sparse.SparseTensor (got {type(edge_index).__name__})"
+        )
+    target, source, value = edge_index.coo()
+    if value is not None and edge_weight is not None:
+        raise TypeError("'edge_weight' is given although the SparseTensor already holds values; give one of them")
+    return torch.stack([source, target]), edge_weight if value is None else value
+
+
+def is_sparse_tensor(adj: Any) -> bool:
+    """Whether ``adj`` is a ``torch_sparse.SparseTensor``, told without importing the optional package."""
+    return type(adj).__module__.startswith("torch_sparse") and hasattr(adj, "coo")
+
+
+def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None) -> None:
+    """Refuse edges that do not describe a graph of ``num_nodes`` nodes.
+
+    Raises:
+        TypeError: If indices are not integers or weights are not floating point.
+        ValueError: If shapes are wrong, an index is out of range or a weight is not finite.
+    """
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ValueError(f"'edge_index' must have shape [2, E] (got {list(edge_index.shape)})")
+    if edge_index.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"'edge_index' must hold integers, int64 or int32 (got {edge_index.dtype}); use .long()")
+    if num_nodes < 0:
+        raise ValueError(f"'num_nodes' must not be negative (got {num_nodes})")
+    if edge_index.numel() > 0:
+        low, high = (int(bound) for bound in edge_index.aminmax())
+        if low < 0 or high >= num_nodes:
+            raise ValueError(
+                f"'edge_index' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}. "
+                "Does 'num_nodes' count isolated nodes, too?"
+            )
+    if edge_weight is None:
+        return
+    if not edge_weight.is_floating_point():
+        raise TypeError(f"'edge_weight' must be floating point (got {edge_weight.dtype}); use .float()")
+    if edge_weight.shape != edge_index.shape[1:]:
+        raise ValueError(
+            f"'edge_weight' must have one number per edge, [{edge_index.size(1)}] (got {list(edge_weight.shape)})"
+        )
+    if not bool(edge_weight.isfinite().all()):
+        raise ValueError("'edge_weight' holds NaN or infinity")
+
+
+def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None) -> CSR:
+    """Compressed rows of a checked edge list; the same for every order of its edges.
+
+    Args:
+        edge_index: Edges, shape ``[2, E]``.
+        num_nodes: ``N``.
+        edge_weight: Weights, shape ``[E]``; one per edge if :obj:`None`.
+    """
+    row, col = edge_index.long()
+    weight = torch.ones(row.numel(), device=row.device) if edge_weight is None else edge_weight
+    key, order = (row * num_nodes + col).sort(stable=True)
+    key, place = torch.unique_consecutive(key, return_inverse=True)
+    weight = weight.new_zeros(key.numel()).index_add_(0, place, weight[order])
+    col = key % max(num_nodes, 1)
+    rowptr = torch.searchsorted(key, torch.arange(num_nodes + 1, device=key.device) * num_nodes)
+    return CSR(rowptr, col, weight)
+
+
+def sym_normalize(csr: CSR) -> CSR:
+    r"""Weights of :math:`W = D^{-1/2} A D^{-1/2}` with :math:`D_{ii} = \sum_j A_{ij}`, where 0 counts as 1.
+
+    Raises:
+        ValueError: If a node's weights add up to less than zero, so that there is no square root to divide by.
+    """
+    strength = csr.weight.new_zeros(csr.rowptr.numel() - 1).index_add_(0, csr.row, csr.weight)
+    if bool((strength < 0).any()):
+        raise ValueError(
+            f"normalising needs node strengths ≥ 0 (got {float(strength.min()):.3g}); are some edge weights negative?"
+        )
+    scale = torch.where(strength > 0, strength, 1).rsqrt()
+    return csr._replace(weight=csr.weight * scale[csr.row] * scale[csr.col])

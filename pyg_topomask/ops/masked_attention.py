@@ -1,0 +1,300 @@
+r"""Attention under a topological mask that is known by its products.
+
+.. math:: \mathrm{out}_i = \frac{\sum_j M_{ij} K(q_i, k_j)\, v_j}{\sum_j M_{ij} K(q_i, k_j)}
+
+Reference: Choromanski et al., *From block-Toeplitz Matrices to Differential Equations on Graphs*, ICML 2022,
+arXiv:2107.07999, Definition 2.1, Lemma 3.1 and Algorithm 1; the pairwise path is Reid et al. 2024, arXiv:2410.03462,
+Algorithm 1, evaluated on the support of the mask.
+
+A mask is anything with ``@``. Where it has them, these make it faster: ``heads``; ``work``, the multiply-adds of one
+column of ``mask @ x``; ``num_pairs`` and ``pairs()``, its support and entries; ``to_dense()``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segments
+from pyg_topomask.ops.sparse import sampled_product, spmm
+from pyg_topomask.typing import PerformanceWarning
+
+PATHS = ("auto", "factored", "pairwise", "dense")
+
+# Numbers in one slice of the factored path's N × m(d+1) intermediate, and the fewest columns worth one product.
+_SLICE_NUMEL = 2**24
+_SLICE_COLUMNS = 64
+
+
+def masked_linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Any = None, batch: Tensor | None = None, path: str = "auto"
+) -> Tensor:
+    r"""Attention with the kernel :math:`K(q_i, k_j) = q_i \cdot k_j` of features that a feature map has produced.
+
+    Where the denominator vanishes, that is where it is at most machine epsilon times the sum of the absolute values
+    of its terms, the output is zero with zero gradient, whatever the scale of ``mask``, ``q`` and ``k``.
+
+    Cost, per head, with ``P`` pairs in the support of the mask and ``T`` multiply-adds in one product ``mask @ x``:
+    factored :math:`O(T R D)` with at most 64 columns or 2^24 numbers of the intermediate in memory, recomputed in the
+    backward pass; pairwise :math:`O(P (R + D))`; dense :math:`O(N^2 (R + D))`; without a mask :math:`O(N R D)`.
+
+    Args:
+        q, k: Queries and keys after the feature map, shape ``[N, H, R]``.
+        v: Values, shape ``[N, H, D]``.
+        mask: Operator ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. Only read without a mask.
+        path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"dense"``
+            forms it; ``"auto"`` counts the work of each and takes the least. All give the same numbers.
+
+    Returns:
+        Shape ``[N, H, D]``, of the dtype of ``v``. Half precision inputs are computed in float32.
+
+    Raises:
+        ValueError: If shapes disagree, ``batch`` is not sorted or the mask cannot serve the path.
+    """
+    check_qkv(q, k, v)
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
+        if mask is None:
+            out = _unmasked_linear(q, k, v, batch)
+        else:
+            _check_mask(mask, q)
+            path = choose_path(mask, q.size(-1), v.size(-1)) if path == "auto" else path
+            if path not in _LINEAR:
+                raise ValueError(f"'path' must be one of {', '.join(PATHS)} (got {path!r})")
+            out = _LINEAR[path](q, k, v, mask)
+    return out.to(dtype)
+
+
+def masked_softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Any = None, batch: Tensor | None = None, path: str = "auto"
+) -> Tensor:
+    r"""Attention with the exact softmax kernel :math:`K(q_i, k_j) = \exp(q_i \cdot k_j / \sqrt{R})`.
+
+    Cost: :math:`O(P (R + D))` for a mask with a sparse support, :math:`O(N^2)` otherwise; without a mask, each graph's
+    own softmax attention, no array over the whole batch.
+
+    Args:
+        q, k: Queries and keys, shape ``[N, H, R]``.
+        v: Values, shape ``[N, H, D]``.
+        mask: Operator ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. Only read without a mask.
+        path: ``"pairwise"``, ``"dense"`` or ``"auto"``: pairwise where the mask has a sparse support.
+
+    Returns:
+        Shape ``[N, H, D]``. Rows whose denominator vanishes are zero, as in `masked_linear_attention`.
+
+    Raises:
+        ValueError: If shapes disagree, ``batch`` is not sorted or the mask cannot serve the path.
+    """
+    check_qkv(q, k, v)
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
+        if mask is None:
+            return _softmax_per_graph(q, k, v, batch).to(dtype)
+        _check_mask(mask, q)
+        if path == "auto":
+            path = "dense" if getattr(mask, "num_pairs", None) is None else "pairwise"
+            if path == "dense" and not _is_dense(mask):
+                warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=3)
+        if path not in ("pairwise", "dense"):
+            raise ValueError(f"the softmax kernel takes path 'auto', 'pairwise' or 'dense' (got {path!r})")
+        out = (_softmax_pairwise if path == "pairwise" else _softmax_dense)(q, k, v, mask)
+    return out.to(dtype)
+
+
+def masked_linear_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, batch: Tensor | None = None
+) -> Tensor:
+    """`masked_linear_attention` from its definition, with a dense mask ``[N, N]`` or ``[H, N, N]``, for tests."""
+    weight = torch.einsum("ihr,jhr->hij", q, k)
+    if batch is not None:
+        weight = weight * (batch[:, None] == batch)
+    weight = weight if mask is None else weight * mask
+    den = weight.sum(-1, keepdim=True)
+    vanished = den.abs() <= torch.finfo(q.dtype).eps * weight.abs().sum(-1, keepdim=True)
+    return torch.where(vanished, 0, weight @ v.transpose(0, 1) / den.where(~vanished, 1)).transpose(0, 1)
+
+
+def choose_path(mask: Any, num_features: int, head_channels: int) -> str:
+    """Path with the least counted work for a mask, ``R`` features and ``D`` channels per head."""
+    if _is_dense(mask):
+        return "dense"
+    num_pairs, work = getattr(mask, "num_pairs", None), getattr(mask, "work", None)
+    if num_pairs is None or work is None:
+        return "factored"
+    scoring = num_pairs * (num_features + head_channels + 1)
+    return "pairwise" if scoring <= work * num_features * (head_channels + 1) else "factored"
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse queries, keys and values that do not fit together. Raises ValueError and TypeError."""
+    if q.dim() != 3 or q.shape != k.shape or v.dim() != 3 or v.shape[:2] != q.shape[:2]:
+        raise ValueError(
+            "'q' and 'k' must be [N, H, R] and 'v' [N, H, D] "
+            f"(got {list(q.shape)}, {list(k.shape)} and {list(v.shape)})"
+        )
+    if not (q.is_floating_point() and q.dtype == k.dtype == v.dtype):
+        raise TypeError(f"'q', 'k' and 'v' must share one floating dtype (got {q.dtype}, {k.dtype} and {v.dtype})")
+
+
+def _check_mask(mask: Any, q: Tensor) -> None:
+    num_nodes = mask.size(-1) if isinstance(mask, Tensor) else getattr(mask, "num_nodes", q.size(0))
+    if num_nodes != q.size(0):
+        raise ValueError(f"the mask is for {num_nodes} nodes, but 'q' has {q.size(0)} rows; is it of another batch?")
+    heads = _heads(mask)
+    if heads is not None and heads != q.size(1):
+        raise ValueError(f"the mask has {heads} heads, but 'q' has {q.size(1)}")
+
+
+def _heads(mask: Any) -> int | None:
+    if isinstance(mask, Tensor):
+        return mask.size(0) if mask.dim() == 3 else None
+    return getattr(mask, "heads", None)
+
+
+def _is_dense(mask: Any) -> bool:
+    return isinstance(mask, Tensor) or getattr(mask, "is_dense", False)
+
+
+def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Widen half precision, in which sums over a graph lose all digits."""
+    return tuple(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors)
+
+
+def _with_ones(v: Tensor) -> Tensor:
+    """Values with a last column of ones, whose weighted sum is the denominator."""
+    return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
+
+
+def _divide(sums: Tensor, magnitude: Tensor) -> Tensor:
+    """Numerator over denominator (the last column), zero where it vanishes beside the ``magnitude`` of its terms."""
+    num, den = sums[..., :-1], sums[..., -1:]
+    vanished = den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude.detach()[..., None]
+    return torch.where(vanished, 0, num) / torch.where(vanished, 1, den)
+
+
+def _unmasked_linear(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
+    if batch is not None:
+        check_batch(batch, q.size(0))
+    sums = segment_linear_attention(q, k, _with_ones(v), batch)
+    magnitude = sums[..., -1]
+    with torch.no_grad():
+        if not _non_negative(q) or not _non_negative(k):  # sum_k |q_k| |z_k|, z the sum of the graph's keys
+            ones = v.new_ones(*v.shape[:2], 1)
+            keys = segment_linear_attention(ones, ones, k, batch)
+            magnitude = (q.abs() * keys.abs()).sum(-1)
+    return _divide(sums, magnitude)
+
+
+def _factored_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    num_nodes, heads, num_features = q.shape
+    values = _with_ones(v)
+
+    def slice_sums(q: Tensor, k: Tensor, values: Tensor) -> Tensor:  # [N, H, D + 2], the last column the magnitude
+        outer = k[..., :, None] * values[..., None, :]  # [N, H, r, D + 1]
+        outer = outer.flatten(2) if _heads(mask) is not None else outer.flatten(1)
+        state = (mask @ outer).view(num_nodes, heads, -1, values.size(-1))
+        magnitude = (q.detach().abs() * state[..., -1].detach().abs()).sum(-1, keepdim=True)
+        return torch.cat([torch.einsum("nhr,nhrd->nhd", q, state), magnitude], dim=-1)
+
+    columns = max(_SLICE_COLUMNS, _SLICE_NUMEL // max(num_nodes, 1))
+    step = max(1, columns // (heads * values.size(-1)))
+    sums = q.new_zeros(num_nodes, heads, values.size(-1) + 1)
+    for a in range(0, num_features, step):
+        some = slice(a, a + step)
+        sums = sums + checkpoint(
+            slice_sums, q[..., some], k[..., some], values, use_reentrant=False, preserve_rng_state=False
+        )
+    return _divide(sums[..., :-1], sums[..., -1])
+
+
+def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    pattern, entries = _pairs(mask, q.dtype)
+    values = _with_ones(v)
+    out = []
+    for head in range(q.size(1)):
+        entry = entries if entries.dim() == 1 else entries[:, head]
+        weight = entry * sampled_product(pattern, q[:, head].contiguous(), k[:, head].contiguous())
+        sums = spmm(pattern, weight, values[:, head].contiguous())
+        out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
+    return torch.stack(out, dim=1)
+
+
+def _dense_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    weight = torch.einsum("ihr,jhr->hij", q, k) * _dense(mask, q.dtype)
+    sums = weight @ _with_ones(v).transpose(0, 1)
+    return _divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
+
+
+def _softmax_per_graph(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
+    if batch is not None:
+        check_batch(batch, q.size(0))
+    ptr = [0, q.size(0)] if batch is None else segments(batch).ptr
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # [H, N, ·]
+    out = [
+        scaled_dot_product_attention(q[None, :, a:b], k[None, :, a:b], v[None, :, a:b])[0]
+        for a, b in pairwise(ptr)
+    ]
+    return torch.cat(out, dim=1).transpose(0, 1) if out else torch.empty_like(v).transpose(0, 1)
+
+
+def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    pattern, entries = _pairs(mask, q.dtype)
+    values, row = _with_ones(v), pattern.row.long()
+    scale = q.size(-1) ** -0.5
+    out = []
+    for head in range(q.size(1)):
+        entry = entries if entries.dim() == 1 else entries[:, head]
+        score = sampled_product(pattern, q[:, head].contiguous() * scale, k[:, head].contiguous())
+        with torch.no_grad():  # the largest score of a row is a factor that cancels; pairs of entry 0 do not count
+            top = score.new_full((pattern.num_rows,), -torch.inf)
+            top = top.scatter_reduce(0, row, score.masked_fill(entry == 0, -torch.inf), "amax")
+        shifted = torch.where(entry == 0, 0, score - top.index_select(0, row))
+        weight = entry * shifted.exp()
+        sums = spmm(pattern, weight, values[:, head].contiguous())
+        out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
+    return torch.stack(out, dim=1)
+
+
+def _softmax_dense(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    entry = _dense(mask, q.dtype)
+    score = torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5
+    absent = entry == 0
+    top = score.detach().masked_fill(absent, -torch.inf).amax(-1, keepdim=True) if q.size(0) else score.detach()
+    weight = entry * torch.where(absent, 0, score - top).exp()
+    sums = weight @ _with_ones(v).transpose(0, 1)
+    return _divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
+
+
+def _pairs(mask: Any, dtype: torch.dtype) -> tuple[Any, Tensor]:
+    if getattr(mask, "num_pairs", None) is None:
+        raise ValueError(f"path 'pairwise' needs a mask with a sparse support, which {type(mask).__name__} has not")
+    pattern, entries = mask.pairs()
+    return pattern, entries.to(dtype)
+
+
+def _dense(mask: Any, dtype: torch.dtype) -> Tensor:
+    return (mask if isinstance(mask, Tensor) else mask.to_dense()).to(dtype)
+
+
+def _row_magnitude(pattern: Any, weight: Tensor, sums: Tensor) -> Tensor:
+    """Row sums of ``|weight|``: the denominators themselves unless a weight is negative."""
+    with torch.no_grad():
+        if _non_negative(weight):
+            return sums[:, -1]
+        return spmm(pattern, weight.abs(), weight.new_ones(pattern.num_cols, 1)).squeeze(1)
+
+
+def _non_negative(x: Tensor) -> bool:
+    """Whether no number is negative; not asked on CUDA, where the answer would have to be waited for."""
+    return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))
+
+
+_LINEAR = {"factored": _factored_linear, "pairwise": _pairwise_linear, "dense": _dense_linear}

@@ -1,0 +1,42 @@
+"""Remember what was computed from a batch's tensors for as long as those tensors live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+Result = TypeVar("Result")
+
+
+def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Call ``function`` once for the same tensors, so that all layers share what depends on the graph alone.
+
+    Results are kept by the identity and version of the tensor arguments, and go when the first of them goes. So the
+    result may hold neither the first argument nor a view of it, which would keep it alive for ever. Meant for what
+    comes with a batch: none of the tensors may require a gradient.
+
+    Args:
+        function: Pure function of positional arguments, the first of which is a tensor.
+    """
+    results: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    @torch.compiler.disable
+    @wraps(function)
+    def remembered(*args: Any) -> Result:
+        known: dict[Any, tuple[list[Any], Result]] = results.setdefault(args[0], {})
+        key = tuple((id(arg), arg._version) if isinstance(arg, Tensor) else arg for arg in args)
+        if key in known and all(alive() is not None for alive in known[key][0]):  # an id may name a later tensor
+            return known[key][1]
+        result = function(*args)
+        for stale in [old for old in known if any(alive() is None for alive in known[old][0])]:
+            del known[stale]
+        known[key] = ([ref(arg) for arg in args if isinstance(arg, Tensor)], result)
+        return result
+
+    return remembered

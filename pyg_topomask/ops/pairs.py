@@ -1,0 +1,231 @@
+"""Sparse matrices whose entries are linear in learnable numbers, and the pair table of a product of two of them.
+
+Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024, arXiv:2410.03462,
+Eq. 10. With walks stored as (start, visited, length, load), the graph random features are linear in the modulation
+function ``f`` and the mask is a quadratic polynomial in it. Its coefficients depend on the walks alone, so they are
+computed once, and each layer only evaluates the polynomial.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import Pattern
+
+# Products of walk entries that are sorted together: bounds the memory of building a pair table (about 60 bytes each).
+_TERMS_PER_BLOCK = 2**21
+
+
+@dataclass(frozen=True)
+class WalkTable:
+    """Stored walks of a graph or batch: what :class:`~pyg_topomask.ops.walks.Walks` puts on a ``Data``."""
+
+    index: Tensor  # [2, nnz]: start, visited
+    length: Tensor  # [nnz]
+    load: Tensor  # [nnz]
+
+
+class EntryTable:
+    """Sparse matrix with entries ``coeffs @ weights``, one sparse matrix for each head of ``weights``.
+
+    Args:
+        pattern: Positions of the entries.
+        coeffs: Coefficients, shape ``[nnz, Q]``.
+    """
+
+    def __init__(self, pattern: Pattern, coeffs: Tensor) -> None:
+        self.pattern, self.coeffs = pattern, coeffs
+
+    def values(self, weights: Tensor) -> Tensor:
+        """Entries for weights ``[Q]`` or ``[H, Q]``: shape ``[nnz]`` or ``[nnz, H]``, each head's contiguous."""
+        return (weights @ self.coeffs.t()).t() if weights.dim() == 2 else self.coeffs @ weights
+
+
+class WalkProduct:
+    r"""Structure of :math:`\Phi_1 \Phi_2^\top` for two walk tables: everything that does not depend on ``f``.
+
+    Args:
+        left: Walks of the queries.
+        right: Walks of the keys; the identity instead of :math:`\Phi_2` if :obj:`None`.
+        num_nodes: ``N``.
+        max_length: Longest walk that the modulation function covers.
+
+    Raises:
+        ValueError: If a walk is longer than ``max_length``.
+    """
+
+    def __init__(self, left: WalkTable, right: WalkTable | None, num_nodes: int, max_length: int) -> None:
+        self.num_nodes, self.max_length = num_nodes, max_length
+        self.tables = [_sorted_walks(table, num_nodes, max_length) for table in (left, right) if table is not None]
+        self.left = _merge_lengths(self.tables[0], num_nodes, max_length)
+        self.right = _merge_lengths(self.tables[1], num_nodes, max_length) if right is not None else None
+
+    @cached_property
+    def num_terms(self) -> int:
+        """Products of walk entries that meet in a node: an upper bound of the number of supported pairs."""
+        if self.right is None:
+            return self.left.pattern.nnz
+        hits = [torch.bincount(table.index[1], minlength=self.num_nodes) for table in self.tables]
+        return int(hits[0] @ hits[1])
+
+    @cached_property
+    def pairs(self) -> EntryTable:
+        """Entries of the mask as a polynomial in ``f``, to be evaluated at `pair_weights`."""
+        if self.right is None:
+            return self.left
+        index, coeffs = pair_table(self.tables[0], self.tables[1], self.num_nodes, self.max_length)
+        return EntryTable(Pattern(index[0], index[1], self.num_nodes, self.num_nodes), coeffs)
+
+    def pair_weights(self, modulation: Tensor) -> Tensor:
+        """Monomials of ``f`` that the coefficients of `pairs` belong to, shape ``[Q]`` or ``[H, Q]``."""
+        return modulation if self.right is None else monomials(modulation)
+
+
+@once_per_batch
+def walk_product(
+    index: Tensor,
+    length: Tensor,
+    load: Tensor,
+    key_index: Tensor | None,
+    key_length: Tensor | None,
+    key_load: Tensor | None,
+    num_nodes: int,
+    max_length: int,
+    dtype: torch.dtype,
+) -> WalkProduct:
+    """The :class:`WalkProduct` of stored tables, built once for all layers that read the same tensors.
+
+    Its coefficients have the ``dtype`` of the modulation function, so that rounding them costs no accuracy.
+    """
+    right = None
+    if key_index is not None and key_length is not None and key_load is not None:
+        right = WalkTable(key_index, key_length, key_load.to(dtype))
+    return WalkProduct(WalkTable(index, length, load.to(dtype)), right, num_nodes, max_length)
+
+
+@once_per_batch
+def stored_pairs(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
+    """Pair table that a transform stored on the graph, with its row pointers."""
+    row, col = index.clone()
+    if bool((row.diff() < 0).any()):
+        row, order = row.sort(stable=True)
+        col, coeffs = col[order], coeffs[order]
+    return EntryTable(Pattern(row, col, num_nodes, num_nodes), coeffs)
+
+
+def monomials(modulation: Tensor) -> Tensor:
+    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `_monomial`."""
+    upper, lower = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
+    return modulation[..., lower] * modulation[..., upper]
+
+
+def _monomial(a: Tensor, b: Tensor) -> Tensor:
+    high = torch.maximum(a, b)
+    return high * (high + 1) // 2 + torch.minimum(a, b)
+
+
+def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
+    r"""Support of :math:`\hat M = \Phi_1 \Phi_2^\top` and its coefficients in the products of ``f``.
+
+    .. math:: \hat M_{ij} = \sum_{a \le b} f_a f_b\, C_{ij}^{ab}, \qquad
+        C_{ij}^{ab} = \sum_u \ell_{iua} \ell'_{jub} \;(+\; \ell_{iub} \ell'_{jua} \text{ if } a \ne b)
+
+    Cost: one sort of the :math:`\sum_u |\{(i, a)\}| \cdot |\{(j, b)\}|` products of entries that meet in a node, in
+    blocks of rows.
+
+    Args:
+        left, right: Walks of queries and keys, sorted by start.
+        num_nodes: ``N``.
+        max_length: Longest walk.
+
+    Returns:
+        index: Pairs (query, key), sorted, shape ``[2, P]``, int64.
+        coeffs: Coefficients in the order of `monomials`, shape ``[P, Q]``.
+    """
+    num_monomials = (max_length + 1) * (max_length + 2) // 2
+    visited, order = right.index[1].sort(stable=True)
+    other = WalkTable(right.index[:, order], right.length[order], right.load[order])
+    first = torch.searchsorted(visited, left.index[1])
+    meets = torch.searchsorted(visited, left.index[1], right=True) - first  # [nnz], partners of each left entry
+    pairs, coeffs = [], []
+    for a, b in _row_blocks(left.index[0], meets, num_nodes):
+        mine = torch.repeat_interleave(torch.arange(a, b, device=meets.device), meets[a:b])
+        begin = first[a:b] - (meets[a:b].cumsum(0) - meets[a:b])
+        theirs = torch.arange(mine.numel(), device=mine.device) + begin[mine - a]
+        pair = left.index[0][mine] * num_nodes + other.index[0][theirs]
+        code = _monomial(left.length[mine], other.length[theirs])
+        pair, place = pair.sort(stable=True)
+        pair, slot = torch.unique_consecutive(pair, return_inverse=True)
+        table = left.load.new_zeros(pair.numel() * num_monomials)
+        product = left.load[mine] * other.load[theirs]
+        table.index_add_(0, slot * num_monomials + code[place], product[place])
+        pairs.append(pair)
+        coeffs.append(table.view(-1, num_monomials))
+    if not pairs:
+        return left.index.new_zeros(2, 0), left.load.new_zeros(0, num_monomials)
+    pair = torch.cat(pairs)
+    return torch.stack([pair // num_nodes, pair % num_nodes]), torch.cat(coeffs)
+
+
+def _row_blocks(row: Tensor, terms: Tensor, num_nodes: int) -> list[tuple[int, int]]:
+    """Ranges of entries that split ``row`` between rows, each of about ``_TERMS_PER_BLOCK`` terms."""
+    total = torch.cat([terms.new_zeros(1), terms.cumsum(0)])
+    rowptr = torch.searchsorted(row, torch.arange(num_nodes + 1, device=row.device))
+    block = (total[rowptr[:-1]] // _TERMS_PER_BLOCK).unique_consecutive(return_counts=True)[1]
+    rows = torch.cat([block.new_zeros(1), block.cumsum(0)])
+    bounds = rowptr[rows].tolist()
+    return [(a, b) for a, b in pairwise(bounds) if b > a]
+
+
+def _sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:
+    """Widen stored types and sort by (start, visited, length), which relabelling nodes may have undone."""
+    index, length = table.index.long(), table.length.long()
+    if length.numel() > 0 and int(length.max()) > max_length:
+        raise ValueError(
+            f"the stored walks reach {int(length.max())} hops, but the modulation function covers 'max_length' = "
+            f"{max_length}. Give the mask and the transform the same 'max_length'"
+        )
+    order = ((index[0] * num_nodes + index[1]) * (max_length + 1) + length).argsort(stable=True)
+    return WalkTable(index[:, order], length[order], table.load[order])
+
+
+def _merge_lengths(table: WalkTable, num_nodes: int, max_length: int) -> EntryTable:
+    """Graph random features as an :class:`EntryTable` in ``f``: one entry per (start, visited)."""
+    key = table.index[0] * num_nodes + table.index[1]
+    key, slot = torch.unique_consecutive(key, return_inverse=True)
+    coeffs = table.load.new_zeros(key.numel() * (max_length + 1))
+    coeffs.index_add_(0, slot * (max_length + 1) + table.length, table.load)
+    row, col = key // max(num_nodes, 1), key % max(num_nodes, 1)
+    return EntryTable(Pattern(row, col, num_nodes, num_nodes), coeffs.view(-1, max_length + 1))
+
+
+def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor]:
+    """Support of the product of a sparse matrix with the transpose of another, and the terms of each entry.
+
+    Args:
+        left: Pattern of :math:`\\Phi_1`, ``[N, U]``.
+        right: Pattern of :math:`\\Phi_2`, ``[N', U]``.
+
+    Returns:
+        Pattern of :math:`\\Phi_1 \\Phi_2^\\top`, ``[N, N']``; and for each of the products of two entries that meet in
+        a column: the left entry, the right entry, and the entry of the result, each of shape ``[terms]``.
+    """
+    by_column, order = right.transposed
+    column = left.col.long()
+    first = by_column.rowptr[column].long()
+    meets = by_column.rowptr[column + 1].long() - first
+    mine = torch.repeat_interleave(meets)
+    theirs = torch.arange(mine.numel(), device=mine.device) + (first - (meets.cumsum(0) - meets))[mine]
+    theirs = order.index_select(0, theirs)
+    pair = left.row.long()[mine] * right.num_rows + right.row.long()[theirs]
+    pair, place = pair.sort(stable=True)
+    pair, slot = torch.unique_consecutive(pair, return_inverse=True)
+    num_rows = max(right.num_rows, 1)
+    pattern = Pattern(pair // num_rows, pair % num_rows, left.num_rows, right.num_rows)
+    return pattern, mine[place], theirs[place], slot

@@ -1,0 +1,133 @@
+"""Products with a sparse matrix whose pattern is fixed: the only place that chooses a sparse back end.
+
+Measured on CPU, torch's compressed-row product (MKL) beats ``torch_sparse`` by 1.05 to 2.2 times and a gather with a
+scatter by 4 to 11 times; its sampled product needs neither gather nor scatter. Builds of torch without MKL have a
+native kernel of their own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Pattern:
+    """Positions of the entries of an ``[num_rows, num_cols]`` matrix, sorted by row, and their transposed order.
+
+    Args:
+        row: Row of each entry, shape ``[nnz]``, ascending.
+        col: Column of each entry, shape ``[nnz]``, in any order within a row.
+        num_rows: Number of rows.
+        num_cols: Number of columns.
+    """
+
+    def __init__(self, row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> None:
+        rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
+        self.rowptr = torch.searchsorted(row, rows, out_int32=True)  # [num_rows + 1]
+        self.row, self.col = row.int(), col.int()  # [nnz]
+        self.num_rows, self.num_cols = num_rows, num_cols
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries."""
+        return self.col.numel()
+
+    @cached_property
+    def transposed(self) -> tuple[Pattern, Tensor]:
+        """Pattern of the transposed matrix, and the order ``[nnz]`` that takes values to it."""
+        col, order = self.col.sort(stable=True)
+        return Pattern(col, self.row.index_select(0, order), self.num_cols, self.num_rows), order
+
+
+def spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
+    """Sparse-dense product, differentiable in ``value`` and ``x``.
+
+    Args:
+        pattern: Positions of the entries.
+        value: Entries, shape ``[nnz]``.
+        x: Dense matrix, shape ``[num_cols, C]``, of the dtype of ``value``: float32 or float64.
+
+    Returns:
+        Shape ``[num_rows, C]``.
+    """
+    return _SpMM.apply(value, x, pattern)
+
+
+def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
+    """Inner products ``left[row] · right[col]`` at the entries of a pattern, differentiable in both.
+
+    Args:
+        pattern: Positions of the entries.
+        left: Shape ``[num_rows, C]``, float32 or float64.
+        right: Shape ``[num_cols, C]``.
+
+    Returns:
+        Shape ``[nnz]``.
+    """
+    return _SampledProduct.apply(left, right, pattern)
+
+
+class _SpMM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, x: Tensor, pattern: Pattern) -> Tensor:
+        ctx.save_for_backward(value, x)
+        ctx.pattern = pattern
+        return _matmul(pattern, value, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        value, x = ctx.saved_tensors
+        grad_value = _sampled(ctx.pattern, grad, x) if ctx.needs_input_grad[0] else None
+        grad_x = _transposed_matmul(ctx.pattern, value, grad) if ctx.needs_input_grad[1] else None
+        return grad_value, grad_x, None
+
+
+class _SampledProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, pattern: Pattern) -> Tensor:
+        ctx.save_for_backward(left, right)
+        ctx.pattern = pattern
+        return _sampled(pattern, left, right)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        left, right = ctx.saved_tensors
+        grad_left = _matmul(ctx.pattern, grad, right) if ctx.needs_input_grad[0] else None
+        grad_right = _transposed_matmul(ctx.pattern, grad, left) if ctx.needs_input_grad[1] else None
+        return grad_left, grad_right, None
+
+
+def _matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
+    if pattern.nnz == 0 or x.numel() == 0:
+        return x.new_zeros(pattern.num_rows, x.size(1))
+    matrix = _csr_tensor(pattern, value)
+    if x.device.type == "cpu" and not torch.backends.mkl.is_available():
+        return torch.sparse.mm(matrix, x, "sum")
+    return matrix @ x
+
+
+def _transposed_matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
+    transposed, order = pattern.transposed
+    return _matmul(transposed, value.index_select(0, order), x)
+
+
+def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
+    if pattern.nnz == 0 or left.size(1) == 0:
+        return left.new_zeros(pattern.nnz)
+    zeros = _csr_tensor(pattern, left.new_zeros(pattern.nnz))
+    return torch.sparse.sampled_addmm(zeros, left, right.t(), beta=0.0).values()
+
+
+def _csr_tensor(pattern: Pattern, value: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            pattern.rowptr, pattern.col, value, (pattern.num_rows, pattern.num_cols), check_invariants=False
+        )

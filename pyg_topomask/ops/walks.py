@@ -1,0 +1,236 @@
+"""Random walks, all walkers at once: the one table that graph random features and RWGNK share.
+
+Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024, arXiv:2410.03462,
+Section 3 and Eqs. 9 and 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.graph import CSR, check_edges, edge_tensors, to_csr
+from pyg_topomask.typing import Adj
+
+SCHEMES = ("iid",)
+
+# Walkers that are moved together. Their few work arrays then fit a CPU's second-level cache; a GPU wants more at once.
+_WALKERS_PER_BLOCK = {"cpu": 2**17, "cuda": 2**22}
+
+# SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), its constants written as signed 64-bit integers.
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX_2 = 0x94D049BB133111EB - 2**64
+_LOW_32 = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Walks:
+    """Visits of random walks, merged over equal (start, visited, length) and sorted by them."""
+
+    index: Tensor
+    """Start and visited node, shape ``[2, nnz]``, int64."""
+    length: Tensor
+    """Hops from the start, shape ``[nnz]``, int64. The entry of length 0 of every start is there."""
+    load: Tensor
+    """Importance weight of the visits divided by ``num_walks``, shape ``[nnz]``: its expectation is the entry
+    (start, visited) of ``W ** length``."""
+    count: Tensor
+    """Number of visits divided by ``num_walks``, shape ``[nnz]``: its expectation is the entry of
+    ``((1 - halt_prob) P) ** length``, ``P`` the uniform walk."""
+
+
+def sample_walks(
+    edge_index: Adj,
+    num_nodes: int,
+    *,
+    num_walks: int,
+    max_length: int,
+    halt_prob: float = 0.0,
+    edge_weight: Tensor | None = None,
+    scheme: str = "iid",
+    generator: torch.Generator | None = None,
+    start: Tensor | None = None,
+) -> Walks:
+    r"""Walk from every node, depositing an importance-weighted load at every visit.
+
+    A walker moves to a uniform out-neighbour. Before each step it halts with probability ``halt_prob``; it also ends
+    where there is no neighbour to go to, and after ``max_length`` hops, which biases nothing up to that length. Having
+    made the hops :math:`v_0, …, v_\ell` it deposits :math:`\prod_{t<\ell} W_{v_t v_{t+1}} \deg(v_t) / (1 - p_{halt})`
+    at :math:`(v_0, v_\ell, \ell)`, whose expectation is :math:`(W^\ell)_{v_0 v_\ell}`.
+
+    Every draw is a hash of (a 64-bit seed taken once from ``generator``, start node, walk, step). So walks do not
+    depend on the device, on how the nodes are split over calls by ``start``, or on the order of the edges.
+
+    Reference: Reid et al. 2024, arXiv:2410.03462, Eqs. 9 and 10 (the product has as many factors as the walk has hops).
+    Cost: :math:`O(N n \min(K, 1/p_{halt}))` steps, all walkers at a time; memory of the result plus one block.
+
+    Args:
+        edge_index: Edges ``i → j`` as columns, shape ``[2, E]``, or a ``torch_sparse.SparseTensor`` (``adj_t``).
+        num_nodes: Number of nodes ``N``.
+        num_walks: Walks from each node, ``n``.
+        max_length: Longest walk in hops.
+        halt_prob: Probability of halting before each step, in ``[0, 1)``. The default walks ``max_length`` hops.
+        edge_weight: ``W`` of the load, shape ``[E]``; one per edge if :obj:`None`. Equal edges add up.
+        scheme: How the walkers of one start depend on each other; ``"iid"`` is independent walkers.
+        generator: Source of the seed; torch's default generator if :obj:`None`.
+        start: Nodes to start from, shape ``[S]``; every node if :obj:`None`.
+
+    Returns:
+        The visits as :class:`Walks`; ``load`` and ``count`` have the dtype of ``edge_weight``, or torch's default.
+
+    Raises:
+        TypeError: If indices are not integers or weights are not floating point.
+        ValueError: If an argument is out of range.
+    """
+    edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
+    check_edges(edge_index, num_nodes, edge_weight)
+    check_walk_settings(num_walks, max_length, halt_prob, scheme)
+    csr = to_csr(edge_index, num_nodes, edge_weight)
+    if start is not None:
+        start = _check_start(start, num_nodes)
+    return walk_tables(csr, draw_seed(generator), 1, num_walks, max_length, halt_prob, start)[0]
+
+
+def check_walk_settings(num_walks: int, max_length: int, halt_prob: float, scheme: str) -> None:
+    """Refuse settings that describe no walk. Raises ValueError."""
+    if num_walks < 1:
+        raise ValueError(f"'num_walks' must be at least 1 (got {num_walks})")
+    if max_length < 0:
+        raise ValueError(f"'max_length' counts hops and must not be negative (got {max_length})")
+    if not 0.0 <= halt_prob < 1.0:
+        raise ValueError(f"'halt_prob' is a per-step probability in [0, 1) (got {halt_prob})")
+    if scheme not in SCHEMES:
+        raise ValueError(f"'scheme' must be one of {', '.join(SCHEMES)} (got {scheme!r})")
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """Take one 64-bit seed from ``generator``, or from torch's default generator."""
+    device = "cpu" if generator is None else generator.device
+    high, low = torch.randint(2**32, (2,), generator=generator, device=device).tolist()
+    return (high << 32 | low) - 2**63
+
+
+def hash_graph(csr: CSR, seed: int, epoch: int) -> int:
+    """64-bit seed that is a function of (seed, epoch, graph) alone, and of no order of the edges."""
+    num_nodes = csr.rowptr.numel() - 1
+    edges = _mix((csr.row * num_nodes + csr.col + 1) * _GOLDEN).sum()  # wraps
+    state = edges.new_tensor([_wrap(seed), epoch, num_nodes])
+    for value in state:
+        edges = _mix(edges * _MIX_1 + value + _GOLDEN)
+    return int(edges)
+
+
+def walk_tables(
+    csr: CSR,
+    seed: int,
+    num_tables: int,
+    num_walks: int,
+    max_length: int,
+    halt_prob: float,
+    start: Tensor | None = None,
+) -> list[Walks]:
+    """Sample ``num_tables`` independent tables of checked settings in one pass; the first is that of `sample_walks`."""
+    num_nodes, device = csr.rowptr.numel() - 1, csr.col.device
+    start = torch.arange(num_nodes, device=device) if start is None else start
+    block = max(1, _WALKERS_PER_BLOCK.get(device.type, 2**17) // (num_tables * num_walks))
+    factor = csr.weight * (csr.degree[csr.row] / (1 - halt_prob)).to(csr.weight.dtype)  # load gained on each edge
+    blocks = []
+    for nodes in start.split(block) or (start,):
+        visits = _walk_block(csr, factor, nodes, seed, num_tables * num_walks, max_length, halt_prob)
+        blocks.append(_merge_visits(visits, nodes, num_nodes, num_tables, num_walks, max_length))
+    return [_concatenate(list(tables)) for tables in zip(*blocks)]
+
+
+def _walk_block(
+    csr: CSR, factor: Tensor, nodes: Tensor, seed: int, num_walkers: int, max_length: int, halt_prob: float
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Visits ``(walker, node, load)`` at each length, walker ``w * S + s`` being the ``w``-th of start ``nodes[s]``."""
+    may_end = halt_prob > 0 or bool((csr.degree == 0).any())
+    halt_below = round(halt_prob * 2**32)
+    state = _mix(nodes * _GOLDEN + _wrap(seed + _GOLDEN))  # [S]
+    walks = torch.arange(1, num_walkers + 1, device=nodes.device)
+    state = _mix(state + (walks * _GOLDEN)[:, None]).flatten()  # one hash per walker, walks outermost
+    node = nodes.repeat(num_walkers)
+    walker = torch.arange(node.numel(), device=nodes.device)
+    load = factor.new_ones(node.numel())
+    visits = []
+    for length in range(1, max_length + 1):
+        draw = _mix(state + _wrap(length * _GOLDEN))
+        degree = csr.degree[node]
+        if may_end:
+            keep = (((draw >> 32) & _LOW_32) >= halt_below) & (degree > 0)
+            alive = keep.nonzero().squeeze(1)
+            walker, state, node, load, draw, degree = (
+                column.index_select(0, alive) for column in (walker, state, node, load, draw, degree)
+            )
+        edge = csr.rowptr[node] + (((draw & _LOW_32) * degree) >> 32)
+        node = csr.col[edge]
+        load = load * factor[edge]
+        visits.append((walker, node, load))
+    return visits
+
+
+def _merge_visits(
+    visits: list[tuple[Tensor, Tensor, Tensor]],
+    nodes: Tensor,
+    num_nodes: int,
+    num_tables: int,
+    num_walks: int,
+    max_length: int,
+) -> list[Walks]:
+    """Sort the visits of one block by (table, start, visited, length) and add up equal ones."""
+    num_starts, num_lengths = nodes.numel(), max_length + 1
+    place = torch.arange(num_tables * num_starts, device=nodes.device)
+    keys = [(place * num_nodes + nodes.repeat(num_tables)) * num_lengths]  # the visit of length 0, once
+    loads = [visits[0][2].new_ones(place.numel()) if visits else torch.ones(place.numel(), device=nodes.device)]
+    for length, (walker, node, load) in enumerate(visits, start=1):
+        row = walker // (num_starts * num_walks) * num_starts + walker % num_starts
+        keys.append((row * num_nodes + node) * num_lengths + length)
+        loads.append(load)
+    key, order = torch.cat(keys).sort(stable=True)
+    key, slot, hits = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
+    load = torch.cat(loads)[order]
+    total = torch.zeros(key.numel(), dtype=torch.float64, device=key.device).index_add_(0, slot, load.double())
+    length = key % num_lengths
+    row, visited = key // num_lengths // num_nodes, key // num_lengths % num_nodes
+    at_start = length == 0
+    total = torch.where(at_start, 1, total / num_walks).to(load.dtype)
+    count = torch.where(at_start, 1, hits.double() / num_walks).to(load.dtype)
+    index = torch.stack([nodes[row % num_starts], visited])
+    bounds = torch.searchsorted(row, torch.arange(num_tables + 1, device=key.device) * num_starts).tolist()
+    return [Walks(index[:, a:b], length[a:b], total[a:b], count[a:b]) for a, b in pairwise(bounds)]
+
+
+def _concatenate(tables: list[Walks]) -> Walks:
+    if len(tables) == 1:
+        return tables[0]
+    return Walks(
+        torch.cat([table.index for table in tables], dim=1),
+        torch.cat([table.length for table in tables]),
+        torch.cat([table.load for table in tables]),
+        torch.cat([table.count for table in tables]),
+    )
+
+
+def _mix(z: Tensor) -> Tensor:
+    """Finaliser of SplitMix64 on int64 (wrapping) arithmetic; shifts are made logical by masking the sign's copies."""
+    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX_1
+    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX_2
+    return z ^ ((z >> 31) & (2**33 - 1))
+
+
+def _wrap(value: int) -> int:
+    """``value`` modulo 2^64 as a signed 64-bit integer."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _check_start(start: Tensor, num_nodes: int) -> Tensor:
+    if start.dim() != 1 or start.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"'start' must be a 1-D integer tensor (got {start.dtype}, shape {list(start.shape)})")
+    if start.numel() > 0 and (int(start.min()) < 0 or int(start.max()) >= num_nodes):
+        raise ValueError(f"'start' must name nodes 0 to {num_nodes - 1} (got {int(start.min())} to {int(start.max())})")
+    return start.long().unique()

@@ -1,0 +1,128 @@
+"""Random walks, drawn ahead of training or afresh each epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data.datapipes import functional_transform
+from torch_geometric.transforms import BaseTransform
+
+from pyg_topomask.ops.graph import check_edges, edge_tensors, is_sparse_tensor, sym_normalize, to_csr
+from pyg_topomask.ops.pairs import WalkTable, pair_table
+from pyg_topomask.ops.walks import Walks, check_walk_settings, draw_seed, hash_graph, walk_tables
+
+
+@functional_transform("add_random_walks")
+class AddRandomWalks(BaseTransform):
+    r"""Put the random walks of every node on a graph, for graph random features and random-walk kernels.
+
+    The load is that of the symmetrically normalised adjacency :math:`W = D^{-1/2} A D^{-1/2}` of ``edge_weight``, so
+    that a mask is a power series in a matrix of norm at most 1.
+
+    Adds to the ``Data``, under PyG's collation rules (a batch of graphs is a graph with walks, too):
+
+    - ``walk_index`` ``[2, nnz]``, int32: start and visited node, sorted by (start, visited, length)
+    - ``walk_length`` ``[nnz]``, int8 (int16 from 128 hops): hops
+    - ``walk_load``, ``walk_count`` ``[nnz]``, float: importance-weighted and plain mean number of visits
+    - ``walk_key_index``, …: the second table, where ``independent``
+    - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, where ``pair_table``
+    - ``walk_size``: the number of nodes that the walks were drawn for. PyG's samplers and ``subgraph`` copy tables
+      unchanged; masks compare this number with the graph. Add the transform after sampling.
+
+    Reference: Reid et al. 2024, arXiv:2410.03462, Section 3; Choromanski et al., ICML 2022, arXiv:2107.07999,
+    Section 4.2.
+
+    Args:
+        num_walks: Walks from each node. The default, 16, keeps a row of the mask at about 20 entries on sparse graphs.
+        max_length: Longest walk in hops; walks are cut there without bias.
+        halt_prob: Probability of halting before each step, in ``[0, 1)``.
+        scheme: How the walkers of one start depend on each other; ``"iid"`` is independent walkers.
+        independent: Draw a second table for the keys. Without it the diagonal of the estimated mask is inflated by
+            the variance of its features.
+        seed: Walks become a function of (seed, epoch, graph) alone, whatever the number of loader workers. With
+            :obj:`None` every call draws from torch's default generator.
+        name: Prefix of the attributes, so that two settings can live on one graph.
+        pair_table: Store the pair table as well, which layers otherwise build once per batch. Worth its memory (68
+            bytes a pair at 4 hops) where walks stay the same for the whole training. The mask must be symmetric.
+
+    Raises:
+        ValueError: If a setting or the graph is out of range.
+        TypeError: If it is given a ``HeteroData`` or edges that are not integers.
+    """
+
+    def __init__(
+        self,
+        num_walks: int = 16,
+        max_length: int = 4,
+        halt_prob: float = 0.5,
+        scheme: str = "iid",
+        independent: bool = True,
+        seed: int | None = None,
+        name: str = "walk",
+        pair_table: bool = False,
+    ) -> None:
+        check_walk_settings(num_walks, max_length, halt_prob, scheme)
+        if any(word in name for word in ("batch", "node", "edge", "index", "adj", "face")) or not name.isidentifier():
+            raise ValueError(f"'name' must be an identifier without a word that PyG's collation reads (got {name!r})")
+        self.num_walks, self.max_length, self.halt_prob, self.scheme = num_walks, max_length, halt_prob, scheme
+        self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers must see it change
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw afresh from here on; call it before each epoch. Loader workers that persist see it, too."""
+        self._epoch.fill_(epoch)
+
+    def forward(self, data: Data) -> Data:
+        if not isinstance(data, Data):
+            raise TypeError(
+                f"AddRandomWalks walks on a homogeneous graph (got {type(data).__name__}); "
+                "for HeteroData, call to_homogeneous() first"
+            )
+        num_nodes = _num_nodes(data)
+        edge_index, edge_weight = _edges(data)
+        check_edges(edge_index, num_nodes, edge_weight)
+        csr = sym_normalize(to_csr(edge_index, num_nodes, edge_weight))
+        seed = draw_seed(None) if self.seed is None else hash_graph(csr, self.seed, int(self._epoch))
+        tables = walk_tables(csr, seed, 2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
+        self._store(data, tables[0], self.name)
+        if self.independent:
+            self._store(data, tables[1], f"{self.name}_key")
+        if self.pair_table:
+            left, right = (WalkTable(walks.index, walks.length, walks.load) for walks in (tables[0], tables[-1]))
+            index, coeffs = pair_table(left, right, num_nodes, self.max_length)
+            data[f"{self.name}_pair_index"], data[f"{self.name}_pair_coeffs"] = index.int(), coeffs
+        data[f"{self.name}_size"] = num_nodes
+        return data
+
+    def _store(self, data: Data, walks: Walks, name: str) -> None:
+        data[f"{name}_index"] = walks.index.int()
+        data[f"{name}_length"] = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)
+        data[f"{name}_load"], data[f"{name}_count"] = walks.load, walks.count
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(num_walks={self.num_walks}, max_length={self.max_length}, "
+            f"halt_prob={self.halt_prob})"
+        )
+
+
+def _num_nodes(data: Data) -> int:
+    if data.num_nodes is None:
+        raise ValueError("the graph does not say how many nodes it has; set 'num_nodes' or node features 'x'")
+    return int(data.num_nodes)
+
+
+def _edges(data: Data) -> tuple[Tensor, Tensor | None]:
+    """Edges and weights of a ``Data``, be they ``edge_index`` and ``edge_weight`` or a SparseTensor ``adj_t``."""
+    adj: Any = data.get("edge_index")
+    if adj is None:
+        adj = data.get("adj_t")
+    if adj is None:
+        raise ValueError("the graph has no edges to walk on; it needs 'edge_index' or 'adj_t'")
+    edge_index, weight = edge_tensors(adj)
+    if not is_sparse_tensor(adj):
+        weight = data.get("edge_weight")
+    return edge_index, None if weight is None else weight.to(torch.get_default_dtype())
