@@ -1,0 +1,32 @@
+"""Training from YAML: ``topomask run`` on the command line, :func:`run_config` from Python.
+
+The only folder that needs the ``run`` extra; nothing is imported from it until it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.config import Config
+    from pyg_topomask.run.errors import RunError
+    from pyg_topomask.run.progress import Display
+    from pyg_topomask.run.runner import check_config, run_config
+
+__all__ = ["Config", "Display", "RunError", "check_config", "run_config"]
+
+_HOME = {
+    "Config": "config",
+    "Display": "progress",
+    "RunError": "errors",
+    "check_config": "runner",
+    "run_config": "runner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,98 @@
+"""The command line: ``topomask run`` and ``topomask check``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyg_topomask import __version__
+from pyg_topomask.run.errors import RunError
+
+_OVERRIDES = "settings that go before the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is 0 only on success."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    unknown = next((token for token in rest if token.startswith("--")), None)
+    if unknown is not None:
+        parser.error(f"unknown option {unknown}")
+    try:
+        if arguments.command == "run":
+            return _run(arguments, rest)
+        if rest:
+            parser.error(f"'check' takes config files and folders (got {' '.join(rest)})")
+        return _check(arguments.configs)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except ImportError as error:
+        if error.name is None or error.name.startswith("pyg_topomask"):
+            raise
+        print(f"error: {error.name} is missing; the runner needs: pip install 'pyg_topomask[run]'", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("topomask", description="Train graph transformers with topological masks.")
+    parser.add_argument("--version", action="version", version=f"pyg_topomask {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="train and test a config",
+        usage="topomask run CONFIG [--repeat N] [--out DIR] [key=value | key value ...]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    run.add_argument("config", metavar="CONFIG", help="YAML file")
+    run.add_argument("--repeat", type=int, default=1, metavar="N", help="number of seeds, counting up from 'seed'")
+    run.add_argument("--out", metavar="DIR", help="folder of the results (default: the config's out_dir)")
+    check = commands.add_parser("check", help="validate configs and build their models, without data")
+    check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
+    return parser
+
+
+def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    from rich.console import Console
+
+    from pyg_topomask.run.progress import Display
+    from pyg_topomask.run.report import summary_table
+    from pyg_topomask.run.runner import run_config
+
+    console = Console()
+    summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=Display(console))
+    console.print(summary_table(summary))
+    console.print(f"results: {summary['folder']}", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _check(configs: Sequence[str]) -> int:
+    from pyg_topomask.run.runner import check_config
+
+    failures = 0
+    for path in _files(configs):
+        try:
+            check_config(path)
+            print(f"ok     {path}")
+        except RunError as error:
+            failures += 1
+            print(f"error  {path}")
+            print("\n".join(f"       {line}" for line in str(error).splitlines()))
+    return 1 if failures else 0
+
+
+def _files(configs: Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for name in configs:
+        path = Path(name)
+        found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
+        if not found:
+            raise RunError(f"{path}: no YAML files in this folder")
+        files += found
+    return files

@@ -1,0 +1,93 @@
+"""A live progress display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+PLAIN_LINES = 10
+QUIET_SECONDS = 20.0
+
+
+class Job:
+    """One line of the display: something with a known number of steps."""
+
+    def __init__(self, display: Display, title: str, total: int, done: int = 0) -> None:
+        self.display, self.title, self.total, self.done = display, title, total, done
+        self._start = self._printed = time.perf_counter()
+        self._printed_at = done
+        self._task: TaskID | None = None
+        if display.progress is not None:
+            self._task = display.progress.add_task(title, total=total, completed=done, note="")
+
+    def update(self, done: int, note: str = "") -> None:
+        """Set the number of steps done and a short note, such as the latest metrics."""
+        self.done = done
+        if self._task is not None and self.display.progress is not None:
+            self.display.progress.update(self._task, completed=done, note=note)
+            return
+        now = time.perf_counter()
+        due = (done - self._printed_at) * PLAIN_LINES >= self.total or now - self._printed > QUIET_SECONDS
+        if due and now - self._start > 1.0 and done < self.total:
+            self._printed, self._printed_at = now, done
+            self.display.print(f"{self.title}: {done}/{self.total}  {note}".rstrip())
+
+    def finish(self, note: str = "") -> None:
+        """Leave the final line."""
+        seconds = time.perf_counter() - self._start
+        if self._task is not None and self.display.progress is not None:
+            self.display.progress.update(self._task, completed=self.done, total=self.done, note=note)
+            self.display.progress.stop_task(self._task)
+        elif note or seconds > 1.0:
+            self.display.print(f"{self.title}: done in {seconds:.1f} s  {note}".rstrip())
+
+    def remove(self) -> None:
+        """Take the line away; for what is of no interest once it is over."""
+        if self._task is not None and self.display.progress is not None:
+            self.display.progress.remove_task(self._task)
+
+
+class Display:
+    """Progress of one or several runs; a context manager.
+
+    Args:
+        console: Where to draw; standard output if :obj:`None`. Without a terminal there, plain lines are printed.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.progress: Progress | None = None
+        self._depth = 0
+
+    def __enter__(self) -> Display:
+        self._depth += 1
+        if self._depth == 1 and self.console.is_terminal:
+            self.progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                TextColumn("{task.fields[note]}"),
+                console=self.console,
+            )
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+    def job(self, title: str, total: int, done: int = 0) -> Job:
+        """Begin a new line."""
+        return Job(self, title, total, done)
+
+    def print(self, text: str) -> None:
+        """Print a line above the display."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

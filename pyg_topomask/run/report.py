@@ -1,0 +1,111 @@
+"""What a run leaves behind for people: tables of numbers, curves, a summary over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from pyg_topomask.run.files import replacing, write_text
+
+CURVES = (("loss", "loss"), ("accuracy", "accuracy"))
+
+
+def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """One line for each evaluated epoch."""
+    names = list(rows[0])
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: int(row[name]) if name == "epoch" else f"{row[name]:.8g}" for name in names})
+    write_text(path, text.getvalue())
+
+
+def write_curves(path: Path, rows: Sequence[Mapping[str, float]], best_epoch: int, title: str) -> None:
+    """Loss and accuracy by epoch, training and validation, the best epoch marked."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    epochs = [row["epoch"] for row in rows]
+    marker = "o" if len(rows) == 1 else None
+    for axes, (name, label) in zip(figure.subplots(1, len(CURVES)), CURVES):
+        for part, colour, text in (("train", "#7f7f7f", "training"), ("val", "#1f77b4", "validation")):
+            axes.plot(epochs, [row[f"{part}_{name}"] for row in rows], color=colour, label=text, lw=1.4, marker=marker)
+        best = next(row for row in rows if row["epoch"] == best_epoch)
+        axes.axvline(best_epoch, color="#d62728", lw=0.8, ls=":")
+        axes.plot([best_epoch], [best[f"val_{name}"]], "o", color="#d62728", label=f"best epoch ({best_epoch})")
+        axes.set(xlabel="epoch", ylabel=label)
+        axes.grid(alpha=0.25)
+    figure.axes[0].legend(frameon=False)
+    figure.suptitle(title, fontsize=11)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def peak_memory_mib() -> float | None:
+    """Largest resident memory of this process so far, where the system tells."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def summarize(name: str, version: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds (population, as GraphGPS has it) of every metric at the best epoch."""
+    metrics = {}
+    for key in results[0]["metrics"]:
+        values = [result["metrics"][key] for result in results]
+        metrics[key] = {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "values": values}
+    peaks = {
+        key: max((result[key] for result in results if result[key] is not None), default=None)
+        for key in ("peak_memory_mib", "peak_cuda_mib")
+    }
+    return {
+        "name": name,
+        "version": version,
+        "seeds": [result["seed"] for result in results],
+        "metrics": metrics,
+        "best_epochs": [result["best_epoch"] for result in results],
+        "epochs": [result["epochs"] for result in results],
+        "num_parameters": results[0]["num_parameters"],
+        "wall_time_s": {
+            "total": round(sum(result["wall_time_s"] for result in results), 3),
+            "values": [result["wall_time_s"] for result in results],
+        },
+        **peaks,
+    }
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """The summary for a terminal."""
+    seeds = summary["seeds"]
+    table = Table(title=f"{summary['name']}: {len(seeds)} seed{'s' if len(seeds) > 1 else ''}", title_justify="left")
+    table.add_column("at the best validation epoch")
+    table.add_column("training", justify="right")
+    table.add_column("validation", justify="right")
+    table.add_column("test", justify="right")
+    for name, _ in CURVES:
+        cells = []
+        for part in ("train", "val", "test"):
+            value = summary["metrics"][f"{part}_{name}"]
+            scale, digits = (100, 2) if name == "accuracy" else (1, 4)
+            text = f"{scale * value['mean']:.{digits}f}"
+            cells.append(text + (f" ± {scale * value['std']:.{digits}f}" if len(seeds) > 1 else ""))
+        table.add_row(f"{name} (%)" if name == "accuracy" else name, *cells)
+    memory = summary["peak_memory_mib"]
+    table.caption = f"{summary['num_parameters']:,} parameters, {summary['wall_time_s']['total']:.1f} s of training" + (
+        f", {memory:.0f} MiB peak memory" if memory else ""
+    )
+    table.caption_justify = "left"
+    return table
