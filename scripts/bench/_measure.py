@@ -1,0 +1,77 @@
+"""Timing, peak memory and reports for the benchmarks: medians, ratios within one run, exponents, JSON and a plot."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def median_ms(function: Callable[[], Any], repeats: int = 9, warmup: int = 2) -> float:
+    """Median wall milliseconds of a call."""
+    for _ in range(warmup):
+        function()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        function()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return statistics.median(times)
+
+
+def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
+    """Result of a function called in a process of its own, whose peak memory nothing else has raised."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, args)
+
+
+def peak_mib(function: Callable[[], Any]) -> float:
+    """Rise of this process's peak resident memory over its present one, in MiB, around one call (Linux, glibc)."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what the call takes
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = _status_kib("VmRSS")
+    function()
+    return (_status_kib("VmHWM") - before) / 1024
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def exponent(sizes: list[int], values: list[float]) -> float:
+    """Slope of a straight line through log(values) over log(sizes)."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    model = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1] for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].strip() if names else model
+    return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
+def save_json(path: Path, report: dict[str, Any]) -> None:
+    """Write a report in one piece, so that a killed run leaves the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps(report, indent=2) + "\n")
+    partial.replace(path)
+    print(f"wrote {path}")

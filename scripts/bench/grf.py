@@ -1,0 +1,202 @@
+"""Speed, memory and scaling of GRF-masked linear attention.
+
+Setting: points on a sphere joined to their 3 nearest neighbours, n = 16 walks a node, p_halt = 0.5, up to 4 hops,
+one head, m = d = 16, learnable modulation function; forward and backward to q, k, v and f. All forms in one run:
+
+- chosen      the path that the library takes
+- factored    two library sparse products with the table merged over lengths, sliced over features
+- raw table   the same product with gathers and scatters over the unmerged walk table, as papers' code writes it
+- unmasked    the library's linear attention without a mask, and the bare two matrix products
+
+Run: python scripts/bench/grf.py [--quick] [--out results/bench]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, save_json
+from scipy.spatial import cKDTree
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.nn import GRFMask
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.transforms import AddRandomWalks
+
+WIDTH = 16
+MAX_LENGTH = 4
+
+
+def knn_sphere(num_nodes: int, num_neighbors: int = 3, seed: int = 0) -> Data:
+    """Random points on a sphere, each joined to its nearest neighbours, undirected."""
+    points = np.random.default_rng(seed).normal(size=(num_nodes, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    _, near = cKDTree(points).query(points, k=num_neighbors + 1)
+    row = torch.arange(num_nodes).repeat_interleave(num_neighbors)
+    col = torch.from_numpy(near[:, 1:].reshape(-1))
+    edges = torch.stack([torch.cat([row, col]), torch.cat([col, row])])
+    return Data(edge_index=torch.unique(edges, dim=1), num_nodes=num_nodes)
+
+
+def inputs(num_nodes: int) -> tuple[Data, GRFMask, list[Tensor]]:
+    """A graph with walks, a mask, and q, k (after ReLU), v and the gradient of the output."""
+    torch.manual_seed(0)
+    graph = AddRandomWalks(16, MAX_LENGTH, 0.5, seed=0)(knn_sphere(num_nodes))
+    q, k = (torch.randn(num_nodes, 1, WIDTH).relu().requires_grad_() for _ in range(2))
+    v = torch.randn(num_nodes, 1, WIDTH, requires_grad=True)
+    return graph, GRFMask(max_length=MAX_LENGTH), [q, k, v, torch.randn(num_nodes, 1, WIDTH)]
+
+
+def step(tensors: list[Tensor], mask: GRFMask | None, graph: Data, path: str = "auto") -> list[Tensor]:
+    """One forward and backward pass of the library."""
+    *leaves, grad = tensors
+    out = masked_linear_attention(*leaves, None if mask is None else mask(graph), path=path)
+    return list(torch.autograd.grad(out, [*leaves, *([] if mask is None else [mask.modulation])], grad))
+
+
+def step_raw_table(tensors: list[Tensor], mask: GRFMask, graph: Data) -> list[Tensor]:
+    """Gathers and scatters over the walk table as it was sampled, one row of N × m(d + 1) per entry."""
+    q, k, v, grad = tensors
+
+    def features(name: str) -> tuple[Tensor, Tensor, Tensor]:
+        start, visited = graph[f"{name}_index"].long()
+        return start, visited, mask.modulation[graph[f"{name}_length"].long()] * graph[f"{name}_load"]
+
+    values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)[:, 0]
+    outer = (k[:, 0, :, None] * values[:, None, :]).flatten(1)
+    start, visited, value = features("walk_key")
+    hidden = torch.zeros_like(outer).index_add(0, visited, value[:, None] * outer[start])
+    start, visited, value = features("walk")
+    state = torch.zeros_like(outer).index_add(0, start, value[:, None] * hidden[visited])
+    sums = torch.einsum("nr,nrd->nd", q[:, 0], state.view(-1, WIDTH, WIDTH + 1))
+    vanished = sums[:, -1:] == 0
+    out = torch.where(vanished, 0, sums[:, :-1]) / torch.where(vanished, 1, sums[:, -1:])
+    return list(torch.autograd.grad(out[:, None], [q, k, v, mask.modulation], grad))
+
+
+def step_bare(tensors: list[Tensor]) -> list[Tensor]:
+    """Unmasked linear attention as two matrix products and a division, without any check."""
+    q, k, v, grad = (x[:, 0] for x in tensors)
+    out = (q @ (k.t() @ v)) / (q @ k.sum(0, keepdim=True).t())
+    return list(torch.autograd.grad(out, tensors[:3], grad))
+
+
+def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
+    """Milliseconds of every form in one process, and how far their gradients are apart."""
+    graph, mask, tensors = inputs(num_nodes)
+    chosen = step(tensors, mask, graph)
+    scale = [grad.abs().max() for grad in chosen]
+    gaps = [
+        max(float((a - b).abs().max() / s) for a, b, s in zip(other, chosen, scale))
+        for other in (step(tensors, mask, graph, "factored"), step_raw_table(tensors, mask, graph))
+    ]
+    operator = mask(graph)
+    pattern, _ = operator.pairs()
+    times = {
+        "chosen": median_ms(lambda: step(tensors, mask, graph), repeats),
+        "factored": median_ms(lambda: step(tensors, mask, graph, "factored"), max(3, repeats // 3), 1),
+        "raw table": median_ms(lambda: step_raw_table(tensors, mask, graph), 3, 1),
+        "unmasked": median_ms(lambda: step(tensors, None, graph), repeats),
+        "unmasked, bare": median_ms(lambda: step_bare(tensors), repeats),
+    }
+    return {
+        "num_nodes": num_nodes,
+        "milliseconds": times,
+        "ratio to chosen": {name: time / times["chosen"] for name, time in times.items()},
+        "chosen / unmasked": times["chosen"] / times["unmasked"],
+        "chosen / unmasked, bare": times["chosen"] / times["unmasked, bare"],
+        "pairs per node": pattern.nnz / num_nodes,
+        "walk entries per node": graph.walk_index.size(1) / num_nodes,
+        "largest relative gap of gradients": max(gaps),
+        "MiB moved": moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1)),
+    }
+
+
+def moved_mib(num_nodes: int, num_pairs: int, num_coeffs: int) -> dict[str, float]:
+    """MiB that one step reads and writes, counted from the algorithm, 4 bytes a number and an index.
+
+    Rows gathered by column count once per pair, although caches serve many of them.
+    """
+    rows = num_nodes * (WIDTH + 1)
+    gathered = num_pairs * WIDTH
+    product = num_pairs * 2 + 2 * rows  # an index and an entry a pair, one dense operand and the result
+    parts = {
+        "coefficients, forward and backward": 2 * num_pairs * (num_coeffs + 1),
+        "2 sampled and 4 sparse products, streamed": 6 * product,
+        "2 sampled and 4 sparse products, gathered": 6 * gathered,
+        "2 transposed orders": 2 * 3 * num_pairs,
+        "elementwise on pairs": 3 * 3 * num_pairs,
+    }
+    mib = {name: count * 4 / 2**20 for name, count in parts.items()}
+    return {**mib, "total": sum(mib.values())}
+
+
+def scale(num_nodes: int) -> dict[str, float]:
+    """Milliseconds and peak MiB of the chosen path, the once-per-batch structure counted apart."""
+    graph, mask, tensors = inputs(num_nodes)
+    build = peak_mib(lambda: step(tensors, mask, graph))
+    return {
+        "num_nodes": num_nodes,
+        "milliseconds": median_ms(lambda: step(tensors, mask, graph), 5, 1),
+        "peak MiB": peak_mib(lambda: step(tensors, mask, graph)),
+        "peak MiB, first call": build,
+    }
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Bars of the forms, and time and memory over N."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    times = report["comparison"]["milliseconds"]
+    left.barh(list(times), list(times.values()), color=["#0072B2", "#E69F00", "#D55E00", "#999999", "#BBBBBB"])
+    left.invert_yaxis()
+    left.set(xscale="log", xlabel="forward + backward (ms)", title=f"N = {report['comparison']['num_nodes']:,}")
+    for index, value in enumerate(times.values()):
+        left.text(value * 1.1, index, f"{value:.1f}", va="center")
+    left.set_xlim(right=max(times.values()) * 4)
+    sizes = [row["num_nodes"] for row in report["scaling"]]
+    for axis, key, name in ((middle, "milliseconds", "time"), (right, "peak MiB", "memory")):
+        values = [row[key] for row in report["scaling"]]
+        axis.loglog(sizes, values, "o-", color="#0072B2", base=2, label=f"slope {report['exponents'][name]:.2f}")
+        axis.set(xlabel="nodes N", ylabel="forward + backward (ms)" if name == "time" else "peak memory (MiB)")
+        axis.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a smaller graph and fewer sizes, in a minute")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
+    options = parser.parse_args()
+    sizes = [2**power for power in range(12, 16 if options.quick else 21)]
+    comparison = in_fresh_process(compare, 2**13 if options.quick else 2**15, 9)
+    for name, value in comparison["milliseconds"].items():
+        print(f"{name:15s} {value:9.2f} ms   {comparison['ratio to chosen'][name]:8.2f} x chosen")
+    print(f"chosen / unmasked {comparison['chosen / unmasked']:.2f}, bare {comparison['chosen / unmasked, bare']:.2f}")
+    print(f"{comparison['pairs per node']:.1f} pairs a node; {comparison['MiB moved']['total']:.0f} MiB moved a step")
+    scaling = [in_fresh_process(scale, size) for size in sizes]
+    exponents = {
+        "time": exponent(sizes, [row["milliseconds"] for row in scaling]),
+        "memory": exponent(sizes, [row["peak MiB"] for row in scaling]),
+        "memory, first call": exponent(sizes, [row["peak MiB, first call"] for row in scaling]),
+    }
+    for row in scaling:
+        print(f"N {row['num_nodes']:9,d}  {row['milliseconds']:9.2f} ms  {row['peak MiB']:8.1f} MiB")
+    print("exponents", {name: round(value, 3) for name, value in exponents.items()})
+    report = {"machine": machine(), "comparison": comparison, "scaling": scaling, "exponents": exponents}
+    save_json(options.out / "grf.json", report)
+    plot(report, options.out / "grf.png")
+
+
+if __name__ == "__main__":
+    main()
