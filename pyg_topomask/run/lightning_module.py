@@ -200,7 +200,7 @@ class Recorder(Checkpoint):
         if (epoch + 1) % self.config.train.eval_period == 0:
             values = trainer.callback_metrics
             row = {"epoch": float(epoch), "lr": self.lr}
-            row |= {name: float(value) for name, value in values.items()}
+            row |= {name: float(values[name]) for name in sorted(values)}  # train before val
             self.rows.append(row)
             if self._is_best(row):
                 self.best_epoch = epoch

@@ -151,7 +151,7 @@ def _run_seed(config: Config, dataset: InMemoryDataset, folder: Path, seed: int,
     job = display.job(title, config.optim.max_epoch)
     with _quiet():
         recorder, test = _fit_and_test(config, module, splits, folder, seed, job)
-    metrics = {name: value for name, value in recorder.best_row().items() if name.startswith(("train_", "val_"))} | test
+    metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
     write_curves(folder / "curves.png", recorder.rows, recorder.best_epoch, title)
     result = {
         "seed": seed,

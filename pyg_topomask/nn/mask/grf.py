@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.mask.base import Mask, check_walk_size
 from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.pairs import EntryTable, stored_pairs, walk_product
 
 
@@ -69,16 +70,17 @@ class GRFMask(Mask):
         num_nodes = int(graph.num_nodes)
         first = tables[:3]
         second = tables[3:] if self.two_tables else first if self.symmetric else [None, None, None]
-        walks = walk_product(*first, *second, num_nodes, self.max_length, self.modulation.dtype)
-        return GRFOperator(walks, self.modulation, self._stored_pairs(graph, num_nodes))
+        (modulation,) = at_least_float32(self.modulation)
+        walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype)
+        return GRFOperator(walks, modulation, self._stored_pairs(graph, num_nodes, modulation.dtype))
 
-    def _stored_pairs(self, graph: Data, num_nodes: int) -> EntryTable | None:
+    def _stored_pairs(self, graph: Data, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
         """The pair table that the transform put on the graph, where it is for this mask and as precise."""
         if not self.symmetric or f"{self.name}_pair_index" not in graph:
             return None
         index, coeffs = graph[f"{self.name}_pair_index"], graph[f"{self.name}_pair_coeffs"]
         num_monomials = (self.max_length + 1) * (self.max_length + 2) // 2
-        if coeffs.size(1) != num_monomials or coeffs.dtype != self.modulation.dtype:
+        if coeffs.size(1) != num_monomials or coeffs.dtype != dtype:
             return None
         return stored_pairs(index, coeffs, num_nodes)
 
