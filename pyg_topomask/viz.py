@@ -90,8 +90,8 @@ def plot_curves(
     x: str = "epoch",
     ax: Axes | Sequence[Axes] | None = None,
 ) -> Figure:
-    r"""Training curves of several models: the mean over seeds as a line, one standard
-    deviation (of the population, as in the summary of a run) to each side as a band.
+    r"""Training curves of several models: the mean over seeds as a line, one standard deviation
+    (the population's, as in the summary of a run) to each side as a band.
 
     Args:
         metrics: For each model's name the columns of one run, or a list of those of several seeds. Columns are
@@ -131,6 +131,7 @@ def plot_curves(
             if len(runs) > 1:
                 panel.fill_between(where, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
         panel.set(xlabel=x, ylabel=label)
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     axes[-1].legend(frameon=False)

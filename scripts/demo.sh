@@ -7,4 +7,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/_environment.sh
 
 prepare run
+say "Demo: 3 models, 3 runs each; the graphs are generated once"
 exec "$PYTHON" scripts/demo.py "$@"

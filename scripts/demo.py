@@ -1,0 +1,138 @@
+"""Trains three models that differ in their attention alone, on the same generated graphs, and compares them.
+
+GCN with topologically masked linear attention (graph random features), with unmasked linear attention, and without
+attention: configs/grf/demo.yaml with ``gt.layer_type`` replaced. Ends with a table, and a picture of a learned mask
+and of the training curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch_geometric.data import Data
+
+from pyg_topomask import viz
+from pyg_topomask.nn.mask import GRFMask
+from pyg_topomask.run import Display, RunError, run_config
+from pyg_topomask.run.build import build_model, build_walks
+from pyg_topomask.run.data import load_dataset, prepare
+from pyg_topomask.run.lightning_module import GraphModule
+from pyg_topomask.run.reading import load
+
+CONFIG = Path(__file__).parents[1] / "configs" / "grf" / "demo.yaml"
+MODELS = {  # name in the table: (gt.layer_type, name_tag of the folder)
+    "GCN + GRF-masked attention": ("GCN+GRF", "grf"),
+    "GCN + unmasked attention": ("GCN+Linear", "linear"),
+    "GCN alone": ("GCN+None", "gcn"),
+}
+
+
+def main() -> int:
+    """Train, compare, draw; 0 on success."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each model (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: the config's out_dir)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that go before the config's")
+    arguments = parser.parse_args()
+    console, start = Console(), time.perf_counter()
+    try:
+        summaries = train(arguments, Display(console))
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    console.print(results_table(summaries, arguments.seeds))
+    picture = draw(summaries, arguments.overrides)
+    console.print(f"Picture of a learned mask and the training curves: [bold]{picture}[/bold]", soft_wrap=True)
+    seconds = time.perf_counter() - start
+    console.print(
+        f"Took {seconds:.0f} s. Finished runs are kept: delete {picture.parent}/demo* to train again.", soft_wrap=True
+    )
+    return 0
+
+
+def train(arguments: argparse.Namespace, display: Display) -> dict[str, dict[str, Any]]:
+    """The summaries of the models, by their names in the table."""
+    summaries = {}
+    with display:
+        for name, (layer_type, tag) in MODELS.items():
+            overrides = [*arguments.overrides, f"gt.layer_type={layer_type}", f"name_tag={tag}"]
+            summaries[name] = run_config(CONFIG, arguments.out, arguments.seeds, overrides, display=display)
+    return summaries
+
+
+def results_table(summaries: dict[str, dict[str, Any]], seeds: int) -> Table:
+    """One row for each model."""
+    table = Table(title=f"Is a motif planted in the graph? Mean ± standard deviation over {seeds} seeds")
+    table.add_column("model")
+    for column in ("test accuracy (%)", "parameters", "training (s)"):
+        table.add_column(column, justify="right")
+    best = max(summary["metrics"]["test_accuracy"]["mean"] for summary in summaries.values())
+    for name, summary in summaries.items():
+        accuracy = summary["metrics"]["test_accuracy"]
+        table.add_row(
+            name,
+            f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}",
+            f"{summary['num_parameters']:,}",
+            f"{summary['wall_time_s']['total']:.0f}",
+            style="bold" if accuracy["mean"] == best else None,
+        )
+    return table
+
+
+def draw(summaries: dict[str, dict[str, Any]], overrides: list[str]) -> Path:
+    """Draw the mask that the masked model's first seed learned, above the curves of all models; the file's path."""
+    import matplotlib.pyplot as plt
+
+    name, (layer_type, _) = next(iter(MODELS.items()))
+    folder = Path(summaries[name]["folder"])
+    seed = summaries[name]["seeds"][0]
+    mask, graph = learned_mask(folder / str(seed) / "best.ckpt", [*overrides, f"gt.layer_type={layer_type}"], seed)
+    figure, axes = plt.subplots(2, 2, figsize=(11.5, 8.6), layout="constrained", height_ratios=(1.3, 1))
+    # The last node belongs to the planted motif.
+    viz.plot_mask(
+        mask, graph.edge_index, "learned mask $M$ (first layer, first head)", graph.num_nodes - 1, ax=list(axes[0])
+    )
+    curves = {
+        name: [columns(Path(s["folder"]) / str(seed) / "metrics.csv") for seed in s["seeds"]]
+        for name, s in summaries.items()
+    }
+    labels = ("training loss (nats)", "validation accuracy (share of graphs)")
+    viz.plot_curves(curves, ("train_loss", "val_accuracy"), labels, ax=list(axes[1]))
+    return viz.save_figure(figure, folder.parent / "demo.png")
+
+
+def learned_mask(checkpoint: Path, overrides: list[str], seed: int) -> tuple[torch.Tensor, Data]:
+    """The first layer's mask ``[N, N]`` or ``[H, N, N]`` on the first positive test graph, and that graph."""
+    config = load(CONFIG, overrides).config
+    splits = prepare(config, load_dataset(config.dataset), seed, build_walks(config, seed), tick=lambda: None)
+    model = build_model(config, splits.in_channels, splits.num_classes, splits.edge_channels)
+    module = GraphModule(model, config, splits.num_classes)
+    module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+    mask = next(part for part in module.modules() if isinstance(part, GRFMask))
+    graph = next(graph for graph in splits.test if int(graph.y) == 1)
+    with torch.no_grad():
+        return mask(graph).to_dense(), graph
+
+
+def columns(path: Path) -> dict[str, list[str]]:
+    """The columns of a CSV file by name."""
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+if __name__ == "__main__":
+    matplotlib.use("Agg")
+    sys.exit(main())
