@@ -45,7 +45,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def work(self) -> int:
-        return sum(table.pattern.nnz for table in (self.walks.left, self.walks.right) if table is not None)
+        return self.walks.num_entries
 
     @property
     def num_pairs(self) -> int:

@@ -50,6 +50,8 @@ class EntryTable:
 class WalkProduct:
     r"""Structure of :math:`\Phi_1 \Phi_2^\top` for two walk tables: everything that does not depend on ``f``.
 
+    Each part is built when it is first asked for.
+
     Args:
         left: Walks of the queries.
         right: Walks of the keys; the identity instead of :math:`\Phi_2` if :obj:`None`.
@@ -61,30 +63,53 @@ class WalkProduct:
     """
 
     def __init__(self, left: WalkTable, right: WalkTable | None, num_nodes: int, max_length: int) -> None:
-        self.num_nodes, self.max_length = num_nodes, max_length
-        self.tables = [_sorted_walks(table, num_nodes, max_length) for table in (left, right) if table is not None]
-        self.left = _merge_lengths(self.tables[0], num_nodes, max_length)
-        self.right = _merge_lengths(self.tables[1], num_nodes, max_length) if right is not None else None
+        self.num_nodes, self.max_length, self.symmetric = num_nodes, max_length, right is not None
+        self._stored = [table for table in (left, right) if table is not None]
+        for table in self._stored:
+            if table.length.numel() > 0 and int(table.length.max()) > max_length:
+                raise ValueError(
+                    f"the stored walks reach {int(table.length.max())} hops, but the modulation function covers "
+                    f"'max_length' = {max_length}. Give the mask and the transform the same 'max_length'"
+                )
+
+    @property
+    def num_entries(self) -> int:
+        """Stored entries of both tables."""
+        return sum(table.length.numel() for table in self._stored)
 
     @cached_property
     def num_terms(self) -> int:
         """Products of walk entries that meet in a node: an upper bound of the number of supported pairs."""
-        if self.right is None:
-            return self.left.pattern.nnz
-        hits = [torch.bincount(table.index[1], minlength=self.num_nodes) for table in self.tables]
+        if not self.symmetric:
+            return self.num_entries
+        hits = [torch.bincount(table.index[1], minlength=self.num_nodes) for table in self._stored]
         return int(hits[0] @ hits[1])
+
+    @cached_property
+    def _sorted(self) -> list[WalkTable]:
+        return [_sorted_walks(table, self.num_nodes, self.max_length) for table in self._stored]
+
+    @cached_property
+    def left(self) -> EntryTable:
+        r"""Entries of :math:`\Phi_1`, linear in ``f``."""
+        return _merge_lengths(self._sorted[0], self.num_nodes, self.max_length)
+
+    @cached_property
+    def right(self) -> EntryTable | None:
+        r"""Entries of :math:`\Phi_2`, linear in ``f``; :obj:`None` for the identity."""
+        return _merge_lengths(self._sorted[1], self.num_nodes, self.max_length) if self.symmetric else None
 
     @cached_property
     def pairs(self) -> EntryTable:
         """Entries of the mask as a polynomial in ``f``, to be evaluated at `pair_weights`."""
-        if self.right is None:
+        if not self.symmetric:
             return self.left
-        index, coeffs = pair_table(self.tables[0], self.tables[1], self.num_nodes, self.max_length)
+        index, coeffs = pair_table(*self._sorted, self.num_nodes, self.max_length)
         return EntryTable(Pattern(index[0], index[1], self.num_nodes, self.num_nodes), coeffs)
 
     def pair_weights(self, modulation: Tensor) -> Tensor:
         """Monomials of ``f`` that the coefficients of `pairs` belong to, shape ``[Q]`` or ``[H, Q]``."""
-        return modulation if self.right is None else monomials(modulation)
+        return monomials(modulation) if self.symmetric else modulation
 
 
 @once_per_batch
@@ -105,8 +130,8 @@ def walk_product(
     """
     right = None
     if key_index is not None and key_length is not None and key_load is not None:
-        right = WalkTable(key_index, key_length, key_load.to(dtype))
-    return WalkProduct(WalkTable(index, length, load.to(dtype)), right, num_nodes, max_length)
+        right = WalkTable(key_index.clone(), key_length, key_load.to(dtype))  # may be the first argument again
+    return WalkProduct(WalkTable(index.clone(), length, load.to(dtype)), right, num_nodes, max_length)
 
 
 @once_per_batch
@@ -186,11 +211,6 @@ def _row_blocks(row: Tensor, terms: Tensor, num_nodes: int) -> list[tuple[int, i
 def _sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:
     """Widen stored types and sort by (start, visited, length), which relabelling nodes may have undone."""
     index, length = table.index.long(), table.length.long()
-    if length.numel() > 0 and int(length.max()) > max_length:
-        raise ValueError(
-            f"the stored walks reach {int(length.max())} hops, but the modulation function covers 'max_length' = "
-            f"{max_length}. Give the mask and the transform the same 'max_length'"
-        )
     order = ((index[0] * num_nodes + index[1]) * (max_length + 1) + length).argsort(stable=True)
     return WalkTable(index[:, order], length[order], table.load[order])
 

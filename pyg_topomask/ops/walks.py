@@ -140,37 +140,46 @@ def walk_tables(
     factor = csr.weight * (csr.degree[csr.row] / (1 - halt_prob)).to(csr.weight.dtype)  # load gained on each edge
     blocks = []
     for nodes in start.split(block) or (start,):
-        visits = _walk_block(csr, factor, nodes, seed, num_tables * num_walks, max_length, halt_prob)
-        blocks.append(_merge_visits(visits, nodes, num_nodes, num_tables, num_walks, max_length))
+        visits = _walk_block(csr, factor, nodes, seed, num_tables, num_walks, max_length, halt_prob)
+        blocks.append(_merge_visits(visits, nodes, num_nodes, num_tables, num_walks))
     return [_concatenate(list(tables)) for tables in zip(*blocks)]
 
 
 def _walk_block(
-    csr: CSR, factor: Tensor, nodes: Tensor, seed: int, num_walkers: int, max_length: int, halt_prob: float
+    csr: CSR,
+    factor: Tensor,
+    nodes: Tensor,
+    seed: int,
+    num_tables: int,
+    num_walks: int,
+    max_length: int,
+    halt_prob: float,
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Visits ``(walker, node, load)`` at each length, walker ``w * S + s`` being the ``w``-th of start ``nodes[s]``."""
-    may_end = halt_prob > 0 or bool((csr.degree == 0).any())
+    """Visits ``(row, node, load)`` at each length from 0, row ``t * S + s`` being start ``nodes[s]`` in table ``t``."""
+    degrees = csr.degree
+    may_end = halt_prob > 0 or bool((degrees == 0).any())
     halt_below = round(halt_prob * 2**32)
     state = _mix(nodes * _GOLDEN + _wrap(seed + _GOLDEN))  # [S]
-    walks = torch.arange(1, num_walkers + 1, device=nodes.device)
-    state = _mix(state + (walks * _GOLDEN)[:, None]).flatten()  # one hash per walker, walks outermost
-    node = nodes.repeat(num_walkers)
-    walker = torch.arange(node.numel(), device=nodes.device)
+    walks = torch.arange(1, num_tables * num_walks + 1, device=nodes.device)
+    state = _mix(state + (walks * _GOLDEN)[:, None]).flatten()  # a hash per walker: tables outermost, starts innermost
+    rows = torch.arange(num_tables * nodes.numel(), device=nodes.device)
+    row = rows.view(num_tables, 1, -1).expand(-1, num_walks, -1).flatten()
+    node = nodes.repeat(num_tables * num_walks)
     load = factor.new_ones(node.numel())
-    visits = []
+    visits = [(rows, nodes.repeat(num_tables), load[: rows.numel()])]  # one visit for all walks of a start
     for length in range(1, max_length + 1):
         draw = _mix(state + _wrap(length * _GOLDEN))
-        degree = csr.degree[node]
+        degree = degrees.index_select(0, node)
         if may_end:
             keep = (((draw >> 32) & _LOW_32) >= halt_below) & (degree > 0)
             alive = keep.nonzero().squeeze(1)
-            walker, state, node, load, draw, degree = (
-                column.index_select(0, alive) for column in (walker, state, node, load, draw, degree)
+            row, state, node, load, draw, degree = (
+                column.index_select(0, alive) for column in (row, state, node, load, draw, degree)
             )
-        edge = csr.rowptr[node] + (((draw & _LOW_32) * degree) >> 32)
-        node = csr.col[edge]
-        load = load * factor[edge]
-        visits.append((walker, node, load))
+        edge = csr.rowptr.index_select(0, node) + (((draw & _LOW_32) * degree) >> 32)
+        node = csr.col.index_select(0, edge)
+        load = load * factor.index_select(0, edge)
+        visits.append((row, node, load))
     return visits
 
 
@@ -180,23 +189,16 @@ def _merge_visits(
     num_nodes: int,
     num_tables: int,
     num_walks: int,
-    max_length: int,
 ) -> list[Walks]:
     """Sort the visits of one block by (table, start, visited, length) and add up equal ones."""
-    num_starts, num_lengths = nodes.numel(), max_length + 1
-    place = torch.arange(num_tables * num_starts, device=nodes.device)
-    keys = [(place * num_nodes + nodes.repeat(num_tables)) * num_lengths]  # the visit of length 0, once
-    loads = [visits[0][2].new_ones(place.numel()) if visits else torch.ones(place.numel(), device=nodes.device)]
-    for length, (walker, node, load) in enumerate(visits, start=1):
-        row = walker // (num_starts * num_walks) * num_starts + walker % num_starts
-        keys.append((row * num_nodes + node) * num_lengths + length)
-        loads.append(load)
+    num_starts, num_lengths = nodes.numel(), len(visits)
+    keys = [(row * num_nodes + node) * num_lengths + length for length, (row, node, _) in enumerate(visits)]
     key, order = torch.cat(keys).sort(stable=True)
     key, slot, hits = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
-    load = torch.cat(loads)[order]
+    load = torch.cat([load for _, _, load in visits]).index_select(0, order)
     total = torch.zeros(key.numel(), dtype=torch.float64, device=key.device).index_add_(0, slot, load.double())
-    length = key % num_lengths
-    row, visited = key // num_lengths // num_nodes, key // num_lengths % num_nodes
+    place, length = key // num_lengths, key % num_lengths
+    row, visited = place // max(num_nodes, 1), place % max(num_nodes, 1)
     at_start = length == 0
     total = torch.where(at_start, 1, total / num_walks).to(load.dtype)
     count = torch.where(at_start, 1, hits.double() / num_walks).to(load.dtype)
