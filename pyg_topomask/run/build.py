@@ -170,7 +170,7 @@ def fake_batch(config: Config) -> Data:
 
 
 def check_loaded(loaded: Loaded) -> list[str]:
-    """Try all that can be tried before any data are loaded; return notes on keys that an override made idle.
+    """Try all that can be tried before any data are loaded; return the keys that an override made idle.
 
     A key that the chosen attention has no use for is refused, unless the command line chose the attention: a config
     may be run with its mask switched off as it stands.
@@ -194,8 +194,7 @@ def check_loaded(loaded: Loaded) -> list[str]:
         torch.set_rng_state(random_state)
     if "gt.layer_type" not in loaded.overridden:
         loaded.refuse(idle)
-    keys = ", ".join(key for key, _ in idle)
-    return [f"{loaded.config.gt.layer_type} has no use for {keys}"] if idle else []
+    return [key for key, _ in idle]
 
 
 def _try_model(config: Config, batch: Data) -> None:

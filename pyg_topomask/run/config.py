@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -223,9 +224,18 @@ class Config(Section):
         return self.metric_best == "accuracy"
 
     def is_set(self, key: str) -> bool:
-        """Whether the user gave ``section.name``, rather than leaving its default."""
+        """Whether ``section.name`` was given a value other than its default."""
         section, name = key.split(".")
-        return section in self.model_fields_set and name in getattr(self, section).model_fields_set
+        values = getattr(self, section)
+        return getattr(values, name) != type(values).model_fields[name].default
+
+    def with_defaults(self, keys: Iterable[str]) -> Config:
+        """A copy with each ``section.name`` at its default."""
+        values = self.model_dump(exclude_unset=True)
+        for key in keys:
+            section, name = key.split(".")
+            del values[section][name]
+        return Config.model_validate(values)
 
 
 FREE_KEYS = ("out_dir", "name_tag", "seed", "num_workers", "accelerator")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,7 @@ class GraphModule(pl.LightningModule):
             {
                 part + "_metrics": ModuleDict(
                     {
-                        "loss": MeanMetric(),
+                        "loss": MeanMetric(nan_strategy=float("nan")),
                         "accuracy": MulticlassAccuracy(num_classes, average="micro", validate_args=False),
                     }
                 )
@@ -60,8 +61,22 @@ class GraphModule(pl.LightningModule):
         arguments = {} if data.edge_attr is None else {"edge_attr": data.edge_attr}
         return self.model(data.x, data.edge_index, batch=data.batch, graph=data, **arguments)
 
+    def _logits(self, data: Data) -> Tensor:
+        try:
+            return self(data)
+        except ValueError:  # modules refuse NaN; say so if it is the weights that are not finite
+            if all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
+                raise
+            raise self._diverged("the weights are no longer finite") from None
+
+    def _diverged(self, what: str) -> RunError:
+        return RunError(
+            f"training diverged in epoch {self.current_epoch}: {what}; "
+            "try a lower optim.base_lr or optim.clip_grad_norm true"
+        )
+
     def _step(self, data: Data, part: str) -> Tensor:
-        logits, target = self(data), data.y
+        logits, target = self._logits(data), data.y
         if "mask" in data:
             logits, target = logits[data.mask], target[data.mask]
         loss = cross_entropy(logits, target)
@@ -102,12 +117,13 @@ class GraphModule(pl.LightningModule):
     def on_train_epoch_end(self) -> None:
         """Hand the training metrics to Lightning, and stop a run that has diverged."""
         values = self.collect("train")
-        if not torch.isfinite(torch.tensor(values["train_loss"])):
-            raise RunError(
-                f"the training loss became {values['train_loss']} in epoch {self.current_epoch}; "
-                "try a lower optim.base_lr or optim.clip_grad_norm true"
-            )
+        for name, loss in (("training", values["train_loss"]), ("validation", self._val_loss())):
+            if not math.isfinite(loss):
+                raise self._diverged(f"the {name} loss is {loss}")
         self.log_dict(values)
+
+    def _val_loss(self) -> float:
+        return float(self.trainer.callback_metrics.get("val_loss", 0.0))
 
     def configure_optimizers(self) -> Any:
         """Optimiser, and schedule by epoch."""

@@ -42,7 +42,7 @@ class Loaded:
 
     def describe(self, key: str, message: str) -> str:
         """One line: where the key was set, its name, and the message."""
-        if key in self.overridden:
+        if any(name == key or (name.startswith(f"{key}.") and key not in self.lines) for name in self.overridden):
             return f"command line: {key}: {message}"
         line, parent = self.lines.get(key), key
         while line is None and "." in parent:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,10 @@ Source = str | Path | Mapping[str, Any] | Config
 
 
 def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[Loaded, list[str]]:
-    """Validate a config and build its model on a fake graph; return it with notes on keys that were made idle.
+    """Validate a config and build its model on a fake graph.
+
+    Returns:
+        The config, and the keys that an overridden ``gt.layer_type`` has no use for; these are at their defaults.
 
     Raises:
         ConfigError: If the config cannot be run.
@@ -40,7 +45,8 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
     loaded.refuse(dataset_problems(loaded.config.dataset))
     if loaded.config.accelerator == "cuda" and not torch.cuda.is_available():
         loaded.refuse([("accelerator", "there is no CUDA device")])
-    return loaded, check_loaded(loaded)
+    idle = check_loaded(loaded)
+    return replace(loaded, config=loaded.config.with_defaults(idle)), idle
 
 
 def run_config(
@@ -70,15 +76,15 @@ def run_config(
     """
     if repeat < 1:
         raise RunError(f"--repeat: at least one run is needed (got {repeat})")
-    loaded, notes = check_config(source, overrides, name)
+    loaded, idle = check_config(source, overrides, name)
     config = loaded.config
     folder = Path(out if out is not None else config.out_dir).expanduser() / loaded.name
     _refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
     seeds = range(config.seed, config.seed + repeat)
     with display or Display() as shown:
-        for note in notes:
-            shown.print(f"note: {note}")
+        if idle:
+            shown.print(f"note: {config.gt.layer_type} has no use for {', '.join(idle)}")
         dataset = None
         for seed in seeds:
             if _read_result(folder / str(seed)) is not None:
@@ -210,7 +216,8 @@ def _fit_and_test(
     )
     try:
         trainer.fit(module, train, val, ckpt_path=last if last.exists() else None)
-    except SystemExit as error:  # Lightning's answer to Ctrl-C
+    except SystemExit as error:  # Lightning's answer to Ctrl-C, which it ignores from then on
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         raise KeyboardInterrupt from error
     best = torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)
     module.load_state_dict(best["state_dict"])

@@ -1,0 +1,59 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("lightning")
+pytest.importorskip("pydantic")
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(shared_cache, monkeypatch):
+    """A cache of our own, one thread, and the random state of the other tests left as it was."""
+    monkeypatch.setenv("TOPOMASK_CACHE", str(shared_cache))
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+@pytest.fixture
+def real_data():
+    folder = os.environ.get("TOPOMASK_DATA")
+    if not folder:
+        pytest.skip("TOPOMASK_DATA is not set")
+    return Path(folder)
+
+
+@pytest.fixture
+def tiny():
+    """A config that trains in a second."""
+    return {
+        "dataset": {"format": "PyG-MotifDataset", "name": "circle", "num_graphs": 48, "num_nodes": 12},
+        "train": {"batch_size": 16, "ckpt_period": 1},
+        "gt": {"layer_type": "GIN+GRF", "layers": 1, "n_heads": 2, "dim_hidden": 8, "dropout": 0.1},
+        "optim": {"base_lr": 0.01, "max_epoch": 4, "scheduler": "cosine_with_warmup", "num_warmup_epochs": 1},
+        "topomask": {"num_walks": 4, "max_length": 2},
+    }
+
+
+TU_EDGES = [(1, 2), (2, 1), (2, 3), (3, 2)]
+
+
+@pytest.fixture
+def tu_folder(tmp_path):
+    """Raw files of a TU data set without node features: 12 paths of three nodes, classes 1 and 2."""
+    raw = tmp_path / "data" / "TUDataset" / "TINY" / "raw"
+    raw.mkdir(parents=True)
+    edges = [(i + 3 * g, j + 3 * g) for g in range(12) for i, j in TU_EDGES]
+    (raw / "TINY_A.txt").write_text("".join(f"{i}, {j}\n" for i, j in edges))
+    (raw / "TINY_graph_indicator.txt").write_text("".join(f"{g + 1}\n" * 3 for g in range(12)))
+    (raw / "TINY_graph_labels.txt").write_text("".join(f"{1 + g % 2}\n" for g in range(12)))
+    return tmp_path / "data"

@@ -1,0 +1,99 @@
+import math
+
+import pytest
+import torch
+
+from pyg_topomask.nn import ATTENTION
+from pyg_topomask.run.build import build_model, build_optimizer, build_walks, learning_rate_factor
+from pyg_topomask.run.convs import CONVS
+from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.reading import load
+from pyg_topomask.run.runner import check_config
+
+PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
+
+
+@pytest.mark.parametrize("conv", [*CONVS, "None"])
+@pytest.mark.parametrize("attention", [*ATTENTION, "None"])
+def test_every_pair_builds_and_steps(conv, attention):
+    if (conv, attention) == ("None", "None"):
+        pytest.skip("nothing to train")
+    check_config(PLAIN, [f"gt.layer_type={conv}+{attention}", "dataset.edge_encoder=true"])
+
+
+def test_numbers_reach_the_model():
+    overrides = "gt.layers=3 gt.n_heads=2 gt.dim_hidden=12 gt.dropout=0.25 gt.attn_dropout=0.5 topomask.max_length=6"
+    config = load(PLAIN, [*overrides.split(), "gnn.layers_post_mp=2", "gt.batch_norm=false"]).config
+    model = build_model(config, 5, 4)
+    assert len(model.layers) == 3
+    attention = model.layers[0].attn
+    assert attention.heads == 2
+    assert attention.mask.max_length == 6
+    rates = sorted({module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)})
+    assert rates == [0.25, 0.5]
+    assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules())
+    assert sum(isinstance(module, torch.nn.Linear) for module in model.head.modules()) == 2
+
+
+def test_walks_only_where_the_attention_needs_them():
+    assert build_walks(load(PLAIN, ["gt.layer_type=GCN+Linear"]).config, 0) is None
+    assert build_walks(load(PLAIN, ["gt.layer_type=GCN+None"]).config, 0) is None
+    walks = build_walks(load(PLAIN, ["gt.layer_type=None+GRF", "topomask.num_walks=3"]).config, 5)
+    assert (walks.num_walks, walks.seed) == (3, 5)
+
+
+def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny):
+    tiny["gt"]["layer_type"] = "GCN+Linear"
+    with pytest.raises(ConfigError, match=r"topomask\.num_walks: is given, but GCN\+Linear has no use for it"):
+        check_config(tiny)
+    loaded, idle = check_config(tiny, ["gt.layer_type=GCN+Linear"])
+    assert idle == ["topomask.num_walks", "topomask.max_length"]
+    assert loaded.config.topomask.num_walks == 16
+    check_config(loaded.config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("gt.layer_type=GCN+GFR", r"no attention is called 'GFR'; there are .*GRF.*Did you mean 'GRF'"),
+        ("gt.layer_type=GAD+GRF", r"no convolution is called 'GAD'; there are .*GAT.*Did you mean 'GAT'"),
+        ("gt.layer_type=GINE+GRF", "GINE needs edge features"),
+        ("dataset.edge_encoder=true dataset.edge_encoder_name=LinearEdge", "GCN takes no edge features"),
+        ("topomask.kernel=rleu", r"topomask\.kernel: .*must be one of relu.*\(got 'rleu'\)"),
+        ("topomask.scheme=iit", r"topomask\.scheme: .*must be one of iid.*\(got 'iit'\)"),
+        ("dataset.name=circel", "Did you mean 'circle'"),
+        ("dataset.name=../x", "must be a plain name"),
+    ],
+)
+def test_names_are_checked_before_data(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check_config(PLAIN, overrides.split())
+
+
+def test_missing_data_folder_is_told_before_loading(tmp_path):
+    config = {"dataset": {"format": "PyG-TUDataset", "name": "ENZYMES", "dir": str(tmp_path / "none")}}
+    with pytest.raises(ConfigError, match=r"dataset\.dir: the data folder .*none does not exist"):
+        check_config(config)
+
+
+def test_a_check_leaves_the_random_state_alone(tiny):
+    before = torch.get_rng_state()
+    check_config(tiny)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_cosine_with_warmup():
+    factors = [learning_rate_factor(epoch, 4, 24) for epoch in range(25)]
+    assert factors[:5] == [1e-6, 0.25, 0.5, 0.75, 1.0]
+    assert factors[14] == pytest.approx(0.5)
+    assert factors[9] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+    assert factors[24] == pytest.approx(0)
+
+
+def test_optimizers():
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    config = load(PLAIN, ["optim.base_lr=0.5", "optim.weight_decay=0.1"]).config
+    optimizer = build_optimizer(config, weights)
+    assert type(optimizer) is torch.optim.AdamW
+    assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.5, 0.1)
+    assert type(build_optimizer(load(PLAIN, ["optim.optimizer=adam"]).config, weights)) is torch.optim.Adam

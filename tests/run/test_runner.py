@@ -1,0 +1,219 @@
+import json
+import math
+
+import pytest
+import torch
+import yaml
+
+from pyg_topomask.run import run_config
+from pyg_topomask.run.build import build_model, build_walks
+from pyg_topomask.run.data import load_dataset, prepare
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.lightning_module import Recorder
+from pyg_topomask.run.reading import load
+from pyg_topomask.run.runner import _flat
+
+
+def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
+    summary = run_config(tiny, tmp_path, repeat=2, overrides=["seed=3"], name="tiny")
+    folder = tmp_path / "tiny"
+    assert {path.name for path in folder.iterdir()} == {"3", "4", "summary.json"}
+    files = {"config.yaml", "metrics.csv", "curves.png", "best.ckpt", "last.ckpt", "result.json"}
+    assert {path.name for path in (folder / "4").iterdir()} == files
+    saved = json.loads((folder / "summary.json").read_text())
+    assert saved == {key: value for key, value in summary.items() if key != "folder"}
+    assert saved["seeds"] == [3, 4]
+    assert set(saved["metrics"]) == {f"{p}_{m}" for p in ("train", "val", "test") for m in ("loss", "accuracy")}
+    accuracy = saved["metrics"]["test_accuracy"]
+    a, b = accuracy["values"]
+    assert accuracy["mean"] == pytest.approx((a + b) / 2)
+    assert accuracy["std"] == pytest.approx(abs(a - b) / 2)
+    assert saved["num_parameters"] > 0
+    assert saved["peak_memory_mib"] > 0
+    assert saved["wall_time_s"]["total"] > 0
+    resolved = load(folder / "4" / "config.yaml").config
+    assert resolved.seed == 4
+    assert _flat(resolved) == _flat(load(tiny).config)
+    assert (folder / "3" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert len((folder / "3" / "metrics.csv").read_text().splitlines()) == 5
+
+
+def test_two_runs_of_one_seed_are_identical_and_two_seeds_are_not(tiny, tmp_path):
+    one = run_config(tiny, tmp_path / "a", repeat=2)
+    torch.rand(17)
+    two = run_config(tiny, tmp_path / "b", overrides=["num_workers=0"])
+    first, second = ((tmp_path / x / "config" / "0" / "metrics.csv").read_text() for x in "ab")
+    assert first == second
+    assert first != (tmp_path / "a" / "config" / "1" / "metrics.csv").read_text()
+    assert one["metrics"]["test_loss"]["values"][0] == two["metrics"]["test_loss"]["values"][0]
+
+
+def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
+    tiny["train"]["batch_size"] = 7  # the last batch is smaller: a mean over batches would be wrong
+    tiny["dataset"]["split"] = [0.5, 0.2, 0.3]
+    summary = run_config(tiny, tmp_path)
+    config = load(tiny).config
+    splits = prepare(config, load_dataset(config.dataset), 0, build_walks(config, 0), tick=lambda: None)
+    model = build_model(config, splits.in_channels, splits.num_classes)
+    state = torch.load(tmp_path / "config" / "0" / "best.ckpt", weights_only=True)["state_dict"]
+    model.load_state_dict({key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")})
+    model.eval()
+    right, loss = 0, 0.0
+    with torch.no_grad():
+        for graph in splits.test:
+            logits = model(graph.x, graph.edge_index, graph=graph)
+            right += int(logits.argmax(1) == graph.y)
+            loss += float(torch.nn.functional.cross_entropy(logits, graph.y))
+    count = len(splits.test)
+    assert count == 14
+    assert summary["metrics"]["test_accuracy"]["mean"] == pytest.approx(right / count)
+    assert summary["metrics"]["test_loss"]["mean"] == pytest.approx(loss / count, rel=1e-4)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("more", [[], ["topomask.redraw=epoch", "gt.attn_dropout=0.2", "train.early_stop_patience=2"]])
+def test_an_interrupted_run_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch, more):
+    tiny["train"]["ckpt_period"] = 2  # one epoch after the checkpoint is lost and trained again
+    overrides = ["optim.max_epoch=6", *more]
+    run_config(tiny, tmp_path / "a", overrides=overrides)
+    original = Recorder.on_train_epoch_end
+
+    def die(self, trainer, pl_module):
+        original(self, trainer, pl_module)
+        if trainer.current_epoch == 2:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "on_train_epoch_end", die)
+        with pytest.raises(KilledError):
+            run_config(tiny, tmp_path / "b", overrides=overrides)
+    assert not (tmp_path / "b" / "config" / "0" / "result.json").exists()
+    run_config(tiny, tmp_path / "b", overrides=overrides)
+    first, second = (tmp_path / x / "config" / "0" for x in "ab")
+    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
+    results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
+    assert results[0]["metrics"] == results[1]["metrics"]
+
+
+def test_a_run_that_stopped_early_is_not_trained_further(tiny, tmp_path, monkeypatch):
+    overrides = ["optim.base_lr=1e-12", "optim.max_epoch=9", "train.early_stop_patience=2"]
+    run_config(tiny, tmp_path, overrides=overrides)
+    folder = tmp_path / "config" / "0"
+    rows, result = (folder / "metrics.csv").read_text(), json.loads((folder / "result.json").read_text())
+    assert result["epochs"] < 9
+    (folder / "result.json").unlink()
+    run_config(tiny, tmp_path, overrides=overrides)
+    assert (folder / "metrics.csv").read_text() == rows
+    assert json.loads((folder / "result.json").read_text())["metrics"] == result["metrics"]
+
+
+def test_finished_seeds_are_kept_and_more_can_be_added(tiny, tmp_path, capsys):
+    run_config(tiny, tmp_path)
+    stamp = (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns
+    summary = run_config(tiny, tmp_path, repeat=2, overrides=["num_workers=0", "accelerator=cpu"])
+    assert summary["seeds"] == [0, 1]
+    assert (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns == stamp
+    assert "seed 0: finished before, kept" in capsys.readouterr().out
+
+
+def test_another_config_in_the_same_folder_is_refused(tiny, tmp_path):
+    run_config(tiny, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=r"another config \(gt\.layers is 1 there and 2 here\): nothing was overwritten"):
+        run_config(tiny, tmp_path, overrides=["gt.layers=2"])
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    (tmp_path / "config" / "0" / "config.yaml").write_text("dataset: 3\n")
+    with pytest.raises(RunError, match="another version or damaged"):
+        run_config(tiny, tmp_path)
+    run_config(tiny, tmp_path, overrides=["gt.layers=2", "name_tag=deep"])
+    assert (tmp_path / "config-deep" / "summary.json").exists()
+
+
+def test_output_folder_that_cannot_be_written(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"the output folder .*file.* cannot be"):
+        run_config(tiny, tmp_path / "file" / "out")
+
+
+def test_cache_folder_that_cannot_be_written(tiny, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "file"))
+    with pytest.raises(RunError, match=r"the cache folder .* cannot be written to"):
+        run_config(tiny, tmp_path)
+
+
+def test_a_diverging_run_says_so(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "pyg_topomask.run.lightning_module.auxiliary_loss",
+        lambda model: math.nan * sum(parameter.sum() for parameter in model.parameters()),
+    )
+    with pytest.raises(RunError, match=r"training diverged in epoch 0: the weights are no longer finite; try a lower"):
+        run_config(tiny, tmp_path / "attention")
+    tiny["gt"]["layer_type"], tiny["topomask"] = "GIN+None", {}
+    with pytest.raises(RunError, match=r"training diverged in epoch \d: the (training|validation) loss is nan"):
+        run_config(tiny, tmp_path / "none")
+
+
+def test_auxiliary_loss_is_trained_on_and_not_reported(tiny, tmp_path, monkeypatch):
+    plain = run_config(tiny, tmp_path / "a", overrides=["optim.max_epoch=2"])
+    monkeypatch.setattr(
+        "pyg_topomask.run.lightning_module.auxiliary_loss",
+        lambda model: 100 * sum(parameter.square().sum() for parameter in model.parameters()),
+    )
+    pulled = run_config(tiny, tmp_path / "b", overrides=["optim.max_epoch=2"])
+    values = [s["metrics"]["train_loss"]["mean"] for s in (plain, pulled)]
+    assert values[0] != values[1]
+    assert max(values) < 10
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, metric):
+    summary = run_config(
+        tiny, tmp_path, overrides=[f"metric_best={metric}", "optim.max_epoch=6", "train.eval_period=2"]
+    )
+    lines = (tmp_path / "config" / "0" / "metrics.csv").read_text().splitlines()
+    rows = [dict(zip(lines[0].split(","), map(float, line.split(",")))) for line in lines[1:]]
+    assert [row["epoch"] for row in rows] == [1, 3, 5]
+    choose = min if metric == "loss" else max
+    best = choose(rows, key=lambda row: row[f"val_{metric}"])  # min and max take the first of equals
+    assert summary["best_epochs"] == [best["epoch"]]
+    assert summary["metrics"][f"val_{metric}"]["mean"] == pytest.approx(best[f"val_{metric}"], rel=1e-6)
+
+
+def test_clipping_and_accumulation_change_the_run(tiny, tmp_path):
+    def loss(tag, *overrides):
+        summary = run_config(
+            tiny,
+            tmp_path / tag,
+            overrides=["optim.max_epoch=2", "optim.scheduler=none", "optim.num_warmup_epochs=0", *overrides],
+        )
+        return summary["metrics"]["val_loss"]["mean"]
+
+    values = [
+        loss("plain"),
+        loss("clip", "optim.clip_grad_norm=true", "optim.clip_grad_norm_value=1e-9"),
+        loss("sum", "optim.batch_accumulation=3"),
+        loss("decay", "optim.weight_decay=50"),
+    ]
+    assert len(set(values)) == 4
+
+
+def test_unfinished_temporary_files_do_not_disturb(tiny, tmp_path):
+    folder = tmp_path / "config" / "0"
+    folder.mkdir(parents=True)
+    (folder / ".last.ckpt.1.ckpt").write_bytes(b"half")
+    assert run_config(tiny, tmp_path)["seeds"] == [0]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["enzymes", "cora"])
+def test_real_data_train(real_data, tmp_path, name, pytestconfig):
+    path = pytestconfig.rootpath / "configs" / "grf" / f"{name}.yaml"
+    overrides = ["optim.max_epoch=2", "optim.num_warmup_epochs=0"]
+    if "early_stop_patience" in yaml.safe_load(path.read_text()).get("train", {}):
+        overrides.append("train.early_stop_patience=0")
+    summary = run_config(path, tmp_path, overrides=overrides)
+    assert 0 < summary["metrics"]["test_accuracy"]["mean"] <= 1
