@@ -38,6 +38,7 @@ class GPSModel(Module):
         act: Activation of the layers and the head, by PyG's names.
         feed_forward: Whether layers have their MLP.
         head_layers: Linear layers of the head.
+        input_dropout: Probability of zeroing node features, in training; helps on sparse bags of words.
 
     Raises:
         ValueError: If a name is unknown or ``num_layers`` is not positive.
@@ -58,6 +59,7 @@ class GPSModel(Module):
         act: str = "relu",
         feed_forward: bool = True,
         head_layers: int = 1,
+        input_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if num_layers < 1:
@@ -67,7 +69,7 @@ class GPSModel(Module):
         self.pool = pool
         self.encoder = Linear(in_channels, channels)
         self.edge_encoder = Linear(edge_dim, channels) if edge_dim is not None else None
-        self.dropout = torch.nn.Dropout(dropout)
+        self.input_dropout, self.dropout = torch.nn.Dropout(input_dropout), torch.nn.Dropout(dropout)
         self.layers: list[GPSLayer] = ModuleList(  # type: ignore[assignment]
             GPSLayer(
                 channels,
@@ -107,7 +109,7 @@ class GPSModel(Module):
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = getattr(graph, "num_graphs", None) if batch is not None else 1
-        x = self.dropout(self.encoder(x))
+        x = self.dropout(self.encoder(self.input_dropout(x)))
         conv_kwargs: dict[str, Any] = {}
         if self.edge_encoder is not None and edge_attr is not None:
             conv_kwargs["edge_attr"] = self.edge_encoder(edge_attr)

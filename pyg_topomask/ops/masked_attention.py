@@ -59,6 +59,8 @@ def masked_linear_attention(
         ValueError: If shapes disagree, ``batch`` is not sorted or the mask cannot serve the path.
     """
     check_qkv(q, k, v)
+    if path not in PATHS:
+        raise ValueError(f"'path' must be one of {', '.join(PATHS)} (got {path!r})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
         if mask is None:
@@ -66,8 +68,6 @@ def masked_linear_attention(
         else:
             _check_mask(mask, q)
             path = choose_path(mask, q.size(-1), v.size(-1)) if path == "auto" else path
-            if path not in _LINEAR:
-                raise ValueError(f"'path' must be one of {', '.join(PATHS)} (got {path!r})")
             out = _LINEAR[path](q, k, v, mask)
     return out.to(dtype)
 
@@ -94,6 +94,8 @@ def masked_softmax_attention(
         ValueError: If shapes disagree, ``batch`` is not sorted or the mask cannot serve the path.
     """
     check_qkv(q, k, v)
+    if path not in ("auto", "pairwise", "dense"):
+        raise ValueError(f"the softmax kernel takes path 'auto', 'pairwise' or 'dense' (got {path!r})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
         if mask is None:
@@ -103,8 +105,6 @@ def masked_softmax_attention(
             path = "dense" if getattr(mask, "num_pairs", None) is None else "pairwise"
             if path == "dense" and not _is_dense(mask):
                 warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=3)
-        if path not in ("pairwise", "dense"):
-            raise ValueError(f"the softmax kernel takes path 'auto', 'pairwise' or 'dense' (got {path!r})")
         out = (_softmax_pairwise if path == "pairwise" else _softmax_dense)(q, k, v, mask)
     return out.to(dtype)
 
