@@ -1,8 +1,9 @@
 """Trains three models on the same generated graphs and compares them.
 
-Linear attention with a topological mask (graph random features), the same attention without a mask, and message passing
-(GCN) without attention: configs/grf/demo.yaml with ``gt.layer_type`` replaced. No model has two branches, so that the
-mask is all that tells the first two apart. Ends with a table, and a picture of a learned mask and of the training curves.
+Linear attention with a topological mask (graph random features), the same attention without a mask, and message
+passing (GCN) without attention: configs/grf/demo.yaml with ``gt.layer_type`` replaced. No model has two branches, so
+that the mask is all that tells the first two apart. Ends with a table, and a picture of a learned mask and of the
+training curves.
 """
 
 from __future__ import annotations
