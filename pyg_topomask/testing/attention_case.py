@@ -1,0 +1,203 @@
+"""What every attention module must pass."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import Module
+from torch_geometric.data import Batch, Data
+
+from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph, permute
+
+
+class AttentionCase:
+    """Checks of one attention ``attn(x, batch=None, graph=None) -> [N, C]``; a subclass says how to build it.
+
+    .. code-block:: python
+
+        class TestGRFAttention(AttentionCase):
+            transform = "AddRandomWalks"
+
+            def build(self):
+                return GRFAttention(8, heads=2)
+
+            def prepare(self, data):
+                return AddRandomWalks(seed=0)(data.clone())
+
+    An attention whose random draws differ from call to call cannot pass: build it in evaluation mode.
+    """
+
+    channels: ClassVar[int] = 8
+    """Width of what `build` returns."""
+    names: ClassVar[tuple[str, ...]] = ("path", "isolated", "single", "star", "two_parts")
+    """Graphs to check on."""
+    tol: ClassVar[dict[str, float]] = {"rtol": 1e-10, "atol": 1e-12}
+    """Tolerances of comparisons in float64."""
+    transform: ClassVar[str] = ""
+    """Name of the transform that an error about a missing attribute must give."""
+
+    def build(self) -> Module:
+        """The attention under test, of width `channels`, with parameters drawn from torch's default generator."""
+        raise NotImplementedError
+
+    def prepare(self, data: Data) -> Data:
+        """``data`` with what the attention requires: a function of the graph alone."""
+        return data
+
+    @pytest.fixture(autouse=True)
+    def _seed(self) -> None:
+        torch.manual_seed(0)
+
+    def _graphs(self) -> list[Data]:
+        return [self.prepare(GRAPHS[name].clone()) for name in self.names]
+
+    def _input(self, num_nodes: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.randn(num_nodes, self.channels, dtype=dtype)
+
+    def test_forward_contract(self) -> None:
+        attn = self.build()
+        for data in self._graphs():
+            x = self._input(data.num_nodes, torch.float32)
+            before = x.clone()
+            out = attn(x, None, data)
+            assert out.shape == x.shape
+            assert out.dtype == x.dtype
+            assert out.isfinite().all()
+            assert torch.equal(x, before)
+            assert torch.equal(out, attn(x, None, data))  # the same again
+
+    def test_batch_equals_each_graph_alone(self) -> None:
+        attn, parts = self.build().double(), self._graphs()
+        batch = Batch.from_data_list(parts)
+        x = self._input(batch.num_nodes)
+        out = attn(x, batch.batch, batch)
+        alone = [attn(rows, None, data) for data, rows in zip(parts, x.split(batch.ptr.diff().tolist()))]
+        torch.testing.assert_close(out, torch.cat(alone), **self.tol)
+        out = self.build_like(attn).float()(x.float(), batch.batch, batch)
+        torch.testing.assert_close(out, torch.cat(alone).float(), rtol=1e-5, atol=1e-6)
+
+    def build_like(self, attn: Module) -> Module:
+        """A second module with the parameters of ``attn``."""
+        other = self.build().to(next(attn.parameters()).dtype)
+        other.load_state_dict(attn.state_dict())
+        return other
+
+    def test_neighbouring_graph_cannot_be_seen(self) -> None:
+        batch = Batch.from_data_list(self._graphs())
+        for dtype in (torch.float32, torch.float64):
+            attn, x = self.build().to(dtype), self._input(batch.num_nodes, dtype)
+            out = attn(x, batch.batch, batch)
+            for number in range(batch.num_graphs):
+                mine = batch.batch == number
+                loud = torch.where(mine[:, None], x, 1e6 * x)
+                assert torch.equal(attn(loud, batch.batch, batch)[mine], out[mine])  # bit for bit
+
+    def test_gradient_stays_in_its_graph(self) -> None:
+        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
+        x = self._input(batch.num_nodes).requires_grad_()
+        mine = batch.batch == 0
+        (grad,) = torch.autograd.grad(attn(x, batch.batch, batch)[mine].square().sum(), x)
+        assert (grad[~mine] == 0).all()
+        assert (grad[mine] != 0).any()
+
+    def test_permutation_equivariance(self) -> None:
+        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
+        perm = block_permutation(batch.batch)
+        assert not torch.equal(perm, torch.arange(batch.num_nodes))
+        x = self._input(batch.num_nodes)
+        out = attn(x, batch.batch, batch)
+        moved = permute(batch, perm)
+        torch.testing.assert_close(attn(x[perm], moved.batch, moved), out[perm], **self.tol)
+
+    def test_gradients_are_finite_and_reach_every_parameter(self) -> None:
+        attn, batch = self.build(), Batch.from_data_list(self._graphs())
+        x = self._input(batch.num_nodes, torch.float32).requires_grad_()
+        (attn(x, batch.batch, batch) * self._input(batch.num_nodes, torch.float32)).sum().backward()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+        for name, parameter in attn.named_parameters():
+            assert parameter.grad is not None, f"no gradient for {name}"
+            assert parameter.grad.isfinite().all(), name
+            assert (parameter.grad != 0).any(), f"zero gradient for {name}"
+
+    def test_gradcheck(self) -> None:
+        attn, data = self.build().double(), self.prepare(GRAPHS["path"].clone())
+        names = [name for name, _ in attn.named_parameters()]
+
+        def run(x: Tensor, *values: Tensor) -> Tensor:
+            return functional_call(attn, dict(zip(names, values)), (x, None, data))
+
+        inputs = (self._input(data.num_nodes), *(parameter.detach().clone() for parameter in attn.parameters()))
+        assert torch.autograd.gradcheck(run, tuple(value.requires_grad_() for value in inputs))
+
+    def test_state_dict_round_trip(self) -> None:
+        attn, data = self.build(), self.prepare(GRAPHS["star"].clone())
+        x, other = self._input(data.num_nodes, torch.float32), self.build()
+        assert not torch.equal(other(x, None, data), attn(x, None, data))
+        other.load_state_dict(attn.state_dict())
+        assert torch.equal(other(x, None, data), attn(x, None, data))
+
+    def test_no_nodes_and_graphs_without_edges(self) -> None:
+        attn = self.build().double()
+        empty = self.prepare(empty_graph())
+        x = self._input(0).requires_grad_()
+        out = attn(x, None, empty)
+        assert out.shape == (0, self.channels)
+        out.sum().backward()
+        parts = [self.prepare(GRAPHS["path"].clone()), empty, self.prepare(GRAPHS["single"].clone())]
+        batch = Batch.from_data_list(parts)
+        x = self._input(batch.num_nodes)
+        alone = torch.cat([attn(x[:4], None, parts[0]), attn(x[4:], None, parts[2])])
+        torch.testing.assert_close(attn(x, batch.batch, batch), alone, **self.tol)
+
+    def test_bfloat16_autocast(self) -> None:
+        attn, batch = self.build(), Batch.from_data_list(self._graphs())
+        x = self._input(batch.num_nodes, torch.float32)
+        exact = attn(x, batch.batch, batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = attn(x, batch.batch, batch)
+        out.float().sum().backward()
+        assert all(parameter.grad.isfinite().all() for parameter in attn.parameters() if parameter.grad is not None)
+        assert (out.float() - exact).norm() <= 0.05 * exact.norm()
+
+    def test_batch_defaults_to_that_of_the_graph(self) -> None:
+        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
+        x = self._input(batch.num_nodes)
+        assert torch.equal(attn(x, None, batch), attn(x, batch.batch, batch))
+
+    def test_missing_attributes_name_the_transform(self) -> None:
+        attn, data = self.build(), self.prepare(GRAPHS["path"].clone())
+        x = self._input(4, torch.float32)
+        for name in attn.requires:
+            bare = data.clone()
+            del bare[name]
+            with pytest.raises(ValueError, match=f"{name}.*{self.transform}"):
+                attn(x, None, bare)
+        if attn.requires:
+            with pytest.raises(ValueError, match="needs the graph"):
+                attn(x)
+
+    def test_bad_input_is_refused(self) -> None:
+        attn, data = self.build(), self.prepare(GRAPHS["path"].clone())
+        x = self._input(4, torch.float32)
+        with pytest.raises(ValueError, match="'batch' must be sorted"):
+            attn(x, torch.tensor([0, 1, 0, 1]), data)
+        with pytest.raises(ValueError, match=r"'batch' must have shape \[4\].*got \[3\]"):
+            attn(x, torch.tensor([0, 0, 0]), data)
+        with pytest.raises(TypeError, match="'batch' must hold the integer"):
+            attn(x, torch.zeros(4), data)
+        with pytest.raises(
+            ValueError, match=rf"'x' must have shape \[N, {self.channels}\].*got \[4, {self.channels + 1}\]"
+        ):
+            attn(torch.ones(4, self.channels + 1), None, data)
+        with pytest.raises(TypeError, match=r"floating-point tensor \(got torch.int64\)"):
+            attn(torch.ones(4, self.channels, dtype=torch.long), None, data)
+        for bad in (torch.nan, torch.inf, -torch.inf):
+            x = self._input(4, torch.float32)
+            x[2, 1] = bad
+            with pytest.raises(ValueError, match="NaN or infinity, first at node 2"):
+                attn(x, None, data)

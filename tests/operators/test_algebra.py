@@ -1,0 +1,272 @@
+import pytest
+import torch
+
+from pyg_topomask.operators import (
+    BlockDiagonalOperator,
+    DenseOperator,
+    HeadStackOperator,
+    KroneckerOperator,
+    OnesOperator,
+    ScaledOperator,
+    SparseFactorOperator,
+    SumOperator,
+)
+from pyg_topomask.testing import OperatorCase, dense_adjacency
+
+
+def factor(data, power=1):
+    """The adjacency as a sparse factor, with a value per edge that is a function of its ends."""
+    i, j = data.edge_index
+    return data.edge_index, (data.x[i, 0] * data.x[j, 1] + power).double()
+
+
+def factor_dense(data, power=1):
+    out = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
+    for i, j in data.edge_index.t().tolist():
+        out[i, j] += data.x[i, 0] * data.x[j, 1] + power
+    return out
+
+
+def batch_vector(data):
+    batch = data.get("batch")
+    return torch.zeros(data.num_nodes, dtype=torch.long) if batch is None else batch
+
+
+def ones_dense(data):
+    batch = batch_vector(data).tolist()
+    return torch.tensor([[float(a == b) for b in batch] for a in batch], dtype=torch.float64)
+
+
+class TestOnesOperator(OperatorCase):
+    def build(self, data):
+        return OnesOperator(batch_vector(data))
+
+    def reference(self, data):
+        return ones_dense(data)
+
+
+class TestDenseOperator(OperatorCase):
+    def build(self, data):
+        return DenseOperator(dense_adjacency(data))
+
+    def reference(self, data):
+        return dense_adjacency(data)
+
+
+class TestDenseOperatorPerHead(OperatorCase):
+    def build(self, data):
+        return DenseOperator(torch.stack([dense_adjacency(data), factor_dense(data)]))
+
+    def reference(self, data):
+        return torch.stack([dense_adjacency(data), factor_dense(data)])
+
+
+class TestSparseFactorOperator(OperatorCase):
+    def build(self, data):
+        return SparseFactorOperator(factor(data), factor(data, 2), data.num_nodes)
+
+    def reference(self, data):
+        return factor_dense(data) @ factor_dense(data, 2).t()
+
+
+class TestLeftFactorAlone(OperatorCase):
+    def build(self, data):
+        return SparseFactorOperator(factor(data), None, data.num_nodes)
+
+    def reference(self, data):
+        return factor_dense(data)
+
+
+class TestRightFactorAlone(OperatorCase):
+    def build(self, data):
+        return SparseFactorOperator(None, factor(data), data.num_nodes)
+
+    def reference(self, data):
+        return factor_dense(data).t()
+
+
+class TestSparseFactorPerHead(OperatorCase):
+    """One factor per head, the other shared, and every entry given in two halves."""
+
+    def build(self, data):
+        index, value = factor(data)
+        left = (torch.cat([index, index], 1), torch.cat([0.25 * value, 0.75 * value])[:, None] * torch.tensor([1.0, 2]))
+        return SparseFactorOperator(left, factor(data, 2), data.num_nodes)
+
+    def reference(self, data):
+        shared = factor_dense(data) @ factor_dense(data, 2).t()
+        return torch.stack([shared, 2 * shared])
+
+
+class TestScaledOperator(OperatorCase):
+    def build(self, data):
+        return torch.tensor([-1.5], dtype=torch.float64) * SparseFactorOperator(factor(data), None, data.num_nodes)
+
+    def reference(self, data):
+        return -1.5 * factor_dense(data)
+
+
+class TestSumOperator(OperatorCase):
+    def build(self, data):
+        return SparseFactorOperator(factor(data), None, data.num_nodes) + OnesOperator(batch_vector(data))
+
+    def reference(self, data):
+        return factor_dense(data) + ones_dense(data)
+
+
+class TestSumWithSharedMask(OperatorCase):
+    """A mask per head plus one for all heads."""
+
+    def build(self, data):
+        return TestDenseOperatorPerHead.build(self, data) + OnesOperator(batch_vector(data))
+
+    def reference(self, data):
+        return TestDenseOperatorPerHead.reference(self, data) + ones_dense(data)
+
+
+class TestHeadStackOperator(OperatorCase):
+    def build(self, data):
+        return HeadStackOperator([OnesOperator(batch_vector(data)), DenseOperator(factor_dense(data))])
+
+    def reference(self, data):
+        return torch.stack([ones_dense(data), factor_dense(data)])
+
+
+class TestBlockDiagonalOperator(OperatorCase):
+    def build(self, data):
+        parts = [data] if data.get("batch") is None else data.to_data_list()
+        return BlockDiagonalOperator(
+            [SparseFactorOperator(factor(part), factor(part, 2), part.num_nodes) for part in parts]
+        )
+
+    def reference(self, data):
+        return factor_dense(data) @ factor_dense(data, 2).t()
+
+
+class TestKroneckerOperator(OperatorCase):
+    """The other factor is the identity: the matrix of a graph, node by node; see below for real products."""
+
+    def build(self, data):
+        one = DenseOperator(torch.ones(1, 1, dtype=torch.float64))
+        return KroneckerOperator(SparseFactorOperator(factor(data), None, data.num_nodes), one)
+
+    def reference(self, data):
+        return factor_dense(data)
+
+
+@pytest.mark.parametrize(("left_heads", "right_heads"), [(None, None), (2, None), (None, 2), (2, 2)])
+def test_kronecker_product(left_heads, right_heads):
+    def matrix(n, heads):
+        return torch.randn(n, n, dtype=torch.float64) if heads is None else torch.randn(heads, n, n).double()
+
+    a, b = matrix(3, left_heads), matrix(4, right_heads)
+    op = KroneckerOperator(DenseOperator(a), DenseOperator(b))
+    if op.heads is None:
+        wanted = torch.kron(a, b)
+    else:
+        wanted = torch.stack([torch.kron(*(m if m.dim() == 2 else m[h] for m in (a, b))) for h in range(2)])
+    torch.testing.assert_close(op.to_dense().double(), wanted)
+    torch.testing.assert_close(op.T.to_dense().double(), wanted.mT)
+    assert op.num_nodes == 12
+    assert op.work == 9 * 4 + 16 * 3
+
+
+def test_every_float_argument_has_a_gradient():
+    index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 2]])
+    x = torch.randn(3, 2, dtype=torch.float64)
+    value, other, scale = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in (4, 4, 1))
+    matrix = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+
+    def run(value, other, scale, matrix):
+        op = scale * SparseFactorOperator((index, value), (index, other), 3) + DenseOperator(matrix)
+        return op @ x, op.T @ x, op.to_dense()
+
+    assert torch.autograd.gradcheck(run, (value, other, scale, matrix))
+
+    def entries(value, other):
+        return SparseFactorOperator((index, value), (index, other), 3).pairs()[1]
+
+    assert torch.autograd.gradcheck(entries, (value, other))
+    assert torch.autograd.gradcheck(lambda s: (s.squeeze() * DenseOperator(matrix.detach())) @ x, (scale,))
+
+
+def test_support_of_a_product_is_exact_or_a_bound():
+    index = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    value = torch.ones(3)
+    op = SparseFactorOperator((index, value), (index, value), 4)
+    assert op.num_pairs == 5  # {0, 1}² and (2, 2)
+    assert op.work == 6
+    hub = torch.stack([torch.arange(500), torch.zeros(500, dtype=torch.long)])
+    op = SparseFactorOperator((hub, torch.ones(500)), (hub, torch.ones(500)), 500)
+    assert op.num_pairs == 500**2
+    assert "_joined" not in op.__dict__  # the bound was not found by listing the pairs
+    assert SparseFactorOperator(None, None, 4).num_pairs == 4
+    torch.testing.assert_close(SparseFactorOperator(None, None, 4).to_dense(), torch.eye(4))
+
+
+def test_a_sparse_mask_keeps_its_support_when_scaled_or_transposed():
+    index = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    op = SparseFactorOperator((index, torch.ones(3)), None, 4)
+    assert op.T.num_pairs == (2 * op).num_pairs == op.num_pairs == 3
+    assert OnesOperator(torch.zeros(3, dtype=torch.long)).num_pairs is None
+    with pytest.raises(ValueError, match="OnesOperator has no sparse support"):
+        OnesOperator(torch.zeros(3, dtype=torch.long)).pairs()
+
+
+def test_repr_names_sizes():
+    assert repr(DenseOperator(torch.ones(2, 3, 3))) == "DenseOperator(num_nodes=3, heads=2)"
+    assert repr(OnesOperator(torch.tensor([0, 0]))) == "OnesOperator(num_nodes=2)"
+
+
+ONES = DenseOperator(torch.ones(3, 3))
+EDGE = torch.tensor([[0], [1]])
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: DenseOperator(torch.ones(2, 3)), ValueError, r"\[N, N\] or \[H, N, N\] \(got \[2, 3\]\)"),
+        (lambda: DenseOperator(torch.ones(3, 3).long()), TypeError, r"floating point \(got torch.int64\)"),
+        (lambda: OnesOperator(torch.tensor([1, 0])), ValueError, "must be sorted"),
+        (lambda: OnesOperator(torch.tensor([0.0])), TypeError, "integer graph"),
+        (lambda: ONES + DenseOperator(torch.ones(4, 4)), ValueError, r"share their nodes \(got \[3, 4\]\)"),
+        (
+            lambda: DenseOperator(torch.ones(2, 3, 3)) + DenseOperator(torch.ones(4, 3, 3)),
+            ValueError,
+            r"numbers of heads do not combine \(got \[2, 4\]\)",
+        ),
+        (lambda: torch.ones(2) * ONES, ValueError, r"scaled by one number \(got a tensor of shape \[2\]\)"),
+        (lambda: ONES * "two", TypeError, "multiply sequence"),
+        (lambda: ONES + 1, TypeError, "unsupported operand"),
+        (lambda: HeadStackOperator([]), ValueError, "at least one mask"),
+        (lambda: HeadStackOperator([DenseOperator(torch.ones(2, 3, 3))]), ValueError, "each without heads"),
+        (lambda: HeadStackOperator([ONES, DenseOperator(torch.ones(4, 4))]), ValueError, "share their nodes"),
+        (lambda: BlockDiagonalOperator([]), ValueError, "at least one block"),
+        (
+            lambda: SparseFactorOperator((EDGE, torch.ones(2)), None, 3),
+            ValueError,
+            r"'left' must be.*\[2, 1\] and \[2\]",
+        ),
+        (lambda: SparseFactorOperator(None, (EDGE[0], torch.ones(1)), 3), ValueError, r"'right' must be"),
+        (lambda: SparseFactorOperator((EDGE.float(), torch.ones(1)), None, 3), TypeError, "integer index"),
+        (lambda: SparseFactorOperator((EDGE, torch.ones(1).long()), None, 3), TypeError, "floating-point values"),
+        (
+            lambda: SparseFactorOperator((EDGE, torch.ones(1)), None, 1),
+            ValueError,
+            "indices 0 to 1, but nodes are 0 to 0",
+        ),
+        (
+            lambda: SparseFactorOperator((EDGE, torch.ones(1, 2)), (EDGE, torch.ones(1, 3)), 3),
+            ValueError,
+            "numbers of heads",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_scaled_and_sum_are_what_the_signs_build():
+    assert isinstance(2 * ONES, ScaledOperator)
+    assert isinstance(ONES + ONES, SumOperator)

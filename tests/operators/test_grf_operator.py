@@ -1,0 +1,101 @@
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.operators import GRFOperator, SparseFactorOperator
+from pyg_topomask.ops.pairs import stored_pairs, walk_product
+from pyg_topomask.testing import GRAPHS, OperatorCase
+from pyg_topomask.transforms import AddRandomWalks
+
+F = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
+TABLES = ("walk", "walk_key")
+PARTS = ("index", "length", "load")
+
+
+def walked(data, pair_table=False):
+    return AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, pair_table=pair_table)(data.clone())
+
+
+def features(data, name, modulation):
+    """Phi, entry by entry from the stored walks."""
+    phi = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
+    index, length, load = (data[f"{name}_{part}"].tolist() for part in PARTS)
+    for i, v, hops, weight in zip(*index, length, load):
+        phi[i, v] += modulation[hops] * weight
+    return phi
+
+
+class GRFCase(OperatorCase):
+    graphs = {name: walked(data) for name, data in GRAPHS.items()}  # noqa: RUF012
+    modulation = F
+    tables = TABLES
+    tol = {"rtol": 1e-10, "atol": 1e-10}  # noqa: RUF012
+
+    def build(self, data):
+        first, second = ([data[f"{name}_{part}"] for part in PARTS] for name in (self.tables * 2)[:2])
+        walks = walk_product(*first, *second, data.num_nodes, 3, torch.float64)
+        return GRFOperator(walks, self.modulation)
+
+    def reference(self, data):
+        modulations = self.modulation if self.modulation.dim() == 2 else self.modulation[None]
+        heads = []
+        for f in modulations:
+            left, right = (features(data, name, f) for name in (self.tables * 2)[:2])
+            heads.append(left @ right.t())
+        return torch.stack(heads) if self.modulation.dim() == 2 else heads[0]
+
+
+class TestTwoTables(GRFCase):
+    pass
+
+
+class TestOneTable(GRFCase):
+    tables = ("walk",)
+
+
+class TestHeads(GRFCase):
+    modulation = torch.stack([F, F.flip(0), -F])
+
+
+class TestAsymmetric(GRFCase):
+    def build(self, data):
+        walks = walk_product(*(data[f"walk_{part}"] for part in PARTS), None, None, None, data.num_nodes, 3, F.dtype)
+        return GRFOperator(walks, F)
+
+    def reference(self, data):
+        return features(data, "walk", F)
+
+
+class TestStoredPairs(GRFCase):
+    graphs = {name: walked(data, pair_table=True) for name, data in GRAPHS.items()}  # noqa: RUF012
+
+    def build(self, data):
+        operator = super().build(data)
+        table = stored_pairs(data.walk_pair_index, data.walk_pair_coeffs.double(), data.num_nodes)
+        return GRFOperator(operator.walks, self.modulation, table)
+
+    tol = {"rtol": 1e-5, "atol": 1e-5}  # noqa: RUF012  (coefficients are stored in float32)
+
+
+def test_modulation_has_a_gradient_on_both_forms():
+    case = TestTwoTables()
+    walks = case.build(case.graphs["weighted"]).walks
+    x = torch.randn(5, 2, dtype=torch.float64)
+    f = F.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f) @ x, (f,))
+    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f).T @ x, (f,))
+    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f).pairs()[1], (f,))
+
+
+def test_a_batch_of_a_batch_is_the_same_mask():
+    case = TestTwoTables()
+    parts = [case.graphs[name] for name in ("star", "single", "one_way")]
+    dense = case.build(Batch.from_data_list(parts)).to_dense()
+    torch.testing.assert_close(dense, torch.block_diag(*(case.build(part).to_dense() for part in parts)))
+
+
+def test_factors_are_sparse_factors():
+    case = TestTwoTables()
+    operator = case.build(case.graphs["star"])
+    assert isinstance(operator.factors, SparseFactorOperator)
+    assert operator.work >= operator.factors.work  # entries are counted before equal places are merged
+    assert operator.num_pairs == operator.factors.num_pairs

@@ -1,0 +1,382 @@
+import warnings
+
+import pytest
+import torch
+
+from pyg_topomask.nn import GRFMask
+from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator, SparseFactorOperator
+from pyg_topomask.ops import masked_attention, masked_linear_attention, masked_softmax_attention, pairs
+from pyg_topomask.ops.masked_attention import choose_path
+from pyg_topomask.testing import GRAPHS, permute
+from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.typing import PerformanceWarning
+
+LINEAR = ("factored", "pairwise", "dense")
+K = 3
+
+
+def reference(q, k, v, mask, kernel=lambda s: s):
+    """Definition, head by head and row by row of a dense mask [N, N] or [H, N, N]."""
+    heads = []
+    for h in range(q.size(1)):
+        weight = (mask if mask.dim() == 2 else mask[h]) * kernel(q[:, h] @ k[:, h].t())
+        heads.append((weight / weight.sum(1, keepdim=True)) @ v[:, h])
+    return torch.stack(heads, 1)
+
+
+def ring(num_nodes, **settings):
+    node = torch.arange(num_nodes)
+    data = GRAPHS["path"].clone()
+    data.x, data.num_nodes = torch.randn(num_nodes, 4), num_nodes
+    data.edge_index = torch.cat(
+        [torch.stack([node, (node + 1) % num_nodes]), torch.stack([(node + 1) % num_nodes, node])], 1
+    )
+    return AddRandomWalks(max_length=K, seed=0, **settings)(data)
+
+
+def modulation_of(heads, dtype, negative):
+    base = torch.tensor([1.0, 0.4, 0.2, 0.1], dtype=dtype)
+    if negative:
+        base = torch.tensor([1.5, -0.1, 0.1, -0.05], dtype=dtype)
+    if heads is None:
+        return base
+    return torch.stack([base * (1 + 0.1 * h) ** torch.arange(4) for h in range(heads)])
+
+
+def walked(data, dtype):
+    """The GRF operator of a graph as a function of the modulation, which becomes a plain tensor."""
+    mask = GRFMask(max_length=K).to(dtype)
+    del mask.modulation
+
+    def operator(modulation):
+        mask.modulation = modulation
+        return mask(data)
+
+    return operator
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "sliced"])
+def sliced(request, monkeypatch):
+    if request.param:
+        monkeypatch.setattr(masked_attention, "_SLICE_NUMEL", 1)
+        monkeypatch.setattr(masked_attention, "_SLICE_COLUMNS", 1)
+        monkeypatch.setattr(pairs, "_TERMS_PER_BLOCK", 7)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["walks", "stored_pairs"])
+@pytest.mark.parametrize("negative", [False, True], ids=["positive", "negative"])
+@pytest.mark.parametrize(("heads", "per_head"), [(1, False), (4, False), (4, True)])
+@pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["f64", "f32"])
+def test_paths_agree_in_value_and_in_every_gradient(sliced, stored, negative, heads, per_head, dtype, tol):
+    data = ring(11, pair_table=stored)
+    operator = walked(data, dtype)
+    f = modulation_of(heads if per_head else None, dtype, negative).requires_grad_()
+    q, k = (torch.rand(11, heads, 5, dtype=dtype).add(0.1).requires_grad_() for _ in range(2))
+    v = torch.randn(11, heads, 3, dtype=dtype, requires_grad=True)
+    weight = torch.randn(11, heads, 3, dtype=dtype)
+
+    def result(out):
+        return out, *torch.autograd.grad((out * weight).sum(), (q, k, v, f))
+
+    if negative:
+        assert (operator(f).to_dense() < 0).any()
+    wanted = result(reference(q, k, v, operator(f).to_dense()))
+    for path in LINEAR:
+        got = result(masked_linear_attention(q, k, v, operator(f), path=path))
+        for a, b in zip(got, wanted):
+            assert (a - b).norm() <= tol * b.norm(), path
+
+
+@pytest.mark.parametrize("path", LINEAR)
+@pytest.mark.parametrize("per_head", [False, True])
+def test_gradcheck_of_each_path(path, per_head):
+    data = ring(5, num_walks=3)
+    operator = walked(data, torch.float64)
+    inputs = [torch.rand(5, 2, c, dtype=torch.float64).add(0.2) for c in (2, 2, 3)]
+    f = modulation_of(2 if per_head else None, torch.float64, True)
+
+    def run(q, k, v, f):
+        return masked_linear_attention(q, k, v, operator(f), path=path)
+
+    assert torch.autograd.gradcheck(run, tuple(x.requires_grad_() for x in (*inputs, f)))
+
+
+def test_gradcheck_unmasked():
+    batch = torch.tensor([0, 0, 0, 2, 2])
+    inputs = tuple(torch.rand(5, 2, c, dtype=torch.float64).add(0.2).requires_grad_() for c in (2, 2, 3))
+    assert torch.autograd.gradcheck(lambda q, k, v: masked_linear_attention(q, k, v, None, batch), inputs)
+    assert torch.autograd.gradcheck(lambda q, k, v: masked_softmax_attention(q, k, v, None, batch), inputs)
+
+
+def test_value_is_the_definition():
+    q, k = (torch.rand(6, 2, 3, dtype=torch.float64) for _ in range(2))
+    v, matrix = torch.randn(6, 2, 4, dtype=torch.float64), torch.rand(6, 6, dtype=torch.float64)
+    for mask in (DenseOperator(matrix), matrix):
+        for path in ("auto", "factored", "dense"):
+            out = masked_linear_attention(q, k, v, mask, path=path)
+            torch.testing.assert_close(out, reference(q, k, v, matrix), rtol=1e-12, atol=1e-12)
+    stacked = torch.rand(2, 6, 6, dtype=torch.float64)
+    out = masked_linear_attention(q, k, v, DenseOperator(stacked))
+    torch.testing.assert_close(out, reference(q, k, v, stacked), rtol=1e-12, atol=1e-12)
+
+
+def test_package_reference_is_the_definition():
+    q, k = (torch.rand(6, 2, 3, dtype=torch.float64) for _ in range(2))
+    v, matrix = torch.randn(6, 2, 4, dtype=torch.float64), torch.rand(6, 6, dtype=torch.float64)
+    out = masked_attention.masked_linear_attention_reference(q, k, v, matrix)
+    torch.testing.assert_close(out, reference(q, k, v, matrix), rtol=1e-12, atol=1e-12)
+    batch = torch.tensor([0, 0, 0, 0, 1, 1])
+    out = masked_attention.masked_linear_attention_reference(q, k, v, None, batch)
+    same = (batch[:, None] == batch).double()
+    torch.testing.assert_close(out, reference(q, k, v, same), rtol=1e-12, atol=1e-12)
+
+
+def sparse_operator(matrix):
+    index = matrix.detach().nonzero().t()
+    return SparseFactorOperator((index, matrix[index[0], index[1]]), None, matrix.size(0))
+
+
+def vanishing():
+    """(q, k, matrix, rows that must be zero) by name."""
+    n = 5
+    q, k = torch.rand(n, 1, 3).double() + 0.1, torch.rand(n, 1, 3).double() + 0.1
+    matrix = torch.rand(n, n).double() + 0.1
+    zero_q, zero_k = q.clone(), torch.zeros_like(k)
+    zero_q[2] = 0
+    cancel = matrix.clone()
+    cancel[1] = 0
+    cancel[1, 3], cancel[1, 4] = 1.0, -1.0
+    k_equal = k.clone()
+    k_equal[3] = k_equal[4]
+    hollow = matrix.clone()
+    hollow[4] = 0
+    return {
+        "zero_query": (zero_q, k, matrix, [2]),
+        "zero_keys": (q, zero_k, matrix, [0, 1, 2, 3, 4]),
+        "cancelling": (q, k_equal, cancel, [1]),
+        "empty_row": (q, k, hollow, [4]),
+    }
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12])
+@pytest.mark.parametrize("path", LINEAR)
+@pytest.mark.parametrize("case", ["zero_query", "zero_keys", "cancelling", "empty_row"])
+def test_vanished_denominators_give_zeros_and_finite_gradients(case, path, scale):
+    q, k, matrix, rows = vanishing()[case]
+    inputs = [x.clone().requires_grad_() for x in (scale * q, k, torch.randn(5, 1, 2).double(), scale * matrix)]
+    q, k, v, m = inputs
+    out = masked_linear_attention(q, k, v, sparse_operator(m), path=path)
+    assert (out[rows] == 0).all()
+    others = [i for i in range(5) if i not in rows]
+    assert (out[others] != 0).all()
+    grads = torch.autograd.grad(out.square().sum() + out.sum(), inputs)
+    assert all(grad.isfinite().all() for grad in grads)
+    grads = torch.autograd.grad(masked_linear_attention(q, k, v, sparse_operator(m), path=path)[rows].sum(), inputs)
+    assert all((grad == 0).all() for grad in grads)  # a constant row has no gradient
+    if others:
+        torch.testing.assert_close(out[others], reference(q, k, v, m)[others], rtol=1e-9, atol=1e-12)
+
+
+def test_vanished_denominators_without_a_mask():
+    q, k = torch.randn(6, 1, 3).double(), torch.randn(6, 1, 3).double()
+    k[:2] = torch.stack([k[0], -k[0]])  # graph 0 cancels
+    q[3] = 0
+    batch = torch.tensor([0, 0, 1, 1, 1, 1])
+    v = torch.randn(6, 1, 2).double()
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    out = masked_linear_attention(*inputs, None, batch)
+    assert (out[[0, 1, 3]] == 0).all()
+    assert (out[[2, 4, 5]] != 0).all()
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), inputs))
+
+
+@pytest.mark.parametrize("path", LINEAR)
+@pytest.mark.parametrize("case", [0, 1, 2])
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e12])
+def test_scale_of_mask_and_features_cancels(path, case, scale):
+    n = 6
+    q, k, matrix = torch.rand(n, 2, 3).add(0.1), torch.rand(n, 2, 3).add(0.1), torch.rand(n, n)
+    matrix = matrix * (torch.rand(n, n) > 0.3) + torch.eye(n)
+    matrix[0, 1] = -0.5
+    v = torch.randn(n, 2, 3)
+    wanted = masked_linear_attention(q, k, v, sparse_operator(matrix), path=path)
+    scaled = [q, k, matrix]
+    scaled[case] = scale * scaled[case]
+    q, k, matrix = scaled
+    out = masked_linear_attention(q, k, v, sparse_operator(matrix), path=path)
+    torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
+    assert (out != 0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_scale_cancels_without_a_mask(scale):
+    q, k, v = torch.rand(6, 2, 3).add(0.1), torch.rand(6, 2, 3).add(0.1), torch.randn(6, 2, 3)
+    wanted = masked_linear_attention(q, k, v)
+    torch.testing.assert_close(masked_linear_attention(scale * q, k, v), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(masked_linear_attention(q, scale * k, v), wanted, rtol=1e-5, atol=1e-6)
+
+
+def softmax_weights(q, k):
+    return torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5
+
+
+@pytest.mark.parametrize("path", ["auto", "pairwise", "dense"])
+@pytest.mark.parametrize("per_head", [False, True])
+def test_softmax_attention_is_the_definition(path, per_head):
+    n, heads = 7, 2
+    q, k, v = (torch.randn(n, heads, c, dtype=torch.float64, requires_grad=True) for c in (3, 3, 4))
+    matrix = torch.rand(n, n, dtype=torch.float64) * (torch.rand(n, n) > 0.5) + torch.eye(n)
+    index = matrix.nonzero().t()
+    value = matrix[index[0], index[1]]
+    if per_head:
+        value = torch.stack([value, value.flip(0)], 1)
+    value.requires_grad_()
+    mask = SparseFactorOperator((index, value), None, n)
+    out = masked_softmax_attention(q, k, v, mask, path=path)
+    wanted = reference(q, k, v, mask.to_dense(), lambda s: (s * 3**-0.5).exp())
+    torch.testing.assert_close(out, wanted, rtol=1e-10, atol=1e-12)
+    weight, inputs = torch.randn_like(out), (q, k, v, value)
+    grads = torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True)
+    for a, b in zip(grads, torch.autograd.grad((wanted * weight).sum(), inputs)):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+    if path != "auto":
+        run = lambda q, k, v, value: masked_softmax_attention(  # noqa: E731
+            q, k, v, SparseFactorOperator((index, value), None, n), path=path
+        )
+        assert torch.autograd.gradcheck(run, inputs)
+
+
+@pytest.mark.parametrize("path", ["pairwise", "dense"])
+def test_softmax_attention_is_safe_for_large_scores_and_empty_rows(path):
+    q, k, v = 1e3 * torch.randn(5, 1, 3), torch.randn(5, 1, 3), torch.randn(5, 1, 2)
+    matrix = torch.ones(5, 5)
+    matrix[2] = 0
+    matrix[3, :4] = 0
+    inputs = [x.requires_grad_() for x in (q, k, v, matrix)]
+    out = masked_softmax_attention(q, k, v, sparse_operator(matrix), path=path)
+    assert (out[2] == 0).all()
+    torch.testing.assert_close(out[3], v[4])
+    grads = torch.autograd.grad(out.sum(), inputs)
+    assert all(grad.isfinite().all() for grad in grads)
+    wanted = torch.softmax(softmax_weights(q, k)[0], -1) @ v[:, 0]
+    torch.testing.assert_close(out[[0, 1, 4], 0], wanted[[0, 1, 4]], rtol=1e-4, atol=1e-5)
+
+
+def test_a_large_score_at_a_stored_zero_does_not_count():
+    q, k, v = torch.ones(2, 1, 1), torch.tensor([[[1.0]], [[500.0]]]), torch.tensor([[[1.0]], [[2.0]]])
+    index = torch.tensor([[0, 0, 1], [0, 1, 0]])
+    mask = SparseFactorOperator((index, torch.tensor([1.0, 0.0, 1.0])), None, 2)
+    assert masked_softmax_attention(q, k, v, mask, path="pairwise").flatten().tolist() == [1.0, 1.0]
+
+
+def test_softmax_attention_without_a_mask_is_softmax_per_graph():
+    sizes = [3, 1, 0, 5]
+    batch = torch.repeat_interleave(torch.arange(4), torch.tensor(sizes))
+    q, k, v = (torch.randn(9, 2, c, dtype=torch.float64) for c in (3, 3, 4))
+    out = masked_softmax_attention(q, k, v, None, batch)
+    score = softmax_weights(q, k).masked_fill(batch[:, None] != batch, -torch.inf)
+    torch.testing.assert_close(out, (torch.softmax(score, -1) @ v.transpose(0, 1)).transpose(0, 1))
+    whole = (torch.softmax(softmax_weights(q, k), -1) @ v.transpose(0, 1)).transpose(0, 1)
+    torch.testing.assert_close(masked_softmax_attention(q, k, v), whole)
+    empty = torch.ones(0, 2, 3)
+    assert masked_softmax_attention(empty, empty, empty).shape == (0, 2, 3)
+
+
+def test_softmax_attention_warns_where_it_goes_dense():
+    x = torch.randn(4, 1, 3)
+    mask = OnesOperator(torch.tensor([0, 0, 1, 1]))
+    with pytest.warns(PerformanceWarning, match="dense"):
+        out = masked_softmax_attention(x, x, x, mask)
+    torch.testing.assert_close(out, masked_softmax_attention(x, x, x, None, mask.batch))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        masked_softmax_attention(x, x, x, mask, path="dense")
+        masked_softmax_attention(x, x, x, DenseOperator(torch.ones(4, 4)))
+
+
+def test_half_precision_is_computed_in_float32():
+    q, k, v = (torch.rand(300, 1, 4).bfloat16() for _ in range(3))
+    for function in (masked_linear_attention, masked_softmax_attention):
+        out = function(q, k, v)
+        assert out.dtype == torch.bfloat16
+        assert torch.equal(out, function(q.float(), k.float(), v.float()).bfloat16())
+
+
+def test_sparse_walks_go_pairwise_and_a_hub_goes_factored():
+    data = ring(300)
+    mask = GRFMask(max_length=K)(data)
+    assert choose_path(mask, 16, 16) == "pairwise"
+    leaves = torch.arange(1, 2001)
+    hub = GRAPHS["star"].clone()
+    hub.x, hub.num_nodes = None, 2001
+    hub.edge_index = torch.cat([torch.stack([leaves * 0, leaves]), torch.stack([leaves, leaves * 0])], 1)
+    mask = GRFMask(max_length=K)(AddRandomWalks(max_length=K, seed=0)(hub))
+    assert choose_path(mask, 4, 4) == "factored"
+    assert "pairs" not in mask.walks.__dict__  # the support of 4 million pairs was not formed to decide
+    q, k, v = (torch.rand(2001, 1, 4) for _ in range(3))
+    out = masked_linear_attention(q, k, v, mask)
+    assert torch.equal(out, masked_linear_attention(q, k, v, mask, path="factored"))
+    assert choose_path(DenseOperator(torch.ones(3, 3)), 4, 4) == "dense"
+    assert choose_path(OnesOperator(torch.zeros(3, dtype=torch.long)), 4, 4) == "factored"
+
+
+def test_head_stack_and_shared_mask_agree():
+    matrix = torch.rand(5, 5, dtype=torch.float64)
+    q, k, v = (torch.rand(5, 2, 3, dtype=torch.float64) for _ in range(3))
+    shared = masked_linear_attention(q, k, v, DenseOperator(matrix))
+    stack = masked_linear_attention(q, k, v, HeadStackOperator([DenseOperator(matrix)] * 2), path="factored")
+    torch.testing.assert_close(stack, shared)
+
+
+def test_relabelled_walks_relabel_the_result():
+    data, perm = ring(9, pair_table=True), torch.randperm(9)
+    q, k, v = (torch.rand(9, 1, 3, dtype=torch.float64) for _ in range(3))
+    mask = GRFMask(max_length=K).double()
+    for path in LINEAR:
+        out = masked_linear_attention(q, k, v, mask(data), path=path)
+        moved = masked_linear_attention(q[perm], k[perm], v[perm], mask(permute(data, perm)), path=path)
+        torch.testing.assert_close(moved, out[perm], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "mask", "path", "error", "message"),
+    [
+        (
+            (4, 2, 3),
+            (4, 2, 2),
+            (4, 2, 3),
+            None,
+            "auto",
+            ValueError,
+            r"must be \[N, H, R\].*got \[4, 2, 3\], \[4, 2, 2\]",
+        ),
+        ((4, 6), (4, 6), (4, 6), None, "auto", ValueError, r"must be \[N, H, R\]"),
+        ((4, 2, 3), (4, 2, 3), (5, 2, 3), None, "auto", ValueError, r"and \[5, 2, 3\]"),
+        ((4, 2, 3), (4, 2, 3), (4, 2, 3), torch.ones(5, 5), "auto", ValueError, "for 5 nodes, but 'q' has 4 rows"),
+        ((4, 2, 3), (4, 2, 3), (4, 2, 3), torch.ones(3, 4, 4), "auto", ValueError, "3 heads, but 'q' has 2"),
+        ((4, 2, 3), (4, 2, 3), (4, 2, 3), torch.ones(4, 4), "fast", ValueError, "auto, factored.*got 'fast'"),
+        ((4, 2, 3), (4, 2, 3), (4, 2, 3), torch.ones(4, 4), "pairwise", ValueError, "sparse support"),
+    ],
+)
+def test_bad_arguments_are_refused(q, k, v, mask, path, error, message):
+    mask = None if mask is None else DenseOperator(mask)
+    with pytest.raises(error, match=message):
+        masked_linear_attention(torch.ones(q), torch.ones(k), torch.ones(v), mask, path=path)
+
+
+def test_bad_types_and_paths_are_refused():
+    x = torch.ones(4, 1, 2)
+    with pytest.raises(TypeError, match="share one floating dtype"):
+        masked_linear_attention(x, x, x.double())
+    with pytest.raises(TypeError, match="floating dtype"):
+        masked_linear_attention(x.long(), x.long(), x.long())
+    with pytest.raises(ValueError, match=r"softmax kernel takes path.*got 'factored'"):
+        masked_softmax_attention(x, x, x, DenseOperator(torch.ones(4, 4)), path="factored")
+
+
+def test_bad_paths_are_refused_without_a_mask():
+    x = torch.ones(4, 1, 2)
+    with pytest.raises(ValueError, match="got 'nonsense'"):
+        masked_linear_attention(x, x, x, None, path="nonsense")
+    with pytest.raises(ValueError, match="got 'nonsense'"):
+        masked_softmax_attention(x, x, x, None, path="nonsense")

@@ -1,0 +1,110 @@
+import gc
+import weakref
+
+import torch
+
+from pyg_topomask.ops.memo import once_per_batch
+
+
+class Result:
+    pass
+
+
+def counted():
+    calls = []
+
+    @once_per_batch
+    def function(*args):
+        calls.append(None)
+        return Result()
+
+    return function, calls
+
+
+def test_same_tensors_are_computed_once():
+    function, calls = counted()
+    a, b = torch.arange(3), torch.arange(3)
+    first = function(a, b, 4, torch.float32)
+    assert function(a, b, 4, torch.float32) is first
+    assert len(calls) == 1
+    assert function(a, b, 5, torch.float32) is not first
+    assert function(a, b, 4, torch.float64) is not first
+    assert function(a, None, 4, torch.float32) is not first
+    assert function(a, a, 4, torch.float32) is not first
+    assert function(b, b, 4, torch.float32) is not first  # equal values are not the same tensor
+    assert function(a, b, 4, torch.float32) is first
+    assert len(calls) == 6
+
+
+def test_changed_in_place_is_computed_again():
+    function, calls = counted()
+    a, b = torch.arange(3), torch.arange(3)
+    first = function(a, b)
+    a[0] = 7
+    second = function(a, b)
+    assert second is not first
+    b += 1
+    assert function(a, b) is not second
+    assert len(calls) == 3
+
+
+def test_results_go_with_their_tensors():
+    function, _ = counted()
+    a, b = torch.arange(3), torch.arange(3)
+    alive = weakref.ref(function(a, b))
+    gc.collect()
+    assert alive() is not None
+    del a
+    gc.collect()
+    assert alive() is None
+
+
+def test_results_of_dead_second_tensors_do_not_pile_up():
+    function, _ = counted()
+    a, results = torch.arange(3), []
+    for _ in range(20):
+        results.append(weakref.ref(function(a, torch.arange(2))))
+    gc.collect()
+    assert sum(result() is not None for result in results) <= 2
+
+
+def test_a_new_tensor_at_an_old_id_is_not_mistaken():
+    calls = []
+
+    @once_per_batch
+    def total(a, b):
+        calls.append(None)
+        return int(a.sum() + b.sum())
+
+    a, ids = torch.zeros(3, dtype=torch.long), set()
+    for number in range(200):  # ids of dead tensors are used again
+        b = torch.full((2,), number)
+        ids.add(id(b))
+        assert total(a, b) == 2 * number
+        del b
+    assert len(ids) < 200
+    for number in range(200):
+        a = torch.full((2,), number)
+        assert total(a, a) == 4 * number
+        del a
+
+
+def test_graph_structures_are_built_once_for_all_layers(monkeypatch):
+    from pyg_topomask.nn import GPSModel, GRFAttention
+    from pyg_topomask.ops import pairs
+    from pyg_topomask.testing import GRAPHS
+    from pyg_topomask.transforms import AddRandomWalks
+
+    built = []
+    original = pairs.WalkProduct.__init__
+    monkeypatch.setattr(
+        pairs.WalkProduct, "__init__", lambda self, *args: (built.append(weakref.ref(self)), original(self, *args))[0]
+    )
+    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
+    model = GPSModel(4, 8, 2, 3, attn=lambda _: GRFAttention(8))
+    for _ in range(2):
+        model(data.x.float(), data.edge_index, None, data).sum().backward()
+    assert len(built) == 1
+    del data
+    gc.collect()
+    assert built[0]() is None

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segment_sum, segments
+
+TOL = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def batch_of(sizes):
+    return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+
+
+def per_graph(q, k, v, sizes):
+    """Sums over each graph, written graph by graph in numpy."""
+    out, a = [], 0
+    q, k, v = (x.detach().numpy() for x in (q, k, v))
+    for size in sizes:
+        part = slice(a, a + size)
+        out.append(np.einsum("ihr,jhr,jhd->ihd", q[part], k[part], v[part]))
+        a += size
+    return torch.from_numpy(np.concatenate(out))
+
+
+@pytest.mark.parametrize("sizes", [[1], [31], [32], [33], [64, 1], [1, 31, 32, 33, 64, 100], [5, 0, 0, 3], [0, 4]])
+def test_sums_of_ragged_graphs(sizes):
+    batch, n = batch_of(sizes), sum(sizes)
+    q, k, v = (torch.randn(n, 2, c, dtype=torch.float64, requires_grad=True) for c in (3, 3, 5))
+    out = segment_linear_attention(q, k, v, batch)
+    torch.testing.assert_close(out, per_graph(q, k, v, sizes), **TOL)
+    weight = torch.randn_like(out)
+    fast = torch.autograd.grad((out * weight).sum(), (q, k, v))
+    same = (batch[:, None] == batch).double()
+    slow = torch.autograd.grad((torch.einsum("ij,ihr,jhr,jhd->ihd", same, q, k, v) * weight).sum(), (q, k, v))
+    for a, b in zip(fast, slow):
+        torch.testing.assert_close(a, b, **TOL)
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(0, 70), min_size=1, max_size=6).filter(sum), seed=st.integers(0, 99))
+def test_random_ragged_batches(sizes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    batch = batch_of(sizes)
+    q, k, v = (torch.randn(sum(sizes), 2, 2, generator=generator, dtype=torch.float64) for _ in range(3))
+    torch.testing.assert_close(segment_linear_attention(q, k, v, batch), per_graph(q, k, v, sizes), **TOL)
+    x = v.flatten(1)
+    filled = int(batch[-1]) + 1  # a batch vector does not tell of empty graphs after its last
+    parts = x.split(sizes[:filled])
+    torch.testing.assert_close(segment_sum(x, batch), torch.stack([part.sum(0) for part in parts]), **TOL)
+    largest = [part.amax(0) if len(part) else torch.full((4,), -torch.inf).double() for part in parts]
+    assert torch.equal(segment_max(x, batch), torch.stack(largest))
+
+
+def test_inputs_that_are_not_contiguous():
+    sizes = [3, 40]
+    q, k, v = (torch.randn(4, 2, 43, dtype=torch.float64).permute(2, 1, 0) for _ in range(3))
+    torch.testing.assert_close(segment_linear_attention(q, k, v, batch_of(sizes)), per_graph(q, k, v, sizes), **TOL)
+
+
+def test_one_graph_without_a_batch_vector():
+    q, k, v = (torch.randn(9, 2, 3, dtype=torch.float64) for _ in range(3))
+    torch.testing.assert_close(segment_linear_attention(q, k, v, None), per_graph(q, k, v, [9]), **TOL)
+
+
+@pytest.mark.parametrize("sizes", [[6], [1, 31, 33], [2, 0, 5]])
+@pytest.mark.parametrize("given_batch", [torch.int64, torch.int32])
+def test_unmasked_attention_is_a_weighted_mean_over_the_graph(sizes, given_batch):
+    batch, n = batch_of(sizes).to(given_batch), sum(sizes)
+    q, k = (torch.rand(n, 2, 3, dtype=torch.float64) for _ in range(2))
+    v = torch.randn(n, 2, 4, dtype=torch.float64)
+    ones = torch.ones(n, 2, 1, dtype=torch.float64)
+    wanted = per_graph(q, k, v, sizes) / per_graph(q, k, ones, sizes)
+    torch.testing.assert_close(masked_linear_attention(q, k, v, None, batch), wanted, **TOL)
+    out = masked_linear_attention(q.float(), k.float(), v.float(), None, batch)
+    torch.testing.assert_close(out, wanted.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_offsets_and_blocks():
+    seg = segments(batch_of([33, 0, 5]))
+    assert seg.ptr == [0, 33, 33, 38]
+    assert seg.num_graphs == 3
+    assert seg.block_graph.tolist() == [0, 0, 2]
+    assert seg.slot.tolist() == [*range(33), *range(64, 69)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        (torch.tensor([0, 1, 0]), ValueError, "must be sorted"),
+        (torch.tensor([-1, 0, 0]), ValueError, "must be sorted"),
+        (torch.tensor([0, 0]), ValueError, r"shape \[3\].*got \[2\]"),
+        (torch.tensor([[0, 0, 0]]), ValueError, r"shape \[3\].*got \[1, 3\]"),
+        (torch.zeros(3), TypeError, "integer graph of each node.*float32"),
+        (torch.zeros(3, dtype=torch.bool), TypeError, "torch.bool"),
+    ],
+)
+def test_bad_batch_vectors_are_refused(batch, error, message):
+    with pytest.raises(error, match=message):
+        check_batch(batch, 3)
+    x = torch.ones(3, 1, 1)
+    with pytest.raises(error, match=message):
+        masked_linear_attention(x, x, x, None, batch)
