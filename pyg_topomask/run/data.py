@@ -16,7 +16,7 @@ import torch
 import torch_geometric
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.datasets import Planetoid, TUDataset
 from torch_geometric.loader import DataLoader as GraphLoader
 from torch_geometric.transforms import BaseTransform, Compose, Constant, NormalizeFeatures
@@ -273,6 +273,13 @@ def _single(items: list[Data]) -> Data:
     return items[0]
 
 
+def _ready(graphs: Sequence[Data], batch_size: int) -> DataLoader:
+    """Batches joined once: what masks build for a batch is then kept from one evaluation to the next."""
+    starts = range(0, len(graphs), batch_size)
+    batches = [Batch.from_data_list(list(graphs[start : start + batch_size])) for start in starts]
+    return DataLoader(batches, batch_size=1, collate_fn=_single)  # type: ignore[arg-type]
+
+
 def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, DataLoader, DataLoader]:
     """Training, validation and test loaders; only the first shuffles, by (seed, epoch)."""
     train = splits.train if splits.redraw is None else _Transformed(splits.train, splits.redraw)
@@ -283,6 +290,6 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     common["batch_size"] = config.train.batch_size
     return (
         GraphLoader(train, sampler=EpochSampler(len(splits.train), seed), **common),
-        GraphLoader(splits.val, **common),
-        GraphLoader(splits.test, **common),
+        _ready(splits.val, config.train.batch_size),
+        _ready(splits.test, config.train.batch_size),
     )

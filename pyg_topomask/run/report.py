@@ -90,8 +90,9 @@ def summarize(name: str, version: str, results: Sequence[Mapping[str, Any]]) -> 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """The summary for a terminal."""
     seeds = summary["seeds"]
-    table = Table(title=f"{summary['name']}: {len(seeds)} seed{'s' if len(seeds) > 1 else ''}", title_justify="left")
-    table.add_column("at the best validation epoch")
+    count = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
+    table = Table(title=f"{summary['name']}: {count}, at the best validation epoch", title_justify="left")
+    table.add_column("")
     table.add_column("training", justify="right")
     table.add_column("validation", justify="right")
     table.add_column("test", justify="right")

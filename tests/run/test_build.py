@@ -29,8 +29,8 @@ def test_numbers_reach_the_model():
     attention = model.layers[0].attn
     assert attention.heads == 2
     assert attention.mask.max_length == 6
-    rates = sorted({module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)})
-    assert rates == [0.25, 0.5]
+    rates = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+    assert rates - {0.0} == {0.25, 0.5}
     assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules())
     assert sum(isinstance(module, torch.nn.Linear) for module in model.head.modules()) == 2
 
