@@ -315,3 +315,10 @@ def test_bad_graphs_are_refused(data, error, message):
 def test_hetero_data_is_refused_by_the_attention():
     with pytest.raises(TypeError, match=r"takes a Data or Batch \(got HeteroData\)"):
         GRFAttention(8)(torch.ones(3, 8), torch.zeros(3, dtype=torch.long), HeteroData())
+
+
+def test_a_batch_cut_after_batching_is_refused():
+    batch = Batch.from_data_list([walked(GRAPHS["two_parts"]), walked(GRAPHS["star"])])
+    part = batch.subgraph(torch.tensor([0, 1, 2, 6, 7]))  # keeps 'ptr' as it was
+    with pytest.raises(ValueError, match=r"AddRandomWalks.*after sampling"):
+        GRFAttention(4)(part.x.float(), None, part)

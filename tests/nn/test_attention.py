@@ -1,0 +1,227 @@
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.nn import ATTENTION, GRFAttention, GRFMask, MaskedAttention
+from pyg_topomask.nn.attention.masked import KERNELS
+from pyg_topomask.testing import GRAPHS, AttentionCase
+from pyg_topomask.transforms import AddRandomWalks
+
+
+class WalkedCase(AttentionCase):
+    transform = "AddRandomWalks"
+    settings = {}  # noqa: RUF012
+
+    def prepare(self, data):
+        return AddRandomWalks(num_walks=4, seed=0, **self.settings)(data)
+
+
+class TestGRF(WalkedCase):
+    def build(self):
+        return _jitter(ATTENTION["GRF"](8, heads=2))
+
+
+class TestGRFOneHead(WalkedCase):
+    def build(self):
+        return _jitter(GRFAttention(8))
+
+
+class TestGRFFactored(WalkedCase):
+    def build(self):
+        return _jitter(GRFAttention(8, heads=2, kernel="elu1", path="factored"))
+
+
+class TestGRFDense(WalkedCase):
+    def build(self):
+        return _jitter(GRFAttention(8, heads=4, kernel="square", path="dense"))
+
+
+class TestGRFStoredPairs(WalkedCase):
+    settings = {"pair_table": True, "independent": False}  # noqa: RUF012
+
+    def build(self):
+        return _jitter(GRFAttention(8, heads=2, independent=False, path="pairwise"))
+
+
+class TestGRFAsymmetric(WalkedCase):
+    settings = {"independent": False}  # noqa: RUF012
+
+    def build(self):
+        return _jitter(GRFAttention(8, heads=2, symmetric=False))
+
+
+class TestGRFSoftmaxKernel(WalkedCase):
+    def build(self):
+        return _jitter(GRFAttention(8, heads=2, kernel="softmax"))
+
+
+class TestGRFRandomFeatures(WalkedCase):
+    def build(self):
+        return _jitter(GRFAttention(8, heads=2, kernel="softmax_rf", num_features=16))
+
+
+class TestLinear(AttentionCase):
+    def build(self):
+        return ATTENTION["Linear"](8, heads=2)
+
+
+class TestLinearELU(AttentionCase):
+    def build(self):
+        return MaskedAttention(8, heads=2, kernel="elu1")
+
+
+class TestLinearExp(AttentionCase):
+    def build(self):
+        return MaskedAttention(8, heads=2, kernel="exp")
+
+
+class TestLinearRandomFeatures(AttentionCase):
+    def build(self):
+        return MaskedAttention(8, heads=2, kernel="softmax_rf", num_features=12)
+
+
+class TestSoftmax(AttentionCase):
+    def build(self):
+        return MaskedAttention(8, heads=2, kernel="softmax")
+
+
+def _jitter(attn):
+    """Move the modulation off its fixed start, so that two modules differ in it."""
+    with torch.no_grad():
+        attn.mask.modulation.mul_(1 + 0.2 * torch.rand_like(attn.mask.modulation))
+    return attn
+
+
+def kernel_matrix(kernel, q, k):
+    if kernel == "softmax":
+        return (q @ k.t() * q.size(-1) ** -0.5).exp()
+    phi = {
+        "relu": lambda x: x.clamp(min=0),
+        "elu1": lambda x: torch.where(x > 0, x + 1, x.exp()),
+        "square": lambda x: x**2,
+        "exp": torch.exp,
+    }[kernel]
+    return phi(q) @ phi(k).t()
+
+
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "softmax_rf"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_forward_is_the_formula(kernel, masked):
+    data = AddRandomWalks(seed=0)(GRAPHS["two_parts"].clone())
+    mask = _jitter(MaskedAttention(6, mask=GRFMask(heads=3))).mask if masked else None
+    attn = MaskedAttention(6, heads=3, kernel=kernel, mask=mask).double()
+    x = torch.randn(6, 6, dtype=torch.float64)
+    projected = x @ attn.qkv.weight.t() + attn.qkv.bias
+    q, k, v = projected.split(6, dim=1)
+    heads = []
+    for h in range(3):
+        part = slice(2 * h, 2 * h + 2)
+        weight = kernel_matrix(kernel, q[:, part], k[:, part])
+        if masked:
+            weight = weight * mask(data).to_dense()[h]
+        total = weight.sum(1, keepdim=True)
+        heads.append(torch.where(total > 0, weight @ v[:, part] / total, 0))
+    wanted = torch.cat(heads, 1) @ attn.out.weight.t() + attn.out.bias
+    torch.testing.assert_close(attn(x, None, data), wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_random_features_approach_the_softmax_kernel():
+    x = torch.randn(6, 8)
+    exact, rough, fine = (
+        MaskedAttention(8, heads=2, kernel=kernel, num_features=num)
+        for kernel, num in (("softmax", 1), ("softmax_rf", 4), ("softmax_rf", 8192))
+    )
+    for attn in (rough, fine):
+        attn.load_state_dict({**attn.state_dict(), **exact.state_dict()})
+    error = [(attn(x) - exact(x)).norm() for attn in (rough, fine)]
+    assert error[1] < 0.05 * exact(x).norm()
+    assert error[1] < error[0]
+
+
+@pytest.mark.parametrize("path", ["factored", "pairwise", "dense"])
+def test_paths_of_the_module_agree(path):
+    batch = Batch.from_data_list([AddRandomWalks(seed=0)(data.clone()) for data in list(GRAPHS.values())[:6]])
+    x = torch.randn(batch.num_nodes, 8, dtype=torch.float64)
+    attn, other = (GRFAttention(8, heads=2, path=p).double() for p in ("auto", path))
+    other.load_state_dict(attn.state_dict())
+    torch.testing.assert_close(other(x, None, batch), attn(x, None, batch), rtol=1e-10, atol=1e-12)
+
+
+def test_all_graphs_of_different_kinds_and_all_features_negative():
+    """A row whose relu features are all zero attends to nothing: the output is the bias, the gradients are finite."""
+    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
+    attn = GRFAttention(8, heads=2)
+    with torch.no_grad():
+        attn.qkv.bias[:8] = -1e3
+    x = torch.randn(5, 8, requires_grad=True)
+    out = attn(x, None, data)
+    assert torch.equal(out, attn.out.bias.expand(5, -1))
+    out.sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in attn.parameters())
+
+
+def test_dropout_acts_in_training_only():
+    x = torch.ones(50, 8)
+    attn = MaskedAttention(8, dropout=0.5, kernel="elu1")
+    assert not torch.equal(attn(x)[0], attn(x)[1])
+    attn.eval()
+    torch.testing.assert_close(attn(x)[0], attn(x)[1])
+
+
+def test_reset_draws_anew_and_resets_the_mask():
+    attn = _jitter(GRFAttention(8, heads=2))
+    before = {name: value.clone() for name, value in attn.state_dict().items()}
+    attn.reset_parameters()
+    assert not torch.equal(attn.qkv.weight, before["qkv.weight"])
+    assert torch.equal(attn.mask.modulation, GRFMask(heads=2).modulation)
+
+
+def test_requires():
+    assert MaskedAttention(8).requires == ()
+    parts = ("index", "length", "load")
+    names = {f"{table}_{part}" for table in ("walk", "walk_key") for part in parts} | {"walk_size"}
+    assert set(GRFAttention(8).requires) == names
+    assert set(GRFAttention(8, independent=False, name="far").requires) == {
+        *(f"far_{part}" for part in parts),
+        "far_size",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
+        ({"heads": 0}, "divisible by 'heads'"),
+        ({"kernel": "gauss"}, r"one of relu, .*softmax \(got 'gauss'\)"),
+        ({"path": "fast"}, r"got 'fast'"),
+        ({"kernel": "softmax", "path": "factored"}, "never factored"),
+        ({"kernel": "softmax_rf", "num_features": 0}, r"at least 1 \(got 0\)"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MaskedAttention(8, **arguments)
+
+
+def test_walks_longer_than_the_modulation_are_refused():
+    data = AddRandomWalks(max_length=6, halt_prob=0.1, seed=0)(GRAPHS["star"].clone())
+    with pytest.raises(ValueError, match=r"walks reach 6 hops.*'max_length' = 4"):
+        GRFAttention(8)(torch.randn(5, 8), None, data)
+
+
+def test_shorter_walks_than_the_modulation_serve():
+    data = AddRandomWalks(max_length=2, seed=0)(GRAPHS["star"].clone())
+    x, long, short = torch.randn(5, 8), GRFAttention(8), GRFAttention(8, max_length=2)
+    long.load_state_dict({**short.state_dict(), "mask.modulation": long.mask.modulation})
+    torch.testing.assert_close(long(x, None, data), short(x, None, data))
+
+
+def test_a_graph_of_other_size_than_x_is_refused():
+    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
+    with pytest.raises(ValueError, match="mask is for 5 nodes, but 'q' has 4 rows"):
+        GRFAttention(8)(torch.randn(4, 8), None, data)
+
+
+def test_registered_names():
+    assert {"GRF", "Linear"} <= set(ATTENTION)

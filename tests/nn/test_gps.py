@@ -1,0 +1,294 @@
+import pytest
+import torch
+from torch.nn import Linear, Module
+from torch_geometric.data import Batch
+from torch_geometric.nn import GCNConv, GINEConv
+
+from pyg_topomask.nn import GPSLayer, GPSModel, GRFAttention, MaskedAttention, auxiliary_loss
+from pyg_topomask.testing import GRAPHS, empty_graph
+from pyg_topomask.transforms import AddRandomWalks
+
+NAMES = ("path", "isolated", "star")
+
+
+def batch_of(*names):
+    return Batch.from_data_list([AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in names or NAMES])
+
+
+class Conv(Module):
+    """Sums neighbours; where asked to, updates edges as well."""
+
+    def __init__(self, channels=8, edges=False):
+        super().__init__()
+        self.lin, self.edges = Linear(channels, channels), edges
+
+    def forward(self, x, edge_index, edge_attr=None):
+        message = x[edge_index[0]] if edge_attr is None else x[edge_index[0]] + edge_attr
+        out = self.lin(torch.zeros_like(x).index_add(0, edge_index[1], message))
+        return (out, 2 * edge_attr) if self.edges else out
+
+
+class Carrying(Module):
+    """Hands on the running sum of each graph's mean, and says what it was handed."""
+
+    requires = ("walk_index",)
+
+    def initial_carry(self, num_graphs):
+        return torch.zeros(num_graphs, 8)
+
+    def forward(self, x, batch=None, graph=None, carry=None):
+        batch = torch.zeros(x.size(0), dtype=torch.long) if batch is None else batch
+        start = self.initial_carry(int(batch.max()) + 1) if carry is None else carry
+        start = start + torch.zeros_like(start).index_add(0, batch, x)
+        out = x + start[batch]
+        self.auxiliary_loss = start.square().sum()
+        return out if carry is None else (out, start)
+
+
+def batch_norm(norm, x):
+    return (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def layer_norm(norm, x, batch):
+    out = torch.empty_like(x)
+    for graph in batch.unique():
+        rows = x[batch == graph]
+        out[batch == graph] = (rows - rows.mean()) / (rows.var(unbiased=False) + norm.eps).sqrt()
+    return out * norm.weight + norm.bias
+
+
+def randomise(module):
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        if "norm" in name and value.is_floating_point():
+            value.data.uniform_(0.5, 1.5)
+    return module
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("branches", ["both", "conv", "attn"])
+@pytest.mark.parametrize("feed_forward", [True, False])
+def test_layer_is_the_formula(norm, branches, feed_forward):
+    batch = batch_of()
+    conv = Conv() if branches != "attn" else None
+    attn = GRFAttention(8, heads=2) if branches != "conv" else None
+    layer = GPSLayer(8, conv, attn, norm=norm, dropout=0.3, feed_forward=feed_forward).double().eval()
+    randomise(layer)
+    x = torch.randn(batch.num_nodes, 8, dtype=torch.float64)
+
+    def normed(module, value):
+        if norm is None:
+            return value
+        return batch_norm(module, value) if norm == "batch_norm" else layer_norm(module, value, batch.batch)
+
+    wanted = 0
+    if conv is not None:
+        wanted = wanted + normed(layer.norm_conv, conv(x, batch.edge_index) + x)
+    if attn is not None:
+        wanted = wanted + normed(layer.norm_attn, attn(x, batch.batch, batch) + x)
+    if feed_forward:
+        first, second = (module for module in layer.mlp if isinstance(module, Linear))
+        assert first.weight.shape == (16, 8)
+        hidden = (wanted @ first.weight.t() + first.bias).clamp(min=0)
+        wanted = normed(layer.norm_out, wanted + hidden @ second.weight.t() + second.bias)
+    out = layer(x, batch.edge_index, batch.batch, batch)
+    torch.testing.assert_close(out, wanted, rtol=1e-10, atol=1e-10)
+    assert torch.equal(layer(x, batch.edge_index, None, batch), out)  # the graph's own batch vector
+
+
+def test_training_uses_batch_statistics_and_dropout():
+    batch, x = batch_of(), torch.randn(13, 8)
+    layer = GPSLayer(8, Conv(), feed_forward=False)
+    value = layer.conv(x, batch.edge_index) + x
+    wanted = (value - value.mean(0)) / (value.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(layer(x, batch.edge_index), wanted, rtol=1e-4, atol=1e-5)
+    layer = GPSLayer(8, Conv(), attn=MaskedAttention(8), dropout=0.5)
+    assert not torch.equal(layer(x, batch.edge_index), layer(x, batch.edge_index))
+    layer.eval()
+    assert torch.equal(layer(x, batch.edge_index), layer(x, batch.edge_index))
+
+
+def test_layer_norm_does_not_see_other_graphs():
+    batch, x = batch_of(), torch.randn(13, 8)
+    layer = GPSLayer(8, Conv(), GRFAttention(8), norm="layer_norm")
+    out = layer(x, batch.edge_index, batch.batch, batch)
+    mine = batch.batch == 1
+    loud = torch.where(mine[:, None], x, 1e6 * x)
+    assert torch.equal(layer(loud, batch.edge_index, batch.batch, batch)[mine], out[mine])
+
+
+def test_conv_that_updates_edges():
+    batch, x = batch_of(), torch.randn(13, 8)
+    edge_attr = torch.randn(batch.num_edges, 8)
+    layer = GPSLayer(8, Conv(edges=True), GRFAttention(8)).eval()
+    out, edges = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)
+    assert torch.equal(edges, 2 * edge_attr)
+    plain = GPSLayer(8, Conv(), GRFAttention(8)).eval()
+    plain.load_state_dict(layer.state_dict())
+    assert torch.equal(plain(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr), out)
+
+
+def test_updated_edges_reach_the_next_layer():
+    batch = batch_of()
+    edge_attr, x = torch.randn(batch.num_edges, 3), torch.randn(13, 4)
+    model = GPSModel(4, 8, 2, 3, conv=lambda _: Conv(edges=True), edge_dim=3, norm=None).eval()
+    seen = []
+    for layer in model.layers:
+        layer.conv.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["edge_attr"]), with_kwargs=True)
+    model(x, batch.edge_index, edge_attr=edge_attr)
+    encoded = model.edge_encoder(edge_attr)
+    for power, value in enumerate(seen):
+        torch.testing.assert_close(value, 2**power * encoded)
+    assert len(seen) == 3
+
+
+def test_carry_goes_from_layer_to_layer():
+    batch, x = batch_of(), torch.randn(13, 8)
+    layer = GPSLayer(8, Conv(edges=True), Carrying(), norm=None, feed_forward=False)
+    edge_attr, carry = torch.randn(batch.num_edges, 8), torch.ones(3, 8)
+    (out, edges), handed = layer(x, batch.edge_index, batch.batch, batch, carry, edge_attr=edge_attr)
+    sums = torch.stack([x[batch.batch == graph].sum(0) for graph in range(3)])
+    torch.testing.assert_close(handed, 1 + sums)
+    assert torch.equal(edges, 2 * edge_attr)
+    torch.testing.assert_close(out, layer.conv(x, batch.edge_index, edge_attr)[0] + 3 * x + (1 + sums)[batch.batch])
+    afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
+    torch.testing.assert_close(out - afresh, torch.ones_like(out))
+
+    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None, feed_forward=False)
+    model.encoder, model.head = torch.nn.Identity(), torch.nn.Identity()
+    first = 2 * x + sums[batch.batch]
+    second_sums = sums + torch.stack([first[batch.batch == graph].sum(0) for graph in range(3)])
+    torch.testing.assert_close(model(x, batch.edge_index, batch.batch, batch), 2 * first + second_sums[batch.batch])
+    torch.testing.assert_close(model(x, batch.edge_index, None, batch), 2 * first + second_sums[batch.batch])
+    assert model(x[:4], GRAPHS["path"].edge_index).shape == (4, 8)  # one graph, no batch vector, no graph
+
+
+def test_carry_with_a_batch_vector_alone():
+    batch, x = batch_of(), torch.randn(13, 8)
+    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None)
+    wanted = model(x, batch.edge_index, batch.batch, batch)
+    torch.testing.assert_close(model(x, batch.edge_index, batch.batch), wanted)
+
+
+def test_auxiliary_loss_sums_what_modules_set():
+    batch, x = batch_of(), torch.randn(13, 8)
+    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None)
+    model(x, batch.edge_index, batch.batch, batch)
+    parts = [layer.attn.auxiliary_loss for layer in model.layers]
+    torch.testing.assert_close(auxiliary_loss(model), parts[0] + parts[1])
+    assert auxiliary_loss(model).requires_grad
+    plain = Linear(2, 2)
+    assert auxiliary_loss(plain).item() == 0
+    assert not auxiliary_loss(plain).requires_grad
+    assert auxiliary_loss(torch.nn.ReLU()).item() == 0
+
+
+def test_requires_is_the_union_of_the_layers():
+    model = GPSModel(4, 8, 2, 2, conv=lambda _: Conv(), attn=lambda n: GRFAttention(8) if n else MaskedAttention(8))
+    assert model.requires == GRFAttention(8).requires
+    assert GPSLayer(8, Conv()).requires == ()
+    assert GPSModel(4, 8, 2, 2, conv=lambda _: Conv()).requires == ()
+
+
+@pytest.mark.parametrize("pool", ["mean", "add", "max", None])
+@pytest.mark.parametrize("head_layers", [1, 2])
+def test_model_is_encoder_layers_pool_head(pool, head_layers):
+    batch = batch_of()
+    model = GPSModel(
+        4, 8, 3, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool=pool, head_layers=head_layers, dropout=0.4
+    )
+    model.double().eval()
+    x = batch.x @ model.encoder.weight.t() + model.encoder.bias
+    for layer in model.layers:
+        x = layer(x, batch.edge_index, batch.batch, batch)
+    if pool is not None:
+        reduce = {"mean": lambda v: v.mean(0), "add": lambda v: v.sum(0), "max": lambda v: v.amax(0)}[pool]
+        x = torch.stack([reduce(x[batch.batch == graph]) for graph in range(3)])
+    linear = [module for module in model.head.layers if isinstance(module, Linear)]
+    assert len(linear) == head_layers
+    for module in linear[:-1]:
+        x = (x @ module.weight.t() + module.bias).clamp(min=0)
+    wanted = x @ linear[-1].weight.t() + linear[-1].bias
+    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, batch), wanted, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(model(batch.x, batch.edge_index, None, batch), wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_pool_of_one_graph_and_of_a_batch_with_an_empty_graph():
+    model = GPSModel(4, 8, 3, 1, lambda _: GCNConv(8, 8), pool="add").double().eval()
+    data = GRAPHS["path"]
+    assert model(data.x, data.edge_index).shape == (1, 3)
+    parts = [GRAPHS["path"], empty_graph(), GRAPHS["star"], empty_graph()]
+    batch = Batch.from_data_list(parts)
+    out = model(batch.x, batch.edge_index, batch.batch, batch)
+    assert out.shape == (4, 3)
+    torch.testing.assert_close(out[0], model(data.x, data.edge_index)[0])
+    torch.testing.assert_close(out[[1, 3]], model.head.layers[-1].bias.expand(2, -1))
+
+
+def test_edge_features_reach_the_convolution():
+    batch = batch_of()
+    edge_attr, x = torch.randn(batch.num_edges, 3, requires_grad=True), batch.x.float()
+
+    def conv(_):
+        return GINEConv(Linear(8, 8))
+
+    model = GPSModel(4, 8, 2, 2, conv, lambda _: GRFAttention(8), edge_dim=3, pool="mean")
+    out = model(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)
+    out.sum().backward()
+    assert (edge_attr.grad != 0).any()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert model.edge_encoder.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("names", [("single",), ("single", "single"), ("isolated",)])
+def test_tiny_graphs_train(norm, names):
+    batch = batch_of(*names)
+    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool="mean", norm=norm)
+    out = model(batch.x.float(), batch.edge_index, batch.batch, batch)
+    assert out.shape == (len(names), 2)
+    out.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+def test_a_graph_without_nodes(norm):
+    data = AddRandomWalks(seed=0)(empty_graph())
+    model = GPSModel(4, 8, 2, 1, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), norm=norm)
+    assert model(data.x.float(), data.edge_index, None, data).shape == (0, 2)
+
+
+def test_relabelling_and_batching_of_the_whole_model():
+    parts = [AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in NAMES]
+    batch = Batch.from_data_list(parts)
+    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8, heads=2), pool="mean")
+    model.double().eval()
+    alone = torch.cat([model(part.x, part.edge_index, None, part) for part in parts])
+    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, batch), alone, rtol=1e-9, atol=1e-9)
+
+
+def test_gradient_checkpointing_changes_nothing():
+    from torch.utils.checkpoint import checkpoint
+
+    batch, layer = batch_of(), GPSLayer(8, Conv(), GRFAttention(8, path="factored"), norm="layer_norm").double()
+    x = torch.randn(13, 8, dtype=torch.float64, requires_grad=True)
+    arguments = (x, batch.edge_index, batch.batch, batch)
+    plain = torch.autograd.grad(layer(*arguments).square().sum(), [x, *layer.parameters()])
+    again = checkpoint(layer, *arguments, use_reentrant=False)
+    for a, b in zip(torch.autograd.grad(again.square().sum(), [x, *layer.parameters()]), plain):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: GPSLayer(8), r"needs 'conv' or 'attn' \(both are None\)"),
+        (lambda: GPSLayer(8, Conv(), norm="group"), r"batch_norm, layer_norm or None \(got 'group'\)"),
+        (lambda: GPSModel(4, 8, 2, 0, lambda _: Conv()), r"'num_layers' must be at least 1 \(got 0\)"),
+        (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), pool="median"), r"mean, add, max or None \(got 'median'\)"),
+        (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), head_layers=0), r"at least 1 layer \(got 0\)"),
+        (lambda: GPSModel(4, 8, 2, 1), "both are None"),
+    ],
+)
+def test_bad_arguments_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,171 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.nn import GRFMask
+from pyg_topomask.testing import GRAPHS, dense_adjacency
+from pyg_topomask.transforms import AddRandomWalks
+
+F = [1.2, 0.5, -0.3, 0.25]
+K = len(F) - 1
+DRAWS = 400
+
+
+def normalised(data):
+    adj = dense_adjacency(data)
+    strength = adj.sum(1)
+    scale = torch.where(strength > 0, strength, 1).rsqrt()
+    return scale[:, None] * adj * scale
+
+
+def series(data, coeffs):
+    w = normalised(data)
+    return sum(c * torch.linalg.matrix_power(w, k) for k, c in enumerate(coeffs))
+
+
+def with_modulation(mask, f):
+    with torch.no_grad():
+        mask.modulation.copy_(torch.as_tensor(f))
+    return mask
+
+
+def samples(data, draws=DRAWS, independent=True, symmetric=True, num_walks=4):
+    mask = GRFMask(max_length=K, independent=independent, symmetric=symmetric).double()
+    with_modulation(mask, F)
+    transform = AddRandomWalks(num_walks=num_walks, max_length=K, halt_prob=0.3, independent=independent)
+    with torch.no_grad():
+        return torch.stack([mask(transform(data.clone())).to_dense() for _ in range(draws)])
+
+
+def error_in_standard_errors(values, wanted):
+    error = (values.mean(0) - wanted).abs()
+    return error / (values.std(0) / len(values) ** 0.5 + 1e-6)
+
+
+UNDIRECTED = ["path", "star", "two_parts", "isolated", "single", "weighted"]
+
+
+@pytest.mark.parametrize("name", UNDIRECTED)
+def test_mean_of_many_masks_is_the_power_series_everywhere(name):
+    data = GRAPHS[name]
+    wanted = series(data, np.convolve(F, F))
+    assert error_in_standard_errors(samples(data), wanted).max() <= 5
+
+
+@pytest.mark.parametrize("name", ["path", "star", "weighted"])
+def test_one_table_is_unbiased_off_the_diagonal_only(name):
+    data = GRAPHS[name]
+    values = samples(data, independent=False)
+    away = error_in_standard_errors(values, series(data, np.convolve(F, F)))
+    off = ~torch.eye(data.num_nodes, dtype=torch.bool)
+    assert away[off].max() <= 5
+    assert away.diagonal().max() > 10
+    inflated = values.mean(0) - series(data, np.convolve(F, F))
+    assert inflated.diagonal().min() > 0
+
+
+@pytest.mark.parametrize("name", ["one_way", "weighted", "isolated"])
+def test_asymmetric_mask_is_the_series_with_f(name):
+    data = GRAPHS[name]
+    values = samples(data, symmetric=False, independent=False)
+    assert error_in_standard_errors(values, series(data, F)).max() <= 5
+    transform = AddRandomWalks(num_walks=4, max_length=K, halt_prob=0.3)
+    two = with_modulation(GRFMask(max_length=K, symmetric=False).double(), F)(transform(data.clone()))
+    assert two.num_pairs == two.work or two.num_pairs <= two.work  # two tables do no harm: only the first is read
+
+
+def test_directed_graph_with_two_factors_is_phi_phi_transposed():
+    data = GRAPHS["one_way"]
+    phi = series(data, F)
+    assert error_in_standard_errors(samples(data, draws=800), phi @ phi.t()).max() <= 5
+
+
+def test_starts_as_the_exponential():
+    mask = GRFMask(max_length=12)
+    f = mask.modulation.detach().double().numpy()
+    alpha = np.convolve(f, f)[:13]
+    np.testing.assert_allclose(alpha, [1 / math.factorial(k) for k in range(13)], rtol=1e-5, atol=1e-10)
+    assert GRFMask(heads=3).modulation.shape == (3, 5)
+    assert GRFMask().modulation.shape == (5,)
+    w = normalised(GRAPHS["path"])
+    exact = torch.linalg.matrix_exp(w)
+    torch.testing.assert_close(series(GRAPHS["path"], np.convolve(f, f)), exact, rtol=1e-6, atol=1e-6)
+
+
+def test_heads_have_masks_of_their_own():
+    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
+    mask = GRFMask(heads=2)
+    f = torch.stack([mask.modulation[0], 0.5 * mask.modulation[1].flip(0)])
+    both = with_modulation(mask, f)(data).to_dense()
+    assert both.shape == (2, 5, 5)
+    for head in range(2):
+        torch.testing.assert_close(with_modulation(GRFMask(), f[head])(data).to_dense(), both[head])
+
+
+def test_stored_pairs_are_used_where_they_fit_and_only_there():
+    plain = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
+    stored = AddRandomWalks(seed=0, pair_table=True)(GRAPHS["star"].clone())
+    changed = stored.clone()
+    changed.walk_pair_coeffs = 2 * changed.walk_pair_coeffs
+    mask = GRFMask()
+    wanted = mask(plain).pairs()[1]
+    torch.testing.assert_close(mask(stored).pairs()[1], wanted)
+    torch.testing.assert_close(mask(changed).pairs()[1], 2 * wanted)  # it is the stored one that is read
+    exact = GRFMask().double()  # float32 coefficients would cost accuracy
+    torch.testing.assert_close(exact(changed).pairs()[1], exact(plain).pairs()[1], rtol=1e-12, atol=1e-12)
+    one = GRFMask(symmetric=False)
+    torch.testing.assert_close(one(changed).pairs()[1], one(plain).pairs()[1])
+
+
+def test_stored_pairs_are_not_used_for_a_mask_with_other_tables():
+    stored = AddRandomWalks(seed=0, pair_table=True)(GRAPHS["star"].clone())
+    mask = GRFMask(independent=False)
+    pattern, value = mask(stored).pairs()
+    dense = torch.zeros(5, 5).index_put((pattern.row.long(), pattern.col.long()), value)
+    torch.testing.assert_close(dense, mask(stored).to_dense())
+
+
+def test_stored_pairs_of_other_lengths_are_not_used():
+    stored = AddRandomWalks(seed=0, max_length=3, pair_table=True)(GRAPHS["star"].clone())
+    plain = AddRandomWalks(seed=0, max_length=3)(GRAPHS["star"].clone())
+    mask = GRFMask(max_length=4)
+    torch.testing.assert_close(mask(stored).pairs()[1], mask(plain).pairs()[1])
+
+
+def test_changed_walks_are_seen():
+    """The remembered structure follows the tensors: changed in place, replaced, another batch."""
+    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
+    mask = GRFMask()
+    before = mask(data).to_dense()
+    data.walk_load.mul_(2)
+    assert torch.allclose(mask(data).to_dense(), 2 * before)
+    data.walk_load = data.walk_load / 2
+    torch.testing.assert_close(mask(data).to_dense(), before)
+    batch = Batch.from_data_list([data, data])
+    torch.testing.assert_close(mask(batch).to_dense(), torch.block_diag(before, before))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_modulation_gives_a_float32_mask(dtype):
+    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
+    operator = GRFMask().to(dtype)(data)
+    assert operator.dtype == torch.float32
+    torch.testing.assert_close(operator.to_dense(), GRFMask()(data).to_dense(), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"heads": 0}, "'heads' must be ≥ 1"), ({"max_length": -1}, "'max_length' ≥ 0"), ({"heads": -2}, "got -2 and 4")],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        GRFMask(**arguments)
+
+
+def test_zero_hops_is_the_identity_scaled():
+    data = AddRandomWalks(max_length=0, seed=0)(GRAPHS["star"].clone())
+    mask = with_modulation(GRFMask(max_length=0), [3.0])
+    torch.testing.assert_close(mask(data).to_dense(), 9 * torch.eye(5))

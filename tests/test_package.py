@@ -1,0 +1,64 @@
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import pyg_topomask
+from pyg_topomask import nn, operators, ops, transforms
+
+PUBLIC = [ops, operators, nn, transforms]
+
+
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", pyg_topomask.__version__)
+
+
+@pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
+def test_public_names_exist_and_are_documented(module):
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), name
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (ops, ["sample_walks", "Walks", "masked_linear_attention", "masked_softmax_attention"]),
+        (operators, ["OnesOperator", "SparseFactorOperator", "DenseOperator", "GRFOperator"]),
+        (operators, ["ScaledOperator", "SumOperator", "HeadStackOperator", "BlockDiagonalOperator"]),
+        (nn, ["ATTENTION", "MaskedAttention", "GRFAttention", "GRFMask", "GPSLayer", "GPSModel", "auxiliary_loss"]),
+        (transforms, ["AddRandomWalks"]),
+    ],
+)
+def test_documented_names_are_there(module, names):
+    assert set(names) <= set(module.__all__)
+
+
+def test_attention_contract():
+    for cls in nn.ATTENTION.values():
+        parameters = list(inspect.signature(cls.forward).parameters.values())
+        assert [p.name for p in parameters[:4]] == ["self", "x", "batch", "graph"]
+        assert parameters[2].default is parameters[3].default is None
+        assert list(inspect.signature(cls.__init__).parameters)[1:3] == ["channels", "heads"]
+        assert isinstance(cls(8).requires, tuple)
+
+
+def test_every_module_has_a_docstring_and_ascii_name():
+    root = Path(pyg_topomask.__file__).parent
+    for path in root.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not text.strip() or text.lstrip().startswith(('"""', 'r"""')), path
+
+
+def test_core_modules_leave_the_default_generator_alone():
+    state = torch.get_rng_state()
+    for module in PUBLIC:
+        for info in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
+            importlib.import_module(info.name)
+    assert torch.equal(torch.get_rng_state(), state)
