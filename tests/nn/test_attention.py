@@ -225,3 +225,39 @@ def test_a_graph_of_other_size_than_x_is_refused():
 
 def test_registered_names():
     assert {"GRF", "Linear"} <= set(ATTENTION)
+
+
+def both_attentions(path):
+    return [
+        GRFAttention(8, heads=2, path=path),
+        MaskedAttention(8, kernel="elu1"),
+        MaskedAttention(8, kernel="softmax"),
+    ]
+
+
+def walked_batch(**settings):
+    return Batch.from_data_list([AddRandomWalks(seed=0, **settings)(GRAPHS[name].clone()) for name in ("path", "star")])
+
+
+@pytest.mark.parametrize("path", ["pairwise", "factored"])
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad])
+def test_inference_mode_before_training(path, stored, context):
+    """What is remembered of a batch in validation must serve training on the same batch."""
+    batch, x = walked_batch(pair_table=stored), torch.randn(9, 8)
+    for attn in both_attentions(path):
+        with context():
+            value = attn(x, batch.batch, batch)
+        out = attn(x, batch.batch, batch)
+        out.sum().backward()
+        assert torch.equal(out, value)
+        assert all(parameter.grad.isfinite().all() for parameter in attn.parameters())
+
+
+def test_batches_made_in_inference_mode():
+    batch, x = walked_batch(), torch.randn(9, 8)
+    for attn in both_attentions("auto"):
+        wanted = attn(x, batch.batch, batch)
+        with torch.inference_mode():
+            again = walked_batch()
+            assert torch.equal(attn(x.clone(), again.batch, again), wanted)

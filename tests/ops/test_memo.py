@@ -1,9 +1,15 @@
 import gc
 import weakref
 
+import pytest
 import torch
+from torch_geometric.data import Batch
 
+from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
+from pyg_topomask.ops import pairs
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddRandomWalks
 
 
 class Result:
@@ -89,12 +95,25 @@ def test_a_new_tensor_at_an_old_id_is_not_mistaken():
         del a
 
 
-def test_graph_structures_are_built_once_for_all_layers(monkeypatch):
-    from pyg_topomask.nn import GPSModel, GRFAttention
-    from pyg_topomask.ops import pairs
-    from pyg_topomask.testing import GRAPHS
-    from pyg_topomask.transforms import AddRandomWalks
+@pytest.mark.parametrize("path", ["factored", "pairwise"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("stored", [False, True])
+def test_batches_are_freed(path, index_dtype, stored):
+    attentions = [GRFAttention(8, path=path), MaskedAttention(8), MaskedAttention(8, kernel="softmax")]
+    parts = [AddRandomWalks(seed=0, pair_table=stored)(GRAPHS[name].clone()) for name in ("star", "path")]
+    batch = Batch.from_data_list(parts)
+    for key in ("walk_index", "walk_key_index"):
+        batch[key] = batch[key].to(index_dtype)
+    for attn in attentions:
+        attn(torch.randn(9, 8), batch.batch, batch).sum().backward()
+    tensors = [weakref.ref(value) for value in batch.to_dict().values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) > 10
+    del batch, parts
+    gc.collect()
+    assert all(tensor() is None for tensor in tensors)
 
+
+def test_graph_structures_are_built_once_for_all_layers(monkeypatch):
     built = []
     original = pairs.WalkProduct.__init__
     monkeypatch.setattr(
