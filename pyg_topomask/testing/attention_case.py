@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ class AttentionCase:
     """Width of what `build` returns."""
     names: ClassVar[tuple[str, ...]] = ("path", "isolated", "single", "star", "two_parts")
     """Graphs to check on."""
-    tol: ClassVar[dict[str, float]] = {"rtol": 1e-10, "atol": 1e-12}
+    tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}
     """Tolerances of comparisons in float64."""
     transform: ClassVar[str] = ""
     """Name of the transform that an error about a missing attribute must give."""
@@ -172,12 +172,13 @@ class AttentionCase:
     def test_missing_attributes_name_the_transform(self) -> None:
         attn, data = self.build(), self.prepare(GRAPHS["path"].clone())
         x = self._input(4, torch.float32)
-        for name in attn.requires:
+        required: tuple[str, ...] = getattr(attn, "requires")  # noqa: B009
+        for name in required:
             bare = data.clone()
             del bare[name]
             with pytest.raises(ValueError, match=f"{name}.*{self.transform}"):
                 attn(x, None, bare)
-        if attn.requires:
+        if required:
             with pytest.raises(ValueError, match="needs the graph"):
                 attn(x)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ class OperatorCase:
     ``Batch`` of them, and must be functions of the graph. An operator that needs another kind of graph sets `graphs`.
     """
 
-    tol: ClassVar[dict[str, float]] = {"rtol": 1e-10, "atol": 1e-12}
+    tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}
     """Tolerances of comparisons in float64."""
     graphs: ClassVar[dict[str, Data]] = GRAPHS
     """Graphs to check on."""
