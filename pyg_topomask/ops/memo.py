@@ -19,7 +19,8 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
 
     Results are kept by the identity and version of the tensor arguments, and go when the first of them goes. So the
     result may hold neither the first argument nor a view of it, which would keep it alive for ever. Meant for what
-    comes with a batch: none of the tensors may require a gradient.
+    comes with a batch: none of the tensors may require a gradient, and those made under `torch.inference_mode`, which
+    count no versions, may not be changed in place.
 
     Args:
         function: Pure function of positional arguments, the first of which is a tensor.
@@ -30,7 +31,7 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
     @wraps(function)
     def remembered(*args: Any) -> Result:
         known: dict[Any, tuple[list[Any], Result]] = results.setdefault(args[0], {})
-        key = tuple((id(arg), arg._version) if isinstance(arg, Tensor) else arg for arg in args)
+        key = tuple((id(arg), _version(arg)) if isinstance(arg, Tensor) else arg for arg in args)
         if key in known and all(alive() is not None for alive in known[key][0]):  # an id may name a later tensor
             return known[key][1]
         result = function(*args)
@@ -40,3 +41,7 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
         return result
 
     return remembered
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

@@ -24,6 +24,7 @@ ATTENTION_KEYS = {
     "gt.n_heads": "heads",
     "gt.attn_dropout": "dropout",
     "topomask.kernel": "kernel",
+    "topomask.num_features": "num_features",
     "topomask.path": "path",
     "topomask.max_length": "max_length",
     "topomask.symmetric": "symmetric",
@@ -33,6 +34,10 @@ ATTENTION_KEYS = {
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "pair_table")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
+
+
+MODEL_KEYS = ("topomask.feed_forward", "topomask.normalize_features", "topomask.input_dropout")
+"""Keys of ``topomask`` that any model has a use for."""
 
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
@@ -61,7 +66,7 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
     walks = _uses_walks(config)
     unused = []
     for key in ("gt.attn_dropout", *(f"topomask.{name}" for name in type(config.topomask).model_fields)):
-        if key in ("topomask.feed_forward", "topomask.normalize_features") or not config.is_set(key):
+        if key in MODEL_KEYS or not config.is_set(key):
             continue
         for_walks = key.removeprefix("topomask.") in (*WALK_KEYS, "redraw")
         taken = ATTENTION_KEYS.get(key) in arguments
@@ -122,6 +127,7 @@ def build_model(config: Config, in_channels: int, out_channels: int, edge_channe
         act=config.gnn.act,
         feed_forward=config.topomask.feed_forward,
         head_layers=config.gnn.layers_post_mp,
+        input_dropout=config.topomask.input_dropout,
     )
 
 

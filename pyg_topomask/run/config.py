@@ -189,11 +189,13 @@ class TopomaskConfig(Section):
     )
     pair_table: bool = Field(default=False, description="Store the pairs of nodes the mask reaches with the walks.")
     kernel: str = Field(default="relu", description="Feature map of the linear attention.")
+    num_features: int = Field(default=64, ge=1, description="Random features per head of kernel softmax_rf.")
     path: Literal["auto", "factored", "pairwise"] = Field(
         default="auto", description="How the masked product is computed."
     )
     feed_forward: bool = Field(default=True, description="Whether a layer ends in a feed-forward part.")
     normalize_features: bool = Field(default=False, description="Scale the features of each node to sum to one.")
+    input_dropout: Probability = Field(default=0.0, description="Dropout of node features, ahead of the encoder.")
 
 
 class Config(Section):
@@ -292,6 +294,8 @@ def _model_contradictions(config: Config) -> list[tuple[str, str]]:
         found.append(("gnn.head", f"{config.gnn.head!r} does not fit dataset.task {task!r}"))
     if config.is_set("model.graph_pooling") and task == "node":
         found.append(("model.graph_pooling", "a node task pools nothing"))
+    if config.is_set("topomask.num_features") and config.topomask.kernel != "softmax_rf":
+        found.append(("topomask.num_features", f"only kernel softmax_rf has it (got {config.topomask.kernel!r})"))
     if config.topomask.pair_table and not config.topomask.symmetric:
         found.append(("topomask.pair_table", "only symmetric masks have a pair table, and topomask.symmetric is false"))
     return found

@@ -208,7 +208,6 @@ def _fit_and_test(
         gradient_clip_val=config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
         accumulate_grad_batches=config.optim.batch_accumulation,
         deterministic="warn" if config.accelerator != "cpu" and torch.cuda.is_available() else None,
-        inference_mode=False,  # what is built once per batch is kept by tensor version, which inference tensors lack
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -46,7 +46,8 @@ class AddRandomWalks(BaseTransform):
             :obj:`None` every call draws from torch's default generator.
         name: Prefix of the attributes, so that two settings can live on one graph.
         pair_table: Store the pair table as well, which layers otherwise build once per batch. Worth its memory (68
-            bytes a pair at 4 hops) where walks stay the same for the whole training. The mask must be symmetric.
+            bytes a pair at 4 hops) where walks stay the same for the whole training and no node is a hub, which would
+            make nearly every pair supported. The mask must be symmetric.
 
     Raises:
         ValueError: If a setting or the graph is out of range.

@@ -23,6 +23,7 @@ def test_every_pair_builds_and_steps(conv, attention):
 
 def test_numbers_reach_the_model():
     overrides = "gt.layers=3 gt.n_heads=2 gt.dim_hidden=12 gt.dropout=0.25 gt.attn_dropout=0.5 topomask.max_length=6"
+    overrides += " topomask.input_dropout=0.75"
     config = load(PLAIN, [*overrides.split(), "gnn.layers_post_mp=2", "gt.batch_norm=false"]).config
     model = build_model(config, 5, 4)
     assert len(model.layers) == 3
@@ -30,7 +31,7 @@ def test_numbers_reach_the_model():
     assert attention.heads == 2
     assert attention.mask.max_length == 6
     rates = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
-    assert rates - {0.0} == {0.25, 0.5}
+    assert rates - {0.0} == {0.25, 0.5, 0.75}
     assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules())
     assert sum(isinstance(module, torch.nn.Linear) for module in model.head.modules()) == 2
 
