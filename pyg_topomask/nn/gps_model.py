@@ -13,6 +13,7 @@ from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_poo
 
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.head import MLPHead
+from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
 
 POOLS = {"mean": global_mean_pool, "add": global_add_pool, "max": global_max_pool}
@@ -109,6 +110,8 @@ class GPSModel(Module):
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = getattr(graph, "num_graphs", None) if batch is not None else 1
+        if num_graphs is None:
+            num_graphs = segments(batch).num_graphs
         x = self.dropout(self.encoder(self.input_dropout(x)))
         conv_kwargs: dict[str, Any] = {}
         if self.edge_encoder is not None and edge_attr is not None:

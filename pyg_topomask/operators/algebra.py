@@ -172,11 +172,11 @@ class KroneckerOperator(MaskOperator):
 
     def _matmul(self, x: Tensor) -> Tensor:
         shape, outer, inner = x.shape, self.left.num_nodes, self.right.num_nodes
-        x = x.reshape(outer, inner, -1, x.size(-1))  # [N_1, N_2, H or 1, C]
-        x = x.permute(1, 2, 0, 3).reshape(inner, x.size(2), -1)
-        x = self._apply(self.right, x).view(inner, -1, outer, shape[-1])
-        x = x.permute(2, 1, 0, 3).reshape(outer, x.size(1), -1)
-        x = self._apply(self.left, x).view(outer, -1, inner, shape[-1])
+        x = x.reshape(outer, inner, self.heads or 1, x.size(-1))  # [N_1, N_2, H or 1, C]
+        x = x.permute(1, 2, 0, 3).reshape(inner, x.size(2), outer * shape[-1])
+        x = self._apply(self.right, x).view(inner, self.heads or 1, outer, shape[-1])
+        x = x.permute(2, 1, 0, 3).reshape(outer, x.size(1), inner * shape[-1])
+        x = self._apply(self.left, x).view(outer, self.heads or 1, inner, shape[-1])
         return x.transpose(1, 2).reshape(shape)
 
     @staticmethod

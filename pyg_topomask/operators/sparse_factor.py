@@ -41,7 +41,7 @@ class Factor:
         if x.dim() == 2:
             return spmm(self.pattern, value, x)
         if value.dim() == 1:
-            return spmm(self.pattern, value, x.flatten(1)).view(-1, *x.shape[1:])
+            return spmm(self.pattern, value, x.flatten(1)).view(self.pattern.num_rows, *x.shape[1:])
         columns = [spmm(self.pattern, value[:, h].contiguous(), x[:, h].contiguous()) for h in range(x.size(1))]
         return torch.stack(columns, dim=1)
 

@@ -200,7 +200,7 @@ def _factored_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     def slice_sums(q: Tensor, k: Tensor, values: Tensor) -> Tensor:  # [N, H, D + 2], the last column the magnitude
         outer = k[..., :, None] * values[..., None, :]  # [N, H, r, D + 1]
         outer = outer.flatten(2) if _heads(mask) is not None else outer.flatten(1)
-        state = (mask @ outer).view(num_nodes, heads, -1, values.size(-1))
+        state = (mask @ outer).view(num_nodes, heads, k.size(-1), values.size(-1))
         magnitude = (q.detach().abs() * state[..., -1].detach().abs()).sum(-1, keepdim=True)
         return torch.cat([torch.einsum("nhr,nhrd->nhd", q, state), magnitude], dim=-1)
 

@@ -78,6 +78,7 @@ class WalkProduct:
         return sum(table.length.numel() for table in self._stored)
 
     @cached_property
+    @torch.inference_mode(False)
     def num_terms(self) -> int:
         """Products of walk entries that meet in a node: an upper bound of the number of supported pairs."""
         if not self.symmetric:
@@ -86,25 +87,30 @@ class WalkProduct:
         return int(hits[0] @ hits[1])
 
     @cached_property
+    @torch.inference_mode(False)
     def _sorted(self) -> list[WalkTable]:
         return [_sorted_walks(table, self.num_nodes, self.max_length) for table in self._stored]
 
     @cached_property
+    @torch.inference_mode(False)
     def left(self) -> EntryTable:
         r"""Entries of :math:`\Phi_1`, linear in ``f``."""
         return _merge_lengths(self._sorted[0], self.num_nodes, self.max_length)
 
     @cached_property
+    @torch.inference_mode(False)
     def right(self) -> EntryTable | None:
         r"""Entries of :math:`\Phi_2`, linear in ``f``; :obj:`None` for the identity."""
         return _merge_lengths(self._sorted[1], self.num_nodes, self.max_length) if self.symmetric else None
 
     @cached_property
+    @torch.inference_mode(False)
     def pairs(self) -> EntryTable:
         """Entries of the mask as a polynomial in ``f``, to be evaluated at `pair_weights`."""
         if not self.symmetric:
             return self.left
-        index, coeffs = pair_table(*self._sorted, self.num_nodes, self.max_length)
+        left, right = self._sorted
+        index, coeffs = pair_table(left, right, self.num_nodes, self.max_length)
         return EntryTable(Pattern(index[0], index[1], self.num_nodes, self.num_nodes), coeffs)
 
     def pair_weights(self, modulation: Tensor) -> Tensor:

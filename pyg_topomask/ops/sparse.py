@@ -38,6 +38,7 @@ class Pattern:
         return self.col.numel()
 
     @cached_property
+    @torch.inference_mode(False)
     def transposed(self) -> tuple[Pattern, Tensor]:
         """Pattern of the transposed matrix, and the order ``[nnz]`` that takes values to it."""
         col, order = self.col.sort(stable=True)

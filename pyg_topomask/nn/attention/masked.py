@@ -97,7 +97,7 @@ class MaskedAttention(Module):
                 the mask needs.
         """
         batch = check_input(x, self.channels, batch, graph)
-        q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, -1).unbind(dim=1)  # [N, H, D]
+        q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)  # [N, H, D]
         mask: Any = None if self.mask is None else self.mask(graph)
         if self.feature_map is None:
             out = masked_softmax_attention(q, k, v, mask, batch, self.path)

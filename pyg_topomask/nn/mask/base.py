@@ -51,8 +51,10 @@ def check_walk_size(graph: Data, walk_size: int | Tensor, remedy: str) -> None:
     """
     ptr = graph.get("ptr")
     batched = isinstance(walk_size, Tensor) and walk_size.dim() == 1 and ptr is not None
-    sizes = ptr.diff() if batched else graph.num_nodes
-    same = torch.as_tensor(walk_size == sizes)
+    total = torch.as_tensor(walk_size).sum()
+    same = total == graph.num_nodes  # Batch.subgraph leaves ptr as it was
+    if batched:
+        same = same & (walk_size == ptr.diff())
     message = (
         f"the walks on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
         f"copy walks unchanged. Add {remedy} after sampling"
@@ -60,4 +62,4 @@ def check_walk_size(graph: Data, walk_size: int | Tensor, remedy: str) -> None:
     if same.is_cuda:
         torch._assert_async(same.all(), message.format("another number of"))
     elif not bool(same.all()):
-        raise ValueError(message.format(int(torch.as_tensor(walk_size).sum())))
+        raise ValueError(message.format(int(total)))

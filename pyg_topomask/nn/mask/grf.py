@@ -76,7 +76,8 @@ class GRFMask(Mask):
 
     def _stored_pairs(self, graph: Data, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
         """The pair table that the transform put on the graph, where it is for this mask and as precise."""
-        if not self.symmetric or f"{self.name}_pair_index" not in graph:
+        of_two_tables = f"{self.name}_key_index" in graph
+        if not self.symmetric or self.two_tables != of_two_tables or f"{self.name}_pair_index" not in graph:
             return None
         index, coeffs = graph[f"{self.name}_pair_index"], graph[f"{self.name}_pair_coeffs"]
         num_monomials = (self.max_length + 1) * (self.max_length + 2) // 2
