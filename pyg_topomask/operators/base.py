@@ -47,7 +47,7 @@ class MaskOperator:
         return None
 
     def pairs(self) -> tuple[Pattern, Tensor]:
-        """The support and the entries on it, ``[P]`` or ``[P, H]``.
+        """The support and the entries on it, ``[P]`` or ``[P, H]``; rows may be in `Pattern.order`.
 
         Raises:
             ValueError: If the support is not known to be sparse.

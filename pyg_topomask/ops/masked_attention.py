@@ -217,14 +217,14 @@ def _factored_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
 
 def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     pattern, entries = _pairs(mask, q.dtype)
-    values = _with_ones(v)
+    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(_with_ones(v))
     out = []
     for head in range(q.size(1)):
         entry = entries if entries.dim() == 1 else entries[:, head]
         weight = entry * sampled_product(pattern, q[:, head].contiguous(), k[:, head].contiguous())
         sums = spmm(pattern, weight, values[:, head].contiguous())
         out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
-    return torch.stack(out, dim=1)
+    return pattern.restore(torch.stack(out, dim=1))
 
 
 def _dense_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
@@ -247,7 +247,8 @@ def _softmax_per_graph(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) ->
 
 def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     pattern, entries = _pairs(mask, q.dtype)
-    values, row = _with_ones(v), pattern.row.long()
+    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(_with_ones(v))
+    row = pattern.row.long()
     scale = q.size(-1) ** -0.5
     out = []
     for head in range(q.size(1)):
@@ -260,7 +261,7 @@ def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
         weight = entry * shifted.exp()
         sums = spmm(pattern, weight, values[:, head].contiguous())
         out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
-    return torch.stack(out, dim=1)
+    return pattern.restore(torch.stack(out, dim=1))
 
 
 def _softmax_dense(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:

@@ -24,13 +24,26 @@ class Pattern:
         col: Column of each entry, shape ``[nnz]``, in any order within a row.
         num_rows: Number of rows.
         num_cols: Number of columns.
+        order: Node that each row and column stands for, shape ``[num_rows]``, in a square matrix whose rows were
+            rearranged so that products read memory nearby; row ``i`` is node ``i`` if :obj:`None`.
     """
 
-    def __init__(self, row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> None:
+    def __init__(
+        self, row: Tensor, col: Tensor, num_rows: int, num_cols: int, order: Tensor | None = None
+    ) -> None:
         rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
         self.rowptr = torch.searchsorted(row, rows, out_int32=True)  # [num_rows + 1]
         self.row, self.col = row.int(), col.int()  # [nnz]
         self.num_rows, self.num_cols = num_rows, num_cols
+        self.order, self.place = order, None if order is None else order.argsort()
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """Rows of ``x`` ``[N, *]``, one for each node, in the order of the pattern."""
+        return x if self.order is None else _Permute.apply(x, self.order, self.place)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """Undo `arrange`."""
+        return x if self.order is None else _Permute.apply(x, self.place, self.order)
 
     @property
     def nnz(self) -> int:
@@ -71,6 +84,20 @@ def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
         Shape ``[nnz]``.
     """
     return _SampledProduct.apply(left, right, pattern)
+
+
+class _Permute(torch.autograd.Function):
+    """``x[order]``, whose gradient is a gather, too; that of plain indexing scatters, which is slower."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.inverse = inverse
+        return x.index_select(0, order)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad.index_select(0, ctx.inverse), None, None
 
 
 class _SpMM(torch.autograd.Function):

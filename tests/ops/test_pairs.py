@@ -1,10 +1,13 @@
 import pytest
 import torch
+from torch_geometric.data import Data
 
-from pyg_topomask.ops import pairs, sample_walks
+from pyg_topomask.nn import GRFMask
+from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, pairs, sample_walks
 from pyg_topomask.ops.pairs import WalkProduct, WalkTable, monomials, pair_table
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddRandomWalks
 
 F = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
 K = 3
@@ -106,3 +109,36 @@ def test_sparse_products_and_their_gradients(shape):
         assert torch.autograd.gradcheck(lambda left, x: sampled_product(pattern, left, x), (left, x))
     transposed, order = pattern.transposed
     torch.testing.assert_close(dense(transposed, value[order]), dense(pattern, value).t())
+
+
+def shuffled_path(num_nodes):
+    label = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))
+    edges = torch.stack([label[:-1], label[1:]])
+    return Data(edge_index=torch.cat([edges, edges.flip(0)], dim=1), num_nodes=num_nodes)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("kernel", ["linear", "softmax"])
+def test_rearranged_rows_change_no_number(monkeypatch, kernel, stored):
+    graph = AddRandomWalks(seed=0, pair_table=stored)(shuffled_path(200))
+    q, k, v = (torch.rand(200, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    attend = masked_linear_attention if kernel == "linear" else masked_softmax_attention
+    results = []
+    for far in (0, 10**9):
+        monkeypatch.setattr(pairs, "_FAR_NODES", far)
+        mask = GRFMask(heads=2)  # float32 reads the stored table
+        operator = mask(graph.clone().apply(lambda x: x.clone()))  # new tensors: nothing is remembered
+        pattern, _ = operator.pairs()
+        assert (pattern.order is not None) == (far == 0)
+        out = attend(q, k, v, operator, path="pairwise")
+        results.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v, mask.modulation])])
+    for got, wanted in zip(*results):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_rows_that_no_order_brings_nearer_stay(monkeypatch):
+    monkeypatch.setattr(pairs, "_FAR_NODES", 0)
+    nodes = torch.arange(30)
+    index = torch.cartesian_prod(nodes, nodes).t()
+    table = pairs.entry_table(index, torch.ones(900, 1), 30)
+    assert table.pattern.order is None
