@@ -35,11 +35,6 @@ MODELS = {  # name in the table: (gt.layer_type, name_tag of the folder)
     "unmasked attention": ("None+Linear", "linear"),
     "GCN": ("GCN+None", "gcn"),
 }
-# A 3 x 3 grid among 50 random nodes: hard enough for the models to differ, small enough for two cores.
-SETTINGS = (
-    *("dataset.name=grid", "dataset.num_graphs=800", "dataset.num_nodes=50", "dataset.split=[0.6,0.1,0.3]"),
-    *("optim.max_epoch=15", "optim.base_lr=0.004"),
-)
 
 
 def main() -> int:
@@ -49,7 +44,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder of the results (default: the config's out_dir)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that go before the config's")
     arguments = parser.parse_args()
-    arguments.overrides = [*SETTINGS, *arguments.overrides]
     console, start = Console(), time.perf_counter()
     try:
         summaries = train(arguments, Display(console))

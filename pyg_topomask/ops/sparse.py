@@ -32,7 +32,7 @@ class Pattern:
         self, row: Tensor, col: Tensor, num_rows: int, num_cols: int, order: Tensor | None = None
     ) -> None:
         rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
-        self.rowptr = torch.searchsorted(row, rows, out_int32=True)  # [num_rows + 1]
+        self.rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True)  # [num_rows + 1]
         self.row, self.col = row.int(), col.int()  # [nnz]
         self.num_rows, self.num_cols = num_rows, num_cols
         self.order, self.place = order, None if order is None else order.argsort()
