@@ -39,6 +39,7 @@ class GPSLayer(Module):
         feed_forward: Whether the two-layer MLP, of width ``2 C``, follows. Without it the layer returns :math:`X'`.
 
     Raises:
+        TypeError: If a branch is not a module.
         ValueError: If both branches are missing or a name is unknown.
     """
 
@@ -55,6 +56,9 @@ class GPSLayer(Module):
         super().__init__()
         if conv is None and attn is None:
             raise ValueError("a GPSLayer needs 'conv' or 'attn' (both are None)")
+        for name, part in (("conv", conv), ("attn", attn)):
+            if part is not None and not isinstance(part, Module):
+                raise TypeError(f"'{name}' must be a module (got {part!r})")
         self.channels, self.conv, self.attn = channels, conv, attn
         self.norm_conv = _norm(norm, channels) if conv is not None else None
         self.norm_attn = _norm(norm, channels) if attn is not None else None

@@ -42,6 +42,7 @@ class GPSModel(Module):
         input_dropout: Probability of zeroing node features, in training; helps on sparse bags of words.
 
     Raises:
+        TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function.
         ValueError: If a name is unknown or ``num_layers`` is not positive.
     """
 
@@ -67,6 +68,12 @@ class GPSModel(Module):
             raise ValueError(f"'num_layers' must be at least 1 (got {num_layers})")
         if pool is not None and pool not in POOLS:
             raise ValueError(f"'pool' must be one of {', '.join(POOLS)} or None (got {pool!r})")
+        for name, part in (("conv", conv), ("attn", attn)):
+            if isinstance(part, (Module, type)) or (part is not None and not callable(part)):
+                raise TypeError(
+                    f"'{name}' must be a function of the layer's number that returns a module, "
+                    f"such as lambda layer: GCNConv({channels}, {channels}) (got {part!r})"
+                )
         self.pool = pool
         self.encoder = Linear(in_channels, channels)
         self.edge_encoder = Linear(edge_dim, channels) if edge_dim is not None else None
@@ -106,7 +113,16 @@ class GPSModel(Module):
             batch: Graph of each node, sorted; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with what masks need.
             edge_attr: Edge features, shape ``[E, edge_dim]``, where the model has ``edge_dim``.
+
+        Raises:
+            ValueError: If there are edge features without ``edge_dim``, or the other way round.
         """
+        if (self.edge_encoder is None) != (edge_attr is None):
+            raise ValueError(
+                "the model has no 'edge_dim', but is given 'edge_attr'"
+                if edge_attr is not None
+                else f"the model has edge_dim={self.edge_encoder.in_features}, but is given no 'edge_attr'"  # type: ignore[union-attr]
+            )
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = getattr(graph, "num_graphs", None) if batch is not None else 1
@@ -114,7 +130,7 @@ class GPSModel(Module):
             num_graphs = segments(batch).num_graphs
         x = self.dropout(self.encoder(self.input_dropout(x)))
         conv_kwargs: dict[str, Any] = {}
-        if self.edge_encoder is not None and edge_attr is not None:
+        if self.edge_encoder is not None:
             conv_kwargs["edge_attr"] = self.edge_encoder(edge_attr)
         initial_carry = getattr(self.layers[0].attn, "initial_carry", None)
         carry = None if initial_carry is None else initial_carry(num_graphs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
 
 if TYPE_CHECKING:
@@ -61,9 +62,14 @@ class MaskOperator:
     def __matmul__(self, x: Tensor) -> Tensor:
         """Product ``op @ x`` with ``x`` of shape ``[N, *]``, or ``[N, H, *]`` where there are heads; the same shape.
 
+        Half precision is widened for the product, as under autocast.
+
         Raises:
+            TypeError: If ``x`` is not a floating-point tensor.
             ValueError: If ``x`` has another number of nodes or heads.
         """
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(f"a mask multiplies a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
         lead = (self.num_nodes,) if self.heads is None else (self.num_nodes, self.heads)
         if x.dim() < len(lead) or tuple(x.shape[: len(lead)]) != lead:
             wanted = "[N, *]" if self.heads is None else "[N, H, *]"
@@ -72,7 +78,10 @@ class MaskOperator:
                 + (f" and {self.heads} heads" if self.heads is not None else "")
                 + f" multiplies {wanted} (got {list(x.shape)}); is 'x' of the same batch?"
             )
-        return self._matmul(x.reshape(*lead, prod(x.shape[len(lead) :]))).reshape(x.shape)
+        (wide,) = at_least_float32(x)
+        with torch.autocast(x.device.type, enabled=False):
+            product = self._matmul(wide.reshape(*lead, prod(x.shape[len(lead) :])))
+        return product.reshape(x.shape).to(x.dtype)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, ``[N, N]`` or ``[H, N, N]``: ``O(N²)`` memory, for tests and pictures."""
@@ -92,6 +101,12 @@ class MaskOperator:
         return ScaledOperator(self, scale) if isinstance(scale, (int, float, Tensor)) else NotImplemented
 
     __rmul__ = __mul__
+
+    def __neg__(self) -> ScaledOperator:
+        return -1.0 * self
+
+    def __sub__(self, other: MaskOperator) -> SumOperator:
+        return self + -other if isinstance(other, MaskOperator) else NotImplemented
 
     def __repr__(self) -> str:
         heads = "" if self.heads is None else f", heads={self.heads}"

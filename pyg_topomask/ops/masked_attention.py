@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segments
+from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segments
 from pyg_topomask.ops.sparse import sampled_product, spmm
 from pyg_topomask.typing import PerformanceWarning
 
@@ -48,7 +48,7 @@ def masked_linear_attention(
         q, k: Queries and keys after the feature map, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
         mask: Operator ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
-        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. Only read without a mask.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. A mask tells graphs apart itself.
         path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"dense"``
             forms it; ``"auto"`` counts the work of each and takes the least. All give the same numbers.
 
@@ -63,10 +63,14 @@ def masked_linear_attention(
         raise ValueError(f"'path' must be one of {', '.join(PATHS)} (got {path!r})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
+        if batch is not None:
+            check_batch(batch, q.size(0))
+        if mask is not None:
+            _check_mask(mask, q)
+        q, k = _near_one(q, k, batch)
         if mask is None:
             out = _unmasked_linear(q, k, v, batch)
         else:
-            _check_mask(mask, q)
             path = choose_path(mask, q.size(-1), v.size(-1)) if path == "auto" else path
             out = _LINEAR[path](q, k, v, mask)
     return out.to(dtype)
@@ -173,16 +177,35 @@ def _with_ones(v: Tensor) -> Tensor:
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
 
 
+def _near_one(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scale queries by row and head, and keys by graph and head, so that no product of features leaves the range.
+
+    The factors are powers of two and cancel in attention, so no digit of the result changes.
+    """
+    if q.size(0) == 0:
+        return q, k
+    with torch.no_grad():
+        row, top = (x.abs().amax(-1, keepdim=True) for x in (q, k))  # [N, H, 1]
+        top = top.amax(0, keepdim=True) if batch is None else segment_max(top, batch).index_select(0, batch)
+    return q * _power_of_two(row), k * _power_of_two(top)
+
+
+def _power_of_two(x: Tensor) -> Tensor:
+    """The power of two that brings a number ``x ≥ 0`` into [1/2, 1); 1 for 0."""
+    return torch.ldexp(torch.ones_like(x), -torch.frexp(x).exponent.clamp(-100, 100))
+
+
 def _divide(sums: Tensor, magnitude: Tensor) -> Tensor:
     """Numerator over denominator (the last column), zero where it vanishes beside the ``magnitude`` of its terms."""
+    magnitude = magnitude.detach()[..., None]
+    scale = _power_of_two(magnitude)  # a mask may be scaled, too
+    sums, magnitude = sums * scale, magnitude * scale
     num, den = sums[..., :-1], sums[..., -1:]
-    vanished = den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude.detach()[..., None]
+    vanished = den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude
     return torch.where(vanished, 0, num) / torch.where(vanished, 1, den)
 
 
 def _unmasked_linear(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
-    if batch is not None:
-        check_batch(batch, q.size(0))
     sums = segment_linear_attention(q, k, _with_ones(v), batch)
     magnitude = sums[..., -1]
     with torch.no_grad():
@@ -228,7 +251,8 @@ def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
 
 
 def _dense_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
-    weight = torch.einsum("ihr,jhr->hij", q, k) * _dense(mask, q.dtype)
+    entry = _dense(mask, q.dtype)
+    weight = torch.einsum("ihr,jhr->hij", q, k).masked_fill(entry == 0, 0) * entry  # infinity times 0 is no 0
     sums = weight @ _with_ones(v).transpose(0, 1)
     return _divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
 
@@ -257,8 +281,7 @@ def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
         with torch.no_grad():  # the largest score of a row is a factor that cancels; pairs of entry 0 do not count
             top = score.new_full((pattern.num_rows,), -torch.inf)
             top = top.scatter_reduce(0, row, score.masked_fill(entry == 0, -torch.inf), "amax")
-        shifted = torch.where(entry == 0, 0, score - top.index_select(0, row))
-        weight = entry * shifted.exp()
+        weight = entry * _exp_below(score, top.index_select(0, row))
         sums = spmm(pattern, weight, values[:, head].contiguous())
         out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
     return pattern.restore(torch.stack(out, dim=1))
@@ -267,11 +290,18 @@ def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
 def _softmax_dense(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     entry = _dense(mask, q.dtype)
     score = torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5
-    absent = entry == 0
-    top = score.detach().masked_fill(absent, -torch.inf).amax(-1, keepdim=True) if q.size(0) else score.detach()
-    weight = entry * torch.where(absent, 0, score - top).exp()
+    top = score.detach().masked_fill(entry == 0, -torch.inf).amax(-1, keepdim=True) if q.size(0) else score.detach()
+    weight = entry * _exp_below(score, top)
     sums = weight @ _with_ones(v).transpose(0, 1)
     return _divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
+
+
+def _exp_below(score: Tensor, top: Tensor) -> Tensor:
+    """``exp(score − top)``, also where an entry of 0 lets a score exceed the top, for the gradient to that entry.
+
+    It is cut there at e^40, and rows without an entry have no top.
+    """
+    return (score - top.masked_fill(top == -torch.inf, 0)).clamp(max=40).exp()
 
 
 def _pairs(mask: Any, dtype: torch.dtype) -> tuple[Any, Tensor]:

@@ -42,7 +42,7 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
         raise ValueError(f"'batch' must have shape [{num_nodes}], one graph per node (got {list(batch.shape)})")
     in_order = (batch.diff() >= 0).all()
     message = "'batch' must be sorted: sort nodes by graph first, for example with batch.argsort(stable=True)"
-    if batch.is_cuda:
+    if batch.is_cuda or torch.compiler.is_compiling():
         torch._assert_async(in_order, message)
     elif not bool(in_order) or (num_nodes > 0 and int(batch[0]) < 0):
         raise ValueError(message)

@@ -96,7 +96,9 @@ def sample_walks(
 
 
 def check_walk_settings(num_walks: int, max_length: int, halt_prob: float, scheme: str) -> None:
-    """Refuse settings that describe no walk. Raises ValueError."""
+    """Refuse settings that describe no walk. Raises ValueError, and TypeError for counts that are no integers."""
+    if not isinstance(num_walks, int) or not isinstance(max_length, int):
+        raise TypeError(f"'num_walks' and 'max_length' are integers (got {num_walks!r} and {max_length!r})")
     if num_walks < 1:
         raise ValueError(f"'num_walks' must be at least 1 (got {num_walks})")
     if max_length < 0:

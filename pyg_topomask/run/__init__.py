@@ -5,7 +5,13 @@ The only folder that needs the ``run`` extra; nothing is imported from it until 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# On cores shared with other programs, OpenMP threads that spin while they wait make each small operation cost
+# milliseconds. Read when torch is first imported, which the command line does after this.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 if TYPE_CHECKING:
     from pyg_topomask.run.config import Config

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim.lr_scheduler import LambdaLR
 from torch_geometric.data import Batch, Data
@@ -131,6 +131,12 @@ def build_model(config: Config, in_channels: int, out_channels: int, edge_channe
     )
 
 
+def apply_model(model: GPSModel, data: Data) -> Tensor:
+    """Predictions of a model for a graph or batch; edge features go to a model that encodes them."""
+    edge_attr = data.edge_attr if model.edge_encoder is not None else None
+    return model(data.x, data.edge_index, batch=data.batch, graph=data, edge_attr=edge_attr)
+
+
 def build_walks(config: Config, seed: int) -> BaseTransform | None:
     """The transform that draws what the attention needs, or none where it needs nothing."""
     if not _uses_walks(config):
@@ -205,7 +211,6 @@ def check_loaded(loaded: Loaded) -> list[str]:
 
 def _try_model(config: Config, batch: Data) -> None:
     model = build_model(config, 3, 2, edge_channels=1)
-    arguments: dict[str, Any] = {"edge_attr": batch.edge_attr} if batch.edge_attr is not None else {}
-    out = model(batch.x, batch.edge_index, batch=batch.batch, graph=batch, **arguments)
+    out = apply_model(model, batch)
     (out.sum() + auxiliary_loss(model)).backward()
     build_scheduler(config, build_optimizer(config, model.parameters()))

@@ -308,7 +308,8 @@ def _training_contradictions(config: Config) -> list[tuple[str, str]]:
     if optim.scheduler == "none" and config.is_set("optim.num_warmup_epochs") and optim.num_warmup_epochs > 0:
         found.append(("optim.num_warmup_epochs", "scheduler 'none' has no warm-up; use cosine_with_warmup"))
     if optim.scheduler != "none" and optim.num_warmup_epochs >= optim.max_epoch:
-        found.append(("optim.num_warmup_epochs", f"must be below optim.max_epoch (got {optim.num_warmup_epochs})"))
+        got = f"got {optim.num_warmup_epochs} and {optim.max_epoch}"
+        found.append(("optim.num_warmup_epochs", f"must be below optim.max_epoch ({got})"))
     if train.eval_period > optim.max_epoch:
         found.append(("train.eval_period", f"exceeds optim.max_epoch {optim.max_epoch}: there would be no evaluation"))
     if config.is_set("optim.clip_grad_norm_value") and not optim.clip_grad_norm:

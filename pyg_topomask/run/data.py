@@ -130,7 +130,10 @@ def _cached(place: Path, build: Callable[[Path], InMemoryDataset]) -> InMemoryDa
         except RunError:
             raise
         except Exception as error:
-            raise RunError(f"{place.name} could not be read: {type(error).__name__}: {error}") from error
+            raise RunError(
+                f"{place.name} could not be read: {type(error).__name__}: {error}. "
+                f"Are the raw files whole? If so, delete {final}, which is made again"
+            ) from error
 
 
 @dataclass

@@ -12,15 +12,15 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from torch import Tensor
-from torch.nn import Module, ModuleDict
+from torch.nn import ModuleDict
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
 
-from pyg_topomask.nn import auxiliary_loss
-from pyg_topomask.run.build import build_optimizer, build_scheduler
+from pyg_topomask.nn import GPSModel, auxiliary_loss
+from pyg_topomask.run.build import apply_model, build_optimizer, build_scheduler
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import replacing
@@ -36,12 +36,12 @@ class GraphModule(pl.LightningModule):
     added; the loss that is reported is the task's alone.
 
     Args:
-        model: Called as ``model(x, edge_index, batch=…, graph=…, edge_attr=…)``.
+        model: The model.
         config: Gives task, optimiser and schedule.
         num_classes: Number of classes.
     """
 
-    def __init__(self, model: Module, config: Config, num_classes: int) -> None:
+    def __init__(self, model: GPSModel, config: Config, num_classes: int) -> None:
         super().__init__()
         self.model, self.config = model, config
         self.metrics = ModuleDict(
@@ -58,8 +58,7 @@ class GraphModule(pl.LightningModule):
 
     def forward(self, data: Data) -> Tensor:
         """Logits ``[B, classes]`` of the graphs, or ``[N, classes]`` of the nodes."""
-        arguments = {} if data.edge_attr is None else {"edge_attr": data.edge_attr}
-        return self.model(data.x, data.edge_index, batch=data.batch, graph=data, **arguments)
+        return apply_model(self.model, data)
 
     def _logits(self, data: Data) -> Tensor:
         try:

@@ -14,6 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pyg_topomask.run.config import Config, contradictions
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
+_SECTIONS = [
+    name
+    for name, field_info in Config.model_fields.items()
+    if isinstance(field_info.annotation, type) and issubclass(field_info.annotation, BaseModel)
+]
+
 
 class _Loader(yaml.SafeLoader):
     """PyYAML reads ``1e-5`` as text; YAML 1.2 and GraphGPS's users read a number."""
@@ -101,8 +107,11 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     if node is None or not isinstance(values, dict):
         raise ConfigError(f"{path}, line 1: a config is a mapping of sections (got {type(values).__name__})")
     lines: dict[str, int] = {}
-    _collect_lines(path, node, "", lines)
-    return values, lines
+    try:
+        _collect_lines(path, node, "", lines)
+    except RecursionError:
+        raise ConfigError(f"{path}: an alias (*name) stands inside what it repeats") from None
+    return {key: {} if value is None and key in _SECTIONS else value for key, value in values.items()}, lines
 
 
 def _collect_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,7 +109,22 @@ def _load(config: Config, display: Display) -> InMemoryDataset:
 
 def _read_result(folder: Path) -> dict[str, Any] | None:
     path = folder / "result.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}); delete it to run that seed again") from None
+
+
+def _last_epoch(folder: Path) -> int | None:
+    """Epoch of the last checkpoint to resume from, where there is one."""
+    last = folder / "last.ckpt"
+    if not (last.exists() and (folder / "best.ckpt").exists()):
+        return None
+    try:
+        return int(torch.load(last, weights_only=True)["epoch"])
+    except (OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"{last} is damaged ({reason}); delete it to train that seed from the start") from None
 
 
 def _refuse_other_runs(folder: Path, config: Config) -> None:
@@ -191,9 +207,9 @@ def _fit_and_test(
         note = f"loss {row['train_loss']:.3f}  validation {100 * row['val_accuracy']:.1f} %" if row else ""
         job.update(done, note)
 
-    last = folder / "last.ckpt"
-    start = int(torch.load(last, weights_only=True)["epoch"]) + 1 if last.exists() else 0
-    job.update(start)
+    last = _last_epoch(folder)
+    start = 0 if last is None else last + 1
+    job.update(start, f"going on at epoch {start}" if start else "")
     recorder = Recorder(folder, config, on_epoch)
     train, val, test = loaders(config, splits, seed)
     if hasattr(train.sampler, "set_epoch"):
@@ -214,7 +230,7 @@ def _fit_and_test(
         default_root_dir=folder,
     )
     try:
-        trainer.fit(module, train, val, ckpt_path=last if last.exists() else None)
+        trainer.fit(module, train, val, ckpt_path=None if last is None else folder / "last.ckpt")
     except SystemExit as error:  # Lightning's answer to Ctrl-C, which it ignores from then on
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise KeyboardInterrupt from error

@@ -68,6 +68,8 @@ class AddRandomWalks(BaseTransform):
         check_walk_settings(num_walks, max_length, halt_prob, scheme)
         if any(word in name for word in ("batch", "node", "edge", "index", "adj", "face")) or not name.isidentifier():
             raise ValueError(f"'name' must be an identifier without a word that PyG's collation reads (got {name!r})")
+        if name.endswith(("_key", "_pair")):
+            raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")
         self.num_walks, self.max_length, self.halt_prob, self.scheme = num_walks, max_length, halt_prob, scheme
         self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers must see it change
@@ -75,6 +77,10 @@ class AddRandomWalks(BaseTransform):
     def set_epoch(self, epoch: int) -> None:
         """Draw afresh from here on; call it before each epoch. Loader workers that persist see it, too."""
         self._epoch.fill_(epoch)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._epoch.share_memory_()  # a copy's memory is private at first
 
     def forward(self, data: Data) -> Data:
         if not isinstance(data, Data):
@@ -88,6 +94,10 @@ class AddRandomWalks(BaseTransform):
         csr = sym_normalize(to_csr(edge_index, num_nodes, edge_weight))
         seed = draw_seed(None) if self.seed is None else hash_graph(csr, self.seed, int(self._epoch))
         tables = walk_tables(csr, seed, 2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
+        for kind in ("key", "pair"):  # an earlier table of other walks would be taken for one of these
+            for part in ("index", "length", "load", "count", "coeffs"):
+                if (stale := f"{self.name}_{kind}_{part}") in data:
+                    del data[stale]
         self._store(data, tables[0], self.name)
         if self.independent:
             self._store(data, tables[1], f"{self.name}_key")
@@ -126,4 +136,9 @@ def _edges(data: Data) -> tuple[Tensor, Tensor | None]:
     edge_index, weight = edge_tensors(adj)
     if not is_sparse_tensor(adj):
         weight = data.get("edge_weight")
-    return edge_index, None if weight is None else weight.to(torch.get_default_dtype())
+    if weight is None:
+        return edge_index, None
+    if not isinstance(weight, Tensor) or weight.is_complex():
+        got = getattr(weight, "dtype", type(weight).__name__)
+        raise TypeError(f"'edge_weight' must be a tensor of real numbers (got {got})")
+    return edge_index, weight.detach().to(torch.get_default_dtype())

@@ -292,3 +292,22 @@ def test_gradient_checkpointing_changes_nothing():
 def test_bad_arguments_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_wrong_parts_are_refused():
+    with pytest.raises(TypeError, match="'attn' must be a module"):
+        GPSLayer(4, attn="GRF")
+    with pytest.raises(TypeError, match=r"'conv' must be a function of the layer's number"):
+        GPSModel(3, 4, 2, 1, conv=GCNConv(4, 4))
+    with pytest.raises(TypeError, match=r"'attn' must be a function of the layer's number"):
+        GPSModel(3, 4, 2, 1, attn=MaskedAttention)
+    with pytest.raises(TypeError, match="'mask' must be a module"):
+        MaskedAttention(4, mask=torch.eye(3))
+
+
+@pytest.mark.parametrize(("edge_dim", "given"), [(None, True), (2, False)])
+def test_edge_features_without_an_encoder_and_the_other_way_round(edge_dim, given):
+    model = GPSModel(3, 4, 2, 1, conv=lambda layer: GCNConv(4, 4), edge_dim=edge_dim)
+    edge_index = torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match=r"edge_dim.*edge_attr"):
+        model(torch.rand(2, 3), edge_index, edge_attr=torch.rand(2, 2) if given else None)

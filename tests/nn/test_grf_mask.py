@@ -169,3 +169,9 @@ def test_zero_hops_is_the_identity_scaled():
     data = AddRandomWalks(max_length=0, seed=0)(GRAPHS["star"].clone())
     mask = with_modulation(GRFMask(max_length=0), [3.0])
     torch.testing.assert_close(mask(data).to_dense(), 9 * torch.eye(5))
+
+
+def test_long_walks_start_with_finite_numbers():
+    start = GRFMask(max_length=400).modulation
+    assert bool(start.isfinite().all())
+    torch.testing.assert_close(start[:4].detach(), torch.tensor([1.0, 1 / 2, 1 / 8, 1 / 48]))

@@ -270,3 +270,26 @@ def test_bad_arguments_are_refused(build, error, message):
 def test_scaled_and_sum_are_what_the_signs_build():
     assert isinstance(2 * ONES, ScaledOperator)
     assert isinstance(ONES + ONES, SumOperator)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_widened(dtype):
+    index = torch.tensor([[0, 1, 1], [1, 0, 1]])
+    operator = SparseFactorOperator((index, torch.ones(3)), None, 2)
+    got = operator @ torch.ones(2, 3, dtype=dtype)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.float(), torch.tensor([[1.0] * 3, [2.0] * 3]))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (operator @ torch.ones(2, 3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("x", [torch.ones(2, dtype=torch.long), [1.0, 2.0]])
+def test_what_is_no_floating_tensor_is_refused(x):
+    with pytest.raises(TypeError, match="floating-point tensor"):
+        DenseOperator(torch.eye(2)) @ x
+
+
+def test_difference_of_masks():
+    a, b = (DenseOperator(torch.rand(3, 3, dtype=torch.float64)) for _ in range(2))
+    torch.testing.assert_close((a - b).to_dense(), a.matrix - b.matrix)
+    torch.testing.assert_close((-a).to_dense(), -a.matrix)

@@ -380,3 +380,40 @@ def test_bad_paths_are_refused_without_a_mask():
         masked_linear_attention(x, x, x, None, path="nonsense")
     with pytest.raises(ValueError, match="got 'nonsense'"):
         masked_softmax_attention(x, x, x, None, path="nonsense")
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("path", ["unmasked", "factored", "dense"])
+def test_features_far_from_one_change_nothing(size, path):
+    torch.manual_seed(0)
+    q, k, v = (torch.rand(9, 2, 4) for _ in range(3))
+    batch = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
+    mask = None if path == "unmasked" else DenseOperator((batch[:, None] == batch).float())
+    path = "auto" if path == "unmasked" else path
+    wanted = masked_linear_attention(q, k, v, mask, batch, path)
+    far = [(q * size).requires_grad_(), (k * size).requires_grad_(), v.clone().requires_grad_()]
+    got = masked_linear_attention(*far, mask, batch, path)
+    torch.testing.assert_close(got, wanted)
+    grads = torch.autograd.grad(got.square().sum(), far)
+    assert all(bool(grad.isfinite().all()) for grad in grads) or size < 1e-25  # d out / d q is as large as 1 / q
+
+
+def test_a_tiny_mask_is_as_good_as_any():
+    torch.manual_seed(0)
+    q, k, v = (torch.rand(5, 1, 4) for _ in range(3))
+    matrix = torch.rand(5, 5)
+    wanted = masked_linear_attention(q, k, v, DenseOperator(matrix))
+    torch.testing.assert_close(masked_linear_attention(q, k, v, DenseOperator(matrix * 1e-30)), wanted)
+
+
+@pytest.mark.parametrize("path", ["pairwise", "dense"])
+def test_softmax_gradient_to_an_entry_that_is_zero(path):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(4, 1, 3, dtype=torch.float64) for _ in range(3))
+    index = torch.tensor([[0, 0, 1, 2, 3, 3], [0, 1, 1, 3, 0, 2]])
+    value = torch.tensor([1.0, 0.0, 0.5, 2.0, 0.0, 1.5], dtype=torch.float64, requires_grad=True)
+
+    def attend(value):
+        return masked_softmax_attention(q, k, v, SparseFactorOperator((index, value), None, 4), path=path)
+
+    assert torch.autograd.gradcheck(attend, (value,))

@@ -128,7 +128,7 @@ def test_wrong_overrides(tiny, overrides, message):
         ("dataset.edge_encoder_name=LinearEdge", "edge_encoder is false"),
         ("metric_agg=argmin", "would choose the worst epoch"),
         ("optim.scheduler=none", "has no warm-up"),
-        ("optim.num_warmup_epochs=4", r"below optim\.max_epoch \(got 4\)"),
+        ("optim.num_warmup_epochs=4", r"below optim\.max_epoch \(got 4 and 4\)"),
         ("train.eval_period=5", "no evaluation"),
         ("optim.clip_grad_norm_value=2", "clip_grad_norm is false"),
         ("topomask.pair_table=true topomask.symmetric=false", "only symmetric masks"),
@@ -149,3 +149,16 @@ def test_every_key_has_a_sentence():
                 yield from fields(info.annotation)
 
     assert [name for name, info in fields(Config) if not info.description] == []
+
+
+def test_an_empty_section_is_at_its_defaults(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("dataset: {format: PyG-MotifDataset, name: circle}\ntopomask:\n")
+    assert load(path).config.topomask.num_walks == 16
+
+
+def test_an_alias_inside_itself_is_refused(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("x: &x {y: *x}\n")
+    with pytest.raises(ConfigError, match="alias"):
+        load(path)

@@ -217,3 +217,22 @@ def test_real_data_train(real_data, tmp_path, name, pytestconfig):
         overrides.append("train.early_stop_patience=0")
     summary = run_config(path, tmp_path, overrides=overrides)
     assert 0 < summary["metrics"]["test_accuracy"]["mean"] <= 1
+
+
+@pytest.mark.parametrize("name", ["result.json", "last.ckpt"])
+def test_damaged_files_are_named(tiny, tmp_path, name):
+    run_config(tiny, tmp_path)
+    folder = tmp_path / "config" / "0"
+    if name == "last.ckpt":
+        (folder / "result.json").unlink()
+    (folder / name).write_bytes(b"{half")
+    with pytest.raises(RunError, match=rf"{name} is damaged .*delete it"):
+        run_config(tiny, tmp_path)
+
+
+def test_a_checkpoint_without_the_best_one_is_not_resumed_from(tiny, tmp_path):
+    metrics = run_config(tiny, tmp_path)["metrics"]
+    folder = tmp_path / "config" / "0"
+    for name in ("result.json", "best.ckpt"):
+        (folder / name).unlink()
+    assert run_config(tiny, tmp_path)["metrics"] == metrics

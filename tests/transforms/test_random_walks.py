@@ -322,3 +322,36 @@ def test_a_batch_cut_after_batching_is_refused():
     part = batch.subgraph(torch.tensor([0, 1, 2, 6, 7]))  # keeps 'ptr' as it was
     with pytest.raises(ValueError, match=r"AddRandomWalks.*after sampling"):
         GRFAttention(4)(part.x.float(), None, part)
+
+
+def test_tables_of_earlier_walks_are_removed():
+    graph = AddRandomWalks(seed=0, pair_table=True)(GRAPHS["star"].clone())
+    graph = AddRandomWalks(seed=1)(graph)
+    assert "walk_pair_index" not in graph
+    assert "walk_pair_coeffs" not in graph
+    graph = AddRandomWalks(seed=1, independent=False)(graph)
+    assert not any(key.startswith("walk_key") for key in graph.to_dict())
+
+
+@pytest.mark.parametrize("name", ["walk_key", "my_pair"])
+def test_names_of_other_tables_are_refused(name):
+    with pytest.raises(ValueError, match=f"must not end in .*{name}"):
+        AddRandomWalks(name=name)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_shares_its_epoch_with_workers(copied):
+    assert copied(AddRandomWalks(seed=0))._epoch.is_shared()
+
+
+@pytest.mark.parametrize("weight", [[1.0, 2.0], torch.ones(2, dtype=torch.complex64)])
+def test_weights_that_are_no_real_tensor_are_refused(weight):
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), edge_weight=weight, num_nodes=2)
+    with pytest.raises(TypeError, match="real numbers"):
+        AddRandomWalks()(data)
+
+
+def test_weights_that_are_learned_leave_walks_without_a_gradient():
+    weight = torch.ones(2, requires_grad=True)
+    data = AddRandomWalks()(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), edge_weight=weight, num_nodes=2))
+    assert not data.walk_load.requires_grad

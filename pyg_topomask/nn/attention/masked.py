@@ -63,6 +63,8 @@ class MaskedAttention(Module):
         super().__init__()
         if heads < 1 or channels % heads != 0:
             raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+        if mask is not None and not isinstance(mask, Module):
+            raise TypeError(f"'mask' must be a module that builds it, such as GRFMask (got {type(mask).__name__})")
         if kernel not in KERNELS:
             raise ValueError(f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r})")
         if path not in PATHS or (kernel == "softmax" and path == "factored"):
@@ -123,7 +125,8 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
         raise TypeError(f"'x' must be a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'x' must have shape [N, {channels}] (got {list(x.shape)})")
-    if not x.is_cuda and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
+    checkable = not x.is_cuda and not torch.compiler.is_compiling()  # neither waits for a value
+    if checkable and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
         row = int((~x.isfinite()).any(dim=1).nonzero()[0])
         raise ValueError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
     if batch is None and graph is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import factorial
+from math import log
 
 import torch
 from torch.nn import Parameter
@@ -55,7 +55,8 @@ class GRFMask(Mask):
 
     def reset_parameters(self) -> None:
         """Set ``f`` so that the mask is ``exp(W)``, cut at ``max_length`` hops of each walk."""
-        series = torch.tensor([0.5**length / factorial(length) for length in range(self.max_length + 1)])
+        lengths = torch.arange(self.max_length + 1, dtype=torch.float64)
+        series = (-lengths * log(2) - torch.lgamma(lengths + 1)).exp()
         with torch.no_grad():
             self.modulation.copy_(series.expand_as(self.modulation))
 
