@@ -1,4 +1,4 @@
-"""The command line: ``topomask run`` and ``topomask check``."""
+"""The command line: ``topomask run``, ``topomask check`` and ``topomask expressivity``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command == "run":
             return _run(arguments, rest)
+        if arguments.command == "expressivity":
+            return _expressivity(arguments, rest)
         if rest:
             parser.error(f"'check' takes config files and folders (got {' '.join(rest)})")
         return _check(arguments.configs)
@@ -55,6 +57,23 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", metavar="DIR", help="folder of the results (default: the config's out_dir)")
     check = commands.add_parser("check", help="validate configs and build their models, without data")
     check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
+    express = commands.add_parser(
+        "expressivity",
+        help="count the pairs of graphs that encodings tell apart",
+        usage="topomask expressivity CONFIG [--encoding NAME] [--size K] [--limit N] [--rounds R] [key=value ...]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    express.add_argument("config", metavar="CONFIG", help="YAML file")
+    express.add_argument(
+        "--encoding",
+        choices=("none", "rwse", "lappe"),
+        default="rwse",
+        help="random-walk return probabilities (default), Laplacian eigenvectors, or none",
+    )
+    express.add_argument("--size", type=int, default=8, metavar="K", help="steps, or eigenvectors (default: 8)")
+    express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
+    express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     return parser
 
 
@@ -69,6 +88,16 @@ def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
     summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=Display(console))
     console.print(summary_table(summary))
     console.print(f"results: {summary['folder']}", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    from rich.console import Console
+
+    from pyg_topomask.run.expressivity import expressivity_table, measure
+
+    report = measure(arguments.config, arguments.encoding, arguments.size, arguments.limit, arguments.rounds, overrides)
+    Console().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem))
     return 0
 
 

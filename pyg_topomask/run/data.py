@@ -160,7 +160,7 @@ def prepare(
 ) -> Splits:
     """Split the data set for one seed and draw its walks, calling ``tick`` after each graph."""
     data = config.dataset
-    features = _features(config)
+    features = input_features(config)
     graphs = [_checked(features(graph), config) for graph in dataset]
     fixed = []
     for graph in graphs:
@@ -180,7 +180,8 @@ def prepare(
     return Splits([source[i] for i in train], [fixed[i] for i in val], [fixed[i] for i in test], *sizes, redraw)
 
 
-def _features(config: Config) -> BaseTransform:
+def input_features(config: Config) -> BaseTransform:
+    """Node and edge features as the model is given them."""
     data = config.dataset
     steps: list[BaseTransform] = [_Features(constant=data.node_encoder_name == "Constant")]
     if config.topomask.normalize_features:

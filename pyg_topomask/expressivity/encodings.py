@@ -1,0 +1,254 @@
+"""What the test reads of a graph: edges, the encodings of nodes and edges, and nothing that relabelling changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
+
+from pyg_topomask.expressivity.refinement import Array, EncodedGraph, classes_of, row_ids
+from pyg_topomask.ops.graph import check_edges
+from pyg_topomask.transforms import AddRandomWalks
+
+Transform = Callable[[Data], Data]
+
+EIGEN_GAP = 1e-6
+"""Eigenvalues of the normalised Laplacian closer than this belong to one eigenspace."""
+
+MAX_EIGEN_NODES = 4096
+"""Largest graph whose Laplacian is decomposed, densely in float64: about a minute of one core."""
+
+_EIGENVECTORS = "laplacian_eigenvector_pe"
+_INVARIANTS = "laplacian_invariants"
+_RELABELLINGS = 2
+
+
+def laplacian_invariants(data: Data, k: int) -> Tensor:
+    r"""What Laplacian eigenvectors 1 to ``k`` say of a node whatever their sign and basis, shape ``[N, 2k]``, float64.
+
+    For each of the eigenvalues number 1 to ``k`` (number 0, the smallest, is left out, as PyG does) of
+    :math:`I - D^{-1/2} A D^{-1/2}`: the eigenvalue, and :math:`P_{vv}` of the projector :math:`P` onto its whole
+    eigenspace. An eigenspace that ``k`` cuts is completed. Columns that a small graph lacks hold −1. Equal edges add
+    up, self-loops are left out and, so that the spectrum is real, ``A`` is the mean of both directions.
+
+    Args:
+        data: Graph with ``edge_index`` and perhaps ``edge_weight``.
+        k: Number of eigenvectors.
+
+    Raises:
+        ValueError: If the graph has more than 4096 nodes (the decomposition is dense) or a node's weights add up to
+            less than zero.
+    """
+    num_nodes = int(data.num_nodes or 0)
+    if num_nodes > MAX_EIGEN_NODES:
+        raise ValueError(
+            f"Laplacian encodings are compared on graphs of at most {MAX_EIGEN_NODES} nodes (got {num_nodes}), "
+            "because whole eigenspaces need a dense decomposition; use AddRandomWalkPE on larger ones"
+        )
+    weight = data.get("edge_weight")
+    source, target = data.edge_index.cpu().numpy()
+    adj = np.zeros((num_nodes, num_nodes))
+    np.add.at(adj, (source, target), 1.0 if weight is None else weight.detach().cpu().double().view(-1).numpy())
+    np.fill_diagonal(adj, 0.0)
+    adj = (adj + adj.T) / 2
+    degree = adj.sum(axis=1)
+    if (degree < 0).any():
+        raise ValueError(f"normalising the Laplacian needs node strengths ≥ 0 (got {degree.min():.3g})")
+    scale = np.where(degree > 0, degree, np.inf) ** -0.5
+    values, vectors = np.linalg.eigh(np.eye(num_nodes) - scale[:, None] * adj * scale)
+    starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > EIGEN_GAP)
+    space = np.searchsorted(starts, np.arange(1, min(k + 1, num_nodes)), side="right") - 1
+    result = np.full((num_nodes, 2 * k), -1.0)
+    if space.size > 0:
+        sizes = np.diff(starts, append=num_nodes)
+        result[:, : space.size] = (np.add.reduceat(values, starts) / sizes)[space]
+        result[:, k : k + space.size] = np.add.reduceat(vectors**2, starts, axis=1)[:, space]
+    return torch.from_numpy(result)
+
+
+class _LaplacianInvariants(BaseTransform):
+    """Stands in for PyG's AddLaplacianEigenvectorPE, on graphs of any size."""
+
+    def __init__(self, k: int, attr_name: str | None) -> None:
+        self.k, self.attr_name = k, attr_name
+
+    def forward(self, data: Data) -> Data:
+        value = laplacian_invariants(data, self.k)
+        if self.attr_name is not None:
+            data[f"{self.attr_name}_{_INVARIANTS}"] = value
+        else:
+            data.x = value if data.x is None else torch.cat([data.x.cpu().double().flatten(1), value], dim=1)
+        return data
+
+
+def encode(dataset: Sequence[Data], transform: Transform | None, tolerance: float) -> list[EncodedGraph]:
+    """Apply the transform, and refuse an encoding that does not follow a relabelling; inputs and torch's random state
+    stay as they were."""
+    for data in dataset:
+        if not isinstance(data, Data) or isinstance(data, Batch):
+            hint = "for HeteroData, call to_homogeneous(); for a Batch, to_data_list()"
+            raise TypeError(f"the test compares single homogeneous graphs (got {type(data).__name__}); {hint}")
+        if data.edge_index is None:
+            raise ValueError("a graph has no 'edge_index'; give edges as edge_index, not as adj_t")
+        check_edges(data.edge_index, int(data.num_nodes or 0), None)
+    transform = None if transform is None else _invariant(transform)
+    with torch.random.fork_rng(devices=[]):
+        read = [_apply(data, transform) for data in dataset]
+        roles = _roles(read)
+        graphs = [_to_arrays(data, roles) for data, _ in read]
+        if transform is None or all(isinstance(part, _KNOWN) for part in _parts(transform)):
+            return graphs
+        generator = torch.Generator().manual_seed(0)
+        for data, graph in zip(dataset, graphs):
+            for _ in range(_RELABELLINGS):
+                perm = torch.randperm(int(data.num_nodes or 0), generator=generator)
+                moved, _ = _apply(_relabelled(data, perm, generator), transform)
+                _check_follows(graph, _to_arrays(moved, roles), perm.numpy(), tolerance)
+    return graphs
+
+
+_KNOWN = (AddRandomWalkPE, AddRandomWalks, _LaplacianInvariants)
+"""Transforms that follow a relabelling, or add only what is not read."""
+
+
+def _parts(transform: Transform) -> Iterator[Transform]:
+    if isinstance(transform, Compose):
+        for part in transform.transforms:
+            yield from _parts(part)
+    else:
+        yield transform
+
+
+def _invariant(transform: Transform) -> Transform:
+    """The transform with invariants in place of Laplacian eigenvectors."""
+    if isinstance(transform, AddLaplacianEigenvectorPE):
+        return _LaplacianInvariants(transform.k, transform.attr_name)
+    return Compose([_invariant(part) for part in transform.transforms]) if isinstance(transform, Compose) else transform
+
+
+def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
+    """The graph with its encodings, and their names."""
+    if transform is None:
+        return data, ["x", "edge_attr"]
+    result = transform(data.clone())
+    if not isinstance(result, Data) or isinstance(result, Batch) or result.edge_index is None:
+        raise TypeError(f"'transform' must return a graph with edge_index (got {type(result).__name__})")
+    check_edges(result.edge_index, int(result.num_nodes or 0), None)
+    vectors = result.get(_EIGENVECTORS)
+    if isinstance(vectors, Tensor) and not _same(vectors, data.get(_EIGENVECTORS)):
+        result[_EIGENVECTORS] = laplacian_invariants(result, 1 if vectors.dim() == 1 else vectors.size(1))
+    tables = _walk_prefixes(result)
+    names = ["x", "edge_attr"]
+    for key, value in result.to_dict().items():
+        skip = key in names or any(part in key for part in ("index", "batch", "ptr")) or key.startswith(tables)
+        if isinstance(value, Tensor) and not skip and not _same(value, data.get(key)):
+            names.append(key)
+    return result, names
+
+
+def _same(value: Tensor, other: object) -> bool:
+    return isinstance(other, Tensor) and torch.equal(value, other)
+
+
+def _walk_prefixes(data: Data) -> tuple[str, ...]:
+    """How the attributes of random-walk tables begin; a key that no attribute has where there are none."""
+    names = (key.removesuffix("_size") for key in data.to_dict() if key.endswith("_size"))
+    return ("\0", *(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_length" in data))
+
+
+def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
+    """Copy whose node ``i`` is the old node ``perm[i]``, with its edges in another order and without walk tables."""
+    moved, label, tables = data.clone(), perm.argsort(), _walk_prefixes(data)
+    order = torch.randperm(data.edge_index.size(1), generator=generator)
+    for key, value in data.to_dict().items():
+        if key.startswith(tables):
+            del moved[key]
+        elif not isinstance(value, Tensor) or value.dim() == 0:
+            continue
+        elif "index" in key:
+            moved[key] = label.to(value.device)[value.long()].to(value.dtype)
+            if key == "edge_index":
+                moved[key] = moved[key][:, order.to(value.device)]
+        elif data.is_node_attr(key):
+            moved[key] = value[perm.to(value.device)]
+        elif data.is_edge_attr(key):
+            moved[key] = value[order.to(value.device)]
+    moved.num_nodes = data.num_nodes
+    return moved
+
+
+def _roles(read: Sequence[tuple[Data, list[str]]]) -> dict[str, str]:
+    """``"node"`` or ``"edge"`` for each encoding: it has one row per node, or per edge, on every graph."""
+    roles: dict[str, str] = {}
+    graphs = [data for data, _ in read if data.num_nodes]
+    for key in dict.fromkeys(key for _, names in read for key in names):
+        values = [data.get(key) for data in graphs]
+        if all(value is None for value in values):
+            continue
+        possible = {"node", "edge"}
+        for data, value in zip(graphs, values):
+            if isinstance(value, Tensor):
+                rows = value.size(0) if value.dim() > 0 else -1
+                possible &= {
+                    role for role, count in (("node", data.num_nodes), ("edge", data.num_edges)) if rows == count
+                }
+        own = {"x": "node", "edge_attr": "edge"}.get(key)
+        if own is not None and own not in possible:
+            raise ValueError(f"{key!r} must have one row for each {own}")
+        if not possible:
+            continue
+        roles[key] = own or ("edge" if possible == {"edge"} or ("edge" in possible and "edge" in key) else "node")
+        lacking = [data for data, value in zip(graphs, values) if value is None]
+        if any(roles[key] == "node" or data.num_edges > 0 for data in lacking):
+            raise ValueError(f"{key!r} is on some of the graphs only; graphs are compared by the same encodings")
+    return roles
+
+
+def _to_arrays(data: Data, roles: dict[str, str]) -> EncodedGraph:
+    graph = EncodedGraph(int(data.num_nodes or 0), data.edge_index.cpu().long().numpy(), {}, {})
+    for key, role in roles.items():
+        value = data.get(key)
+        count = graph.num_nodes if role == "node" else graph.edge_index.shape[1]
+        if count == 0:
+            continue
+        rows = value.detach().cpu()
+        rows = (rows.to_dense() if rows.layout != torch.strided else rows).reshape(count, -1)
+        if rows.is_complex():
+            raise ValueError(f"{key!r} holds complex numbers; give real and imaginary parts")
+        if not bool(rows.isfinite().all()):
+            raise ValueError(f"{key!r} holds NaN or infinity")
+        array = (rows.double() if rows.is_floating_point() else rows.long()).numpy()
+        (graph.node if role == "node" else graph.edge)[key] = array
+    return graph
+
+
+def _check_follows(graph: EncodedGraph, moved: EncodedGraph, perm: Array, tolerance: float) -> None:
+    """Refuse a transform whose result on a relabelled copy is not the relabelled result."""
+    reason = (
+        "differs between a graph and a relabelled copy of it: it depends on chance or on the numbering of nodes, and "
+        "verdicts under it would be unreliable. Does it hold eigenvectors? Those of AddLaplacianEigenvectorPE are taken"
+    )
+    if graph.num_nodes != perm.size or moved.num_nodes != perm.size:  # nodes were added: only colours can be compared
+        first, second = classes_of([graph, moved], None, tolerance)
+        if first != second:
+            raise ValueError(f"what 'transform' makes of the nodes {reason}")
+        return
+    for key, rows in graph.node.items():
+        colors = row_ids([np.concatenate([rows[perm], moved.node[key]])], 2 * perm.size, tolerance)
+        if (colors[: perm.size] != colors[perm.size :]).any():
+            raise ValueError(f"{key!r} {reason}")
+    num_edges = graph.edge_index.shape[1]
+    pair = [np.argsort(perm)[graph.edge_index], moved.edge_index]
+    for key in ("", *graph.edge):  # first the edges alone
+        if moved.edge_index.shape[1] == num_edges:
+            columns = [np.concatenate([graph.edge[key], moved.edge[key]])] if key else []
+            colors = row_ids(columns, 2 * num_edges, tolerance)
+            both = [np.stack([*pair[i], colors[i * num_edges : (i + 1) * num_edges]]) for i in (0, 1)]
+            both = [edges[:, np.lexsort(edges)] for edges in both]
+            if (both[0] == both[1]).all():
+                continue
+        raise ValueError(f"{key or 'edge_index'!r} {reason}")

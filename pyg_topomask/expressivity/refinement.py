@@ -1,0 +1,178 @@
+"""Colour refinement of several graphs at once, in whole numbers from one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+TOLERANCE = 1e-5
+"""Encodings closer than this (times their size, where that is above 1) count as equal: above the rounding noise of
+PyG's float32 random-walk encodings, about 1e-6."""
+
+
+@dataclass
+class EncodedGraph:
+    """A graph as arrays: edges ``[2, E]``, the rows of each node encoding and of each edge encoding."""
+
+    num_nodes: int
+    edge_index: Array
+    node: dict[str, Array]
+    edge: dict[str, Array]
+
+
+@dataclass
+class Union:
+    """Graphs side by side, edges sorted by source; ``relation`` numbers the values of f_R on edges."""
+
+    graph: Array  # [N]
+    color: Array  # [N]
+    rowptr: Array  # [N + 1]
+    target: Array  # [E]
+    relation: Array  # [E]
+    num_graphs: int
+
+
+def unite(graphs: Sequence[EncodedGraph], tolerance: float, exact_only: bool) -> Union:
+    """Number the colours and relations of graphs in one table."""
+    counts = np.array([graph.num_nodes for graph in graphs])
+    offset, num_nodes = np.cumsum(counts) - counts, int(counts.sum())
+    source, target = np.concatenate([graph.edge_index + start for graph, start in zip(graphs, offset)], axis=1)
+    color = row_ids(_columns([graph.node for graph in graphs]), num_nodes, tolerance, exact_only)
+    loop = (source == target).astype(np.int64)[:, None]
+    relation = row_ids([loop, *_columns([graph.edge for graph in graphs])], source.size, tolerance, exact_only)
+    order = np.argsort(source, kind="stable")
+    rowptr = np.searchsorted(source[order], np.arange(num_nodes + 1))
+    number = np.repeat(np.arange(len(graphs)), counts)
+    return Union(number, color, rowptr, target[order], relation[order], len(graphs))
+
+
+def _columns(encodings: Sequence[dict[str, Array]]) -> list[Array]:
+    columns = []
+    for key in dict.fromkeys(key for encoding in encodings for key in encoding):
+        rows = [encoding[key] for encoding in encodings if key in encoding]
+        if len({array.shape[1] for array in rows}) > 1:
+            widths = sorted({array.shape[1] for array in rows})
+            raise ValueError(f"{key!r} must have as many columns on each graph (got {widths})")
+        columns.append(np.concatenate(rows))
+    return columns
+
+
+def row_ids(blocks: Sequence[Array], count: int, tolerance: float, exact_only: bool = False) -> Array:
+    """Equal numbers for equal rows, ``[count]``, of blocks ``[count, F]``; columns of fractions may be left out."""
+    columns = []
+    for column in (column for block in blocks for column in block.T):
+        if _is_exact(column):
+            columns.append(np.unique(column, return_inverse=True)[1])
+        elif not exact_only:
+            order = np.argsort(column, kind="stable")
+            value = column[order]
+            new = np.diff(value, prepend=value[0]) > tolerance * np.maximum(1.0, np.abs(value))
+            columns.append(np.cumsum(new)[np.argsort(order)])
+    if not columns or count == 0:
+        return np.zeros(count, dtype=np.int64)
+    rows = np.ascontiguousarray(np.stack(columns, axis=1).astype(np.int64))
+    return np.unique(rows.view(np.dtype((np.void, rows.shape[1] * 8))).ravel(), return_inverse=True)[1]
+
+
+def _is_exact(column: Array) -> bool:
+    """Whether all entries are whole numbers that float32 arithmetic cannot have blurred."""
+    return column.dtype.kind == "i" or bool(((column == np.rint(column)) & (np.abs(column) <= 2**24)).all())
+
+
+def refine(union: Union, color: Array, rounds: int | None) -> Array:
+    """Colours after so many rounds, or when none splits any more, or when two graphs differ.
+
+    A colour's members keep it if no colour around them changed, so a round looks only at the edges out of nodes with a
+    new colour: of two nodes with one colour, the neighbourhoods were equal before, and what has changed in them
+    determines what it was.
+    """
+    color = np.unique(color, return_inverse=True)[1] if color.size else color
+    changed, count = np.arange(color.size), int(color.max(initial=-1)) + 1
+    while changed.size > 0 and not (union.num_graphs == 2 and differ(union.graph[changed], color[changed])):
+        if rounds is not None:
+            if rounds == 0:
+                break
+            rounds -= 1
+        sizes = np.bincount(color, minlength=count)
+        node, signature = _signatures(union, color, changed)
+        key, part = np.unique(color[node] * (node.size + 1) + signature, return_inverse=True)
+        owner, members = key // (node.size + 1), np.bincount(part, minlength=key.size)
+        rest = sizes - np.bincount(owner, weights=members, minlength=count).astype(np.int64)
+        largest = np.lexsort((-members, owner))
+        keeps = largest[np.diff(owner[largest], prepend=-1) != 0]
+        keeps = keeps[rest[owner[keeps]] == 0]
+        fresh = np.ones(key.size, dtype=bool)
+        fresh[keeps] = False
+        ids = np.where(fresh, count + np.cumsum(fresh) - 1, owner)
+        changed = node[fresh[part]]
+        color[changed] = ids[part[fresh[part]]]
+        count += int(fresh.sum())
+    return color
+
+
+def differ(graph: Array, color: Array) -> bool:
+    """Whether a colour is not as frequent in graph 0 as in graph 1."""
+    ids = np.unique(color, return_inverse=True)[1]
+    return bool(np.bincount(ids, weights=1 - 2 * graph).any())
+
+
+def _signatures(union: Union, color: Array, changed: Array) -> tuple[Array, Array]:
+    """Nodes that edges from the changed ones reach, and a number for the multiset of (colour, relation) on those."""
+    lengths = union.rowptr[changed + 1] - union.rowptr[changed]
+    start = np.cumsum(lengths) - lengths
+    edge = np.repeat(union.rowptr[changed] - start, lengths) + np.arange(lengths.sum())
+    relations = int(union.relation.max(initial=0)) + 1
+    item = np.repeat(color[changed], lengths) * relations + union.relation[edge]
+    order = np.lexsort((item, union.target[edge]))
+    node, lengths = np.unique(union.target[edge], return_counts=True)
+    item = np.unique(item[order], return_inverse=True)[1]
+    while lengths.max(initial=1) > 1:  # fold lists pairwise, so that equal lists end as equal numbers
+        base, place = item.size + 1, np.arange(item.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        left = np.flatnonzero(place % 2 == 0)
+        paired = place[left] + 1 < np.repeat(lengths, lengths)[left]
+        right = np.where(paired, item[np.minimum(left + 1, item.size - 1)] + 1, 0)
+        item = np.unique(item[left] * base + right, return_inverse=True)[1]
+        lengths = (lengths + 1) // 2
+    return node, item
+
+
+def classes_of(graphs: Sequence[EncodedGraph], rounds: int | None, tolerance: float) -> list[int]:
+    """A number for each graph, the same for graphs that are not told apart.
+
+    Fractions are compared only among graphs that agree in all that is exact, so that they form no long chains.
+    """
+    classes = _histogram_classes(graphs, rounds, tolerance, exact_only=True)
+    for members in members_of(classes):
+        some = [graphs[i] for i in members]
+        if not all(_is_exact(a) for graph in some for rows in (graph.node, graph.edge) for a in rows.values()):
+            start = max(classes) + 1
+            for i, number in zip(members, _histogram_classes(some, rounds, tolerance, exact_only=False)):
+                classes[i] = start + number
+    return classes
+
+
+def _histogram_classes(
+    graphs: Sequence[EncodedGraph], rounds: int | None, tolerance: float, exact_only: bool
+) -> list[int]:
+    if not graphs:
+        return []
+    union = unite(graphs, tolerance, exact_only)
+    color = refine(union, union.color, rounds)
+    color = color[np.lexsort((color, union.graph))]
+    parts = np.split(color, np.cumsum([graph.num_nodes for graph in graphs])[:-1])
+    numbers: dict[bytes, int] = {}
+    return [numbers.setdefault(part.tobytes(), len(numbers)) for part in parts]
+
+
+def members_of(classes: Sequence[object]) -> list[list[int]]:
+    """Numbers of the graphs in each class of two or more."""
+    found: dict[object, list[int]] = {}
+    for i, name in enumerate(classes):
+        found.setdefault(name, []).append(i)
+    return [members for members in found.values() if len(members) > 1]
