@@ -94,6 +94,8 @@ def _declines(engine: Engine, problem: Problem) -> str | None:
 def _native_refuses(problem: Problem) -> str | None:
     if problem.q.device.type != "cpu":
         return f"it runs on CPU, and the queries are on {problem.q.device}"
+    if problem.q.size(-1) == 0:
+        return "keys have no numbers (d = 0)"
     if problem.topk > topk_native.MAX_TOPK and problem.largest > topk_native.MAX_TOPK:
         return f"it keeps at most {topk_native.MAX_TOPK} keys (got topk = {problem.topk})"
     if max(problem.largest, problem.ptr_q[-1]) >= 2**31:

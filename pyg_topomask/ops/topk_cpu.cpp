@@ -46,13 +46,12 @@ struct Vec {
 
 template <class T>
 struct Aligned {  // zeros, each vector on one cache line
-    explicit Aligned(size_t n) : size(n), data(static_cast<T*>(::operator new(n * sizeof(T) + BYTES, std::align_val_t(BYTES)))) {
+    explicit Aligned(size_t n) : data(static_cast<T*>(::operator new(n * sizeof(T) + BYTES, std::align_val_t(BYTES)))) {
         std::fill(data, data + n, T(0));
     }
     ~Aligned() { ::operator delete(data, std::align_val_t(BYTES)); }
     Aligned(const Aligned&) = delete;
     Aligned& operator=(const Aligned&) = delete;
-    size_t size;
     T* data;
 };
 
@@ -334,9 +333,13 @@ struct Tree {
         }
         int64_t visited = search_group(block, norm, best);
         order.clear();
-        for (int64_t g = 0; g < group.nodes; ++g) {
-            const T slack = slack_of(block, &bound[g], padded);
-            if (g != best && slack >= 0) order.emplace_back(slack, int32_t(g));
+        for (int64_t g = 0; g < padded; g += L) {
+            uint32_t wanted = 0;
+            for (int i = 0; i < QB; ++i) wanted |= lanes_at_least(Vec<T>::load(&bound[i * padded + g]), block.floor[i]);
+            for (; wanted; wanted &= wanted - 1) {
+                const int64_t node = g + __builtin_ctz(wanted);
+                if (node != best && node < group.nodes) order.emplace_back(slack_of(block, &bound[node], padded), int32_t(node));
+            }
         }
         std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
         for (const auto& [slack, g] : order)
@@ -346,13 +349,17 @@ struct Tree {
 
     int64_t search_group(Block<T>& block, const T* norm, int64_t g) const {
         T bound[QB * L];
+        uint32_t wanted = 0;
         for (int i = 0; i < QB; ++i) {
             const auto value = leaf.at(g, &block.query[i], norm[i]) + margin * norm[i];
+            wanted |= lanes_at_least(value, block.floor[i]);
             std::memcpy(bound + i * L, &value, BYTES);
         }
         int64_t visited = 0;
-        for (int64_t t = g * L; t < std::min((g + 1) * L, leaves); ++t) {
-            if (slack_of(block, bound + (t - g * L), L) < 0) continue;
+        for (; wanted; wanted &= wanted - 1) {
+            const int lane = __builtin_ctz(wanted);
+            const int64_t t = g * L + lane;
+            if (t >= leaves || (visited && slack_of(block, bound + lane, L) < 0)) continue;
             block.visit(keys.data + t * L * dim, int(std::min<int64_t>(L, n - t * L)), &id[t * L], 0);
             ++visited;
         }
@@ -375,9 +382,9 @@ struct Tree {
     T margin;
 };
 
-// Returns the share of leaves visited, or, where a sample visits more than `max_visit`, that share and no result.
+// Sets `share` to that of the leaves visited; false and no result where a sample visits more than `max_visit`.
 template <class T>
-double search_pruned(const Problem<T>& p, int dim, int64_t width, double max_visit, int64_t threads) {
+bool search_pruned(const Problem<T>& p, int dim, int64_t width, double max_visit, int64_t threads, double& share) {
     const Tree<T> tree(p.k, p.num_k, dim, threads);
     std::vector<T> direction(p.q, p.q + p.num_q * dim);  // the best keys of a query do not depend on its length
     for (int64_t i = 0; i < p.num_q; ++i) {
@@ -405,12 +412,13 @@ double search_pruned(const Problem<T>& p, int dim, int64_t width, double max_vis
     };
     if (max_visit < 1) {
         run(0, blocks, blocks / sample);
-        const double rate = double(visited) / double(div_up(blocks, blocks / sample) * tree.leaves);
-        if (rate > max_visit) return rate;
+        share = double(visited) / double(div_up(blocks, blocks / sample) * tree.leaves);
+        if (share > max_visit) return false;
     }
     visited = 0;
     parallel(threads, div_up(blocks, grain), [&](int64_t t) { run(t * grain, std::min((t + 1) * grain, blocks), 1); });
-    return double(visited) / double(blocks * tree.leaves);
+    share = double(visited) / double(blocks * tree.leaves);
+    return true;
 }
 
 template <class T>
@@ -452,9 +460,10 @@ double search(const T* q, const T* k, int64_t heads, int64_t num_q, int64_t num_
             Problem<T> p{q + (h * num_q + ptr_q[g]) * dim, k + (h * num_k + ptr_k[g]) * dim, m, n, ptr_k[g],
                          out + (h * num_q + ptr_q[g]) * topk, int(std::min(topk, n)), nullptr};
             if (n >= prune_from) {
-                const double visited = search_pruned(p, int(dim), topk, max_visit, threads);
+                double visited = 0;
+                const bool done = search_pruned(p, int(dim), topk, max_visit, threads, visited);
                 share = std::max(share, visited);
-                if (visited <= max_visit) continue;
+                if (done) continue;
             }
             flat.push_back(p);
         }

@@ -82,7 +82,7 @@ def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:
         index = column.gather(1, place)
         # A group left out holds no score that ties unless more than `keep` groups reach the last value kept.
         tied = ((candidate >= value[:, -1:]).sum(1) > keep) | ((largest >= value[:, -1:]).sum(1) > keep)
-    value, index = _lower_first(value, index)
+    tied |= (value[:, :-1] == value[:, 1:]).any(1)
     for row in tied.nonzero().squeeze(1).split(32):
         ordered, column = scores.index_select(0, row).sort(dim=1, descending=True, stable=True)
         value[row], index[row] = ordered[:, :keep], column[:, :keep]

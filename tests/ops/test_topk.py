@@ -128,6 +128,12 @@ def test_a_graph_alone_gives_the_same_bits(backend):
     assert torch.equal(alone[1] + 23, index[-70:])
 
 
+def test_keys_without_numbers_tie():
+    values, index = topk_inner_product(torch.zeros(4, 0), torch.zeros(4, 0), 2)
+    assert (values == 0).all()
+    assert torch.equal(index, torch.tensor([0, 1]).expand(4, 2))
+
+
 def test_shapes_and_empty_inputs(backend):
     for num_q, num_k in ((0, 0), (3, 0), (0, 3), (2, 1)):
         values, index = topk_inner_product(torch.randn(num_q, 4), torch.randn(num_k, 4), 2, backend=backend)
