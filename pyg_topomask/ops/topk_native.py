@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.cache import cache_dir
 
-SOURCE = Path(__file__).with_name("topk_cpu.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("topk_cpu.cpp", "topk_tree.h", "topk_tile.h"))
 MAX_TOPK = 256  # lists of the best keys are kept sorted by insertion
 
 _COMPILERS = ("c++", "g++", "clang++")
@@ -41,8 +42,9 @@ def _load(named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str
     if compiler is None:
         return f"there is no C++ compiler: neither {' nor '.join([named] if named else _COMPILERS)} is on the path"
     flags = [*_FLAGS, *_vector_flags(capability)]
-    key = hashlib.sha256(SOURCE.read_bytes())
-    key.update("\0".join([os.path.realpath(compiler), str(os.stat(compiler).st_mtime_ns), *flags]).encode())
+    key = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES))
+    made_by = [platform.machine(), os.path.realpath(compiler), str(os.stat(compiler).st_mtime_ns), *flags]
+    key.update("\0".join(made_by).encode())
     path = folder / f"topk_cpu-{key.hexdigest()[:24]}.so"
     try:
         if not path.exists():
@@ -72,7 +74,7 @@ def _compile(compiler: str, flags: list[str], path: Path) -> str | None:
     handle, temporary = tempfile.mkstemp(prefix=".topk_cpu-", suffix=".so", dir=path.parent)
     os.close(handle)
     try:
-        command = [compiler, *flags, str(SOURCE), "-o", temporary]
+        command = [compiler, *flags, str(SOURCES[0]), "-o", temporary]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
         if done.returncode != 0:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
