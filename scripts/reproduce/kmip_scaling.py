@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,15 +58,11 @@ def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[s
     for num_nodes in sizes:
         row: dict[str, Any] = {"num_nodes": num_nodes}
         for what in QUANTITIES:
-            phase = what.split()[0]
-            if phase in stopped:
-                row[what] = None
-                continue
-            begin = time.perf_counter()
-            row[what] = in_fresh_process(measure, method, kind, num_nodes, what)
-            calls = row[what] / 1e3 if what.endswith("ms") else time.perf_counter() - begin
-            if what.endswith("MiB") and max(calls, (row[f"{phase} ms"] or 0) / 1e3) * 10 > limit:
-                stopped.add(phase)  # ten times the nodes' square root: a quadratic call takes ten times as long
+            skip = what.split()[0] in stopped
+            row[what] = None if skip else in_fresh_process(measure, method, kind, num_nodes, what)
+        for phase in ("forward", "training"):
+            if (row[f"{phase} ms"] or 0) / 1e3 * 10 > limit:  # the next N is √10 times this one, its square 10 times
+                stopped.add(phase)
         rows.append(row)
         print(f"{method:6s} {kind:9s} N {num_nodes:9,d} " + "  ".join(_cell(row, what) for what in QUANTITIES))
         if len(stopped) == 2:
