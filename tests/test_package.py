@@ -30,9 +30,11 @@ def test_public_names_exist_and_are_documented(module):
     ("module", "names"),
     [
         (ops, ["sample_walks", "Walks", "masked_linear_attention", "masked_softmax_attention"]),
+        (ops, ["topk_inner_product", "topk_attention", "topk_edge_index"]),
         (operators, ["OnesOperator", "SparseFactorOperator", "DenseOperator", "GRFOperator"]),
         (operators, ["ScaledOperator", "SumOperator", "HeadStackOperator", "BlockDiagonalOperator"]),
         (nn, ["ATTENTION", "MaskedAttention", "GRFAttention", "GRFMask", "GPSLayer", "GPSModel", "auxiliary_loss"]),
+        (nn, ["KMIPAttention"]),
         (transforms, ["AddRandomWalks"]),
     ],
 )

@@ -23,9 +23,10 @@ from torch_geometric.transforms import BaseTransform, Compose, Constant, Normali
 
 from pyg_topomask import __version__
 from pyg_topomask.datasets import MOTIFS, MotifDataset
+from pyg_topomask.ops.cache import cache_dir
 from pyg_topomask.run.config import Config, DatasetConfig
 from pyg_topomask.run.errors import RunError, did_you_mean
-from pyg_topomask.run.files import build_folder, cache_dir
+from pyg_topomask.run.files import build_folder
 from pyg_topomask.run.splits import node_masks, split_graphs
 
 PLANETOID = ("Cora", "CiteSeer", "PubMed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,20 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from pyg_topomask.run.errors import RunError
-
-
-def cache_dir() -> Path:
-    """``$TOPOMASK_CACHE``, else ``pyg_topomask`` in the user's cache folder."""
-    named = os.environ.get("TOPOMASK_CACHE")
-    if named:
-        return Path(named).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "pyg_topomask"
 
 
 @contextmanager

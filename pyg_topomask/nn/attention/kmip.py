@@ -1,0 +1,122 @@
+"""Attention to the k keys with the largest inner products."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import Linear, Module
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.ops.topk import indexed_topk_attention
+from pyg_topomask.ops.topk_backends import BACKENDS
+
+HEAD_AGG = ("linear", "none")
+
+
+class KMIPAttention(Module):
+    r"""Softmax attention of each node to the k nodes of its graph with the largest inner products.
+
+    .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_{j \in T_i^h}
+        \mathrm{softmax}_j\!\left(q_i^h \cdot k_j^h / \sqrt{d_k}\right) v_j^h
+
+    Reference: *On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*, equations 1 and 2. The
+    search is exact, padding never competes with nodes, and a graph with fewer than ``k`` nodes keeps them all.
+    Cost: :math:`O(N (k + C))` memory; the search is quadratic at worst, see
+    :func:`~pyg_topomask.ops.topk_inner_product`.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``.
+        k: Keys that each query attends to. 10 by default, as in the authors' efficiency figure.
+        kq_dim: Width of one head's queries and keys. ``C / H`` by default, so that the layer is as large as softmax
+            attention; the authors tune it to 5 or 10.
+        val_dim: Width of one head's values. ``C / H`` by default.
+        dropout: Probability of zeroing a normalised attention weight, in training.
+        head_agg: ``"linear"`` mixes the heads by an output projection; ``"none"`` only concatenates them, and then
+            ``val_dim * heads`` must be ``channels``.
+        bias: Whether the projections have a bias.
+        backend: Search engine, as in :func:`~pyg_topomask.ops.topk_inner_product`.
+        checkpoint: Keep only the chosen keys for the backward pass and compute scores and weights again there; the
+            search is not repeated.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        ValueError: If a size is below 1, heads and widths do not fit together, or a name is unknown.
+    """
+
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry: none."""
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        k: int = 10,
+        kq_dim: int | None = None,
+        val_dim: int | None = None,
+        dropout: float = 0.0,
+        head_agg: str = "linear",
+        bias: bool = True,
+        backend: str = "auto",
+        checkpoint: bool = False,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or ((kq_dim is None or val_dim is None) and channels % heads != 0):
+            raise ValueError(
+                f"'channels' must be divisible by 'heads' (got {channels} and {heads}), unless 'kq_dim' and 'val_dim' "
+                "are given"
+            )
+        kq_dim = channels // heads if kq_dim is None else kq_dim
+        val_dim = channels // heads if val_dim is None else val_dim
+        for name, size in (("k", k), ("kq_dim", kq_dim), ("val_dim", val_dim)):
+            if size < 1:
+                raise ValueError(f"'{name}' must be at least 1 (got {size})")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        if head_agg not in HEAD_AGG:
+            raise ValueError(f"'head_agg' must be one of {', '.join(HEAD_AGG)} (got {head_agg!r})")
+        if head_agg == "none" and val_dim * heads != channels:
+            raise ValueError(
+                f"without an output projection 'val_dim' times 'heads' must be 'channels' (got {val_dim}, {heads} and "
+                f"{channels}); set head_agg='linear'"
+            )
+        if backend not in BACKENDS:
+            raise ValueError(f"'backend' must be one of {', '.join(BACKENDS)} (got {backend!r})")
+        self.channels, self.heads, self.k, self.kq_dim, self.val_dim = channels, heads, k, kq_dim, val_dim
+        self.dropout, self.backend, self.checkpoint = dropout, backend, checkpoint
+        self.qkv = Linear(channels, heads * (2 * kq_dim + val_dim), bias=bias)
+        self.out = Linear(heads * val_dim, channels, bias=bias) if head_agg == "linear" else None
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh."""
+        self.qkv.reset_parameters()
+        if self.out is not None:
+            self.out.reset_parameters()
+
+    def forward(
+        self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, return_index: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        With ``return_index``, also the nodes attended to, shape ``[N, H, k]``, best first, −1 where a graph has fewer;
+        :func:`~pyg_topomask.ops.topk_edge_index` makes edges of them.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        widths = [self.heads * self.kq_dim] * 2 + [self.heads * self.val_dim]
+        q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.qkv(x).split(widths, dim=1))
+        dropout = self.dropout if self.training else 0.0
+        out, index = indexed_topk_attention(q, k, v, self.k, batch, self.backend, dropout, self.checkpoint)
+        out = out.flatten(1)
+        out = out if self.out is None else self.out(out)
+        return (out, index) if return_index else out
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}, heads={self.heads}, k={self.k}, kq_dim={self.kq_dim}, val_dim={self.val_dim}, "
+            f"dropout={self.dropout}, backend={self.backend!r}"
+        )

@@ -1,0 +1,143 @@
+"""The efficiency figure of the k-MIP paper: time and memory over N, beside full attention.
+
+Setting of the paper: N = 10^(i/2) nodes from i = 4 on, d_k = 10, k = 10, one head; forward (inference), forward and
+backward (training), peak memory, and the share of each stage. Every size runs in a process of its own. A method stops
+where its next size would take longer than the limit for one call.
+
+Run: python scripts/reproduce/kmip_scaling.py [--quick] [--limit 60] [--out results/reproduce]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, save_json
+from kmip import DATA, TOPK, forward, full, inputs, step
+
+from pyg_topomask.ops import topk_attention, topk_inner_product
+
+METHODS = ("k-MIP", "full")
+QUANTITIES = ("forward ms", "training ms", "forward MiB", "training MiB")
+
+
+def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
+    """Milliseconds or MiB of one call."""
+    tensors = inputs(kind, num_nodes)
+    attend = full if method == "full" else lambda *x: topk_attention(*x, TOPK)
+    call = forward if what.startswith("forward") else step
+    warm = inputs(kind, 200)
+    call(attend, warm)  # libraries are loaded, and threads started
+    if what.endswith("MiB"):
+        return peak_mib(lambda: call(attend, tensors))
+    repeats = 5 if num_nodes <= 10_000 else 3 if num_nodes <= 100_000 else 1
+    return median_ms(lambda: call(attend, tensors), repeats, int(repeats > 1))
+
+
+def stages(kind: str, num_nodes: int) -> dict[str, float]:
+    """Milliseconds of the search, of the attention to what it found, and of the backward pass."""
+    tensors = inputs(kind, num_nodes)
+    q, k = (x.detach() for x in tensors[:2])
+    search = median_ms(lambda: topk_inner_product(q, k, TOPK), 3, 1)
+    whole = median_ms(lambda: forward(lambda *x: topk_attention(*x, TOPK), tensors), 3, 1)
+    training = median_ms(lambda: step(lambda *x: topk_attention(*x, TOPK), tensors), 3, 1)
+    return {"search": search, "attention": max(whole - search, 0.0), "backward": max(training - whole, 0.0)}
+
+
+def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[str, Any]]:
+    """Rows of one method on one data set, as far as the limit allows; a quantity that stops is :obj:`None`."""
+    rows: list[dict[str, Any]] = []
+    stopped: set[str] = set()
+    for num_nodes in sizes:
+        row: dict[str, Any] = {"num_nodes": num_nodes}
+        for what in QUANTITIES:
+            skip = what.split()[0] in stopped
+            row[what] = None if skip else in_fresh_process(measure, method, kind, num_nodes, what)
+        for phase in ("forward", "training"):
+            if (row[f"{phase} ms"] or 0) / 1e3 * 10 > limit:  # the next N is √10 times this one, its square 10 times
+                stopped.add(phase)
+        rows.append(row)
+        print(f"{method:6s} {kind:9s} N {num_nodes:9,d} " + "  ".join(_cell(row, what) for what in QUANTITIES))
+        if len(stopped) == 2:
+            break
+    return rows
+
+
+def _cell(row: dict[str, Any], what: str) -> str:
+    return f"{what} {'-' if row[what] is None else format(row[what], '.1f'):>9s}"
+
+
+def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
+    """Exponent of N over the sizes from ``smallest`` on, where there are two."""
+    known = [(row["num_nodes"], row[what]) for row in rows if row["num_nodes"] >= smallest and row[what]]
+    return exponent(*map(list, zip(*known))) if len(known) > 1 else None
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Time and memory over N, log-log, and the stages as bars."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 4, figsize=(16, 3.8), layout="constrained")
+    for axis, what in zip(axes, ("forward ms", "training ms", "training MiB")):
+        for color, (name, rows) in zip(("#0072B2", "#009E73", "#D55E00"), report["rows"].items()):
+            known = [(row["num_nodes"], row[what]) for row in rows if row[what]]
+            slope = report["exponents"][name][what]
+            label = name if slope is None else f"{name}, slope {slope:.2f}"
+            axis.loglog(*zip(*known), "o-", color=color, label=label)
+        axis.set(xlabel="nodes N", ylabel=what)
+        axis.legend()
+    parts = report["stages"]
+    bottom = [0.0] * len(parts)
+    for color, stage in zip(("#0072B2", "#E69F00", "#999999"), ("search", "attention", "backward")):
+        values = [part[stage] for part in parts.values()]
+        axes[3].bar(list(parts), values, bottom=bottom, color=color, label=stage)
+        bottom = [a + b for a, b in zip(bottom, values)]
+    axes[3].set(ylabel="ms", title=f"stages at N = {report['stage nodes']:,}")
+    axes[3].legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="sizes up to 10,000")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one call may take")
+    parser.add_argument("--largest", type=float, default=6.0, help="power of ten of the largest N")
+    parser.add_argument("--out", type=Path, default=Path("results/reproduce"), help="folder of the report and the plot")
+    options = parser.parse_args()
+    largest = 4.0 if options.quick else options.largest
+    sizes = [round(10 ** (i / 2)) for i in range(4, int(2 * largest) + 1)]
+    runs: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        **{f"k-MIP, {kind}": lambda kind=kind: sweep("k-MIP", kind, sizes, 10 * options.limit) for kind in DATA},
+        "full": lambda: sweep("full", "gauss", sizes, options.limit),
+    }
+    rows = {name: run() for name, run in runs.items()}
+    smallest = min(3_162, sizes[-1] // 10)
+    exponents = {name: {what: fit(some, what, smallest) for what in QUANTITIES} for name, some in rows.items()}
+    stage_nodes = min(31_623, sizes[-1])
+    report = {
+        "machine": machine(),
+        "torch threads": torch.get_num_threads(),
+        "rows": rows,
+        "exponents": exponents,
+        "exponents from N": smallest,
+        "stage nodes": stage_nodes,
+        "stages": {kind: in_fresh_process(stages, kind, stage_nodes) for kind in DATA},
+    }
+    for name, slopes in exponents.items():
+        print(f"{name:16s} exponents", {what: value and round(value, 2) for what, value in slopes.items()})
+    save_json(options.out / "kmip_scaling.json", report)
+    plot(report, options.out / "kmip_scaling.png")
+
+
+if __name__ == "__main__":
+    main()
