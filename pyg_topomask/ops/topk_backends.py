@@ -21,6 +21,9 @@ _PRUNE_FROM = 10_000
 _MAX_VISIT = 0.6
 _DENSE_KEYS = 512
 
+# Numbers whose squares, summed over some dimensions, neither vanish nor overflow.
+_SQUARABLE = {torch.float32: (1e-18, 1e18), torch.float64: (1e-150, 1e150)}
+
 
 class Problem(NamedTuple):
     """Queries and keys of a batch of graphs, head by head."""
@@ -102,6 +105,18 @@ def _native_refuses(problem: Problem) -> str | None:
         return "a graph has 2^31 keys or more"
     library = topk_native.load()
     return library if isinstance(library, str) else None
+
+
+def _tree_refuses(problem: Problem) -> str | None:
+    reason = _native_refuses(problem)
+    if reason is not None:
+        return reason
+    least, most = _SQUARABLE[problem.q.dtype]
+    for name, x in (("queries", problem.q), ("keys", problem.k)):
+        size = x.abs()
+        if x.numel() > 0 and bool((((size < least) & (size > 0)) | (size > most)).any()):
+            return f"its bounds square numbers, and some {name} are below {least:g} or above {most:g}"
+    return None
 
 
 def _native_search(prune_from: int | None, max_visit: float) -> Callable[[Problem], Tensor]:
@@ -193,7 +208,7 @@ def _never(problem: Problem) -> str | None:
 ENGINES = {
     "triton": Engine(topk_triton.refuses, topk_triton.search, topk_triton.pays),
     "pruned": Engine(
-        _native_refuses, _native_search(0, 1.0), _too_small_for_a_tree, _native_search(_PRUNE_FROM, _MAX_VISIT)
+        _tree_refuses, _native_search(0, 1.0), _too_small_for_a_tree, _native_search(_PRUNE_FROM, _MAX_VISIT)
     ),
     "cpp": Engine(_native_refuses, _native_search(None, 1.0)),
     "dense": Engine(_too_large_for_dense, _dense_search),

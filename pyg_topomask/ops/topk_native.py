@@ -33,7 +33,7 @@ def load() -> ctypes.CDLL | str:
     ``$CXX`` names the compiler; otherwise ``c++``, ``g++`` or ``clang++`` is used. The answer is remembered for the
     process.
     """
-    return _load(os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), cache_dir())
+    return _load(os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), cache_dir().resolve())
 
 
 @lru_cache
@@ -79,6 +79,7 @@ def _compile(compiler: str, flags: list[str], path: Path) -> str | None:
         if done.returncode != 0:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
             return f"the C++ compiler {compiler} failed with exit code {done.returncode}: {first}"
+        os.chmod(temporary, 0o755)  # other users may share the folder
         os.replace(temporary, path)
         return None
     except subprocess.TimeoutExpired:

@@ -10,6 +10,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
+#include <system_error>
 #include <thread>
 #include <vector>
 #if defined(__AVX512F__) || defined(__AVX2__)
@@ -87,7 +88,10 @@ void parallel(int64_t threads, int64_t tasks, F run) {
         for (int64_t task; (task = next.fetch_add(1)) < tasks;) run(task);
     };
     std::vector<std::thread> others;
-    for (int64_t i = 1; i < std::min(threads, tasks); ++i) others.emplace_back(work);
+    try {
+        for (int64_t i = 1; i < std::min(threads, tasks); ++i) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no further thread to be had: those there do the work
+    }
     work();
     for (auto& other : others) other.join();
 }

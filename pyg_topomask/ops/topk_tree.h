@@ -26,9 +26,14 @@ void kd_order(const T* x, int dim, int32_t* first, int64_t n, int unit, int unit
     std::nth_element(first, first + cut, first + n,
                      [=](int32_t a, int32_t b) { return x[int64_t(a) * dim + axis] < x[int64_t(b) * dim + axis]; });
     if (threads > 1 && n > 10000) {
-        std::thread other([=] { kd_order(x, dim, first, cut, unit, units, threads / 2); });
+        std::thread other;
+        try {
+            other = std::thread([=] { kd_order(x, dim, first, cut, unit, units, threads / 2); });
+        } catch (const std::system_error&) {  // no thread to be had
+            kd_order(x, dim, first, cut, unit, units, 1);
+        }
         kd_order(x, dim, first + cut, n - cut, unit, units, threads - threads / 2);
-        other.join();
+        if (other.joinable()) other.join();
     } else {
         kd_order(x, dim, first, cut, unit, units, 1);
         kd_order(x, dim, first + cut, n - cut, unit, units, 1);

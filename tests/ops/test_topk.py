@@ -380,3 +380,16 @@ def test_triton_through_its_interpreter():
         [sys.executable, "-c", code], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e20])
+def test_numbers_that_a_tree_cannot_square(scale):
+    torch.manual_seed(0)
+    q, k = torch.randn(12_000, 4), torch.randn(12_000, 4) * scale
+    q[:100] = 0
+    got = topk_inner_product(q, k, 3)[1]
+    assert torch.equal(got, topk_inner_product(q, k, 3, backend="cpp" if usable("cpp") else "torch")[1])
+    assert bool((got >= 0).all())
+    if usable("cpp"):
+        with pytest.raises(ValueError, match="square numbers"):
+            topk_inner_product(q, k, 3, backend="pruned")
