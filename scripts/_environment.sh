@@ -13,8 +13,8 @@ OLDEST_PYTHON="(3, 10)"
 NEEDED_KIB=$((3 * 1024 * 1024))
 
 # On cores shared with other programs, OpenMP threads that spin while they wait make every small operation cost
-# milliseconds: let them sleep.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-0}"
+# milliseconds: let them sleep after some microseconds.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-5000}"
 
 say() { printf '==> %s\n' "$*"; }
 
