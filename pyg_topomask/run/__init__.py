@@ -9,7 +9,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 # On cores shared with other programs, OpenMP threads that spin while they wait make each small operation cost
-# milliseconds; microseconds of spinning are enough. Read when torch is first imported, which the command line does after this.
+# milliseconds; microseconds of spinning are enough. Read when torch is first imported, which the command line does
+# after this.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
