@@ -395,7 +395,7 @@ def test_features_far_from_one_change_nothing(size, path):
     got = masked_linear_attention(*far, mask, batch, path)
     torch.testing.assert_close(got, wanted)
     grads = torch.autograd.grad(got.square().sum(), far)
-    assert all(bool(grad.isfinite().all()) for grad in grads) or size < 1e-25  # d out / d q is as large as 1 / q
+    assert all(bool(grad.isfinite().all()) for grad in grads)
 
 
 def test_a_tiny_mask_is_as_good_as_any():
@@ -411,6 +411,7 @@ def test_softmax_gradient_to_an_entry_that_is_zero(path):
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, 1, 3, dtype=torch.float64) for _ in range(3))
     index = torch.tensor([[0, 0, 1, 2, 3, 3], [0, 1, 1, 3, 0, 2]])
+    k[1], k[0] = 2 * q[0], -q[0]  # the score of the absent pair (0, 1) exceeds that of the present one
     value = torch.tensor([1.0, 0.0, 0.5, 2.0, 0.0, 1.5], dtype=torch.float64, requires_grad=True)
 
     def attend(value):
