@@ -411,7 +411,7 @@ def test_softmax_gradient_to_an_entry_that_is_zero(path):
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, 1, 3, dtype=torch.float64) for _ in range(3))
     index = torch.tensor([[0, 0, 1, 2, 3, 3], [0, 1, 1, 3, 0, 2]])
-    k[1], k[0] = 2 * q[0], -q[0]  # the score of the absent pair (0, 1) exceeds that of the present one
+    k[0], k[1] = 0, q[0] / q[0].square().sum()  # the absent pair (0, 1) outscores the present one, 1 to 0
     value = torch.tensor([1.0, 0.0, 0.5, 2.0, 0.0, 1.5], dtype=torch.float64, requires_grad=True)
 
     def attend(value):
