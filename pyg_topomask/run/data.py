@@ -30,11 +30,17 @@ from pyg_topomask.run.files import build_folder
 from pyg_topomask.run.splits import node_masks, split_graphs
 
 PLANETOID = ("Cora", "CiteSeer", "PubMed")
+FORMATS = ("PyG-MotifDataset", "PyG-TUDataset", "PyG-Planetoid")
 
 
 def dataset_problems(data: DatasetConfig) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) that can be told without loading: unknown names, a missing folder."""
     found = []
+    if data.format not in FORMATS:
+        message = f"must be one of {', '.join(FORMATS)} (got {data.format!r})." + did_you_mean(data.format, FORMATS)
+        found.append(("dataset.format", message))
+    if data.task_type != "classification":
+        found.append(("dataset.task_type", f"must be classification (got {data.task_type!r})"))
     choices: Sequence[str] = {"PyG-MotifDataset": tuple(MOTIFS), "PyG-Planetoid": PLANETOID}.get(data.format, ())
     if choices and data.name not in choices:
         message = f"{data.format} has no {data.name!r}; there are {', '.join(choices)}."
