@@ -49,7 +49,7 @@ class DatasetConfig(Section):
     ) = Field(
         default="standard",
         description="standard: the data set's own split (where there is none, the default is random, by `split`); "
-        "cv-[stratified]kfold-K: folds; errica: the published folds of TU data sets; fixed, sliced: as GraphGPS has them.",
+        "cv-[stratified]kfold-K: folds; errica: the published folds of TU data sets; fixed, sliced: as in GraphGPS.",
     )
     split: tuple[float, float, float] = Field(
         default=(0.8, 0.1, 0.1), description="Shares of training, validation and test in a random split."
