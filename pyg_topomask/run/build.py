@@ -20,7 +20,11 @@ from pyg_topomask.run.errors import ConfigError, did_you_mean
 from pyg_topomask.run.reading import Loaded
 from pyg_topomask.transforms import AddRandomWalks
 
+SPARSE_KEYS = {"gt.sparse.k": "k", "gt.sparse.kq_dim": "kq_dim", "gt.sparse.val_dim": "val_dim"}
+SPARSE_KEYS |= {"gt.sparse.head_agg": "head_agg"}
+
 ATTENTION_KEYS = {
+    **SPARSE_KEYS,
     "gt.n_heads": "heads",
     "gt.attn_dropout": "dropout",
     "topomask.kernel": "kernel",
@@ -65,7 +69,7 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
     arguments = _arguments(ATTENTION[name]) if name in ATTENTION else set()
     walks = _uses_walks(config)
     unused = []
-    for key in ("gt.attn_dropout", *(f"topomask.{name}" for name in type(config.topomask).model_fields)):
+    for key in ("gt.attn_dropout", *SPARSE_KEYS, *(f"topomask.{name}" for name in type(config.topomask).model_fields)):
         if key in MODEL_KEYS or not config.is_set(key):
             continue
         for_walks = key.removeprefix("topomask.") in (*WALK_KEYS, "redraw")
@@ -96,8 +100,8 @@ def build_attention(config: Config) -> Module:
     arguments = {}
     for key, argument in ATTENTION_KEYS.items():
         if argument in _arguments(cls):
-            section, name = key.split(".")
-            arguments[argument] = getattr(getattr(config, section), name)
+            value = config.value(key)
+            arguments[argument] = value.lower() if argument == "head_agg" else value
     return cls(config.gt.dim_hidden, **arguments)
 
 

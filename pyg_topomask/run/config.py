@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from functools import reduce
+from operator import getitem
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -103,12 +105,27 @@ class ModelConfig(Section):
     )
 
 
+class SparseConfig(Section):
+    """``gt.sparse``: the k-MIP attention, in the spelling of its authors."""
+
+    k: int = Field(default=10, ge=1, description="Keys that each query attends to.")
+    kq_dim: int | None = Field(
+        default=None, ge=1, description="Width of one head's queries and keys; none: `gt.dim_hidden` / `gt.n_heads`."
+    )
+    val_dim: int | None = Field(
+        default=None, ge=1, description="Width of one head's values; none: `gt.dim_hidden` / `gt.n_heads`."
+    )
+    head_agg: Literal["Linear", "none"] = Field(
+        default="Linear", description="Linear mixes the heads by an output projection; none only joins them."
+    )
+
+
 class GTConfig(Section):
     """``gt``: the GraphGPS layers."""
 
     layer_type: str = Field(
         default="GCN+GRF",
-        description="Convolution + attention, either may be None: GCN+GRF, GINE+GRF, None+Linear, GCN+None.",
+        description="Convolution + attention, either may be None: GCN+GRF, GINE+KMIP, None+Linear, GCN+None.",
     )
     layers: int = Field(default=2, ge=1, description="Number of layers.")
     n_heads: int = Field(default=1, ge=1, description="Attention heads; they divide `dim_hidden`.")
@@ -117,6 +134,7 @@ class GTConfig(Section):
     attn_dropout: Probability = Field(default=0.0, description="Dropout inside the attention.")
     layer_norm: bool = Field(default=False, description="Normalise by LayerNorm.")
     batch_norm: bool = Field(default=True, description="Normalise by BatchNorm.")
+    sparse: SparseConfig = Field(default_factory=SparseConfig, description="The k-MIP attention.")
 
     @field_validator("layer_type")
     @classmethod
@@ -135,8 +153,9 @@ class GTConfig(Section):
 
     @property
     def attention(self) -> str:
-        """Name of the attention."""
-        return self.layer_type.split("+")[1]
+        """Name of the attention, in our table."""
+        name = self.layer_type.split("+")[1]
+        return "KMIP" if name == "SparseAttention" else name  # as its authors call it
 
 
 class GNNConfig(Section):
@@ -227,16 +246,20 @@ class Config(Section):
 
     def is_set(self, key: str) -> bool:
         """Whether ``section.name`` was given a value other than its default."""
-        section, name = key.split(".")
-        values = getattr(self, section)
+        *sections, name = key.split(".")
+        values = reduce(getattr, sections, self)
         return getattr(values, name) != type(values).model_fields[name].default
+
+    def value(self, key: str) -> Any:
+        """The value of ``section.name``."""
+        return reduce(getattr, key.split("."), self)
 
     def with_defaults(self, keys: Iterable[str]) -> Config:
         """A copy with each ``section.name`` at its default."""
         values = self.model_dump(exclude_unset=True)
         for key in keys:
-            section, name = key.split(".")
-            del values[section][name]
+            *sections, name = key.split(".")
+            del reduce(getitem, sections, values)[name]
         return Config.model_validate(values)
 
 

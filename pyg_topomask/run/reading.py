@@ -14,12 +14,6 @@ from pydantic import BaseModel, ValidationError
 from pyg_topomask.run.config import Config, contradictions
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
-_SECTIONS = [
-    name
-    for name, field_info in Config.model_fields.items()
-    if isinstance(field_info.annotation, type) and issubclass(field_info.annotation, BaseModel)
-]
-
 
 class _Loader(yaml.SafeLoader):
     """PyYAML reads ``1e-5`` as text; YAML 1.2 and GraphGPS's users read a number."""
@@ -71,7 +65,7 @@ def load(
     if isinstance(source, Config):
         values = source.model_dump(exclude_unset=True)
     elif isinstance(source, Mapping):
-        values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in source.items()}
+        values = _copy(source)
     else:
         file, name = str(source), Path(source).stem
         values, lines = read_yaml(Path(source))
@@ -85,6 +79,10 @@ def load(
     loaded = Loaded(config, name + (f"-{config.name_tag}" if config.name_tag else ""), file, lines, overridden)
     loaded.refuse(contradictions(config))
     return loaded
+
+
+def _copy(values: Any) -> Any:
+    return {key: _copy(value) for key, value in values.items()} if isinstance(values, Mapping) else values
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -111,7 +109,17 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         _collect_lines(path, node, "", lines)
     except RecursionError:
         raise ConfigError(f"{path}: an alias (*name) stands inside what it repeats") from None
-    return {key: {} if value is None and key in _SECTIONS else value for key, value in values.items()}, lines
+    return _fill_sections(values), lines
+
+
+def _fill_sections(values: dict[str, Any], model: type[BaseModel] = Config) -> dict[str, Any]:
+    """Empty mappings for sections that are named and hold nothing."""
+    filled = dict(values)
+    for key, value in values.items():
+        section = _section(key, model)
+        if section is not None and (value is None or isinstance(value, dict)):
+            filled[key] = _fill_sections(value or {}, section)
+    return filled
 
 
 def _collect_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int]) -> None:
@@ -139,10 +147,13 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
             value = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
         except yaml.YAMLError:
             raise ConfigError(f"command line: {key}: {text!r} is no YAML value") from None
-        section, dot, name = key.partition(".")
-        if dot and not isinstance(values.setdefault(section, {}), dict):
-            raise ConfigError(f"command line: {key}: {section!r} is no section")
-        (values[section] if dot else values)[name if dot else key] = value
+        *sections, name = key.split(".")
+        target = values
+        for section in sections:
+            target = target.setdefault(section, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"command line: {key}: {section!r} is no section")
+        target[name] = value
         keys.append(key)
     return frozenset(keys)
 
@@ -164,29 +175,35 @@ def _explain(error: Any) -> tuple[str, str]:
 
 def _known_path(path: list[str]) -> list[str]:
     """Without the tags that pydantic appends for the members of a union."""
-    return path[:2] if path and _section(path[0]) is not None else path[:1]
+    model: type[BaseModel] = Config
+    for length, name in enumerate(path, start=1):
+        section = _section(name, model)
+        if section is None:
+            return path[:length]
+        model = section
+    return path
 
 
-def _section(name: str) -> type[BaseModel] | None:
-    info = Config.model_fields.get(name)
+def _section(name: object, model: type[BaseModel] = Config) -> type[BaseModel] | None:
+    info = model.model_fields.get(str(name))
     kind = info.annotation if info else None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def all_keys() -> list[str]:
+def all_keys(model: type[BaseModel] = Config) -> list[str]:
     """Every key of the schema, with its section."""
     keys = []
-    for name in Config.model_fields:
-        section = _section(name)
-        keys += [f"{name}.{key}" for key in section.model_fields] if section else [name]
+    for name in model.model_fields:
+        section = _section(name, model)
+        keys += [f"{name}.{key}" for key in all_keys(section)] if section else [name]
     return keys
 
 
 def _suggest_key(key: str) -> str:
     """The nearest key of the same section, else the same name in another section, else the nearest of all."""
-    keys, (section, _, name) = all_keys(), key.partition(".")
-    siblings = {k.split(".")[1]: k for k in keys if k.startswith(f"{section}.")}
+    keys, (section, _, name) = all_keys(), key.rpartition(".")
+    siblings = {k.rsplit(".", 1)[1]: k for k in keys if section and k.rpartition(".")[0] == section}
     found = siblings.get(nearest(name, siblings) or "")
-    found = found or next((k for k in keys if k.rsplit(".", 1)[-1] == (name or section)), None)
+    found = found or next((k for k in keys if k.rsplit(".", 1)[-1] == name), None)
     found = found or nearest(key, [*keys, *(k for k in Config.model_fields if _section(k))])
     return f" Did you mean {found!r}?" if found else ""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.nn import ATTENTION
-from pyg_topomask.run.build import build_model, build_optimizer, build_walks, learning_rate_factor
+from pyg_topomask.run.build import build_attention, build_model, build_optimizer, build_walks, learning_rate_factor
 from pyg_topomask.run.convs import CONVS
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.reading import load
@@ -36,6 +36,29 @@ def test_numbers_reach_the_model():
     assert sum(isinstance(module, torch.nn.Linear) for module in model.head.modules()) == 2
 
 
+def test_sparse_keys_reach_the_k_mip_attention():
+    sparse = ["gt.sparse.k=3", "gt.sparse.kq_dim=5", "gt.sparse.val_dim=7"]
+    sizes = ["gt.n_heads=2", "gt.dim_hidden=12", "gt.attn_dropout=0.5"]
+    attn = build_attention(load(PLAIN, ["gt.layer_type=GCN+KMIP", *sparse, *sizes]).config)
+    assert (attn.k, attn.kq_dim, attn.val_dim, attn.heads, attn.dropout) == (3, 5, 7, 2, 0.5)
+    assert attn.out is not None
+    check_config(PLAIN, ["gt.layer_type=None+SparseAttention", *sparse, *sizes])
+    joined = ["gt.layer_type=None+SparseAttention", "gt.sparse.head_agg=none", "gt.sparse.val_dim=6", *sizes]
+    attn = build_attention(check_config(PLAIN, joined)[0].config)
+    assert (attn.k, attn.kq_dim, attn.val_dim, attn.out) == (10, 6, 6, None)
+
+
+def test_sparse_keys_are_refused_elsewhere(tiny):
+    tiny["gt"]["sparse"] = {"k": 3}
+    with pytest.raises(ConfigError, match=r"gt\.sparse\.k: is given, but GIN\+GRF has no use for it"):
+        check_config(tiny)
+    del tiny["topomask"]
+    assert check_config(tiny | {"gt": {**tiny["gt"], "layer_type": "GIN+KMIP"}})[1] == []
+    loaded, idle = check_config(tiny, ["gt.layer_type=GIN+Linear"])
+    assert idle == ["gt.sparse.k"]
+    assert loaded.config.gt.sparse.k == 10
+
+
 def test_walks_only_where_the_attention_needs_them():
     assert build_walks(load(PLAIN, ["gt.layer_type=GCN+Linear"]).config, 0) is None
     assert build_walks(load(PLAIN, ["gt.layer_type=GCN+None"]).config, 0) is None
@@ -62,6 +85,11 @@ def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny)
         ("dataset.edge_encoder=true dataset.edge_encoder_name=LinearEdge", "GCN takes no edge features"),
         ("topomask.kernel=rleu", r"topomask\.kernel: .*must be one of relu.*\(got 'rleu'\)"),
         ("topomask.scheme=iit", r"topomask\.scheme: .*must be one of iid.*\(got 'iit'\)"),
+        (
+            "gt.layer_type=GCN+KMIP gt.sparse.head_agg=none gt.sparse.val_dim=5",
+            r"gt\.sparse\.val_dim: .*must be 'channels' \(got 5, 1 and 64\)",
+        ),
+        ("gt.sparse.head_agg=None", r"gt\.sparse\.head_agg: must be one of Linear, none \(got 'None'\)"),
         ("dataset.name=circel", "Did you mean 'circle'"),
         ("dataset.name=../x", "must be a plain name"),
     ],
