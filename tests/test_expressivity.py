@@ -339,6 +339,16 @@ def test_encodings_that_do_not_follow_a_relabelling_are_refused(transform, name)
         distinguishes(csl(11, 2), csl(11, 3), transform)
 
 
+@pytest.mark.parametrize("name", ["cycle_index", "rebatched", "adaptr"])
+def test_an_encoding_that_is_left_out_for_its_name_is_told(name):
+    def numbered(data):
+        data[name] = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
+        return data
+
+    with pytest.warns(UserWarning, match=f"'{name}' is not compared"):
+        assert not distinguishes(cycles(6), cycles(3, 3), numbered)
+
+
 def test_own_invariant_encodings_are_taken():
     def degree(data):
         data.degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes).view(-1, 1).float() / 3

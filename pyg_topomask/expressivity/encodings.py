@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -111,6 +112,8 @@ def encode(dataset: Sequence[Data], transform: Transform | None, tolerance: floa
     return graphs
 
 
+_STRUCTURE = ("edge_index", "batch", "ptr")
+
 _KNOWN = (AddRandomWalkPE, AddRandomWalks, _LaplacianInvariants)
 """Transforms that follow a relabelling, or add only what is not read."""
 
@@ -144,9 +147,17 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
     tables = _walk_prefixes(result)
     names = ["x", "edge_attr"]
     for key, value in result.to_dict().items():
-        skip = key in names or any(part in key for part in ("index", "batch", "ptr")) or key.startswith(tables)
-        if isinstance(value, Tensor) and not skip and not _same(value, data.get(key)):
+        skip = key in names or key in _STRUCTURE or key.startswith(tables)
+        if not isinstance(value, Tensor) or skip or _same(value, data.get(key)):
+            continue
+        if not any(part in key for part in ("index", "batch", "ptr")):
             names.append(key)
+        elif value.dim() > 0 and value.size(0) in (result.num_nodes, result.num_edges):
+            warnings.warn(
+                f"{key!r} is not compared, because PyG takes names with 'index', 'batch' or 'ptr' for numbers of nodes "
+                "or graphs; rename it if it is an encoding",
+                stacklevel=2,
+            )
     return result, names
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 class Pattern:
@@ -28,9 +27,7 @@ class Pattern:
             rearranged so that products read memory nearby; row ``i`` is node ``i`` if :obj:`None`.
     """
 
-    def __init__(
-        self, row: Tensor, col: Tensor, num_rows: int, num_cols: int, order: Tensor | None = None
-    ) -> None:
+    def __init__(self, row: Tensor, col: Tensor, num_rows: int, num_cols: int, order: Tensor | None = None) -> None:
         rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
         self.rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True)  # [num_rows + 1]
         self.row, self.col = row.int(), col.int()  # [nnz]
@@ -91,16 +88,17 @@ class _Permute(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.inverse = inverse
+        ctx.order, ctx.inverse = order, inverse
         return x.index_select(0, order)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad.index_select(0, ctx.inverse), None, None
+        return _Permute.apply(grad, ctx.inverse, ctx.order), None, None
 
 
 class _SpMM(torch.autograd.Function):
+    """The gradients of this product and of the sampled one are such products again, so all derivatives are right."""
+
     @staticmethod
     def forward(ctx: Any, value: Tensor, x: Tensor, pattern: Pattern) -> Tensor:
         ctx.save_for_backward(value, x)
@@ -108,11 +106,10 @@ class _SpMM(torch.autograd.Function):
         return _matmul(pattern, value, x)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         value, x = ctx.saved_tensors
-        grad_value = _sampled(ctx.pattern, grad, x) if ctx.needs_input_grad[0] else None
-        grad_x = _transposed_matmul(ctx.pattern, value, grad) if ctx.needs_input_grad[1] else None
+        grad_value = sampled_product(ctx.pattern, grad, x) if ctx.needs_input_grad[0] else None
+        grad_x = _transposed_spmm(ctx.pattern, value, grad) if ctx.needs_input_grad[1] else None
         return grad_value, grad_x, None
 
 
@@ -124,11 +121,10 @@ class _SampledProduct(torch.autograd.Function):
         return _sampled(pattern, left, right)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         left, right = ctx.saved_tensors
-        grad_left = _matmul(ctx.pattern, grad, right) if ctx.needs_input_grad[0] else None
-        grad_right = _transposed_matmul(ctx.pattern, grad, left) if ctx.needs_input_grad[1] else None
+        grad_left = spmm(ctx.pattern, grad, right) if ctx.needs_input_grad[0] else None
+        grad_right = _transposed_spmm(ctx.pattern, grad, left) if ctx.needs_input_grad[1] else None
         return grad_left, grad_right, None
 
 
@@ -141,9 +137,9 @@ def _matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
     return matrix @ x
 
 
-def _transposed_matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
+def _transposed_spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
     transposed, order = pattern.transposed
-    return _matmul(transposed, value.index_select(0, order), x)
+    return spmm(transposed, value.index_select(0, order), x)
 
 
 def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:

@@ -23,6 +23,10 @@ from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 from pyg_topomask.ops.topk_backends import Problem, find
 
+# Places of each query that attention keeps although no graph fills them: narrow rows cost little, and a graph alone
+# then gives the same bits as in a batch of larger ones.
+_FREE_PLACES = 64
+
 
 def topk_inner_product(
     q: Tensor,
@@ -97,7 +101,7 @@ def topk_attention(
         Shape ``[N, H, D]``, of the dtype of ``v``.
 
     Raises:
-        TypeError, ValueError: As in `topk_inner_product`.
+        TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no numbers (``R = 0``).
     """
     return indexed_topk_attention(q, k, v, topk, batch, backend, dropout, recompute)[0]
 
@@ -112,11 +116,17 @@ def indexed_topk_attention(
     dropout: float = 0.0,
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`topk_attention` and the keys that it kept, shape ``[N, H, topk]``, −1 where there is none."""
+    """`topk_attention` and the keys that it kept, best first, −1 where there is none.
+
+    Their shape is ``[N, H, topk]``, or less wide where ``topk`` exceeds the largest graph: memory grows with the keys
+    that there are.
+    """
     check_qkv(q, k, v)
+    if q.size(-1) == 0:
+        raise ValueError(f"'q' and 'k' must have a number for each head at least (got {list(q.shape)})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
-        kept = _search(q, k, topk, batch, batch, backend)
+        kept = _search(q, k, topk, batch, batch, backend, trim=True)
 
         def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
             weight = (kept.scores(_head_rows(q), _head_rows(k)) * q.size(-1) ** -0.5).softmax(-1)
@@ -199,13 +209,24 @@ def _keep(index: Tensor, num_keys: int, complete: bool) -> _Kept:
 
 @torch.no_grad()
 def _search(
-    q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None, batch_k: Tensor | None, backend: str
+    q: Tensor,
+    k: Tensor,
+    topk: int,
+    batch_q: Tensor | None,
+    batch_k: Tensor | None,
+    backend: str,
+    trim: bool = False,
 ) -> _Kept:
-    """Find the pairs and put each query's in order by scores that do not depend on the engine."""
+    """Find the pairs and put each query's in order by scores that do not depend on the engine.
+
+    With ``trim``, places that no graph has a key for may be left out.
+    """
     if isinstance(topk, bool) or not isinstance(topk, int) or topk < 1:
         raise ValueError(f"'topk' must be an integer of at least 1 (got {topk!r})")
     _check_finite(q, k)
     ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
+    if trim:
+        topk = min(topk, max(_FREE_PLACES, *(d - c for c, d in pairwise(ptr_k))))
     heads = q.transpose(0, 1).contiguous(), k.transpose(0, 1).contiguous()  # [H, N, d]
     index = find(Problem(*heads, ptr_q, ptr_k, topk), backend)
     sizes = zip(pairwise(ptr_q), pairwise(ptr_k))
@@ -262,9 +283,7 @@ def _check_finite(q: Tensor, k: Tensor) -> None:
     )
 
 
-def _offsets(
-    q: Tensor, k: Tensor, batch_q: Tensor | None, batch_k: Tensor | None
-) -> tuple[list[int], list[int]]:
+def _offsets(q: Tensor, k: Tensor, batch_q: Tensor | None, batch_k: Tensor | None) -> tuple[list[int], list[int]]:
     """First row of each graph among queries and among keys, and their numbers."""
     if batch_q is None and batch_k is None:
         return [0, q.size(0)], [0, k.size(0)]

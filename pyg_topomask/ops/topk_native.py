@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -30,35 +31,57 @@ _TIMEOUT = 120  # seconds for one compilation, which takes about three
 def load() -> ctypes.CDLL | str:
     """The library for this machine's vector instructions, compiled if need be, or why there is none.
 
-    ``$CXX`` names the compiler; otherwise ``c++``, ``g++`` or ``clang++`` is used. The answer is remembered for the
-    process.
+    ``$CXX`` names the compiler, perhaps with flags; otherwise ``c++``, ``g++`` or ``clang++`` is used. The answer is
+    remembered for the process.
     """
     return _load(os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), cache_dir().resolve())
 
 
 @lru_cache
 def _load(named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str:
-    compiler = next(filter(None, map(shutil.which, [named] if named else _COMPILERS)), None)
+    try:
+        program, *own_flags = shlex.split(named or "") or [""]
+    except ValueError as error:
+        return f"$CXX cannot be read as a command ({error}): {named}"
+    choices = [program] if program else _COMPILERS
+    compiler = next(filter(None, map(shutil.which, choices)), None)
     if compiler is None:
-        return f"there is no C++ compiler: neither {' nor '.join([named] if named else _COMPILERS)} is on the path"
-    flags = [*_FLAGS, *_vector_flags(capability)]
+        return f"there is no C++ compiler: neither {' nor '.join(choices)} is on the path"
+    flags = [*own_flags, *_FLAGS, *_vector_flags(capability)]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES))
     made_by = [platform.machine(), os.path.realpath(compiler), str(os.stat(compiler).st_mtime_ns), *flags]
     key.update("\0".join(made_by).encode())
-    path = folder / f"topk_cpu-{key.hexdigest()[:24]}.so"
+    stem = f"topk_cpu-{key.hexdigest()[:24]}"
     try:
-        if not path.exists():
-            error = _compile(compiler, flags, path)
-            if error:
-                return error
-        library = ctypes.CDLL(str(path))
+        library = _open(folder, stem)
+        if library is None:
+            failure = _compile(compiler, flags, folder, stem)
+            if failure:
+                return failure
+            library = _open(folder, stem)
     except OSError as error:
-        return f"the compiled library cannot be kept or loaded in {folder}: {error}; set TOPOMASK_CACHE to a folder"
+        return f"the compiled library cannot be kept in {folder}: {error}; set TOPOMASK_CACHE to a folder"
+    if library is None:
+        return f"what the C++ compiler {compiler} made cannot be loaded from {folder}"
     for name in _ENTRY.values():
         entry, size, pointer = getattr(library, name), ctypes.c_int64, ctypes.c_void_p
         entry.restype = ctypes.c_double
         entry.argtypes = [pointer] * 2 + [size] * 5 + [pointer] * 2 + [size] * 2 + [ctypes.c_double, size, pointer]
     return library
+
+
+def _open(folder: Path, stem: str) -> ctypes.CDLL | None:
+    """The library that was compiled before; :obj:`None` where there is none, or only damaged ones.
+
+    A file's name ends in its size: loading one that was cut short would kill the process.
+    """
+    for path in folder.glob(f"{stem}-*.so"):
+        if path.stem == f"{stem}-{path.stat().st_size}":
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError:
+                continue
+    return None
 
 
 def _vector_flags(capability: str) -> list[str]:
@@ -68,10 +91,10 @@ def _vector_flags(capability: str) -> list[str]:
     return ["-mavx2", "-mfma"] if capability == "AVX2" else []
 
 
-def _compile(compiler: str, flags: list[str], path: Path) -> str | None:
+def _compile(compiler: str, flags: list[str], folder: Path, stem: str) -> str | None:
     """Compile to a temporary file that takes its place at the end; returns what went wrong."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".topk_cpu-", suffix=".so", dir=path.parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".topk_cpu-", suffix=".so", dir=folder)
     os.close(handle)
     try:
         command = [compiler, *flags, str(SOURCES[0]), "-o", temporary]
@@ -80,7 +103,7 @@ def _compile(compiler: str, flags: list[str], path: Path) -> str | None:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
             return f"the C++ compiler {compiler} failed with exit code {done.returncode}: {first}"
         os.chmod(temporary, 0o755)  # other users may share the folder
-        os.replace(temporary, path)
+        os.replace(temporary, folder / f"{stem}-{os.path.getsize(temporary)}.so")
         return None
     except subprocess.TimeoutExpired:
         return f"the C++ compiler {compiler} did not finish within {_TIMEOUT} s"

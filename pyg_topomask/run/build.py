@@ -22,14 +22,14 @@ from pyg_topomask.run.schedules import build_optimizer, build_scheduler
 from pyg_topomask.transforms import AddRandomWalks
 
 ATTENTION_KEYS = {
-    "gt.n_heads": "heads",
-    "gt.attn_dropout": "dropout",
     "gt.sparse.k": "k",
     "gt.sparse.kq_dim": "kq_dim",
     "gt.sparse.val_dim": "val_dim",
     "gt.sparse.head_agg": "head_agg",
     "gt.bigbird.block_size": "block_size",
     "gt.bigbird.num_random_blocks": "num_random_blocks",
+    "gt.n_heads": "heads",
+    "gt.attn_dropout": "dropout",
     "topomask.kernel": "kernel",
     "topomask.num_features": "num_features",
     "topomask.path": "path",
@@ -141,7 +141,8 @@ def _uses_walks(config: Config) -> bool:
 
 def requirements(config: Config) -> tuple[str, ...]:
     """Attributes that the attentions need on a graph, each once."""
-    built = (build_attention(config, name) for name in attentions_of(config))
+    with torch.random.fork_rng(devices=[]):  # asking must not change what is drawn later
+        built = [build_attention(config, name) for name in attentions_of(config)]
     return tuple(dict.fromkeys(name for attention in built for name in getattr(attention, "requires", ())))
 
 

@@ -1,11 +1,14 @@
-"""The command line: ``topomask run``, ``topomask check`` and ``topomask expressivity``."""
+"""The command line: ``topomask run``, ``check``, ``list``, ``schema``, ``expressivity`` and ``show``."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError
@@ -21,13 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown is not None:
         parser.error(f"unknown option {unknown}")
     try:
-        if arguments.command == "run":
-            return _run(arguments, rest)
-        if arguments.command == "expressivity":
-            return _expressivity(arguments, rest)
-        if rest:
-            parser.error(f"'check' takes config files and folders (got {' '.join(rest)})")
-        return _check(arguments.configs)
+        if arguments.command in _WITHOUT_OVERRIDES and rest:
+            parser.error(f"'{arguments.command}' does not take {' '.join(rest)}")
+        return _COMMANDS[arguments.command](arguments, rest)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -36,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error.name} is missing; the runner needs: pip install 'pyg_topomask[run]'", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read the output, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
@@ -55,8 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("config", metavar="CONFIG", help="YAML file")
     run.add_argument("--repeat", type=int, default=1, metavar="N", help="number of seeds, counting up from 'seed'")
     run.add_argument("--out", metavar="DIR", help="folder of the results (default: the config's out_dir)")
-    check = commands.add_parser("check", help="validate configs and build their models, without data")
-    check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
+    _add_check(commands)
     express = commands.add_parser(
         "expressivity",
         help="count the pairs of graphs that encodings tell apart",
@@ -74,7 +75,46 @@ def _parser() -> argparse.ArgumentParser:
     express.add_argument("--size", type=int, default=8, metavar="K", help="steps, or eigenvectors (default: 8)")
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
+    _add_show(commands)
     return parser
+
+
+def _add_check(commands: Any) -> None:
+    check = commands.add_parser(
+        "check",
+        help="validate configs and build their models, without data",
+        usage="topomask check CONFIG [CONFIG ...] [key=value ...]",
+        epilog=f"{_OVERRIDES.partition(':')[0]}: key=value, for all configs",
+    )
+    check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
+    listing = commands.add_parser("list", help="print every name that a config may use, and where it comes from")
+    listing.add_argument("kind", nargs="?", metavar="KIND", help="attentions, convolutions, ... (default: all)")
+    commands.add_parser("schema", help="print the JSON schema of configs, for editors that complete and check YAML")
+
+
+def _add_show(commands: Any) -> None:
+    show = commands.add_parser(
+        "show",
+        help="draw what a layer looks at, on one graph of a config's data set",
+        usage="topomask show KIND CONFIG --out FILE [--graph I] [--layer L] [--head H] [--node V] [--checkpoint PATH] "
+        "[key=value ...]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    show.add_argument(
+        "kind",
+        choices=("attention", "mask"),
+        metavar="KIND",
+        help="attention: pairs that k-MIP attention keeps, as arrows; mask: a topological mask and one of its rows",
+    )
+    show.add_argument("config", metavar="CONFIG", help="YAML file")
+    show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its ending names the format")
+    for name, letter, text in (("graph", "I", "graph of the data set"), ("layer", "L", "layer"), ("head", "H", "head")):
+        show.add_argument(f"--{name}", type=int, default=0, metavar=letter, help=f"{text}, counted from 0 (default: 0)")
+    show.add_argument("--node", type=int, metavar="V", help="draw only what this node looks at")
+    show.add_argument(
+        "--checkpoint", metavar="PATH", help="best.ckpt of a run, or its folder (default: an untrained model)"
+    )
 
 
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
@@ -101,19 +141,74 @@ def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
     return 0
 
 
-def _check(configs: Sequence[str]) -> int:
+def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    from pyg_topomask.run.show import picture
+    from pyg_topomask.viz import save_figure
+
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if Path(arguments.out).suffix.removeprefix(".") not in formats:
+        raise RunError(f"--out must end in one of .{', .'.join(sorted(formats))} (got {arguments.out})")
+    names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
+    figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+    try:
+        print(f"wrote {save_figure(figure, arguments.out)}")
+    except OSError as error:
+        raise RunError(f"--out: {arguments.out} cannot be written: {error.strerror}") from None
+    return 0
+
+
+def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
     from pyg_topomask.run.runner import check_config
 
-    failures = 0
-    for path in _files(configs):
+    configs, overrides = _split_overrides(arguments.configs)
+    files, failures = _files(configs), 0
+    for path in files:
         try:
-            check_config(path)
-            print(f"ok     {path}")
+            _, idle = check_config(path, overrides)
         except RunError as error:
             failures += 1
             print(f"error  {path}")
             print("\n".join(f"       {line}" for line in str(error).splitlines()))
+        else:
+            print(f"ok     {path}" + (f" (without {', '.join(idle)})" if idle else ""))
+    if len(files) > 1:
+        print(f"{len(files)} configs: {len(files) - failures} ok, {failures} with errors")
     return 1 if failures else 0
+
+
+def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Files and folders, and ``key=value`` entries."""
+    from pyg_topomask.run.config import all_keys
+
+    overrides = [token for token in tokens if "=" in token and not Path(token).exists()]
+    configs = [token for token in tokens if token not in overrides]
+    key = next((token for token in configs if token in all_keys() and not Path(token).exists()), None)
+    if key is not None:
+        raise RunError(f"{key} is a key, not a file: 'check' takes settings as {key}=VALUE")
+    if not configs:
+        raise RunError("'check' needs a config file or folder")
+    return configs, overrides
+
+
+def _list(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from pyg_topomask.run.listing import registered, table_text
+
+    print("\n\n".join(table_text(kind, names) for kind, names in registered(arguments.kind).items()))
+    return 0
+
+
+def _schema(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from pyg_topomask.run.config import Config
+
+    print(
+        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema(), indent=2)
+    )
+    return 0
 
 
 def _files(configs: Sequence[str]) -> list[Path]:
@@ -125,3 +220,14 @@ def _files(configs: Sequence[str]) -> list[Path]:
             raise RunError(f"{path}: no YAML files in this folder")
         files += found
     return files
+
+
+_COMMANDS = {
+    "run": _run,
+    "check": _check,
+    "list": _list,
+    "schema": _schema,
+    "expressivity": _expressivity,
+    "show": _show,
+}
+_WITHOUT_OVERRIDES = ("check", "list", "schema")

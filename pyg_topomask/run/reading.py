@@ -189,7 +189,7 @@ def _known_path(path: list[str]) -> list[str]:
 
 def _suggest_key(key: str) -> str:
     """The nearest key of the same section, else the same name in another section, else the nearest of all."""
-    keys, (section, _, name) = list(all_keys()), key.rpartition(".")
+    keys, (section, _, name) = all_keys(), key.rpartition(".")
     siblings = {k.removeprefix(f"{section}."): k for k in keys if section and k.startswith(f"{section}.")}
     found = siblings.get(nearest(name, siblings) or "")
     found = found or next((k for k in keys if k.rsplit(".", 1)[-1] == name), None)

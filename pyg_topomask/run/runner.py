@@ -21,7 +21,7 @@ from torch_geometric.data import InMemoryDataset
 
 from pyg_topomask import __version__
 from pyg_topomask.run.build import build_model, build_walks, check_loaded
-from pyg_topomask.run.config import FREE_KEYS, Config
+from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
 from pyg_topomask.run.data import Splits, dataset_problems, load_dataset, loaders, prepare
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json, write_text
@@ -149,14 +149,8 @@ def _refuse_other_runs(folder: Path, config: Config) -> None:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.model_dump(mode="json").items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{name}": entry for name, entry in value.items()}
-        elif key not in FREE_KEYS:
-            flat[key] = value
-    flat.pop("dataset.dir")  # a place too
-    return flat
+    free = (*FREE_KEYS, "dataset.dir")  # a place too
+    return {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
 
 
 def _run_seed(config: Config, dataset: InMemoryDataset, folder: Path, seed: int, title: str, display: Display) -> None:

@@ -56,6 +56,15 @@ def test_returned_index_names_nodes_of_the_own_graph():
     assert (index[5] == torch.tensor([5, -1, -1])).all()  # the graph of one node
 
 
+def test_a_huge_k_takes_the_memory_of_the_largest_graph():
+    x = torch.randn(90, 8)
+    assert KMIPAttention(8, k=10**12)(x).isfinite().all()
+    _, index = KMIPAttention(8, k=200)(x, return_index=True)
+    assert index.shape == (90, 1, 200)
+    assert (index[..., 90:] == -1).all()
+    assert (index[..., :90] >= 0).all()
+
+
 def test_dropout_acts_on_the_weights_in_training_only():
     x, attn = torch.randn(50, 8), KMIPAttention(8, k=4, dropout=0.5)
     assert not torch.equal(attn(x), attn(x))

@@ -105,8 +105,9 @@ def test_sparse_products_and_their_gradients(shape):
     torch.testing.assert_close(spmm(pattern, value, x), dense(pattern, value) @ x)
     torch.testing.assert_close(sampled_product(pattern, left, x), (left[row] * x[col]).sum(1))
     if nnz:
-        assert torch.autograd.gradcheck(lambda value, x: spmm(pattern, value, x), (value, x))
-        assert torch.autograd.gradcheck(lambda left, x: sampled_product(pattern, left, x), (left, x))
+        for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+            assert check(lambda value, x: spmm(pattern, value, x), (value, x))
+            assert check(lambda left, x: sampled_product(pattern, left, x), (left, x))
     transposed, order = pattern.transposed
     torch.testing.assert_close(dense(transposed, value[order]), dense(pattern, value).t())
 

@@ -2,13 +2,14 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product, topk_native
 from pyg_topomask.ops import topk_backends as backends
-from pyg_topomask.ops.topk import topk_inner_product_reference
+from pyg_topomask.ops.topk import indexed_topk_attention, topk_inner_product_reference
 from pyg_topomask.ops.topk_torch import best_keys
 
 ALWAYS = ["auto", "dense", "torch"]
@@ -57,7 +58,9 @@ def check(q, k, topk, batch_q=None, batch_k=None, backend="auto"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_the_reference_on_ragged_batches(backend, dtype, integer):
     if not usable(backend, dtype):
-        pytest.skip(f"{backend} does not take {dtype}")
+        with pytest.raises(ValueError, match=f"cannot serve: .*float32.*{dtype}"):
+            topk_inner_product(torch.ones(3, 2, dtype=dtype), torch.ones(3, 2, dtype=dtype), 1, backend=backend)
+        return
     slow = backend == "triton"
     cases = [(1, 1, 5), (4, 5, 10), (1, 10, 16), (4, 64, 64), (1, 64, 5), (4, 1, 16)]
     for heads, topk, dim in cases[:: 3 if slow else 1]:
@@ -208,6 +211,51 @@ def test_attention_gradcheck_and_dropout():
     assert abs(float(out.mean()) - 1) < 0.02  # kept weights are scaled by 4/3
 
 
+def test_attention_keeps_no_more_places_than_there_are_keys():
+    batch = batch_of((2, 90, 1))
+    q, k, v = (data(93, 2, 3) for _ in range(3))
+    out, index = indexed_topk_attention(q, k, v, 10**12, batch)
+    assert index.shape == (93, 2, 90)
+    torch.testing.assert_close(out, dense_attention(q, k, v, 90, batch))
+    alone = indexed_topk_attention(q[:2], k[:2], v[:2], 20)[0]
+    assert torch.equal(alone, indexed_topk_attention(q, k, v, 20, batch)[0][:2])  # few places cost nothing
+    values, index = topk_inner_product(q, k, 300, batch)
+    assert values.shape == index.shape == (93, 2, 300)
+
+
+def test_attention_without_numbers_is_refused():
+    with pytest.raises(ValueError, match=r"a number for each head at least \(got \[4, 1, 0\]\)"):
+        topk_attention(torch.zeros(4, 1, 0), torch.zeros(4, 1, 0), torch.ones(4, 1, 2), 2)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_second_derivatives_of_attention(recompute):
+    q, k, v = (data(7, 2, 3).requires_grad_() for _ in range(3))
+    batch = batch_of((5, 2))
+    assert torch.autograd.gradgradcheck(lambda *x: topk_attention(*x, 3, batch, recompute=recompute), (q, k, v))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure memory")
+def test_ties_everywhere_take_no_quadratic_memory():
+    code = """
+import torch, pathlib
+from pyg_topomask.ops import topk_inner_product, topk_torch
+topk_torch._QUERIES, topk_torch._KEYS = 16, 500
+def kib(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
+torch.set_num_threads(1)
+q, k = torch.ones(4000, 2), torch.ones(5000, 2)  # all scores: 80 MB
+topk_inner_product(q[:9], k[:99], 5, backend="torch")
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+before = kib("VmRSS")
+assert (topk_inner_product(q, k, 5, backend="torch")[1] == torch.arange(5)).all()
+print((kib("VmHWM") - before) / 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 40  # MiB
+
+
 def test_attention_is_equivariant_on_tie_free_data():
     q, k, v = (data(90, 2, 5) for _ in range(3))
     perm = torch.randperm(90)
@@ -343,7 +391,42 @@ def test_with_a_broken_compiler(fresh_library, monkeypatch):
     assert list((fresh_library / "cache").iterdir()) == []  # nothing partial is left
     compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho junk > "$2"\n')
     topk_native._load.cache_clear()
-    fallback("cannot be kept or loaded")
+    fallback("cannot be loaded from")
+
+
+def test_a_damaged_library_is_compiled_again(tmp_path, monkeypatch):
+    if not usable("cpp"):
+        pytest.skip("needs a C++ compiler")
+    whole, compiler = Path(topk_native.load()._name), tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{whole}" "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    sound, name = whole.read_bytes(), ""
+    for number, damaged in enumerate((sound, b"", sound[: len(sound) // 2], b"x" * len(sound))):
+        folder = tmp_path / str(number)  # of its own each: a library that is loaded must not change
+        folder.mkdir()
+        if name:
+            (folder / name).write_bytes(damaged)
+        monkeypatch.setenv("TOPOMASK_CACHE", str(folder))
+        topk_native._load.cache_clear()
+        assert not isinstance(topk_native.load(), str)
+        (path,) = folder.iterdir()
+        assert path.read_bytes() == sound
+        name = path.name
+    topk_native._load.cache_clear()
+
+
+def test_a_compiler_with_flags_of_its_own(fresh_library, monkeypatch):
+    compiler = next(filter(None, map(shutil.which, topk_native._COMPILERS)), None)
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    monkeypatch.setenv("CXX", f"'{compiler}' -DTOPK_TEST -w")
+    assert usable("cpp")
+    topk_native._load.cache_clear()
+    monkeypatch.setenv("CXX", f"{compiler} --no-such-flag")
+    fallback("failed with exit code 1")
+    monkeypatch.setenv("CXX", "'c++")
+    fallback("cannot be read as a command (No closing quotation): 'c++")
 
 
 def test_a_cache_that_cannot_be_written_to(fresh_library, monkeypatch):
@@ -369,10 +452,17 @@ def test_vector_widths_agree(fresh_library, monkeypatch, capability):
     assert len(list((fresh_library / "cache").iterdir())) == 1  # compiled once, whole
 
 
+def test_keops():
+    if not usable("keops"):
+        pytest.skip("keops cannot serve here")
+    batch_q, batch_k = batch_of((3, 0, 70, 2)), batch_of((5, 4, 90, 0))
+    for integer in (False, True):
+        q, k = data(75, 2, 3, torch.float32, integer), data(99, 2, 3, torch.float32, integer)
+        check(q, k, 4, batch_q, batch_k, "keops")
+
+
 def test_triton_through_its_interpreter():
     pytest.importorskip("triton")
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        pytest.skip("runs in this process")
     code = "import torch; from pyg_topomask.ops import topk; torch.manual_seed(0); q = torch.randn(30, 2, 5); "
     code += "wanted = topk.topk_inner_product_reference(q, q, 3)[1]; "
     code += "assert torch.equal(topk.topk_inner_product(q, q, 3, backend='triton')[1], wanted)"

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
@@ -42,6 +43,15 @@ def tiny():
         "optim": {"base_lr": 0.01, "max_epoch": 4, "scheduler": "cosine_with_warmup", "num_warmup_epochs": 1},
         "topomask": {"num_walks": 4, "max_length": 2},
     }
+
+
+@pytest.fixture
+def tiny_file(tiny, tmp_path):
+    """The same, as a file in a folder of its own."""
+    path = tmp_path / "configs" / "tiny.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump(tiny))
+    return path
 
 
 TU_EDGES = [(1, 2), (2, 1), (2, 3), (3, 2)]

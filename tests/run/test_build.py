@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.nn import ATTENTION
-from pyg_topomask.run.build import build_model, build_walks
+from pyg_topomask.run.build import build_attention, build_model, build_walks
 from pyg_topomask.run.convs import CONVS
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.reading import load
@@ -34,6 +34,25 @@ def test_numbers_reach_the_model():
     assert sum(isinstance(module, torch.nn.Linear) for module in model.head.modules()) == 2
 
 
+def test_sparse_keys_reach_the_k_mip_attention():
+    sparse = ["gt.sparse.k=3", "gt.sparse.kq_dim=5", "gt.sparse.val_dim=7"]
+    sizes = ["gt.n_heads=2", "gt.dim_hidden=12", "gt.attn_dropout=0.5"]
+    attn = build_attention(load(PLAIN, ["gt.layer_type=GCN+KMIP", *sparse, *sizes]).config, "KMIP")
+    assert (attn.k, attn.kq_dim, attn.val_dim, attn.heads, attn.dropout) == (3, 5, 7, 2, 0.5)
+    assert attn.out is not None
+    check_config(PLAIN, ["gt.layer_type=None+SparseAttention", *sparse, *sizes])
+    joined = ["gt.layer_type=None+SparseAttention", "gt.sparse.head_agg=none", "gt.sparse.val_dim=6", *sizes]
+    attn = build_attention(check_config(PLAIN, joined)[0].config, "KMIP")
+    assert (attn.k, attn.kq_dim, attn.val_dim, attn.out) == (10, 6, 6, None)
+
+
+def test_a_file_of_the_peers_runs_with_one_word_changed(tiny):
+    tiny["gt"] |= {"sparse": {"k": 3}, "attn_dropout": 0.5, "layer_type": "GCN+SparseAttention"}
+    del tiny["topomask"]
+    for word in ("GCN+SparseAttention", "GCN+GRF", "GCN+None"):
+        assert check_config(tiny | {"gt": {**tiny["gt"], "layer_type": word}})[1] == []
+
+
 def test_walks_only_where_the_attention_needs_them():
     assert build_walks(load(PLAIN, ["gt.layer_type=GCN+Linear"]).config, 0) is None
     assert build_walks(load(PLAIN, ["gt.layer_type=GCN+None"]).config, 0) is None
@@ -59,6 +78,11 @@ def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny)
         ("gt.layer_type=GINE+GRF", "GINE needs edge features"),
         ("topomask.kernel=rleu", r"topomask\.kernel: .*must be one of relu.*\(got 'rleu'\)"),
         ("topomask.scheme=iit", r"topomask\.scheme: .*must be one of iid.*\(got 'iit'\)"),
+        (
+            "gt.layer_type=GCN+KMIP gt.sparse.head_agg=none gt.sparse.val_dim=5",
+            r"gt\.sparse\.val_dim: .*must be 'channels' \(got 5, 1 and 64\)",
+        ),
+        ("gt.sparse.head_agg=None", r"gt\.sparse\.head_agg: must be one of Linear, none \(got 'None'\)"),
         ("dataset.format=PyG-MotivDataset", "must be one of .*Did you mean 'PyG-MotifDataset'"),
         ("dataset.name=circel", "Did you mean 'circle'"),
         ("dataset.name=../x", "must be a plain name"),

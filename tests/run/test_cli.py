@@ -3,17 +3,13 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from pyg_topomask.run.cli import main
 
 
 @pytest.fixture
-def config(tiny, tmp_path):
-    path = tmp_path / "configs" / "tiny.yaml"
-    path.parent.mkdir()
-    path.write_text(yaml.safe_dump(tiny))
-    return path
+def config(tiny_file):
+    return tiny_file
 
 
 def test_run_prints_a_table_and_succeeds(config, tmp_path, capsys):

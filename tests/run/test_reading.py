@@ -49,6 +49,9 @@ def test_unknown_key_names_file_line_and_nearest(file):
         ("optim.dropout", "gt.dropout"),
         ("layers", "gt.layers"),
         ("optm.base_lr", "optim"),
+        ("gt.sparse.kqdim", "gt.sparse.kq_dim"),
+        ("gt.sprase.k", "gt.sparse.k"),
+        ("gt.kq_dim", "gt.sparse.kq_dim"),
     ],
 )
 def test_suggestions(tiny, key, suggestion):
@@ -86,9 +89,10 @@ def test_file_that_is_not_there_or_not_text(tmp_path):
 
 
 def test_overrides_in_both_spellings(tiny):
+    tiny["gt"]["sparse"] = {"k": 3}
     before = copy.deepcopy(tiny)
-    config = load(tiny, ["optim.base_lr", "3e-4", "gt.layers=5", "seed", "7"]).config
-    assert (config.optim.base_lr, config.gt.layers, config.seed) == (3e-4, 5, 7)
+    config = load(tiny, ["optim.base_lr", "3e-4", "gt.layers=5", "seed", "7", "gt.sparse.k=4"]).config
+    assert (config.optim.base_lr, config.gt.layers, config.seed, config.gt.sparse.k) == (3e-4, 5, 7, 4)
     assert tiny == before
 
 
@@ -98,6 +102,7 @@ def test_overrides_in_both_spellings(tiny):
         (["optim.base_lr"], "no value given"),
         (["gt.layers=[1"], "is no YAML value"),
         (["seed.x=1"], r"unknown key|no section"),
+        (["gt.layers=2", "gt.layers.x=1"], "'layers' is no section"),
     ],
 )
 def test_wrong_overrides(tiny, overrides, message):
@@ -133,7 +138,7 @@ def test_contradictions(tiny, overrides, message):
 
 
 def test_every_key_has_a_sentence():
-    assert len(list(all_keys())) > 200
+    assert len(all_keys()) > 200
 
     def fields(model):
         for name, info in model.model_fields.items():
@@ -146,8 +151,15 @@ def test_every_key_has_a_sentence():
 
 def test_an_empty_section_is_at_its_defaults(tmp_path):
     path = tmp_path / "config.yaml"
-    path.write_text("dataset: {format: PyG-MotifDataset, name: circle}\ntopomask:\n")
+    path.write_text("dataset: {format: PyG-MotifDataset, name: circle}\ntopomask:\ngt:\n  sparse:\n")
     assert load(path).config.topomask.num_walks == 16
+    assert load(path, ["gt.sparse.kq_dim=5"]).config.gt.sparse.kq_dim == 5
+
+
+def test_a_nested_key_is_described_by_its_own_line(file):
+    path = file(TEXT + "gt:\n  layers: 2\n  sparse:\n    k: 0\n")
+    with pytest.raises(ConfigError, match=r"some\.yaml, line 11: gt\.sparse\.k: input should be greater .*\(got 0\)"):
+        load(path)
 
 
 def test_an_alias_inside_itself_is_refused(tmp_path):

@@ -209,9 +209,9 @@ def test_unfinished_temporary_files_do_not_disturb(tiny, tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["enzymes", "cora"])
+@pytest.mark.parametrize("name", ["grf/enzymes", "grf/cora", "kmip/enzymes"])
 def test_real_data_train(real_data, tmp_path, name, pytestconfig):
-    path = pytestconfig.rootpath / "configs" / "grf" / f"{name}.yaml"
+    path = pytestconfig.rootpath / "configs" / f"{name}.yaml"
     overrides = ["optim.max_epoch=2", "optim.num_warmup_epochs=0"]
     if "early_stop_patience" in yaml.safe_load(path.read_text()).get("train", {}):
         overrides.append("train.early_stop_patience=0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 from torch.nn import Linear, Module
+from torch.nn.functional import pad
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.attention.masked import check_input
@@ -113,7 +114,7 @@ class KMIPAttention(Module):
         out, index = indexed_topk_attention(q, k, v, self.k, batch, self.backend, dropout, self.checkpoint)
         out = out.flatten(1)
         out = out if self.out is None else self.out(out)
-        return (out, index) if return_index else out
+        return (out, pad(index, (0, self.k - index.size(-1)), value=-1)) if return_index else out
 
     def extra_repr(self) -> str:
         return (

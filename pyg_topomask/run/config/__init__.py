@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import reduce
 from operator import getitem
 from typing import Any, Literal
@@ -201,12 +201,10 @@ def section_of(path: list[str]) -> type[BaseModel] | None:
     return model
 
 
-def all_keys(path: tuple[str, ...] = ()) -> Iterator[str]:
+def all_keys(path: tuple[str, ...] = ()) -> list[str]:
     """Every key of the schema, with its sections."""
-    model = section_of(list(path))
+    model, keys = section_of(list(path)), []
     for name in model.model_fields if model else ():
         here = (*path, name)
-        if section_of(list(here)):
-            yield from all_keys(here)
-        else:
-            yield ".".join(here)
+        keys += all_keys(here) if section_of(list(here)) else [".".join(here)]
+    return keys

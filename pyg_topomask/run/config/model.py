@@ -133,6 +133,11 @@ class GTConfig(Section):
         return "+".join(parts)
 
     @property
+    def first(self) -> str:
+        """What stands first in ``layer_type``."""
+        return self.layer_type.split("+")[0]
+
+    @property
     def parts(self) -> list[str]:
         """Names joined by ``+``, in the spelling of our tables, without None."""
         return [PEER_ATTENTIONS.get(part, part) for part in self.layer_type.split("+") if part != "None"]
