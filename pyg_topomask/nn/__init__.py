@@ -1,18 +1,20 @@
 """Modules: masks, attention, the GraphGPS layer and model."""
 
-from pyg_topomask.nn.attention import ATTENTION, GRFAttention, KMIPAttention, MaskedAttention
+from pyg_topomask.nn.attention import ATTENTION, GKATAttention, GRFAttention, KMIPAttention, MaskedAttention
 from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.gps_model import GPSModel
-from pyg_topomask.nn.mask import GRFMask
+from pyg_topomask.nn.mask import GRFMask, RWGNKMask
 
 __all__ = [
     "ATTENTION",
+    "GKATAttention",
     "GPSLayer",
     "GPSModel",
     "GRFAttention",
     "GRFMask",
     "KMIPAttention",
     "MaskedAttention",
+    "RWGNKMask",
     "auxiliary_loss",
 ]

@@ -2,6 +2,7 @@
 
 from pyg_topomask.operators.algebra import (
     BlockDiagonalOperator,
+    DiagonalScaledOperator,
     HeadStackOperator,
     KroneckerOperator,
     ScaledOperator,
@@ -16,6 +17,7 @@ from pyg_topomask.operators.sparse_factor import SparseFactorOperator
 __all__ = [
     "BlockDiagonalOperator",
     "DenseOperator",
+    "DiagonalScaledOperator",
     "GRFOperator",
     "HeadStackOperator",
     "KroneckerOperator",

@@ -1,4 +1,4 @@
-"""Masks made of masks: scaled, summed, one per head, block by block, Kronecker products. All keep products fast."""
+"""Masks made of masks: scaled, summed, one per head, block by block, Kronecker products; products stay fast."""
 
 from __future__ import annotations
 
@@ -50,6 +50,66 @@ class ScaledOperator(MaskOperator):
 
     def _matmul(self, x: Tensor) -> Tensor:
         return self.scale * (self.operator @ x)
+
+
+class DiagonalScaledOperator(MaskOperator):
+    r"""A mask whose rows and columns are scaled, :math:`D_1 M D_2`.
+
+    Args:
+        operator: The mask :math:`M`.
+        left, right: Diagonals, shape ``[N]``, or ``[N, H]`` where they differ by head.
+
+    Raises:
+        ValueError: If a diagonal is not for as many nodes, or heads differ.
+    """
+
+    def __init__(self, operator: MaskOperator, left: Tensor, right: Tensor) -> None:
+        for name, diagonal in (("left", left), ("right", right)):
+            if diagonal.dim() not in (1, 2) or diagonal.size(0) != operator.num_nodes:
+                raise ValueError(
+                    f"'{name}' must be [{operator.num_nodes}] or [{operator.num_nodes}, H] (got {list(diagonal.shape)})"
+                )
+        self.operator, self.left, self.right = operator, left, right
+        heads = [diagonal.size(1) if diagonal.dim() == 2 else None for diagonal in (left, right)]
+        self.num_nodes, self.heads = operator.num_nodes, check_heads([operator.heads, *heads])
+        self.dtype, self.device = operator.dtype, operator.device
+
+    @property
+    def T(self) -> DiagonalScaledOperator:
+        return DiagonalScaledOperator(self.operator.T, self.right, self.left)
+
+    @property
+    def work(self) -> int:
+        return self.operator.work
+
+    @property
+    def num_pairs(self) -> int | None:
+        return self.operator.num_pairs
+
+    def pairs(self) -> tuple[Pattern, Tensor]:
+        pattern, value = self.operator.pairs()
+        if self.heads is not None and value.dim() == 1:
+            value = value[:, None]
+        left, right = (
+            pattern.arrange(diagonal).index_select(0, end)
+            for diagonal, end in ((self.left, pattern.row), (self.right, pattern.col))
+        )
+        left, right = (x[:, None] if x.dim() < value.dim() else x for x in (left, right))
+        return pattern, left * value * right
+
+    def to_dense(self) -> Tensor:
+        left, right = (diagonal.t() for diagonal in (self.left, self.right))  # [N] or [H, N]
+        return left[..., :, None] * self.operator.to_dense() * right[..., None, :]
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        left, right = (self._aligned(diagonal, x) for diagonal in (self.left, self.right))
+        x = right * x
+        x = (self.operator @ x.flatten(1)).view_as(x) if self.operator.heads is None else self.operator @ x
+        return left * x
+
+    @staticmethod
+    def _aligned(diagonal: Tensor, x: Tensor) -> Tensor:
+        return diagonal.view(*diagonal.shape, *[1] * (x.dim() - diagonal.dim()))
 
 
 class SumOperator(MaskOperator):

@@ -2,5 +2,6 @@
 
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.grf import GRFMask
+from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 
-__all__ = ["GRFMask", "Mask"]
+__all__ = ["GRFMask", "Mask", "RWGNKMask"]

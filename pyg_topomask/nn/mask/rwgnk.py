@@ -1,0 +1,103 @@
+"""The random walks graph-nodes kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.mask.base import Mask, check_walk_size
+from pyg_topomask.operators import DiagonalScaledOperator
+from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.pairs import EntryTable, walk_product
+
+
+class RWGNKMask(Mask):
+    r"""Similarity of two nodes by where random walks from them go: the random walks graph-nodes kernel.
+
+    .. math:: M_{ij} = \frac{\langle f_i, f_j \rangle}{\|f_i\|_2^\alpha\, \|f_j\|_2^\alpha}, \qquad
+        f_i(u) = \sum_\ell \lambda^\ell\, \mathrm{count}_i(u, \ell)
+
+    where :math:`\mathrm{count}_i(u, \ell)` is the share of the walks from ``i`` that are at ``u`` after :math:`\ell`
+    hops. With ``alpha=1`` this is the cosine of the frequency vectors, so the diagonal is one. Both factors come from
+    one table of walks, which the mask of graph random features can share.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.2. The authors' experiments have λ = α = 1.
+
+    Args:
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        decay: :math:`\lambda \ge 0`, what a visit one hop later counts for. 1 by default, as in the paper.
+        alpha: :math:`\alpha \ge 0`, exponent of the norms. 1 by default, as in the paper.
+        max_length: Longest walk that is stored, in hops.
+        learnable: Whether ``decay`` and ``alpha`` are parameters; their absolute values are used.
+        name: Prefix of the walk attributes on the graph.
+
+    Raises:
+        ValueError: If a size or a number is out of range.
+    """
+
+    decay: Tensor
+    alpha: Tensor
+
+    def __init__(
+        self,
+        heads: int = 1,
+        decay: float = 1.0,
+        alpha: float = 1.0,
+        max_length: int = 4,
+        learnable: bool = False,
+        name: str = "walk",
+    ) -> None:
+        super().__init__()
+        if heads < 1 or max_length < 0:
+            raise ValueError(f"'heads' must be ≥ 1 and 'max_length' ≥ 0 (got {heads} and {max_length})")
+        for key, value in (("decay", decay), ("alpha", alpha)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"'{key}' must be a finite number ≥ 0 (got {value})")
+        if learnable and 0 in (decay, alpha):
+            raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
+        self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name
+        self.requires = tuple(f"{name}_{part}" for part in ("index", "length", "count", "size"))
+        self.remedy = f"AddRandomWalks(max_length={max_length}, independent=False, name={name!r})"
+        self._initial = {"decay": decay, "alpha": alpha}
+        for key in self._initial:
+            empty = torch.empty(() if heads == 1 else heads)
+            if learnable:
+                self.register_parameter(key, Parameter(empty))
+            else:
+                self.register_buffer(key, empty)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set ``decay`` and ``alpha`` to what the constructor was given."""
+        with torch.no_grad():
+            for key, value in self._initial.items():
+                getattr(self, key).fill_(value)
+
+    def forward(self, graph: Data) -> DiagonalScaledOperator:
+        """The mask of a graph or batch that carries walks.
+
+        Raises:
+            ValueError: If walks are missing, of another graph, or longer than ``max_length``.
+        """
+        index, length, count, size = self.read(graph)
+        check_walk_size(graph, size, self.remedy)
+        decay, alpha = (x.abs() for x in at_least_float32(self.decay, self.alpha))
+        lengths = torch.arange(self.max_length + 1, device=decay.device, dtype=decay.dtype)
+        modulation = decay[..., None] ** lengths  # [K + 1] or [H, K + 1]
+        table = (index, length, count)
+        walks = walk_product(*table, *table, int(graph.num_nodes), self.max_length, modulation.dtype)
+        scale = _squared_norms(walks.left, modulation) ** (-alpha / 2)
+        return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, max_length={self.max_length}, learnable={self.learnable}"
+
+
+def _squared_norms(table: EntryTable, modulation: Tensor) -> Tensor:
+    """Squared norms of the rows, ``[N]`` or ``[N, H]``; at least 1, since every walk visits its start."""
+    squares = table.values(modulation).square()
+    zeros = squares.new_zeros(table.pattern.num_rows, *squares.shape[1:])
+    return zeros.index_add(0, table.pattern.row, squares)

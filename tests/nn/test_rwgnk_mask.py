@@ -1,0 +1,184 @@
+import pytest
+import torch
+
+from pyg_topomask.nn import GKATAttention, RWGNKMask
+from pyg_topomask.testing import GRAPHS, AttentionCase, OperatorCase, dense_adjacency
+from pyg_topomask.transforms import AddRandomWalks
+
+LAMBDA = 0.75  # exact in float32, in which the mask keeps it
+
+
+def walked(data, num_walks=6, max_length=3, halt_prob=0.0, seed=0):
+    transform = AddRandomWalks(num_walks, max_length, halt_prob, independent=False, seed=seed)
+    return transform(data.clone())
+
+
+def frequencies(data, decay):
+    """Frequency vectors ``[N, N]`` entry by entry from the stored table."""
+    out = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
+    start, visited = data.walk_index.long()
+    for i, u, length, count in zip(start, visited, data.walk_length, data.walk_count):
+        out[i, u] += decay ** int(length) * count.double()
+    return out
+
+
+def kernel(data, decay, alpha):
+    f = frequencies(data, decay)
+    f = f / f.norm(dim=1, keepdim=True) ** alpha
+    return f @ f.t()
+
+
+def transition(data):
+    neighbour = (dense_adjacency(data) > 0).double()
+    return neighbour / neighbour.sum(1, keepdim=True).clamp(min=1)
+
+
+class RWGNKCase(OperatorCase):
+    graphs = {name: walked(data) for name, data in GRAPHS.items()}  # noqa: RUF012
+
+
+class TestRWGNKOperator(RWGNKCase):
+    def build(self, data):
+        return RWGNKMask(decay=LAMBDA, alpha=0.5, max_length=3).double()(data)
+
+    def reference(self, data):
+        return kernel(data, LAMBDA, 0.5)
+
+
+class TestRWGNKOperatorPerHead(RWGNKCase):
+    def build(self, data):
+        mask = RWGNKMask(heads=2, decay=LAMBDA, max_length=3, learnable=True).double()
+        with torch.no_grad():
+            mask.decay.copy_(torch.tensor([0.5, 0.875]))
+            mask.alpha.copy_(torch.tensor([1.0, 0.25]))
+        return mask(data)
+
+    def reference(self, data):
+        return torch.stack([kernel(data, 0.5, 1.0), kernel(data, 0.875, 0.25)])
+
+
+@pytest.mark.parametrize("name", ["path", "star", "two_parts", "isolated", "one_way", "weighted"])
+@pytest.mark.parametrize(("max_length", "halt_prob"), [(3, 0.0), (3, 0.4), (40, 0.5)])
+def test_mean_frequency_is_its_exact_expectation(name, max_length, halt_prob):
+    data = GRAPHS[name]
+    draws = [walked(data, 4, max_length, halt_prob, seed) for seed in range(300)]
+    values = torch.stack([frequencies(draw, LAMBDA) for draw in draws])
+    step = LAMBDA * (1 - halt_prob) * transition(data)
+    wanted = sum(torch.linalg.matrix_power(step, e) for e in range(max_length + 1))
+    error = (values.mean(0) - wanted).abs() / (values.std(0) / len(values) ** 0.5 + 1e-6)
+    assert error.max() <= 5
+
+
+@pytest.mark.parametrize("name", ["path", "star", "two_parts"])
+def test_kernel_lies_between_the_bounds_of_theorem_4_2(name):
+    data, halt_prob, max_length = GRAPHS[name], 0.5, 6
+    rho, degree = (1 - halt_prob) * LAMBDA, dense_adjacency(data).sum(1)
+    step = rho * transition(data)
+    f = sum(torch.linalg.matrix_power(step, e) for e in range(max_length + 1))
+    exact = f @ f.t()
+    weights = [min(i, 2 * max_length - i) + 1 for i in range(2 * max_length + 1)]
+    low, high = (
+        sum(w * torch.linalg.matrix_power(rho / d * dense_adjacency(data), i) for i, w in enumerate(weights))
+        for d in (degree.max(), degree.min())
+    )
+    assert (low <= exact + 1e-12).all()
+    assert (exact <= high + 1e-12).all()
+    # the estimate from many walks has the exact kernel as its limit, hence lies between them too
+    mask = RWGNKMask(decay=LAMBDA, alpha=0.0, max_length=max_length).double()
+    estimate = mask(walked(data, num_walks=20_000, max_length=max_length, halt_prob=halt_prob)).to_dense()
+    torch.testing.assert_close(estimate, exact, rtol=0.03, atol=0.01)
+
+
+def test_alpha_one_is_the_cosine():
+    for data in GRAPHS.values():
+        dense = RWGNKMask(max_length=3).double()(walked(data)).to_dense()
+        torch.testing.assert_close(dense.diagonal(), torch.ones(data.num_nodes, dtype=torch.float64))
+        assert dense.min() >= 0
+        assert dense.max() <= 1 + 1e-12
+
+
+def test_decay_zero_is_the_identity():
+    data = GRAPHS["star"]
+    torch.testing.assert_close(RWGNKMask(decay=0.0, max_length=3)(walked(data)).to_dense(), torch.eye(5))
+
+
+def test_learnable_numbers_get_gradients():
+    mask = RWGNKMask(heads=2, decay=0.6, alpha=0.8, max_length=3, learnable=True).double()
+    data, x = walked(GRAPHS["star"]), torch.randn(5, 2, 3, dtype=torch.float64)
+
+    def product(decay, alpha):
+        return torch.func.functional_call(mask, {"decay": decay, "alpha": alpha}, (data,)) @ x
+
+    assert torch.autograd.gradcheck(product, tuple(p.detach().requires_grad_() for p in mask.parameters()))
+    assert not list(RWGNKMask().parameters())
+    assert set(RWGNKMask().state_dict()) == {"decay", "alpha"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"decay": -0.1}, "'decay' must be a finite number ≥ 0"),
+        ({"alpha": float("inf")}, "'alpha' must be a finite number ≥ 0"),
+        ({"heads": 0}, "'heads' must be ≥ 1"),
+        ({"decay": 0.0, "learnable": True}, "must start above 0"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        RWGNKMask(**arguments)
+
+
+def test_missing_walks_name_the_transform():
+    with pytest.raises(ValueError, match=r"add the transform AddRandomWalks\(max_length=4, independent=False"):
+        RWGNKMask()(GRAPHS["star"])
+
+
+class GKATCase(AttentionCase):
+    transform = "AddRandomWalks"
+
+    def prepare(self, data):
+        return walked(data, num_walks=4)
+
+
+class TestGKAT(GKATCase):
+    def build(self):
+        return GKATAttention(8, heads=2, num_features=16, max_length=3)
+
+
+class TestGKATLearnable(GKATCase):
+    def build(self):
+        attn = GKATAttention(8, heads=2, num_features=16, max_length=3, decay=0.8, learnable=True)
+        with torch.no_grad():
+            attn.mask.decay.mul_(1 + 0.2 * torch.rand_like(attn.mask.decay))
+            attn.mask.alpha.mul_(1 + 0.2 * torch.rand_like(attn.mask.alpha))
+        return attn
+
+
+class TestGKAT0(GKATCase):
+    def build(self):
+        return GKATAttention(8, heads=2, kernel="softmax", max_length=3)
+
+
+class TestGKATFactored(GKATCase):
+    def build(self):
+        return GKATAttention(8, heads=2, num_features=16, max_length=3, path="factored")
+
+
+def test_gkat_tends_to_gkat_0_like_one_over_the_root_of_the_features():
+    data = walked(GRAPHS["path"])
+    x = 0.3 * torch.randn(data.num_nodes, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    exact = GKATAttention(8, heads=2, kernel="softmax", max_length=3).double()
+    wanted = exact(x, None, data)
+    sizes, draws = [16, 64, 256, 1024], 40
+    errors = []
+    for num_features in sizes:
+        attn = GKATAttention(8, heads=2, num_features=num_features, max_length=3).double()
+        attn.load_state_dict({**attn.state_dict(), **exact.state_dict()})
+        squares = []
+        for seed in range(draws):
+            attn.feature_map.redraw(torch.Generator().manual_seed(seed))
+            squares.append((attn(x, None, data) - wanted).square().mean())
+        errors.append(torch.stack(squares).mean().sqrt().log())
+    logs = torch.tensor(sizes, dtype=torch.float64).log()
+    slope = ((logs - logs.mean()) * torch.stack(errors)).sum() / (logs - logs.mean()).square().sum()
+    assert -0.6 < slope < -0.4
