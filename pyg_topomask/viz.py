@@ -1,4 +1,4 @@
-"""Pictures: a mask as a matrix and on its graph, and training curves with their spread over seeds.
+"""Pictures: a mask as a matrix and on its graph, kept pairs on theirs, training curves with their spread over seeds.
 
 matplotlib is imported when a picture is drawn, so that the package works without it.
 """
@@ -22,6 +22,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 # Perceptually even scales: one for weights of one sign, one for both signs around zero.
 SEQUENTIAL, DIVERGING = "YlGnBu", "RdBu_r"
 MAX_LAYOUT_NODES = 2000
+MAX_ARROWS = 3000
 LAYOUT_STEPS = 60
 
 
@@ -80,6 +81,75 @@ def plot_mask(
     _colour_bar(axes[0], image, "weight $M_{ij}$ (no unit)", matrix)
     if edge_index is not None:
         _draw_row(axes[1], matrix, edge_index, node)
+    return figure
+
+
+def plot_kept_pairs(
+    index: Tensor,
+    edge_index: Tensor,
+    title: str | None = None,
+    node: int | None = None,
+    head: int = 0,
+    ax: Axes | None = None,
+) -> Figure:
+    r"""The keys that top-k attention keeps, as arrows from query to key over the graph.
+
+    A node's colour says how many queries keep it, itself included; a ring is around those that keep themselves.
+
+    Args:
+        index: Kept keys, shape ``[N, H, k]`` or ``[N, k]``, −1 where there is none: from
+            :class:`~pyg_topomask.nn.KMIPAttention` with ``return_index``, or `topk_inner_product`.
+        edge_index: The graph, shape ``[2, E]``.
+        title: Title of the picture.
+        node: Draw the arrows out of this node only; all if :obj:`None`.
+        head: Which of the ``H`` heads.
+        ax: Where to draw. A new figure if :obj:`None`.
+
+    Returns:
+        The figure; :func:`save_figure` writes it.
+
+    Raises:
+        ValueError: If there are no nodes, or too many nodes or arrows to be drawn legibly.
+        IndexError: If ``head`` or ``node`` is out of range.
+        ImportError: If matplotlib is missing.
+    """
+    kept = index.detach().cpu().numpy()
+    kept = kept[:, None] if kept.ndim == 2 else kept
+    num_nodes, heads, _ = kept.shape
+    for name, value, count in (("head", head, heads), ("node", node or 0, num_nodes)):
+        if num_nodes and not 0 <= value < count:
+            raise IndexError(f"'{name}' is {value}, but there are {count} {name}s")
+    plt = _pyplot()
+    if ax is None:
+        ax = plt.subplots(figsize=(6.4, 5.8), layout="constrained")[1]
+    query, place = np.nonzero(kept[:, head] >= 0)
+    key = kept[query, head, place]
+    position, size = _draw_edges(ax, edge_index, num_nodes)
+    chosen = np.bincount(key, minlength=num_nodes)
+    if node is not None:
+        query, key = query[query == node], key[query == node]
+    own = query == key
+    east, north = position.T
+    points = ax.scatter(
+        east, north, s=size, c=chosen, cmap=SEQUENTIAL, vmin=0, edgecolors="0.35", linewidths=0.4, zorder=3
+    )
+    _draw_arrows(ax, position, query[~own], key[~own], size)
+    ax.scatter(
+        east[query[own]],
+        north[query[own]],
+        s=2.4 * size,
+        facecolors="none",
+        edgecolors=PALETTE[1],
+        linewidths=1.1,
+        zorder=3,
+    )
+    if node is not None:
+        ax.scatter(east[node], north[node], s=3 * size, color=PALETTE[1], marker="*", edgecolors="black", zorder=4)
+    ax.set_title(title or "kept keys", fontsize=10)
+    ax.figure.colorbar(points, ax=ax, label="queries that keep this node (number)", fraction=0.046, pad=0.03)
+    legend = "arrow: from a query to a key that it keeps; ring: a node that keeps itself"
+    ax.text(0.5, -0.03, legend, transform=ax.transAxes, ha="center", va="top", fontsize=8)
+    figure: Any = ax.figure
     return figure
 
 
@@ -214,25 +284,57 @@ def _colour_bar(ax: Axes, artist: Any, label: str, values: np.ndarray) -> None:
     ax.figure.colorbar(artist, ax=ax, label=label, extend=extend[bool(below), bool(above)], fraction=0.046, pad=0.03)
 
 
-def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None) -> None:
-    edges, num_nodes = edge_index.detach().cpu().numpy(), matrix.shape[0]
-    if edges.size and edges.max() >= num_nodes:
-        raise ValueError(
-            f"'edge_index' holds node {edges.max()}, but the mask has {num_nodes} nodes: are they of one graph?"
-        )
-    if num_nodes > MAX_LAYOUT_NODES:
-        raise ValueError(f"a graph of {num_nodes} nodes cannot be drawn legibly: the limit is {MAX_LAYOUT_NODES}")
-    degree = np.bincount(edges[0], minlength=num_nodes)
-    if node is None:
-        node = int(degree.argmax())
-    if not 0 <= node < num_nodes:
-        raise IndexError(f"'node' is {node}, but the mask has {num_nodes} nodes")
+def _draw_edges(ax: Axes, edge_index: Tensor, num_nodes: int) -> tuple[np.ndarray, float]:
+    """Draw the edges of a graph; return the positions ``[N, 2]`` of its nodes and the size to draw them in."""
     from matplotlib.collections import LineCollection
 
+    edges = edge_index.detach().cpu().numpy()
+    if edges.size and edges.max() >= num_nodes:
+        raise ValueError(
+            f"'edge_index' holds node {edges.max()}, but the rest has {num_nodes} nodes: are they of one graph?"
+        )
+    if not 0 < num_nodes <= MAX_LAYOUT_NODES:
+        raise ValueError(f"a graph of {num_nodes} nodes cannot be drawn legibly: the limit is {MAX_LAYOUT_NODES}")
     position = spring_layout(edges, num_nodes)
-    others = np.arange(num_nodes) != node
     ax.add_collection(LineCollection(list(position[edges.T]), colors="0.75", linewidths=0.7, zorder=1))
-    size = float(np.clip(6000 / num_nodes, 12, 160))
+    ax.set_aspect("equal")
+    ax.axis("off")
+    return position, float(np.clip(6000 / num_nodes, 12, 160))
+
+
+def _draw_arrows(ax: Axes, position: np.ndarray, start: np.ndarray, end: np.ndarray, size: float) -> None:
+    """Arrows between nodes, bent so that both directions of a pair are seen, and ending at the rim of the node."""
+    from matplotlib.patches import FancyArrowPatch
+
+    if len(start) > MAX_ARROWS:
+        raise ValueError(f"{len(start)} arrows cannot be told apart: the limit is {MAX_ARROWS}; choose one node")
+    radius = size**0.5 / 2  # points, as matplotlib's marker sizes are
+    for a, b in zip(position[start], position[end]):
+        ax.add_patch(
+            FancyArrowPatch(
+                a,
+                b,
+                arrowstyle="-|>",
+                connectionstyle="arc3,rad=0.12",
+                mutation_scale=max(5.0, radius),
+                shrinkA=radius,
+                shrinkB=radius,
+                color=PALETTE[1],
+                alpha=0.55 if len(start) > 60 else 0.9,
+                linewidth=0.8,
+                zorder=2,
+            )
+        )
+
+
+def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None) -> None:
+    num_nodes = matrix.shape[0]
+    if node is not None and not 0 <= node < num_nodes:
+        raise IndexError(f"'node' is {node}, but the mask has {num_nodes} nodes")
+    position, size = _draw_edges(ax, edge_index, num_nodes)
+    if node is None:
+        node = int(np.bincount(edge_index[0].detach().cpu().numpy(), minlength=num_nodes).argmax())
+    others = np.arange(num_nodes) != node
     east, north = position.T
     points = ax.scatter(
         east[others], north[others], s=size, c=matrix[node, others], edgecolors="0.35", linewidths=0.4, **_scale(matrix)
@@ -241,8 +343,6 @@ def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None
         east[node], north[node], s=4 * size, color=PALETTE[1], marker="*", edgecolors="black", linewidths=0.6, zorder=3
     )
     ax.set_title(f"row of node {node} (star) on the graph")
-    ax.set_aspect("equal")
-    ax.axis("off")
     _colour_bar(ax, points, f"weight $M_{{{node}\\,j}}$ (no unit)", matrix[node, others])
 
 

@@ -68,7 +68,7 @@ def test_degenerate_masks_can_be_drawn(matrix):
         ({"mask": torch.ones(3, 2)}, ValueError, r"\[N, N\].*got \(3, 2\)"),
         ({"mask": torch.ones(0, 0)}, ValueError, "N > 0"),
         ({"mask": torch.ones(2, 3, 3), "head": 2}, IndexError, "'head' is 2, but the mask has 2 heads"),
-        ({"mask": torch.ones(3, 3), "edge_index": EDGES}, ValueError, "holds node 3, but the mask has 3 nodes"),
+        ({"mask": torch.ones(3, 3), "edge_index": EDGES}, ValueError, "holds node 3, but the rest has 3 nodes"),
         ({"mask": torch.ones(4, 4), "edge_index": EDGES, "node": 4}, IndexError, "'node' is 4"),
         ({"mask": torch.ones(2001, 2001), "edge_index": EDGES}, ValueError, "the limit is 2000"),
     ],
@@ -87,6 +87,47 @@ def test_given_axes_are_used():
         viz.plot_mask(MASK.detach(), EDGES, ax=axes)
     with pytest.raises(ValueError, match="got 1 and 2"):
         viz.plot_curves({"a": {"epoch": [0], "b": [1.0], "c": [1.0]}}, keys=["b", "c"], ax=axes[:1])
+
+
+def arrows(figure):
+    from matplotlib.patches import FancyArrowPatch
+
+    found = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
+    return [tuple(map(tuple, patch._posA_posB)) for patch in found]
+
+
+def test_kept_pairs_are_arrows_over_the_graph():
+    kept = torch.tensor([[[1, 0], [3, 2]], [[1, -1], [0, 2]], [[1, 3], [2, 2]], [[0, 1], [3, 0]]])  # [N, H, k]
+    where = viz.spring_layout(EDGES.numpy(), 4)
+    pairs = {0: [(0, 1), (2, 1), (2, 3), (3, 0), (3, 1)], 1: [(0, 3), (0, 2), (1, 0), (1, 2), (3, 0)]}
+    for head, expected in pairs.items():
+        figure = viz.plot_kept_pairs(kept, EDGES, "a title", head=head)
+        assert arrows(figure) == [(tuple(where[i]), tuple(where[j])) for i, j in expected]
+    figure = viz.plot_kept_pairs(kept, EDGES, "a title", node=2)
+    assert arrows(figure) == [(tuple(where[2]), tuple(where[j])) for j in (1, 3)]
+    lines, nodes, rings, star = figure.axes[0].collections
+    assert len(lines.get_segments()) == EDGES.size(1)
+    assert nodes.get_array().tolist() == [2, 4, 0, 1]  # queries that keep each node, whoever is drawn
+    assert len(rings.get_offsets()) == 0
+    assert star.get_offsets().tolist() == [where[2].tolist()]
+    assert figure.axes[0].get_title() == "a title"
+    rings = viz.plot_kept_pairs(kept[:, 0], EDGES).axes[0].collections[2]
+    assert rings.get_offsets().tolist() == where[[0, 1]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"head": 1}, IndexError, "'head' is 1, but there are 1 heads"),
+        ({"node": 4}, IndexError, "'node' is 4, but there are 4 nodes"),
+        ({"index": torch.zeros(3, 1, 2).long()}, ValueError, "holds node 3"),
+        ({"index": torch.zeros(0, 1, 2).long(), "edge_index": EDGES[:, :0]}, ValueError, "of 0 nodes cannot be drawn"),
+        ({"index": torch.arange(70).repeat(70, 1), "edge_index": EDGES}, ValueError, "4830 arrows.*choose one node"),
+    ],
+)
+def test_bad_kept_pairs(arguments, error, text):
+    with pytest.raises(error, match=text):
+        viz.plot_kept_pairs(**{"index": torch.zeros(4, 1, 2).long(), "edge_index": EDGES, **arguments})
 
 
 def test_curves_are_mean_and_standard_deviation_over_seeds():

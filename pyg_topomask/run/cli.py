@@ -1,4 +1,4 @@
-"""The command line: ``topomask run``, ``topomask check`` and ``topomask expressivity``."""
+"""The command line: ``topomask run``, ``topomask check``, ``topomask expressivity`` and ``topomask show``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(arguments, rest)
         if arguments.command == "expressivity":
             return _expressivity(arguments, rest)
+        if arguments.command == "show":
+            return _show(arguments, rest)
         if rest:
             parser.error(f"'check' takes config files and folders (got {' '.join(rest)})")
         return _check(arguments.configs)
@@ -74,7 +77,33 @@ def _parser() -> argparse.ArgumentParser:
     express.add_argument("--size", type=int, default=8, metavar="K", help="steps, or eigenvectors (default: 8)")
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
+    _add_show(commands)
     return parser
+
+
+def _add_show(commands: Any) -> None:
+    show = commands.add_parser(
+        "show",
+        help="draw what a layer looks at, on one graph of a config's data set",
+        usage="topomask show KIND CONFIG --out FILE [--graph I] [--layer L] [--head H] [--node V] [--checkpoint PATH] "
+        "[key=value ...]",
+        epilog=_OVERRIDES,
+        allow_abbrev=False,
+    )
+    show.add_argument(
+        "kind",
+        choices=("attention", "mask"),
+        metavar="KIND",
+        help="attention: pairs that k-MIP attention keeps, as arrows; mask: a topological mask and one of its rows",
+    )
+    show.add_argument("config", metavar="CONFIG", help="YAML file")
+    show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its ending names the format")
+    for name, letter, text in (("graph", "I", "graph of the data set"), ("layer", "L", "layer"), ("head", "H", "head")):
+        show.add_argument(f"--{name}", type=int, default=0, metavar=letter, help=f"{text}, counted from 0 (default: 0)")
+    show.add_argument("--node", type=int, metavar="V", help="draw only what this node looks at")
+    show.add_argument(
+        "--checkpoint", metavar="PATH", help="best.ckpt of a run, or its folder (default: an untrained model)"
+    )
 
 
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
@@ -98,6 +127,27 @@ def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
     report = measure(arguments.config, arguments.encoding, arguments.size, arguments.limit, arguments.rounds, overrides)
     Console().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem))
+    return 0
+
+
+def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    from pyg_topomask.run.show import picture
+    from pyg_topomask.viz import save_figure
+
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if Path(arguments.out).suffix.removeprefix(".") not in formats:
+        raise RunError(f"--out must end in one of .{', .'.join(sorted(formats))} (got {arguments.out})")
+    names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
+    figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+    try:
+        print(f"wrote {save_figure(figure, arguments.out)}")
+    except OSError as error:
+        raise RunError(f"--out: {arguments.out} cannot be written: {error.strerror}") from None
     return 0
 
 
