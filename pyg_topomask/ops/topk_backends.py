@@ -145,6 +145,8 @@ def _missing(module: str, package: str) -> str | None:
         importlib.import_module(module)
     except ImportError:
         return f"{package} is not installed (pip install {package})"
+    except Exception as error:  # KeOps compiles and reads a cache when it is imported
+        return f"{package} cannot be imported: {type(error).__name__}: {error}"
     return None
 
 

@@ -63,10 +63,10 @@ def picture(
     data = input_features(made)(dataset[graph])
     if node is not None and not 0 <= node < data.num_nodes:
         raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
-    walks = build_walks(made, made.seed)
-    data = data if walks is None else walks(data)
     edge_channels = None if data.edge_attr is None else data.edge_attr.size(1)
     with torch.random.fork_rng(devices=[]):
+        walks = build_walks(made, made.seed)
+        data = data if walks is None else walks(data)
         torch.manual_seed(made.seed)
         model = build_model(made, data.x.size(1), int(dataset.num_classes), edge_channels)
     origin = f"untrained, weights drawn from seed {made.seed}"

@@ -33,7 +33,10 @@ def median_ms(function: Callable[[], Any], repeats: int = 9, warmup: int = 2) ->
 def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
     """Result of a function called in a process of its own, whose peak memory nothing else has raised."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, args)
+        result = pool.apply(function, args)
+        pool.close()  # let it end by itself: KeOps writes its cache on exit, and a killed writer leaves it damaged
+        pool.join()
+    return result
 
 
 def peak_mib(function: Callable[[], Any]) -> float:

@@ -5,9 +5,11 @@ keys; "clust0.3", both around the same √N standard normal centres with deviati
 
 - chosen          the library's own choice of engine
 - cpp, torch      its flat C++ search and its plain torch search
-- faiss, keops    the search of these libraries where they are installed, the rest being ours
 - sdpa            PyTorch's scaled-dot-product attention over all keys
 - sdpa, padded    the same with widths padded from 10 to 16 by zeros, which is exact and faster
+
+Then, for N = 3,162 to 31,623: the bare search beside that of FAISS (IndexFlatIP) and KeOps (argKmin), where they are
+installed (pip install faiss-cpu pykeops); they settle no ties, which costs ours time. Last, the time of each stage.
 
 Run: python scripts/bench/kmip.py [--quick] [--out results/bench]
 """
@@ -15,6 +17,7 @@ Run: python scripts/bench/kmip.py [--quick] [--out results/bench]
 from __future__ import annotations
 
 import argparse
+import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -28,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from pyg_topomask.ops import topk_attention, topk_native
-from pyg_topomask.ops.topk_backends import ENGINES, Problem
+from pyg_topomask.ops.topk_backends import ENGINES, Problem, find
 
 WIDTH = 10
 TOPK = 10
@@ -55,20 +58,20 @@ def methods(tensors: list[Tensor]) -> dict[str, Callable[..., Tensor]]:
     """Attention of ``(q, k, v)`` by every method that can serve here."""
     q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
     problem = Problem(q, k, [0, q.size(1)], [0, k.size(1)], TOPK)
-    usable = [name for name in ("cpp", "torch", "faiss", "keops") if ENGINES[name].refuses(problem) is None]
+    usable = [name for name in ("cpp", "torch") if ENGINES[name].refuses(problem) is None]
     found: dict[str, Callable[..., Tensor]] = {"chosen": lambda *x: topk_attention(*x, TOPK)}
     for name in usable:
         found[name] = lambda *x, name=name: topk_attention(*x, TOPK, backend=name)
     return {**found, "sdpa": full, "sdpa, padded": lambda *x: full(*x, width=16)}
 
 
-def timed(function: Callable[[], Any], repeats: int) -> dict[str, float]:
-    """Median wall milliseconds, and CPU milliseconds of all threads, of a call after one to warm up."""
+def timed(function: Callable[[], Any], repeats: int, warmup: int = 1) -> dict[str, float]:
+    """Median wall milliseconds, and CPU milliseconds of all threads, of a call after some to warm up."""
     wall, cpu = [], []
-    for number in range(repeats + 1):
+    for number in range(repeats + warmup):
         begin = time.perf_counter(), time.process_time()
         function()
-        if number > 0:
+        if number >= warmup:
             wall.append((time.perf_counter() - begin[0]) * 1e3)
             cpu.append((time.process_time() - begin[1]) * 1e3)
     return {"wall": statistics.median(wall), "cpu": statistics.median(cpu)}
@@ -91,9 +94,10 @@ def compare(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for name, attend in methods(tensors).items():
         fewer = repeats if name in ("chosen", "cpp") else max(1, repeats // 3)
-        rows[name] = {"forward": timed(lambda attend=attend: forward(attend, tensors), fewer)}
-        if name != "keops":  # its search is all that differs, and it is slow
-            rows[name]["forward + backward"] = timed(lambda attend=attend: step(attend, tensors), fewer)
+        rows[name] = {
+            "forward": timed(lambda attend=attend: forward(attend, tensors), fewer),
+            "forward + backward": timed(lambda attend=attend: step(attend, tensors), fewer),
+        }
     q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
     ptr = [0, num_nodes]
     share = None if isinstance(topk_native.load(), str) else topk_native.search(q, k, ptr, ptr, TOPK, 0, 1.0)[1]
@@ -110,6 +114,81 @@ def ratios(rows: dict[str, Any]) -> dict[str, dict[str, float]]:
         }
         for name, row in rows.items()
         if name != "chosen"
+    }
+
+
+def faiss_search(q: Tensor, k: Tensor) -> Any:
+    """Keys ``[N, 10]`` of FAISS's exact flat index."""
+    faiss = importlib.import_module("faiss")
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    flat = faiss.IndexFlatIP(k.size(1))
+    flat.add(k.numpy())
+    return torch.from_numpy(flat.search(q.numpy(), TOPK)[1])
+
+
+def keops_search(q: Tensor, k: Tensor) -> Any:
+    """Keys ``[N, 10]`` of KeOps's reduction, as the authors' code calls it."""
+    lazy = importlib.import_module("pykeops.torch").LazyTensor
+    return (-(lazy(q[:, None].contiguous()) | lazy(k[None].contiguous()))).argKmin(TOPK, dim=1)
+
+
+PEERS = {"faiss": faiss_search, "keops": keops_search}
+
+
+def missing_peers() -> dict[str, str]:
+    """Why a peer is left out."""
+    x = torch.zeros(1, 1, WIDTH)
+    problem = Problem(x, x, [0, 1], [0, 1], TOPK)
+    return {name: reason for name in PEERS if (reason := ENGINES[name].refuses(problem)) is not None}
+
+
+def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
+    """Times of the bare search, ours and the peers', in one process and in turns, and ours over theirs."""
+    q, k = (x.detach()[:, 0].contiguous() for x in inputs(kind, num_nodes)[:2])
+    problem = Problem(q[None], k[None], [0, num_nodes], [0, num_nodes], TOPK)
+    calls: dict[str, Callable[[], Any]] = {"ours": lambda: find(problem, "auto")[0]}
+    missing = missing_peers()
+    calls |= {name: lambda f=f: f(q, k) for name, f in PEERS.items() if name not in missing}
+    found = {name: call().sort(dim=1)[0] for name, call in calls.items()}  # warm: libraries loaded, formulas compiled
+    times: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            times[name].append(timed(call, 1, warmup=0))
+    median = {name: {c: statistics.median(t[c] for t in some) for c in some[0]} for name, some in times.items()}
+    peers = [name for name in calls if name != "ours"]
+    return {
+        "milliseconds": median,
+        "ours / peer": {name: {c: median["ours"][c] / median[name][c] for c in median[name]} for name in peers},
+        "share of equal keys": {name: float((found[name] == found["ours"]).float().mean()) for name in peers},
+        "left out": missing,
+    }
+
+
+def stages(kind: str, num_nodes: int) -> dict[str, float]:
+    """Milliseconds of the projection, of building the tree and searching it, of what follows, and of the backward pass.
+
+    The tree's time is that of a search for a single query; the others are differences of longer calls.
+    """
+    tensors = inputs(kind, num_nodes)
+    x = torch.cat([y.detach()[:, 0] for y in tensors[:3]], dim=1)
+    project = torch.nn.Linear(3 * WIDTH, 3 * WIDTH)
+    q, k = (y.detach().transpose(0, 1).contiguous() for y in tensors[:2])
+    problem = Problem(q, k, [0, num_nodes], [0, num_nodes], TOPK)
+    ptr, one = [0, num_nodes], q[:, :1].contiguous()
+    has_tree = ENGINES["pruned"].refuses(problem) is None and ENGINES["pruned"].pays(problem) is None
+    with torch.no_grad():
+        projection = timed(lambda: project(x), 3)["wall"]
+    tree = timed(lambda: topk_native.search(one, k, [0, 1], ptr, TOPK, 0, 1.0), 3)["wall"] if has_tree else 0.0
+    search = timed(lambda: find(problem, "auto"), 3)["wall"]
+    attend = lambda *y: topk_attention(*y, TOPK)  # noqa: E731
+    whole = timed(lambda: forward(attend, tensors), 3)["wall"]
+    training = timed(lambda: step(attend, tensors), 3)["wall"]
+    return {
+        "projection": projection,
+        "tree": tree,
+        "search": max(search - tree, 0.0),
+        "softmax and gather": max(whole - search, 0.0),
+        "backward": max(training - whole, 0.0),
     }
 
 
@@ -133,6 +212,29 @@ def plot(report: dict[str, Any], path: Path) -> None:
     print(f"wrote {path}")
 
 
+def print_comparison(kind: str, result: dict[str, Any]) -> None:
+    """One line for each method."""
+    visits = result["tree visits"] or 1
+    print(f"{kind}, N = {result['num_nodes']:,}, tree visits {visits:.1%}; ms wall (CPU), x chosen")
+    chosen = result["milliseconds"]["chosen"]
+    for name, row in result["milliseconds"].items():
+        parts = [
+            f"{what} {times['wall']:9.1f} ({times['cpu']:9.1f}) "
+            f"{times['wall'] / chosen[what]['wall']:6.2f} ({times['cpu'] / chosen[what]['cpu']:6.2f})"
+            for what, times in row.items()
+        ]
+        print(f"{name:13s} " + "   ".join(parts))
+
+
+def print_searches(kind: str, num_nodes: int, result: dict[str, Any]) -> None:
+    """One line: milliseconds of ours, and for each peer its own and ours over them."""
+    line = f"search, {kind:8s} N {num_nodes:7,d}  ours {result['milliseconds']['ours']['wall']:9.1f} ms"
+    for name, ratio in result["ours / peer"].items():
+        line += f"   {name} {result['milliseconds'][name]['wall']:9.1f} ms, ours / {name} {ratio['wall']:5.2f}"
+        line += f" (CPU {ratio['cpu']:5.2f})"
+    print(line)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer nodes, in half a minute")
@@ -141,18 +243,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
     options = parser.parse_args()
     num_nodes = options.num_nodes or (3_162 if options.quick else 31_623)
-    report: dict[str, Any] = {"machine": machine(), "num_nodes": num_nodes, "comparison": {}}
+    sizes = sorted({size for size in (3_162, 10_000) if size < num_nodes} | {num_nodes})
+    report: dict[str, Any] = {"machine": machine(), "num_nodes": num_nodes}
+    report |= {"comparison": {}, "searches": {}, "stages": {}}
+    for name, reason in missing_peers().items():
+        print(f"{name} is left out: {reason}")
     for kind in DATA:
-        result = report["comparison"][kind] = in_fresh_process(compare, kind, num_nodes, options.repeats)
-        print(f"{kind}, N = {num_nodes:,}, tree visits {result['tree visits'] or 1:.1%}; ms wall (CPU), x chosen")
-        for name, row in result["milliseconds"].items():
-            parts = [
-                f"{what} {times['wall']:9.1f} ({times['cpu']:9.1f}) "
-                f"{times['wall'] / result['milliseconds']['chosen'][what]['wall']:6.2f} "
-                f"({times['cpu'] / result['milliseconds']['chosen'][what]['cpu']:6.2f})"
-                for what, times in row.items()
-            ]
-            print(f"{name:13s} " + "   ".join(parts))
+        report["comparison"][kind] = in_fresh_process(compare, kind, num_nodes, options.repeats)
+        print_comparison(kind, report["comparison"][kind])
+        report["searches"][kind] = {n: in_fresh_process(searches, kind, n, options.repeats) for n in sizes}
+        for size, result in report["searches"][kind].items():
+            print_searches(kind, size, result)
+        report["stages"][kind] = in_fresh_process(stages, kind, num_nodes)
+        parts = (f"{stage} {time:.1f}" for stage, time in report["stages"][kind].items())
+        print(f"stages, {kind}, N = {num_nodes:,}, ms: " + ", ".join(parts))
     save_json(options.out / "kmip.json", report)
     plot(report, options.out / "kmip.png")
 

@@ -20,9 +20,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, save_json
-from kmip import DATA, TOPK, forward, full, inputs, step
+from kmip import DATA, TOPK, forward, full, inputs, stages, step
 
-from pyg_topomask.ops import topk_attention, topk_inner_product
+from pyg_topomask.ops import topk_attention
 
 METHODS = ("k-MIP", "full")
 QUANTITIES = ("forward ms", "training ms", "forward MiB", "training MiB")
@@ -39,16 +39,6 @@ def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
         return peak_mib(lambda: call(attend, tensors))
     repeats = 5 if num_nodes <= 10_000 else 3 if num_nodes <= 100_000 else 1
     return median_ms(lambda: call(attend, tensors), repeats, int(repeats > 1))
-
-
-def stages(kind: str, num_nodes: int) -> dict[str, float]:
-    """Milliseconds of the search, of the attention to what it found, and of the backward pass."""
-    tensors = inputs(kind, num_nodes)
-    q, k = (x.detach() for x in tensors[:2])
-    search = median_ms(lambda: topk_inner_product(q, k, TOPK), 3, 1)
-    whole = median_ms(lambda: forward(lambda *x: topk_attention(*x, TOPK), tensors), 3, 1)
-    training = median_ms(lambda: step(lambda *x: topk_attention(*x, TOPK), tensors), 3, 1)
-    return {"search": search, "attention": max(whole - search, 0.0), "backward": max(training - whole, 0.0)}
 
 
 def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[str, Any]]:
@@ -96,7 +86,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         axis.legend()
     parts = report["stages"]
     bottom = [0.0] * len(parts)
-    for color, stage in zip(("#0072B2", "#E69F00", "#999999"), ("search", "attention", "backward")):
+    for color, stage in zip(("#CC79A7", "#56B4E9", "#0072B2", "#E69F00", "#999999"), next(iter(parts.values()))):
         values = [part[stage] for part in parts.values()]
         axes[3].bar(list(parts), values, bottom=bottom, color=color, label=stage)
         bottom = [a + b for a, b in zip(bottom, values)]
@@ -111,10 +101,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="sizes up to 10,000")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that one call may take")
-    parser.add_argument("--largest", type=float, default=6.0, help="power of ten of the largest N")
+    parser.add_argument("--largest", type=float, help="power of ten of the largest N (6, or 4 with --quick)")
     parser.add_argument("--out", type=Path, default=Path("results/reproduce"), help="folder of the report and the plot")
     options = parser.parse_args()
-    largest = 4.0 if options.quick else options.largest
+    largest = options.largest or (4.0 if options.quick else 6.0)
     sizes = [round(10 ** (i / 2)) for i in range(4, int(2 * largest) + 1)]
     runs: dict[str, Callable[[], list[dict[str, Any]]]] = {
         **{f"k-MIP, {kind}": lambda kind=kind: sweep("k-MIP", kind, sizes, 10 * options.limit) for kind in DATA},
@@ -133,6 +123,8 @@ def main() -> None:
         "stage nodes": stage_nodes,
         "stages": {kind: in_fresh_process(stages, kind, stage_nodes) for kind in DATA},
     }
+    for kind, parts in report["stages"].items():
+        print(f"stages, {kind}, N = {stage_nodes:,}, ms:", {stage: round(time, 1) for stage, time in parts.items()})
     for name, slopes in exponents.items():
         print(f"{name:16s} exponents", {what: value and round(value, 2) for what, value in slopes.items()})
     save_json(options.out / "kmip_scaling.json", report)

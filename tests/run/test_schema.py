@@ -84,7 +84,7 @@ def molecules(tmp_path):
 def test_a_config_of_graphgps(molecules):
     config = load(molecules).config
     assert (config.optim.weight_decay, config.gt.dropout) == (1e-5, 0.0)
-    assert config.gt.parts == ["CustomGatedGCN", "Full"]
+    assert config.gt.parts == ["CustomGatedGCN", "Transformer"]
     assert config.encodings() == ["LapPE", "RWSE"]
     assert config.posenc_RWSE.kernel.numbers == list(range(1, 17))
     assert config.posenc_LapPE.eigen.max_freqs == 8

@@ -8,8 +8,8 @@ from pydantic import Field, field_validator
 
 from pyg_topomask.run.config.base import Count, Probability, Section, Size
 
-PEER_ATTENTIONS = {"Transformer": "Full", "BiasedTransformer": "Full", "SparseAttention": "KMIP"}
-"""Names in the peers' files -> ours, where they differ."""
+PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "SparseAttention": "KMIP"}
+"""Other spellings of attentions, most of them the peers' -> the names of our table."""
 
 FOREIGN_MODELS = {
     "SANTransformer": "SAN is not provided; GPSModel with layer_type None+Transformer is the nearest",
