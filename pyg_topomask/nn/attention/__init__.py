@@ -11,23 +11,24 @@ from pyg_topomask.nn.attention.polynormer import PolynormerAttention
 from pyg_topomask.nn.attention.sgformer import SGFormerAttention
 
 ATTENTION = {
-    "GKAT": GKATAttention,
     "BigBird": BigBirdAttention,
+    "GKAT": GKATAttention,
     "GRF": GRFAttention,
     "KMIP": KMIPAttention,
     "Linear": MaskedAttention,
     "Performer": PerformerAttention,
     "Polynormer": PolynormerAttention,
+    "Primphormer": PrimphormerAttention,
     "SGFormer": SGFormerAttention,
     "Transformer": FullAttention,
 }
 """Attention classes by the name that configs use."""
 
-__all__ = ["ATTENTION", "GKATAttention", "GRFAttention", "KMIPAttention", "MaskedAttention"]
 __all__ = [
     "ATTENTION",
     "BigBirdAttention",
     "FullAttention",
+    "GKATAttention",
     "GRFAttention",
     "KMIPAttention",
     "MaskedAttention",
