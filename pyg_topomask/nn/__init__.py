@@ -10,6 +10,8 @@ from pyg_topomask.nn.attention import (
     MaskedAttention,
     PerformerAttention,
     PolynormerAttention,
+    PrimalAttention,
+    PrimphormerAttention,
     SGFormerAttention,
 )
 from pyg_topomask.nn.auxiliary import auxiliary_loss
@@ -30,6 +32,8 @@ __all__ = [
     "MaskedAttention",
     "PerformerAttention",
     "PolynormerAttention",
+    "PrimalAttention",
+    "PrimphormerAttention",
     "RWGNKMask",
     "SGFormerAttention",
     "auxiliary_loss",

@@ -8,6 +8,7 @@ from pyg_topomask.nn.attention.kmip import KMIPAttention
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.attention.performer import PerformerAttention
 from pyg_topomask.nn.attention.polynormer import PolynormerAttention
+from pyg_topomask.nn.attention.primphormer import PrimalAttention, PrimphormerAttention
 from pyg_topomask.nn.attention.sgformer import SGFormerAttention
 
 ATTENTION = {
@@ -34,5 +35,7 @@ __all__ = [
     "MaskedAttention",
     "PerformerAttention",
     "PolynormerAttention",
+    "PrimalAttention",
+    "PrimphormerAttention",
     "SGFormerAttention",
 ]
