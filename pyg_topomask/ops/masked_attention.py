@@ -262,10 +262,7 @@ def _softmax_per_graph(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) ->
         check_batch(batch, q.size(0))
     ptr = [0, q.size(0)] if batch is None else segments(batch).ptr
     q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # [H, N, ·]
-    out = [
-        scaled_dot_product_attention(q[None, :, a:b], k[None, :, a:b], v[None, :, a:b])[0]
-        for a, b in pairwise(ptr)
-    ]
+    out = [scaled_dot_product_attention(q[None, :, a:b], k[None, :, a:b], v[None, :, a:b])[0] for a, b in pairwise(ptr)]
     return torch.cat(out, dim=1).transpose(0, 1) if out else torch.empty_like(v).transpose(0, 1)
 
 

@@ -28,9 +28,7 @@ class Pattern:
             rearranged so that products read memory nearby; row ``i`` is node ``i`` if :obj:`None`.
     """
 
-    def __init__(
-        self, row: Tensor, col: Tensor, num_rows: int, num_cols: int, order: Tensor | None = None
-    ) -> None:
+    def __init__(self, row: Tensor, col: Tensor, num_rows: int, num_cols: int, order: Tensor | None = None) -> None:
         rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
         self.rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True)  # [num_rows + 1]
         self.row, self.col = row.int(), col.int()  # [nnz]

@@ -198,9 +198,7 @@ def _keep(index: Tensor, num_keys: int, complete: bool) -> _Kept:
 
 
 @torch.no_grad()
-def _search(
-    q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None, batch_k: Tensor | None, backend: str
-) -> _Kept:
+def _search(q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None, batch_k: Tensor | None, backend: str) -> _Kept:
     """Find the pairs and put each query's in order by scores that do not depend on the engine."""
     if isinstance(topk, bool) or not isinstance(topk, int) or topk < 1:
         raise ValueError(f"'topk' must be an integer of at least 1 (got {topk!r})")
@@ -262,9 +260,7 @@ def _check_finite(q: Tensor, k: Tensor) -> None:
     )
 
 
-def _offsets(
-    q: Tensor, k: Tensor, batch_q: Tensor | None, batch_k: Tensor | None
-) -> tuple[list[int], list[int]]:
+def _offsets(q: Tensor, k: Tensor, batch_q: Tensor | None, batch_k: Tensor | None) -> tuple[list[int], list[int]]:
     """First row of each graph among queries and among keys, and their numbers."""
     if batch_q is None and batch_k is None:
         return [0, q.size(0)], [0, k.size(0)]
