@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Dropout, Linear, Module, Sequential
+from torch.nn import Dropout, Linear, Module, ModuleList, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
@@ -29,7 +32,9 @@ class GPSLayer(Module):
         conv: Message passing, called as ``conv(x, edge_index, **conv_kwargs)``; it returns ``x`` or, where it updates
             edges, ``(x, edge_attr)``. One whose attribute ``has_residual`` is true drops out and adds ``x`` itself, as
             `GatedGCN` does, and gets the norm only. No local branch if :obj:`None`.
-        attn: Attention, called as ``attn(x, batch, graph)``. No global branch if :obj:`None`.
+            A list makes several branches, each with a norm of its own; all read the same ``x`` and their sum is
+            :math:`X_M`; each is given those ``conv_kwargs`` that it takes.
+        attn: Attention, called as ``attn(x, batch, graph)``, or a list of several. No global branch if :obj:`None`.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS) or
             :obj:`None`.
         dropout: Probability of zeroing in both branches and the feed-forward part, in training.
@@ -44,8 +49,8 @@ class GPSLayer(Module):
     def __init__(
         self,
         channels: int,
-        conv: Module | None = None,
-        attn: Module | None = None,
+        conv: Module | Sequence[Module] | None = None,
+        attn: Module | Sequence[Module] | None = None,
         norm: str | None = "batch_norm",
         dropout: float = 0.0,
         act: str = "relu",
@@ -54,12 +59,9 @@ class GPSLayer(Module):
         super().__init__()
         if conv is None and attn is None:
             raise ValueError("a GPSLayer needs 'conv' or 'attn' (both are None)")
-        for name, part in (("conv", conv), ("attn", attn)):
-            if part is not None and not isinstance(part, Module):
-                raise TypeError(f"'{name}' must be a module (got {part!r})")
-        self.channels, self.conv, self.attn = channels, conv, attn
-        self.norm_conv = build_norm(norm, channels) if conv is not None else None
-        self.norm_attn = build_norm(norm, channels) if attn is not None else None
+        self.channels = channels
+        self.conv, self.attn = _branches("conv", conv), _branches("attn", attn)
+        self.norm_conv, self.norm_attn = (_norms(norm, channels, part) for part in (self.conv, self.attn))
         self.dropout = Dropout(dropout)
         self.mlp = self.norm_out = None
         if feed_forward:
@@ -73,9 +75,31 @@ class GPSLayer(Module):
             self.norm_out = build_norm(norm, channels)
 
     @property
+    def convs(self) -> list[Module]:
+        """The convolutions, none or several."""
+        return _listed(self.conv)
+
+    @property
+    def attentions(self) -> list[Module]:
+        """The attentions, none or several."""
+        return _listed(self.attn)
+
+    @property
     def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry."""
-        return getattr(self.attn, "requires", ())
+        """Attributes that the graph must carry, each once."""
+        return tuple(dict.fromkeys(name for part in self.attentions for name in getattr(part, "requires", ())))
+
+    def takes(self, name: str) -> bool:
+        """Whether a convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
+        return any(_accepts(type(conv).forward, name) for conv in self.convs)
+
+    def initial_carry(self, num_graphs: int) -> Any:
+        """What the first layer's attention starts from; a list with an entry for each of several, where any has one."""
+        parts = [getattr(part, "initial_carry", None) for part in self.attentions]
+        if all(part is None for part in parts):
+            return None
+        carries = [None if part is None else part(num_graphs) for part in parts]
+        return carries if isinstance(self.attn, ModuleList) else carries[0]
 
     def forward(
         self,
@@ -103,21 +127,60 @@ class GPSLayer(Module):
             batch = graph.get("batch")
         branches: list[Tensor] = []
         edges: list[Tensor] = []
-        if self.conv is not None:
-            local = self.conv(x, edge_index, **conv_kwargs)
+        several = isinstance(self.conv, ModuleList)
+        for conv, norm in zip(self.convs, _listed(self.norm_conv, len(self.convs))):
+            if several:
+                taken = {name: value for name, value in conv_kwargs.items() if _accepts(type(conv).forward, name)}
+            else:
+                taken = conv_kwargs
+            local = conv(x, edge_index, **taken)
             if isinstance(local, tuple):
                 local, *edges = local
-            if not getattr(self.conv, "has_residual", False):
+            if not getattr(conv, "has_residual", False):
                 local = self.dropout(local) + x
-            branches.append(apply_norm(self.norm_conv, local, batch))
-        if self.attn is not None:
-            if carry is None:
-                update = self.attn(x, batch, graph)
-            else:
-                update, carry = self.attn(x, batch, graph, carry=carry)
-            branches.append(apply_norm(self.norm_attn, self.dropout(update) + x, batch))
+            branches.append(apply_norm(norm, local, batch))
+        carries = carry if isinstance(self.attn, ModuleList) and carry is not None else [carry] * len(self.attentions)
+        handed = []
+        for attn, norm, given in zip(self.attentions, _listed(self.norm_attn, len(self.attentions)), carries):
+            update = attn(x, batch, graph) if given is None else attn(x, batch, graph, carry=given)
+            update, given = (update, None) if given is None else update
+            handed.append(given)
+            branches.append(apply_norm(norm, self.dropout(update) + x, batch))
         out = sum(branches[1:], branches[0])
         if self.mlp is not None:
             out = apply_norm(self.norm_out, out + self.mlp(out), batch)
         result = (out, *edges) if edges else out
-        return result if carry is None else (result, carry)
+        if carry is None:
+            return result
+        return result, handed if isinstance(self.attn, ModuleList) else handed[0]
+
+
+def _branches(name: str, given: Module | Sequence[Module] | None) -> Module | None:
+    """The module, or a list of several."""
+    parts = list(given) if isinstance(given, Sequence) else [given] if given is not None else []
+    for part in parts:
+        if not isinstance(part, Module):
+            raise TypeError(f"'{name}' must be a module (got {part!r})")
+    if len(parts) > 1:
+        return ModuleList(parts)
+    return parts[0] if parts else None
+
+
+def _norms(norm: str | None, channels: int, part: Module | None) -> Module | None:
+    if not isinstance(part, ModuleList):
+        return build_norm(norm, channels) if part is not None else None
+    norms = [built for _ in part if (built := build_norm(norm, channels)) is not None]
+    return ModuleList(norms) if norms else None
+
+
+def _listed(part: Module | None, missing: int = 0) -> list[Any]:
+    """The modules of a branch or a list of branches; so many None where there is none."""
+    if part is None:
+        return [None] * missing
+    return list(part) if isinstance(part, ModuleList) else [part]
+
+
+@lru_cache
+def _accepts(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -49,8 +49,8 @@ class GPSModel(Module):
         channels: int,
         out_channels: int,
         num_layers: int,
-        conv: Callable[[int], Module] | None = None,
-        attn: Callable[[int], Module] | None = None,
+        conv: Callable[[int], Module | Sequence[Module]] | None = None,
+        attn: Callable[[int], Module | Sequence[Module]] | None = None,
         edge_dim: int | None = None,
         pool: str | None = None,
         norm: str | None = "batch_norm",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,10 +22,11 @@ class GPSStack(ModuleList):
     Args:
         channels: Width ``C``.
         num_layers: Layers.
-        conv: Function of the layer's number that returns its convolution; no local branch if :obj:`None`.
-        attn: Function of the layer's number that returns its attention; no global branch if :obj:`None`. Attentions
-            with a method ``tie(first)`` are tied to the first of them: it makes a layer share the parameters that
-            belong to the whole stack.
+        conv: Function of the layer's number that returns its convolution, or a list of several; no local branch if
+            :obj:`None`.
+        attn: Function of the layer's number that returns its attention, or a list of several; no global branch if
+            :obj:`None`. Attentions with a method ``tie(first)`` are tied to the first of them: it makes a layer share
+            the parameters that belong to the whole stack.
         norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"`` or :obj:`None`.
         dropout: Probability of zeroing in the layers, in training.
         act: Activation of the layers, by PyG's names.
@@ -45,8 +44,8 @@ class GPSStack(ModuleList):
         self,
         channels: int,
         num_layers: int,
-        conv: Callable[[int], Module] | None = None,
-        attn: Callable[[int], Module] | None = None,
+        conv: Callable[[int], Module | Sequence[Module]] | None = None,
+        attn: Callable[[int], Module | Sequence[Module]] | None = None,
         norm: str | None = "batch_norm",
         dropout: float = 0.0,
         act: str = "relu",
@@ -74,9 +73,10 @@ class GPSStack(ModuleList):
             for number in range(num_layers)
         )
         self.channels, self.checkpoint = channels, checkpoint
-        tied: list[Any] = [layer.attn for layer in self._layers if hasattr(layer.attn, "tie")]
-        for part in tied[1:]:
-            part.tie(tied[0])
+        for parts in zip(*(layer.attentions for layer in self._layers)):
+            tied: list[Any] = [part for part in parts if hasattr(part, "tie")]
+            for part in tied[1:]:
+                part.tie(tied[0])
 
     @property
     def _layers(self) -> list[GPSLayer]:
@@ -89,7 +89,7 @@ class GPSStack(ModuleList):
 
     def takes(self, name: str) -> bool:
         """Whether some layer's convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
-        return any(_takes(layer.conv, name) for layer in self._layers)
+        return any(layer.takes(name) for layer in self._layers)
 
     def forward(
         self,
@@ -111,8 +111,7 @@ class GPSStack(ModuleList):
             **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
         """
         given = {name: value for name, value in conv_kwargs.items() if value is not None}
-        initial_carry = getattr(self._layers[0].attn, "initial_carry", None)
-        carry = None if initial_carry is None else initial_carry(num_graphs)
+        carry = self._layers[0].initial_carry(num_graphs)
         for layer in self._layers:
             result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
             if carry is not None:
@@ -126,7 +125,7 @@ class GPSStack(ModuleList):
     def _apply_layer(
         self, layer: GPSLayer, x: Tensor, edge_index: Adj, batch: Any, graph: Any, carry: Any, given: dict[str, Tensor]
     ) -> Any:
-        taken = {name: value for name, value in given.items() if _takes(layer.conv, name)}
+        taken = {name: value for name, value in given.items() if layer.takes(name)}
         if not (self.checkpoint and torch.is_grad_enabled()):
             return layer(x, edge_index, batch, graph, carry, **taken)
 
@@ -135,16 +134,6 @@ class GPSStack(ModuleList):
 
         arguments = (x, edge_index, batch, graph, carry)
         return checkpoint(layer, *arguments, use_reentrant=False, context_fn=contexts, **taken)  # type: ignore[arg-type]
-
-
-def _takes(conv: Module | None, name: str) -> bool:
-    return conv is not None and _accepts(type(conv).forward, name)
-
-
-@lru_cache
-def _accepts(function: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 @contextmanager

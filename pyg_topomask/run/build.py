@@ -27,7 +27,7 @@ ATTENTION_KEYS = {
     "gt.sparse.val_dim": "val_dim",
     "gt.sparse.head_agg": "head_agg",
     "gt.bigbird.block_size": "block_size",
-    "gt.bigbird.num_random_blocks": "num_random_blocks",
+    "gt.bigbird.num_random_blocks": "num_random",
     "gt.n_heads": "heads",
     "gt.attn_dropout": "dropout",
     "topomask.kernel": "kernel",
@@ -41,7 +41,6 @@ ATTENTION_KEYS = {
     "topomask.learnable": "learnable",
     "topomask.num_virtual": "num_virtual",
     "topomask.rank": "rank",
-    "topomask.eta": "eta",
 }
 """Config key -> constructor argument of an attention; one that the class lacks is not passed."""
 
@@ -104,6 +103,8 @@ def name_problems(config: Config) -> list[tuple[str, str]]:
 def unused_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) for keys of ``topomask`` that were given and that no attention has a use for."""
     used = {key for name in attentions_of(config) for key in _argument_keys(name).values()}
+    if any("auxiliary_loss" in vars(build_attention(config, name)) for name in attentions_of(config)):
+        used.add("topomask.eta")
     if _uses_walks(config):
         used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw")}
     unused = []
@@ -163,12 +164,14 @@ def build_attention(config: Config, name: str) -> Module:
     return ATTENTION[name](config.gt.dim_hidden, **arguments)
 
 
-def build_conv(config: Config, name: str) -> Module:
+def build_conv(config: Config, name: str, layer: int = 0) -> Module:
     """The convolution of that name, for one layer."""
     entry, gt = CONVS[name], config.gt
     edges = entry.takes_edges and config.dataset.edge_encoder
     stable = config.posenc_EquivStableLapPE.enable
-    return entry.build(ConvSettings(gt.dim_hidden, gt.n_heads, config.gnn.act, gt.dropout, edges, stable))
+    return entry.build(
+        ConvSettings(gt.dim_hidden, gt.n_heads, config.gnn.act, gt.dropout, edges, stable, last=layer == gt.layers - 1)
+    )
 
 
 def build_model(config: Config, in_channels: int, out_channels: int, edge_channels: int | None = None) -> GPSModel:
@@ -180,8 +183,8 @@ def build_model(config: Config, in_channels: int, out_channels: int, edge_channe
         gt.dim_hidden,
         out_channels,
         gt.layers,
-        conv=_branches(lambda name: build_conv(config, name), convs),
-        attn=_branches(lambda name: build_attention(config, name), attentions),
+        conv=_branches(lambda name, layer: build_conv(config, name, layer), convs),
+        attn=_branches(lambda name, layer: build_attention(config, name), attentions),
         edge_dim=edge_channels if uses_edges else None,
         pool=config.model.graph_pooling if config.dataset.task == "graph" else None,
         norm="layer_norm" if gt.layer_norm else "batch_norm" if gt.batch_norm else None,
@@ -190,16 +193,13 @@ def build_model(config: Config, in_channels: int, out_channels: int, edge_channe
         feed_forward=config.topomask.feed_forward and config.model.type != "SingleModel",
         head_layers=config.gnn.layers_post_mp,
         input_dropout=config.topomask.input_dropout,
+        checkpoint=config.share.gradient_checkpointing,
     )
 
 
-def _branches(build: Callable[[str], Module], names: list[str]) -> Callable[[int], Any] | None:
-    """A function of the layer's number that builds its branches of one kind: a module, or a list of several."""
-    if not names:
-        return None
-    if len(names) == 1:
-        return lambda layer: build(names[0])
-    return lambda layer: [build(name) for name in names]
+def _branches(build: Callable[[str, int], Module], names: list[str]) -> Callable[[int], list[Module]] | None:
+    """A function of the layer's number that builds its branches of one kind."""
+    return (lambda layer: [build(name, layer) for name in names]) if names else None
 
 
 def apply_model(model: GPSModel, data: Data) -> Tensor:

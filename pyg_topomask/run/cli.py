@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The command line: ``topomask run``, ``check``, ``list``, ``schema``, ``expressivity`` and ``show``."""
-=======
-"""The command line: ``topomask run``, ``topomask check``, ``topomask expressivity`` and ``topomask show``."""
->>>>>>> main
 
 from __future__ import annotations
 
@@ -28,21 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown is not None:
         parser.error(f"unknown option {unknown}")
     try:
-<<<<<<< HEAD
         if arguments.command in _WITHOUT_OVERRIDES and rest:
             parser.error(f"'{arguments.command}' does not take {' '.join(rest)}")
         return _COMMANDS[arguments.command](arguments, rest)
-=======
-        if arguments.command == "run":
-            return _run(arguments, rest)
-        if arguments.command == "expressivity":
-            return _expressivity(arguments, rest)
-        if arguments.command == "show":
-            return _show(arguments, rest)
-        if rest:
-            parser.error(f"'check' takes config files and folders (got {' '.join(rest)})")
-        return _check(arguments.configs)
->>>>>>> main
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -95,7 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-<<<<<<< HEAD
 def _add_check(commands: Any) -> None:
     check = commands.add_parser(
         "check",
@@ -109,8 +92,6 @@ def _add_check(commands: Any) -> None:
     commands.add_parser("schema", help="print the JSON schema of configs, for editors that complete and check YAML")
 
 
-=======
->>>>>>> main
 def _add_show(commands: Any) -> None:
     show = commands.add_parser(
         "show",
@@ -181,11 +162,7 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
     return 0
 
 
-<<<<<<< HEAD
 def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
-=======
-def _check(configs: Sequence[str]) -> int:
->>>>>>> main
     from pyg_topomask.run.runner import check_config
 
     configs, overrides = _split_overrides(arguments.configs)

@@ -10,6 +10,8 @@ from torch.nn import Linear, Module, Sequential
 from torch_geometric.nn import GATConv, GCNConv, GENConv, GINConv, GINEConv, PNAConv, SAGEConv
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn import GatedGCN, StableGINEConv
+
 
 @dataclass(frozen=True)
 class ConvSettings:
@@ -21,6 +23,7 @@ class ConvSettings:
     dropout: float = 0.0
     edges: bool = False
     stable: bool = False  # gates by the distance of Laplacian encodings
+    last: bool = False  # of the last layer, whose edges nobody reads
 
     @property
     def edge_dim(self) -> int | None:
@@ -48,6 +51,20 @@ def _gat(settings: ConvSettings) -> Module:
     return GATConv(channels, channels // heads, heads=heads, edge_dim=settings.edge_dim)
 
 
+def _gine(settings: ConvSettings) -> Module:
+    return StableGINEConv(_mlp(settings), settings.channels) if settings.stable else GINEConv(_mlp(settings))
+
+
+def _gated_gcn(settings: ConvSettings) -> Module:
+    return GatedGCN(
+        settings.channels,
+        settings.dropout,
+        settings.act,
+        equivariant_stable=settings.stable,
+        update_edges=not settings.last,
+    )
+
+
 def _pna(settings: ConvSettings) -> Module:
     channels = settings.channels
     # The only scaler is the identity, so the histogram of degrees, which the class asks for, has no influence.
@@ -59,10 +76,11 @@ def _pna(settings: ConvSettings) -> Module:
 CONVS: dict[str, ConvEntry] = {
     "GCN": ConvEntry(lambda settings: GCNConv(settings.channels, settings.channels), GCNConv),
     "GIN": ConvEntry(lambda settings: GINConv(_mlp(settings)), GINConv),
-    "GINE": ConvEntry(lambda settings: GINEConv(_mlp(settings)), GINEConv, takes_edges=True, needs_edges=True),
+    "GINE": ConvEntry(_gine, GINEConv, takes_edges=True, needs_edges=True),
     "GENConv": ConvEntry(lambda settings: GENConv(settings.channels, settings.channels), GENConv, takes_edges=True),
     "GAT": ConvEntry(_gat, GATConv, takes_edges=True),
     "PNA": ConvEntry(_pna, PNAConv, takes_edges=True),
+    "CustomGatedGCN": ConvEntry(_gated_gcn, GatedGCN, takes_edges=True, needs_edges=True),
     "SAGE": ConvEntry(lambda settings: SAGEConv(settings.channels, settings.channels), SAGEConv),
 }
 """Name in ``gt.layer_type`` -> convolution."""

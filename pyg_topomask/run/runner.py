@@ -27,7 +27,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json, write_text
 from pyg_topomask.run.lightning_module import EpochSeed, GraphModule, Recorder, early_stopping
 from pyg_topomask.run.progress import Display, Job
-from pyg_topomask.run.reading import Loaded, all_keys, load
+from pyg_topomask.run.reading import Loaded, load
 from pyg_topomask.run.report import peak_memory_mib, summarize, write_curves
 
 Source = str | Path | Mapping[str, Any] | Config
@@ -149,12 +149,8 @@ def _refuse_other_runs(folder: Path, config: Config) -> None:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-<<<<<<< HEAD
     free = (*FREE_KEYS, "dataset.dir")  # a place too
     return {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
-=======
-    return {key: config.value(key) for key in all_keys() if key not in (*FREE_KEYS, "dataset.dir")}  # dir: a place too
->>>>>>> main
 
 
 def _run_seed(config: Config, dataset: InMemoryDataset, folder: Path, seed: int, title: str, display: Display) -> None:

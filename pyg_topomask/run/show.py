@@ -82,7 +82,7 @@ def picture(
 def _attention(
     config: Config, model: GPSModel, data: Data, layer: int, head: int, node: int | None, where: str
 ) -> Figure:
-    attn = model.layers[layer].attn
+    attn: Any = model.layers[layer].attn
     if not isinstance(attn, KMIPAttention):
         raise RunError(
             f"gt.layer_type {config.gt.layer_type} keeps no pairs: the picture 'attention' is of k-MIP attention, such "
@@ -98,7 +98,7 @@ def _attention(
 
 
 def _mask(config: Config, model: GPSModel, data: Data, layer: int, head: int, node: int | None, where: str) -> Figure:
-    attn = model.layers[layer].attn
+    attn: Any = model.layers[layer].attn
     mask = getattr(attn, "mask", None)
     if mask is None:
         raise RunError(

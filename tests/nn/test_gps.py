@@ -4,7 +4,7 @@ from torch.nn import Linear, Module
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, GINEConv
 
-from pyg_topomask.nn import GPSLayer, GPSModel, GRFAttention, MaskedAttention, auxiliary_loss
+from pyg_topomask.nn import GPSLayer, GPSModel, GPSStack, GRFAttention, MaskedAttention, auxiliary_loss
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -311,3 +311,39 @@ def test_edge_features_without_an_encoder_and_the_other_way_round(edge_dim, give
     edge_index = torch.tensor([[0, 1], [1, 0]])
     with pytest.raises(ValueError, match=r"edge_dim.*edge_attr"):
         model(torch.rand(2, 3), edge_index, edge_attr=torch.rand(2, 2) if given else None)
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+def test_several_branches_are_summed(norm):
+    torch.manual_seed(0)
+    graph, x = batch_of(), torch.randn(batch_of().num_nodes, 8)
+    edge_attr = torch.randn(graph.num_edges, 8)
+    convs = [GCNConv(8, 8), Conv(edges=True)]  # the first takes no edge features
+    attentions = [MaskedAttention(8, 2), GRFAttention(8, 2)]
+    layer = GPSLayer(8, convs, attentions, norm=norm, feed_forward=False)
+    out, edges = layer(x, graph.edge_index, graph.batch, graph, edge_attr=edge_attr)
+    alone = [GPSLayer(8, conv, norm=norm, feed_forward=False) for conv in convs]
+    alone += [GPSLayer(8, attn=attn, norm=norm, feed_forward=False) for attn in attentions]
+    parts = [alone[0](x, graph.edge_index, graph.batch, graph)]
+    parts += [alone[1](x, graph.edge_index, graph.batch, graph, edge_attr=edge_attr)[0]]
+    parts += [part(x, graph.edge_index, graph.batch, graph) for part in alone[2:]]
+    torch.testing.assert_close(out, sum(parts))
+    torch.testing.assert_close(edges, 2 * edge_attr)
+    assert layer.requires == attentions[1].requires
+
+
+def test_carries_of_several_attentions_are_kept_apart():
+    torch.manual_seed(0)
+    graph = batch_of()
+    sizes = {"norm": None, "feed_forward": False}
+    x = torch.randn(graph.num_nodes, 8)
+    both = GPSStack(8, 3, attn=lambda n: [Carrying(), MaskedAttention(8)], **sizes)
+    seen = []
+    for layer in both:
+        layer.attentions[0].register_forward_hook(
+            lambda m, args, kwargs, out: seen.append(kwargs["carry"]), with_kwargs=True
+        )
+    both(x, graph.edge_index, graph.batch, graph, graph.num_graphs).sum().backward()
+    assert [tuple(carry.shape) for carry in seen] == [(3, 8)] * 3
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])

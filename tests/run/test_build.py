@@ -53,6 +53,15 @@ def test_a_file_of_the_peers_runs_with_one_word_changed(tiny):
         assert check_config(tiny | {"gt": {**tiny["gt"], "layer_type": word}})[1] == []
 
 
+def test_several_branches_build_and_step():
+    config = check_config(PLAIN, ["gt.layer_type=GCN+CustomGatedGCN+GRF+Primphormer", "dataset.edge_encoder=true"])[
+        0
+    ].config
+    layer = build_model(config, 3, 2, 1).layers[0]
+    assert [type(part).__name__ for part in layer.convs] == ["GCNConv", "GatedGCN"]
+    assert [type(part).__name__ for part in layer.attentions] == ["GRFAttention", "PrimphormerAttention"]
+
+
 def test_walks_only_where_the_attention_needs_them():
     assert build_walks(load(PLAIN, ["gt.layer_type=GCN+Linear"]).config, 0) is None
     assert build_walks(load(PLAIN, ["gt.layer_type=GCN+None"]).config, 0) is None
