@@ -3,80 +3,136 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
-from torch.optim.lr_scheduler import LambdaLR
+from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn import ATTENTION, GPSModel, auxiliary_loss
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.convs import CONVS
+from pyg_topomask.run.config.model import PEER_ATTENTIONS
+from pyg_topomask.run.convs import CONVS, ConvSettings
 from pyg_topomask.run.errors import ConfigError, did_you_mean
 from pyg_topomask.run.reading import Loaded
+from pyg_topomask.run.schedules import build_optimizer, build_scheduler
 from pyg_topomask.transforms import AddRandomWalks
 
 ATTENTION_KEYS = {
     "gt.n_heads": "heads",
     "gt.attn_dropout": "dropout",
+    "gt.sparse.k": "k",
+    "gt.sparse.kq_dim": "kq_dim",
+    "gt.sparse.val_dim": "val_dim",
+    "gt.sparse.head_agg": "head_agg",
+    "gt.bigbird.block_size": "block_size",
+    "gt.bigbird.num_random_blocks": "num_random_blocks",
     "topomask.kernel": "kernel",
     "topomask.num_features": "num_features",
     "topomask.path": "path",
     "topomask.max_length": "max_length",
     "topomask.symmetric": "symmetric",
     "topomask.independent": "independent",
+    "topomask.decay": "decay",
+    "topomask.alpha": "alpha",
+    "topomask.learnable": "learnable",
+    "topomask.num_virtual": "num_virtual",
+    "topomask.rank": "rank",
+    "topomask.eta": "eta",
 }
 """Config key -> constructor argument of an attention; one that the class lacks is not passed."""
 
+OWN_KEYS = {"Exphormer": {"prep.num_virt_node": "num_virtual", "prep.add_edge_index": "graph_edges"}}
+"""The same for one attention, whose arguments these keys alone give."""
+
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "pair_table")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
-
 
 MODEL_KEYS = ("topomask.feed_forward", "topomask.normalize_features", "topomask.input_dropout")
 """Keys of ``topomask`` that any model has a use for."""
 
 
+NODE_ENCODERS = ("LinearNode", "Constant")
+EDGE_ENCODERS = ("LinearEdge", "DummyEdge")
+
+
+def convs_of(config: Config) -> list[str]:
+    """Names of the convolutions in ``gt.layer_type``."""
+    return [name for name in config.gt.parts if name in CONVS]
+
+
+def attentions_of(config: Config) -> list[str]:
+    """Names of the attentions in ``gt.layer_type``, in our spelling."""
+    return [name for name in config.gt.parts if name in ATTENTION]
+
+
 def name_problems(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) that need the tables of convolutions and attentions."""
     found = []
-    for kind, name, table in (("convolution", config.gt.conv, CONVS), ("attention", config.gt.attention, ATTENTION)):
-        if name != "None" and name not in table:
-            choices = ", ".join([*table, "None"])
+    for place, written in enumerate(config.gt.layer_type.split("+")):
+        if written == "None" or PEER_ATTENTIONS.get(written, written) in {*CONVS, *ATTENTION}:
+            continue
+        kind, table = ("attention", [*ATTENTION, *PEER_ATTENTIONS]) if place else ("convolution", list(CONVS))
+        choices = ", ".join([*table, "None"])
+        hint = did_you_mean(written, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
+        found.append(("gt.layer_type", f"no {kind} is called {written!r}; there are {choices}.{hint}"))
+    data = config.dataset
+    for kind, given, known in (
+        ("node", data.node_encoder_parts, NODE_ENCODERS),
+        ("edge", data.edge_encoder_name.split("+") if data.edge_encoder else [], EDGE_ENCODERS),
+    ):
+        for name in given:
+            if name not in known:
+                message = f"no encoder is called {name!r}; there are {', '.join(known)}." + did_you_mean(name, known)
+                found.append((f"dataset.{kind}_encoder_name", message))
+    for name in convs_of(config):
+        if CONVS[name].needs_edges and not config.dataset.edge_encoder:
             found.append(
-                ("gt.layer_type", f"no {kind} is called {name!r}; there are {choices}." + did_you_mean(name, table))
+                ("gt.layer_type", f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)")
             )
-    conv = CONVS.get(config.gt.conv)
-    if conv and conv.needs_edges and not config.dataset.edge_encoder:
-        found.append(
-            ("gt.layer_type", f"{config.gt.conv} needs edge features: set dataset.edge_encoder (and edge_encoder_name)")
-        )
-    if conv and not conv.takes_edges and config.dataset.edge_encoder_name == "LinearEdge":
-        found.append(("dataset.edge_encoder_name", f"{config.gt.conv} takes no edge features"))
+    for name in attentions_of(config):
+        lacking = {
+            key for key, argument in OWN_KEYS.get(name, {}).items() if argument not in _arguments(ATTENTION[name])
+        }
+        found += [(key, f"{name} has no such setting") for key in sorted(lacking) if config.is_set(key)]
     return found
 
 
 def unused_keys(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) for keys that were given and that the chosen attention has no use for."""
-    name = config.gt.attention
-    arguments = _arguments(ATTENTION[name]) if name in ATTENTION else set()
-    walks = _uses_walks(config)
+    """Pairs (key, what is wrong) for keys of ``topomask`` that were given and that no attention has a use for."""
+    used = {key for name in attentions_of(config) for key in _argument_keys(name).values()}
+    if _uses_walks(config):
+        used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw")}
     unused = []
-    for key in ("gt.attn_dropout", *(f"topomask.{name}" for name in type(config.topomask).model_fields)):
-        if key in MODEL_KEYS or not config.is_set(key):
-            continue
-        for_walks = key.removeprefix("topomask.") in (*WALK_KEYS, "redraw")
-        taken = ATTENTION_KEYS.get(key) in arguments
-        if not (taken or (for_walks and walks)):
+    for key in (f"topomask.{name}" for name in type(config.topomask).model_fields):
+        if config.is_set(key) and key not in used and key not in MODEL_KEYS:
             unused.append((key, f"is given, but {config.gt.layer_type} has no use for it"))
+    kernels = {kernel for name in attentions_of(config) if (kernel := _kernel(config, name)) is not None}
+    if config.is_set("topomask.num_features") and kernels and "softmax_rf" not in kernels:
+        message = f"only kernel softmax_rf has it (got {', '.join(map(repr, sorted(kernels)))})"
+        unused.append(("topomask.num_features", message))
     return unused
 
 
-def _arguments(cls: type[Module]) -> set[str]:
-    return set(inspect.signature(cls.__init__).parameters)
+def _arguments(cls: type[Module]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(cls.__init__).parameters
+
+
+def _argument_keys(name: str) -> dict[str, str]:
+    """Constructor argument -> config key, for those that the attention has."""
+    table = {argument: key for key, argument in ATTENTION_KEYS.items()}
+    table |= {argument: key for key, argument in OWN_KEYS.get(name, {}).items()}
+    return {argument: key for argument, key in table.items() if argument in _arguments(ATTENTION[name])}
+
+
+def _kernel(config: Config, name: str) -> str | None:
+    argument = _arguments(ATTENTION[name]).get("kernel")
+    if argument is None:
+        return None
+    return config.topomask.kernel if config.is_given("topomask.kernel") else argument.default
 
 
 def _uses_walks(config: Config) -> bool:
@@ -84,51 +140,65 @@ def _uses_walks(config: Config) -> bool:
 
 
 def requirements(config: Config) -> tuple[str, ...]:
-    """Attributes that the attention needs on a graph."""
-    if config.gt.attention == "None":
-        return ()
-    return tuple(getattr(build_attention(config), "requires", ()))
+    """Attributes that the attentions need on a graph, each once."""
+    built = (build_attention(config, name) for name in attentions_of(config))
+    return tuple(dict.fromkeys(name for attention in built for name in getattr(attention, "requires", ())))
 
 
-def build_attention(config: Config) -> Module:
-    """The attention of one layer."""
-    cls = ATTENTION[config.gt.attention]
-    arguments = {}
-    for key, argument in ATTENTION_KEYS.items():
-        if argument in _arguments(cls):
-            section, name = key.split(".")
-            arguments[argument] = getattr(getattr(config, section), name)
-    return cls(config.gt.dim_hidden, **arguments)
+def build_attention(config: Config, name: str) -> Module:
+    """The attention of that name, for one layer.
+
+    A key of ``topomask`` that is not given leaves the argument at the class's own default.
+    """
+    arguments: dict[str, Any] = {}
+    for argument, key in _argument_keys(name).items():
+        if not key.startswith("topomask.") or config.is_given(key):
+            value = config.value(key)
+            arguments[argument] = value.lower() if argument == "head_agg" else value
+    if "expander" in _arguments(ATTENTION[name]):
+        arguments["expander"] = config.prep.exp and config.prep.use_exp_edges
+    if "edge_dim" in _arguments(ATTENTION[name]) and config.dataset.edge_encoder:
+        arguments["edge_dim"] = config.gt.dim_hidden
+    return ATTENTION[name](config.gt.dim_hidden, **arguments)
 
 
-def build_conv(config: Config) -> Module:
-    """The convolution of one layer."""
-    entry = CONVS[config.gt.conv]
+def build_conv(config: Config, name: str) -> Module:
+    """The convolution of that name, for one layer."""
+    entry, gt = CONVS[name], config.gt
     edges = entry.takes_edges and config.dataset.edge_encoder
-    return entry.build(config.gt.dim_hidden, config.gt.n_heads, config.gnn.act, edges)
+    stable = config.posenc_EquivStableLapPE.enable
+    return entry.build(ConvSettings(gt.dim_hidden, gt.n_heads, config.gnn.act, gt.dropout, edges, stable))
 
 
 def build_model(config: Config, in_channels: int, out_channels: int, edge_channels: int | None = None) -> GPSModel:
     """The model, for data with so many features, classes and edge features."""
-    gt = config.gt
-    conv = CONVS.get(gt.conv)
-    uses_edges = conv is not None and conv.takes_edges and config.dataset.edge_encoder
+    gt, convs, attentions = config.gt, convs_of(config), attentions_of(config)
+    uses_edges = config.dataset.edge_encoder and any(CONVS[name].takes_edges for name in convs)
     return GPSModel(
         in_channels,
         gt.dim_hidden,
         out_channels,
         gt.layers,
-        conv=None if gt.conv == "None" else lambda layer: build_conv(config),
-        attn=None if gt.attention == "None" else lambda layer: build_attention(config),
+        conv=_branches(lambda name: build_conv(config, name), convs),
+        attn=_branches(lambda name: build_attention(config, name), attentions),
         edge_dim=edge_channels if uses_edges else None,
         pool=config.model.graph_pooling if config.dataset.task == "graph" else None,
         norm="layer_norm" if gt.layer_norm else "batch_norm" if gt.batch_norm else None,
         dropout=gt.dropout,
         act=config.gnn.act,
-        feed_forward=config.topomask.feed_forward,
+        feed_forward=config.topomask.feed_forward and config.model.type != "SingleModel",
         head_layers=config.gnn.layers_post_mp,
         input_dropout=config.topomask.input_dropout,
     )
+
+
+def _branches(build: Callable[[str], Module], names: list[str]) -> Callable[[int], Any] | None:
+    """A function of the layer's number that builds its branches of one kind: a module, or a list of several."""
+    if not names:
+        return None
+    if len(names) == 1:
+        return lambda layer: build(names[0])
+    return lambda layer: [build(name) for name in names]
 
 
 def apply_model(model: GPSModel, data: Data) -> Tensor:
@@ -142,29 +212,6 @@ def build_walks(config: Config, seed: int) -> BaseTransform | None:
     if not _uses_walks(config):
         return None
     return AddRandomWalks(**{name: getattr(config.topomask, name) for name in WALK_KEYS}, seed=seed)
-
-
-def build_optimizer(config: Config, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
-    """AdamW, or Adam with the weight decay added to the gradient."""
-    optim = config.optim
-    cls = torch.optim.AdamW if optim.optimizer == "adamW" else torch.optim.Adam
-    return cls(parameters, lr=optim.base_lr, weight_decay=optim.weight_decay)
-
-
-def learning_rate_factor(epoch: int, num_warmup_epochs: int, max_epoch: int) -> float:
-    """GraphGPS's ``cosine_with_warmup``: linear from 0 (1e-6 in epoch 0) to 1, then half a cosine down to 0."""
-    if epoch < num_warmup_epochs:
-        return max(1e-6, epoch / num_warmup_epochs)
-    progress = (epoch - num_warmup_epochs) / max(1, max_epoch - num_warmup_epochs)
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
-
-
-def build_scheduler(config: Config, optimizer: torch.optim.Optimizer) -> LambdaLR | None:
-    """The schedule, stepped once an epoch."""
-    optim = config.optim
-    if optim.scheduler == "none":
-        return None
-    return LambdaLR(optimizer, lambda epoch: learning_rate_factor(epoch, optim.num_warmup_epochs, optim.max_epoch))
 
 
 def fake_batch(config: Config) -> Data:

@@ -5,49 +5,64 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch.nn import Linear, Module, Sequential
-from torch_geometric.nn import GATConv, GCNConv, GINConv, GINEConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, GENConv, GINConv, GINEConv, PNAConv, SAGEConv
 from torch_geometric.nn.resolver import activation_resolver
 
 
-def _mlp(channels: int, act: str) -> Sequential:
-    return Sequential(Linear(channels, channels), activation_resolver(act), Linear(channels, channels))
+@dataclass(frozen=True)
+class ConvSettings:
+    """What a convolution may depend on: width, heads, activation, dropout, and whether edges carry features."""
 
+    channels: int
+    heads: int = 1
+    act: str = "relu"
+    dropout: float = 0.0
+    edges: bool = False
+    stable: bool = False  # gates by the distance of Laplacian encodings
 
-def _gcn(channels: int, heads: int, act: str, edges: bool) -> Module:
-    return GCNConv(channels, channels)
-
-
-def _gin(channels: int, heads: int, act: str, edges: bool) -> Module:
-    return GINConv(_mlp(channels, act))
-
-
-def _gine(channels: int, heads: int, act: str, edges: bool) -> Module:
-    return GINEConv(_mlp(channels, act))
-
-
-def _gat(channels: int, heads: int, act: str, edges: bool) -> Module:
-    return GATConv(channels, channels // heads, heads=heads, edge_dim=channels if edges else None)
-
-
-def _sage(channels: int, heads: int, act: str, edges: bool) -> Module:
-    return SAGEConv(channels, channels)
+    @property
+    def edge_dim(self) -> int | None:
+        """Width of edge features."""
+        return self.channels if self.edges else None
 
 
 @dataclass(frozen=True)
 class ConvEntry:
-    """How a convolution is built from (channels, heads, act, edges), and whether it takes edge features."""
+    """How a convolution is built, its class, and whether it takes edge features."""
 
-    build: Callable[[int, int, str, bool], Module]
+    build: Callable[[ConvSettings], Module]
+    source: type[Module]
     takes_edges: bool = False
     needs_edges: bool = False
 
 
+def _mlp(settings: ConvSettings) -> Sequential:
+    channels = settings.channels
+    return Sequential(Linear(channels, channels), activation_resolver(settings.act), Linear(channels, channels))
+
+
+def _gat(settings: ConvSettings) -> Module:
+    channels, heads = settings.channels, settings.heads
+    return GATConv(channels, channels // heads, heads=heads, edge_dim=settings.edge_dim)
+
+
+def _pna(settings: ConvSettings) -> Module:
+    channels = settings.channels
+    # The only scaler is the identity, so the histogram of degrees, which the class asks for, has no influence.
+    return PNAConv(
+        channels, channels, ["mean", "max", "sum"], ["identity"], deg=torch.tensor([0, 1]), edge_dim=settings.edge_dim
+    )
+
+
 CONVS: dict[str, ConvEntry] = {
-    "GCN": ConvEntry(_gcn),
-    "GIN": ConvEntry(_gin),
-    "GINE": ConvEntry(_gine, takes_edges=True, needs_edges=True),
-    "GAT": ConvEntry(_gat, takes_edges=True),
-    "SAGE": ConvEntry(_sage),
+    "GCN": ConvEntry(lambda settings: GCNConv(settings.channels, settings.channels), GCNConv),
+    "GIN": ConvEntry(lambda settings: GINConv(_mlp(settings)), GINConv),
+    "GINE": ConvEntry(lambda settings: GINEConv(_mlp(settings)), GINEConv, takes_edges=True, needs_edges=True),
+    "GENConv": ConvEntry(lambda settings: GENConv(settings.channels, settings.channels), GENConv, takes_edges=True),
+    "GAT": ConvEntry(_gat, GATConv, takes_edges=True),
+    "PNA": ConvEntry(_pna, PNAConv, takes_edges=True),
+    "SAGE": ConvEntry(lambda settings: SAGEConv(settings.channels, settings.channels), SAGEConv),
 }
 """Name in ``gt.layer_type`` -> convolution."""

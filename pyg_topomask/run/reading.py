@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from pyg_topomask.run.config import Config, contradictions
+from pyg_topomask.run.config import Config, all_keys, contradictions, section_of
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
-
-_SECTIONS = [
-    name
-    for name, field_info in Config.model_fields.items()
-    if isinstance(field_info.annotation, type) and issubclass(field_info.annotation, BaseModel)
-]
 
 
 class _Loader(yaml.SafeLoader):
@@ -71,7 +65,7 @@ def load(
     if isinstance(source, Config):
         values = source.model_dump(exclude_unset=True)
     elif isinstance(source, Mapping):
-        values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in source.items()}
+        values = _copy(source)
     else:
         file, name = str(source), Path(source).stem
         values, lines = read_yaml(Path(source))
@@ -111,7 +105,23 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         _collect_lines(path, node, "", lines)
     except RecursionError:
         raise ConfigError(f"{path}: an alias (*name) stands inside what it repeats") from None
-    return {key: {} if value is None and key in _SECTIONS else value for key, value in values.items()}, lines
+    return _fill_empty_sections(values, []), lines
+
+
+def _fill_empty_sections(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """A section without a key under it, which YAML reads as null, is one at its defaults."""
+    filled = {}
+    for key, value in values.items():
+        here = [*path, str(key)]
+        if section_of(here) is not None:
+            value = {} if value is None else value
+            value = _fill_empty_sections(value, here) if isinstance(value, dict) else value
+        filled[key] = value
+    return filled
+
+
+def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def _collect_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int]) -> None:
@@ -139,10 +149,13 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
             value = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
         except yaml.YAMLError:
             raise ConfigError(f"command line: {key}: {text!r} is no YAML value") from None
-        section, dot, name = key.partition(".")
-        if dot and not isinstance(values.setdefault(section, {}), dict):
-            raise ConfigError(f"command line: {key}: {section!r} is no section")
-        (values[section] if dot else values)[name if dot else key] = value
+        *sections, name = key.split(".")
+        place: Any = values
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"command line: {key}: {section!r} is no section")
+        place[name] = value
         keys.append(key)
     return frozenset(keys)
 
@@ -157,36 +170,28 @@ def _explain(error: Any) -> tuple[str, str]:
         return key, "this key is required"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        if not choices:
+            return key, f"must be {error['ctx']['expected'].lower()} (got {given!r})"
         return key, f"must be one of {', '.join(choices)} (got {given!r})." + did_you_mean(str(given), choices)
     message = error["msg"].removeprefix("Value error, ")
-    return key, f"{message[0].lower()}{message[1:]} (got {given!r})"
+    given = f" (got {given!r})" if len(repr(given)) <= 80 else ""
+    first = message[0] if message[1:2].isupper() else message[0].lower()  # SAN stays as it is
+    return key, f"{first}{message[1:]}{given}"
 
 
 def _known_path(path: list[str]) -> list[str]:
-    """Without the tags that pydantic appends for the members of a union."""
-    return path[:2] if path and _section(path[0]) is not None else path[:1]
-
-
-def _section(name: str) -> type[BaseModel] | None:
-    info = Config.model_fields.get(name)
-    kind = info.annotation if info else None
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def all_keys() -> list[str]:
-    """Every key of the schema, with its section."""
-    keys = []
-    for name in Config.model_fields:
-        section = _section(name)
-        keys += [f"{name}.{key}" for key in section.model_fields] if section else [name]
-    return keys
+    """Down to the key, without the tags that pydantic appends for the members of a union."""
+    depth = 0
+    while depth < len(path) and section_of(path[:depth]) is not None:
+        depth += 1
+    return path[:depth]
 
 
 def _suggest_key(key: str) -> str:
     """The nearest key of the same section, else the same name in another section, else the nearest of all."""
-    keys, (section, _, name) = all_keys(), key.partition(".")
-    siblings = {k.split(".")[1]: k for k in keys if k.startswith(f"{section}.")}
+    keys, (section, _, name) = list(all_keys()), key.rpartition(".")
+    siblings = {k.removeprefix(f"{section}."): k for k in keys if section and k.startswith(f"{section}.")}
     found = siblings.get(nearest(name, siblings) or "")
-    found = found or next((k for k in keys if k.rsplit(".", 1)[-1] == (name or section)), None)
-    found = found or nearest(key, [*keys, *(k for k in Config.model_fields if _section(k))])
+    found = found or next((k for k in keys if k.rsplit(".", 1)[-1] == name), None)
+    found = found or nearest(key, [*keys, *(k for k in Config.model_fields if section_of([k]))])
     return f" Did you mean {found!r}?" if found else ""

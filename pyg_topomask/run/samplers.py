@@ -14,6 +14,7 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config import Config
 
+
 class EpochSampler(Sampler[int]):
     """A permutation that is a function of (seed, epoch) alone, so that a resumed run continues as if undisturbed.
 
@@ -148,7 +149,10 @@ def sampler_problems(config: Config) -> list[tuple[str, str]]:
     have = torch_geometric.typing
     if sampler == "cluster" and not (have.WITH_METIS or have.WITH_TORCH_SPARSE):
         found.append(
-            ("train.sampler", "cluster needs METIS, in the compiled package pyg_lib or torch_sparse; random_partition does not")
+            (
+                "train.sampler",
+                "cluster needs METIS, in the compiled package pyg_lib or torch_sparse; random_partition does not",
+            )
         )
     if sampler == "neighbor" and not (have.WITH_PYG_LIB or have.WITH_TORCH_SPARSE):
         found.append(

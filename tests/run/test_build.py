@@ -1,10 +1,8 @@
-import math
-
 import pytest
 import torch
 
 from pyg_topomask.nn import ATTENTION
-from pyg_topomask.run.build import build_model, build_optimizer, build_walks, learning_rate_factor
+from pyg_topomask.run.build import build_model, build_walks
 from pyg_topomask.run.convs import CONVS
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.reading import load
@@ -59,9 +57,9 @@ def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny)
         ("gt.layer_type=GCN+GFR", r"no attention is called 'GFR'; there are .*GRF.*Did you mean 'GRF'"),
         ("gt.layer_type=GAD+GRF", r"no convolution is called 'GAD'; there are .*GAT.*Did you mean 'GAT'"),
         ("gt.layer_type=GINE+GRF", "GINE needs edge features"),
-        ("dataset.edge_encoder=true dataset.edge_encoder_name=LinearEdge", "GCN takes no edge features"),
         ("topomask.kernel=rleu", r"topomask\.kernel: .*must be one of relu.*\(got 'rleu'\)"),
         ("topomask.scheme=iit", r"topomask\.scheme: .*must be one of iid.*\(got 'iit'\)"),
+        ("dataset.format=PyG-MotivDataset", "must be one of .*Did you mean 'PyG-MotifDataset'"),
         ("dataset.name=circel", "Did you mean 'circle'"),
         ("dataset.name=../x", "must be a plain name"),
     ],
@@ -81,20 +79,3 @@ def test_a_check_leaves_the_random_state_alone(tiny):
     before = torch.get_rng_state()
     check_config(tiny)
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_cosine_with_warmup():
-    factors = [learning_rate_factor(epoch, 4, 24) for epoch in range(25)]
-    assert factors[:5] == [1e-6, 0.25, 0.5, 0.75, 1.0]
-    assert factors[14] == pytest.approx(0.5)
-    assert factors[9] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-    assert factors[24] == pytest.approx(0)
-
-
-def test_optimizers():
-    weights = [torch.nn.Parameter(torch.ones(2))]
-    config = load(PLAIN, ["optim.base_lr=0.5", "optim.weight_decay=0.1"]).config
-    optimizer = build_optimizer(config, weights)
-    assert type(optimizer) is torch.optim.AdamW
-    assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.5, 0.1)
-    assert type(build_optimizer(load(PLAIN, ["optim.optimizer=adam"]).config, weights)) is torch.optim.Adam

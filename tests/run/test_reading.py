@@ -3,9 +3,9 @@ import copy
 import pytest
 from pydantic import BaseModel
 
-from pyg_topomask.run.config import Config
+from pyg_topomask.run.config import Config, all_keys
 from pyg_topomask.run.errors import ConfigError
-from pyg_topomask.run.reading import all_keys, load
+from pyg_topomask.run.reading import load
 
 TEXT = """\
 out_dir: results
@@ -70,10 +70,6 @@ def test_suggestions(tiny, key, suggestion):
         (TEXT.replace("circle", "[1]"), r"line 4: dataset\.name: input should be a valid string"),
         ("optim: {base_lr: 1}\n", r"dataset: this key is required"),
         ("dataset: 3\n", r"line 1: dataset: input should be a valid"),
-        (
-            TEXT.replace("PyG-Motif", "PyG-Motiv"),
-            r"line 3: dataset\.format: must be one of .*Did you mean 'PyG-MotifDataset'",
-        ),
     ],
 )
 def test_wrong_files(file, text, message):
@@ -125,12 +121,9 @@ def test_wrong_overrides(tiny, overrides, message):
         ("dataset.split_index=1", "only folds have an index"),
         ("dataset.split=[0.9,0.1,0.1]", "add up to at most 1"),
         ("dataset.use_node_attr=true", "only PyG-TUDataset has it"),
-        ("dataset.edge_encoder_name=LinearEdge", "edge_encoder is false"),
         ("metric_agg=argmin", "would choose the worst epoch"),
-        ("optim.scheduler=none", "has no warm-up"),
         ("optim.num_warmup_epochs=4", r"below optim\.max_epoch \(got 4 and 4\)"),
         ("train.eval_period=5", "no evaluation"),
-        ("optim.clip_grad_norm_value=2", "clip_grad_norm is false"),
         ("topomask.pair_table=true topomask.symmetric=false", "only symmetric masks"),
     ],
 )
@@ -140,7 +133,7 @@ def test_contradictions(tiny, overrides, message):
 
 
 def test_every_key_has_a_sentence():
-    assert len(all_keys()) > 50
+    assert len(list(all_keys())) > 200
 
     def fields(model):
         for name, info in model.model_fields.items():

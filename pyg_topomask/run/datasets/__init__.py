@@ -51,9 +51,7 @@ FORMATS: dict[str, Format] = {
     "PyG-MalNetTiny": Format(graphs.malnet, ("LocalDegreeProfile", "Constant", "none")),
     "PyG-TUDataset": Format(graphs.tu, has_split=False),
     "PyG-MotifDataset": Format(graphs.motif, tuple(MOTIFS), has_split=False, source="ours", generated=True),
-    "PyG-InducedCycleDataset": Format(
-        graphs.induced_cycle, ("none",), has_split=False, source="ours", generated=True
-    ),
+    "PyG-InducedCycleDataset": Format(graphs.induced_cycle, ("none",), has_split=False, source="ours", generated=True),
     "PyG-Planetoid": Format(nodes.planetoid, ("Cora", "CiteSeer", "PubMed"), level="node"),
     "PyG-WebKB": Format(nodes.webkb, ("cornell", "texas", "wisconsin"), level="node", any_case=True),
     "PyG-WikipediaNetwork": Format(nodes.wikipedia, ("chameleon", "squirrel"), level="node"),
@@ -93,7 +91,10 @@ def dataset_problems(data: DatasetConfig) -> list[tuple[str, str]]:
         found.append(("dataset.dir", f"the data folder {data.dir} does not exist"))
     if "Superpixels" in data.format and data.slic_compactness != 30:
         found.append(
-            ("dataset.slic_compactness", f"PyG has the superpixels of compactness 30 only (got {data.slic_compactness})")
+            (
+                "dataset.slic_compactness",
+                f"PyG has the superpixels of compactness 30 only (got {data.slic_compactness})",
+            )
         )
     if data.split_mode == "standard" and not entry.has_split and entry.level == "graph":
         found.append(("dataset.split_mode", f"{data.format} has no standard split; use random or cv-kfold-10"))

@@ -48,9 +48,7 @@ def planetoid(data: DatasetConfig) -> LoadedDataset:
 def webkb(data: DatasetConfig) -> LoadedDataset:
     """Cornell, Texas, Wisconsin with their ten splits."""
     files = tuple(f"raw/{name}" for name in GEOM_FILES)
-    return _single(
-        Raw("WebKB", data.name.lower(), files), data, lambda root: WebKB(str(root), data.name)
-    )
+    return _single(Raw("WebKB", data.name.lower(), files), data, lambda root: WebKB(str(root), data.name))
 
 
 def wikipedia(data: DatasetConfig) -> LoadedDataset:
@@ -152,9 +150,7 @@ def s3dis(data: DatasetConfig) -> LoadedDataset:
     datasets = from_raw(
         Raw("S3DIS", "", ("raw/all_files.txt", "raw/room_filelist.txt")),
         data,
-        lambda root: [
-            S3DIS(str(root), area, train=train, pre_transform=NearestNeighbors()) for train in (True, False)
-        ],
+        lambda root: [S3DIS(str(root), area, train=train, pre_transform=NearestNeighbors()) for train in (True, False)],
         key=f"{data.name}-{NUM_NEIGHBORS}",
     )
     block = torch.arange(len(datasets[0]))

@@ -110,9 +110,7 @@ def peptides_from_csv(data: DatasetConfig) -> LoadedDataset | None:
     raw = Raw("LRGB-ogb-layout", "peptides_func", (*files, "split/stratified", "RELEASE_v1.txt"))
     if raw.find(data)[0] is None:
         return None
-    dataset = _open(
-        "ogb.graphproppred", "PygGraphPropPredDataset", "peptides-func", raw, data, meta_dict=PEPTIDES_META
-    )
+    dataset = _open("ogb.graphproppred", "PygGraphPropPredDataset", "peptides-func", raw, data, meta_dict=PEPTIDES_META)
     return LoadedDataset(dataset, LRGB["peptides-func"], _split(dataset))
 
 

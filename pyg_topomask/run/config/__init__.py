@@ -1,0 +1,222 @@
+"""What a config may say: one model per section, in GraphGPS's spelling, one sentence for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import getitem
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from pyg_topomask.run.config.base import Count, Section, Size
+from pyg_topomask.run.config.contradictions import contradictions
+from pyg_topomask.run.config.dataset import DatasetConfig, PrepConfig, ShareConfig
+from pyg_topomask.run.config.encodings import (
+    ElectrostaticConfig,
+    EquivStableLapPEConfig,
+    GraphormerBiasConfig,
+    GraphormerConfig,
+    KernelEncodingConfig,
+    LapPEConfig,
+    ResistanceConfig,
+    SignNetConfig,
+)
+from pyg_topomask.run.config.model import GNNConfig, GTConfig, ModelConfig
+from pyg_topomask.run.config.topomask import TopomaskConfig
+from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
+
+__all__ = [
+    "FREE_KEYS",
+    "LOWER_IS_BETTER",
+    "Config",
+    "DatasetConfig",
+    "GNNConfig",
+    "GTConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "PrepConfig",
+    "Section",
+    "TopomaskConfig",
+    "TrainConfig",
+    "all_keys",
+    "contradictions",
+    "section_of",
+]
+
+LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
+"""Metrics of which the smallest is best."""
+
+_METRIC_OF = {"regression": "mae", "classification_multilabel": "ap", "subtoken_prediction": "f1"}
+
+FREE_KEYS = (
+    "out_dir",
+    "name_tag",
+    "seed",
+    "num_workers",
+    "accelerator",
+    "devices",
+    "num_nodes",
+    "num_threads",
+    "wandb",
+    "tensorboard_each_run",
+)
+"""Keys that do not make another experiment: the same results, in another place or for another seed."""
+
+
+class Config(Section):
+    """A whole config."""
+
+    out_dir: str = Field(default="results", description="Folder of all results; --out goes before it.")
+    name_tag: str = Field(default="", description="Results lie in <config name>-<name_tag>.", pattern=r"^[\w.+-]*$")
+    metric_best: Literal[
+        "accuracy",
+        "accuracy-SBM",
+        "f1",
+        "precision",
+        "recall",
+        "auc",
+        "ap",
+        "mae",
+        "mse",
+        "rmse",
+        "r2",
+        "spearmanr",
+        "mrr",
+        "mrr_filt",
+        "mrr_filt_self",
+        "hits@1",
+        "hits@3",
+        "hits@10",
+        "miou",
+        "instance_miou",
+        "category_miou",
+        "hits@20",
+        "hits@50",
+        "hits@100",
+        "loss",
+    ] = Field(
+        default="accuracy",
+        description="Validation metric of the best epoch; auto, or none given: mae for regression, ap for several "
+        "labels, f1 for subtokens, else accuracy.",
+    )
+    metric_agg: Literal["argmax", "argmin"] | None = Field(
+        default=None, description="Whether the largest or smallest is best; none: by the metric."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31, description="Seed of the first run; the next ones count up from it.")
+    run_multiple_splits: list[Count] = Field(
+        default=[], description="Values of `dataset.split_index` to run one after the other, with one seed."
+    )
+    num_workers: Count = Field(default=0, description="Processes that load data; no influence on the results.")
+    num_threads: Size = Field(default=6, description="GraphGym's; torch chooses the number of its threads.")
+    accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
+    devices: Size = Field(default=1, description="Devices, or processes on CPU, of one machine.")
+    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(
+        default="32-true", description="Arithmetic: single, double, or mixed with half precision."
+    )
+    compile: bool = Field(default=False, description="Compile the model with torch.compile.")
+    round: Count = Field(default=5, description="Digits of printed metrics, in GraphGPS; not read.")
+    tensorboard_each_run: bool = Field(default=False, description="Write the curves of each seed for TensorBoard too.")
+    tensorboard_agg: bool = Field(default=True, description="GraphGym's; not read.")
+    custom_metrics: list[str] = Field(default=[], max_length=0, description="GraphGym's; only an empty list.")
+    print: Literal["both", "file", "stdout"] = Field(default="both", description="GraphGym's; not read.")
+    cfg_dest: str = Field(default="config.yaml", description="GraphGym's; the resolved config is called config.yaml.")
+    view_emb: Literal[False] = Field(default=False, description="GraphGym's; only false.")
+    gpu_mem: bool = Field(default=False, description="GraphGym's; peak memory is always reported.")
+    benchmark: bool = Field(default=False, description="GraphGym's; not read.")
+    dataset: DatasetConfig = Field(description="The data.")
+    train: TrainConfig = Field(default_factory=TrainConfig, description="Serving and evaluation.")
+    model: ModelConfig = Field(default_factory=ModelConfig, description="Model and loss.")
+    gt: GTConfig = Field(default_factory=GTConfig, description="The layers.")
+    gnn: GNNConfig = Field(default_factory=GNNConfig, description="The head, and what comes before the layers.")
+    optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
+    topomask: TopomaskConfig = Field(default_factory=TopomaskConfig, description="Our attentions and masks.")
+    prep: PrepConfig = Field(default_factory=PrepConfig, description="Exphormer's preparations of the graph.")
+    posenc_LapPE: LapPEConfig = Field(default_factory=LapPEConfig, description="Laplacian eigenvectors.")
+    posenc_EquivStableLapPE: EquivStableLapPEConfig = Field(
+        default_factory=EquivStableLapPEConfig, description="Laplacian eigenvectors that gate messages."
+    )
+    posenc_SignNet: SignNetConfig = Field(default_factory=SignNetConfig, description="Eigenvectors, blind to signs.")
+    posenc_RWSE: KernelEncodingConfig = Field(
+        default_factory=KernelEncodingConfig, description="Return probabilities of random walks."
+    )
+    posenc_HKdiagSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig, description="Heat that stays.")
+    posenc_ElstaticSE: ElectrostaticConfig = Field(
+        default_factory=ElectrostaticConfig, description="Electrostatic potentials."
+    )
+    posenc_GraphormerBias: GraphormerBiasConfig = Field(
+        default_factory=GraphormerBiasConfig, description="Degrees and shortest-path distances."
+    )
+    posenc_ERN: ResistanceConfig = Field(default_factory=ResistanceConfig, description="Effective resistances, nodes.")
+    posenc_ERE: ResistanceConfig = Field(default_factory=ResistanceConfig, description="Effective resistances, edges.")
+    graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig, description="Graphormer's graph token.")
+    pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig, description="A finished run to start from.")
+    share: ShareConfig = Field(default_factory=ShareConfig, description="What GraphGym derives from the data.")
+    val: ValConfig = Field(default_factory=ValConfig, description="GraphGym's sampling for evaluation.")
+    wandb: WandbConfig = Field(default_factory=WandbConfig, description="Weights & Biases.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _metric_by_task(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("metric_best", "auto") == "auto":
+            data = values.get("dataset")
+            task_type = data.get("task_type") if isinstance(data, dict) else getattr(data, "task_type", None)
+            return values | {"metric_best": _METRIC_OF.get(str(task_type), "accuracy")}
+        return values
+
+    @property
+    def best_is_max(self) -> bool:
+        """Whether the best epoch has the largest ``metric_best``."""
+        return self.metric_best not in LOWER_IS_BETTER
+
+    def value(self, key: str) -> Any:
+        """The value of ``section.name`` or ``section.part.name``."""
+        return reduce(getattr, key.split("."), self)
+
+    def is_set(self, key: str) -> bool:
+        """Whether a key was given a value other than its default."""
+        *sections, name = key.split(".")
+        values = reduce(getattr, sections, self)
+        return getattr(values, name) != type(values).model_fields[name].default
+
+    def is_given(self, key: str) -> bool:
+        """Whether a key stands in the config, even with its default."""
+        *sections, name = key.split(".")
+        return name in reduce(getattr, sections, self).model_fields_set
+
+    def with_defaults(self, keys: Iterable[str]) -> Config:
+        """A copy with each ``section.name`` at its default."""
+        values = self.model_dump(exclude_unset=True)
+        for key in keys:
+            *sections, name = key.split(".")
+            del reduce(getitem, sections, values)[name]
+        return Config.model_validate(values)
+
+    def encodings(self) -> list[str]:
+        """Names of the positional encodings that are enabled, such as LapPE."""
+        return [
+            name.removeprefix("posenc_")
+            for name in type(self).model_fields
+            if name.startswith("posenc_") and getattr(self, name).enable
+        ]
+
+
+def section_of(path: list[str]) -> type[BaseModel] | None:
+    """The model of a section by its path from the top; none where the path ends at a key or nowhere."""
+    model: type[BaseModel] | None = Config
+    for name in path:
+        info = model.model_fields.get(name) if model else None
+        kind = info.annotation if info else None
+        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return model
+
+
+def all_keys(path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every key of the schema, with its sections."""
+    model = section_of(list(path))
+    for name in model.model_fields if model else ():
+        here = (*path, name)
+        if section_of(list(here)):
+            yield from all_keys(here)
+        else:
+            yield ".".join(here)

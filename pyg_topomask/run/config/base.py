@@ -1,0 +1,65 @@
+"""What all sections share: unknown keys are refused, numbers are finite, true and false are no numbers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1)]
+
+MAX_STEPS = 10_000
+"""Longest list that ``range(...)`` may stand for: a longer one is a slip of the finger."""
+
+
+class Section(BaseModel):
+    """One section of a config."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if any(isinstance(item, bool) for item in items) and not _mentions_bool(annotation):
+            raise ValueError("must not be true or false")
+        return value
+
+
+def _mentions_bool(annotation: Any) -> bool:
+    """Whether a type is bool, Any or a union, container or literal with one of these."""
+    if annotation in (bool, Any) or isinstance(annotation, bool):
+        return True
+    return any(_mentions_bool(part) for part in get_args(annotation))
+
+
+_RANGE = re.compile(r"range\(\s*(-?\d{1,9})\s*(?:,\s*(-?\d{1,9})\s*)?(?:,\s*(-?\d{1,9})\s*)?\)")
+
+
+def parse_times(text: str) -> list[int] | list[float]:
+    """The numbers that ``range(1, 17)`` or ``[1, 2, 5]`` stands for; the text is read, never run.
+
+    Raises:
+        ValueError: If it is neither, or stands for more than :data:`MAX_STEPS` numbers.
+    """
+    match = _RANGE.fullmatch(text.strip())
+    if match:
+        bounds = [int(part) for part in match.groups() if part is not None]
+        if len(bounds) == 3 and bounds[2] == 0:
+            raise ValueError("the step of a range must not be 0")
+        numbers = range(*bounds)
+        if len(numbers) > MAX_STEPS:
+            raise ValueError(f"stands for {len(numbers)} numbers; at most {MAX_STEPS} are allowed")
+        return list(numbers)
+    try:
+        numbers_read = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        numbers_read = None
+    if isinstance(numbers_read, (list, tuple)) and all(type(number) in (int, float) for number in numbers_read):
+        return list(numbers_read)
+    raise ValueError("must be a range such as range(1,17) or a list of numbers; it is read, never run")

@@ -1,0 +1,174 @@
+"""Values that are right one by one and wrong together.
+
+A key that GraphGPS reads and that the chosen setting has no use for is let through, as GraphGPS does; one of
+``topomask`` is refused where the names of attentions are known, in :mod:`pyg_topomask.run.build`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyg_topomask.run.config.dataset import WITHOUT_STANDARD_SPLIT
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.config import Config
+
+Problems = list[tuple[str, str]]
+
+_MOTIFS = ("PyG-MotifDataset", "PyG-InducedCycleDataset")
+_ONLY_FOR = {
+    "use_node_attr": ("PyG-TUDataset",),
+    "num_graphs": _MOTIFS,
+    "num_nodes": _MOTIFS,
+    "slic_compactness": ("PyG-VOCSuperpixels", "PyG-COCOSuperpixels", "PyG-LRGBDataset"),
+}
+_TASK_OF = {
+    "PyG-MotifDataset": "graph",
+    "PyG-InducedCycleDataset": "graph",
+    "PyG-TUDataset": "graph",
+    "PyG-Planetoid": "node",
+}
+_HEAD_TASKS = {
+    "graph": ("graph",),
+    "node": ("node",),
+    "edge": ("edge", "link_pred"),
+    "san_graph": ("graph",),
+    "mlp_graph": ("graph",),
+    "ogb_code_graph": ("graph",),
+    "inductive_node": ("graph", "node"),
+    "inductive_edge": ("graph", "edge", "link_pred"),
+}
+
+
+def contradictions(config: Config) -> Problems:
+    """Pairs (key, what is wrong) of a config whose single values are all right."""
+    found = [*_dataset(config), *_encoders(config), *_training(config)]
+    # GraphGPS takes model and encodings of an inference run from the pretrained run's own config.
+    return found if config.pretrained.dir else [*found, *_encodings(config), *_model(config)]
+
+
+def _dataset(config: Config) -> Problems:
+    found: Problems = []
+    data = config.dataset
+    for name, owners in _ONLY_FOR.items():
+        if config.is_set(f"dataset.{name}") and data.format not in owners:
+            found.append((f"dataset.{name}", f"only {owners[0]} has it, and dataset.format is {data.format}"))
+    if data.dir is not None and data.format in _MOTIFS:
+        found.append(("dataset.dir", "motif graphs are generated: there are no raw files to look for"))
+    if data.task != _TASK_OF.get(data.format, data.task):
+        found.append(("dataset.task", f"{data.format} is for task {_TASK_OF[data.format]!r} (got {data.task!r})"))
+    if data.split_mode == "standard" and data.format in WITHOUT_STANDARD_SPLIT:
+        found.append(("dataset.split_mode", f"{data.format} has no standard split; use random or cv-kfold-10"))
+    folds = data.num_folds
+    if folds is not None and data.task == "node":
+        found.append(("dataset.split_mode", "folds are for graph tasks; a node task takes standard or random"))
+    if folds is not None and folds < 3:
+        found.append(("dataset.split_mode", "at least 3 folds are needed: test, validation and training"))
+    if data.split_mode == "errica":
+        folds = 10
+    for key in [
+        ("dataset.split_index", data.split_index),
+        *(("run_multiple_splits", i) for i in config.run_multiple_splits),
+    ]:
+        if folds is not None and folds >= 3 and key[1] >= folds:
+            found.append((key[0], f"must be below the number of folds (got {key[1]})"))
+    if config.is_set("dataset.split_index") and data.split_mode == "random":
+        found.append(("dataset.split_index", "only folds have an index, and split_mode is 'random'"))
+    if data.infer_link_label != "None":
+        found.append(("dataset.infer_link_label", "inferring links by similarity is not provided"))
+    return found
+
+
+def _encoders(config: Config) -> Problems:
+    found: Problems = []
+    data = config.dataset
+    for kind in ("node", "edge"):
+        named = f"TypeDict{kind.capitalize()}" in getattr(data, f"{kind}_encoder_name").split("+")
+        if getattr(data, f"{kind}_encoder") and named and getattr(data, f"{kind}_encoder_num_types") < 1:
+            found.append(
+                (f"dataset.{kind}_encoder_num_types", f"TypeDict{kind.capitalize()} needs the number of types")
+            )
+    if data.edge_encoder and "ER" in data.edge_encoder_name.split("+"):
+        found.append(("dataset.edge_encoder_name", "effective resistances (ER) are not provided"))
+    return found
+
+
+def _encodings(config: Config) -> Problems:
+    found: Problems = []
+    sections = [name for name in type(config).model_fields if name.startswith("posenc_")]
+    used = [name for name in config.dataset.node_encoder_parts if f"posenc_{name}" in sections]
+    for name in used:
+        section = getattr(config, f"posenc_{name}")
+        if not section.enable:
+            message = f"posenc_{name}.enable is false, and dataset.node_encoder_name asks for {name}"
+            found.append((f"posenc_{name}.enable", message))
+        if name in ("RWSE", "HKdiagSE") and section.enable and not section.kernel.numbers:
+            found.append((f"posenc_{name}.kernel", "needs times, or times_func such as range(1,17)"))
+        if name == "RWSE" and any(step != int(step) or step < 1 for step in section.kernel.numbers):
+            found.append((f"posenc_{name}.kernel", "steps of a walk are whole numbers from 1"))
+    if len(set(used)) < len(used):
+        found.append(("dataset.node_encoder_name", "names an encoding twice"))
+    width = sum(getattr(getattr(config, f"posenc_{name}"), "dim_pe", 0) for name in used)
+    if width >= config.gt.dim_hidden and len(used) < len(config.dataset.node_encoder_parts):
+        message = f"encodings of width {width} leave nothing of gt.dim_hidden {config.gt.dim_hidden} to node features"
+        found.append(("dataset.node_encoder_name", message))
+    biased = "BiasedTransformer" in config.gt.layer_type.split("+")
+    if biased and not (config.posenc_GraphormerBias.enable and "GraphormerBias" in used):
+        found.append(
+            ("gt.layer_type", "BiasedTransformer needs posenc_GraphormerBias, enabled and in node_encoder_name")
+        )
+    if config.model.graph_pooling == "graph_token" and not (
+        config.posenc_GraphormerBias.enable and config.graphormer.use_graph_token
+    ):
+        found.append(("model.graph_pooling", "graph_token needs posenc_GraphormerBias and graphormer.use_graph_token"))
+    return found
+
+
+def _model(config: Config) -> Problems:
+    found: Problems = []
+    gt, task, parts = config.gt, config.dataset.task, config.gt.layer_type.split("+")
+    if config.gnn.dim_inner not in (None, gt.dim_hidden):
+        found.append(("gnn.dim_inner", f"must equal gt.dim_hidden (got {config.gnn.dim_inner} and {gt.dim_hidden})"))
+    if gt.dim_edge not in (None, gt.dim_hidden):
+        found.append(("gt.dim_edge", f"must equal gt.dim_hidden (got {gt.dim_edge} and {gt.dim_hidden})"))
+    if gt.dim_hidden % gt.n_heads != 0:
+        found.append(("gt.n_heads", f"must divide gt.dim_hidden (got {gt.n_heads} and {gt.dim_hidden})"))
+    if gt.layer_norm and gt.batch_norm:
+        found.append(("gt.layer_norm", "layer_norm and batch_norm are both true: set one to false"))
+    if len(parts) == 1 and config.model.type == "GPSModel":
+        message = "must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None"
+        found.append(("gt.layer_type", f"{message} (got {gt.layer_type!r})"))
+    if len(parts) > 1 and config.model.type == "SingleModel":
+        found.append(("gt.layer_type", f"a SingleModel has one branch; use MultiModel (got {gt.layer_type!r})"))
+    fitting = _HEAD_TASKS.get(config.gnn.head, (task,))
+    if task not in fitting:
+        found.append(("gnn.head", f"{config.gnn.head!r} does not fit dataset.task {task!r}"))
+    if (config.gnn.head == "ogb_code_graph") != (config.dataset.task_type == "subtoken_prediction"):
+        found.append(("gnn.head", "ogb_code_graph and task_type subtoken_prediction belong together"))
+    if config.model.edge_decoding != "dot" and config.gnn.head == "inductive_edge" and "mrr" in config.metric_best:
+        found.append(("model.edge_decoding", "ranks need every pair's score: only dot gives them"))
+    if config.topomask.pair_table and not config.topomask.symmetric:
+        found.append(("topomask.pair_table", "only symmetric masks have a pair table, and topomask.symmetric is false"))
+    return found
+
+
+def _training(config: Config) -> Problems:
+    found: Problems = []
+    optim, train = config.optim, config.train
+    if config.metric_agg is not None and (config.metric_agg == "argmax") != config.best_is_max:
+        found.append(("metric_agg", f"{config.metric_agg} of {config.metric_best} would choose the worst epoch"))
+    regression = config.dataset.task_type == "regression"
+    if regression and "cross_entropy" in config.model.loss_fun:
+        found.append(("model.loss_fun", f"{config.model.loss_fun} is for classes; use l1, smoothl1 or mse"))
+    if regression and config.metric_best not in ("mae", "mse", "rmse", "r2", "spearmanr", "loss"):
+        found.append(("metric_best", f"{config.metric_best} is for classes; use mae"))
+    if train.is_inference and not config.pretrained.dir:
+        found.append(("pretrained.dir", f"train.mode {train.mode!r} needs the folder of a finished run"))
+    if train.is_inference:
+        return found
+    if optim.scheduler.endswith("_with_warmup") and optim.num_warmup_epochs >= optim.max_epoch:
+        got = f"got {optim.num_warmup_epochs} and {optim.max_epoch}"
+        found.append(("optim.num_warmup_epochs", f"must be below optim.max_epoch ({got})"))
+    if train.eval_period > optim.max_epoch:
+        found.append(("train.eval_period", f"exceeds optim.max_epoch {optim.max_epoch}: there would be no evaluation"))
+    return found

@@ -1,0 +1,196 @@
+"""``dataset``, ``prep`` and ``share``: what is learned from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pyg_topomask.run.config.base import Count, Section, Size
+
+WITHOUT_STANDARD_SPLIT = (
+    "PyG-MotifDataset",
+    "PyG-InducedCycleDataset",
+    "PyG-TUDataset",
+    "PyG-Amazon",
+    "PyG-Coauthor",
+    "PyG-CitationFull",
+)
+"""Formats whose data come without a split; the default for them is a random one."""
+
+
+class DatasetConfig(Section):
+    """``dataset``: what is learned from."""
+
+    format: str = Field(
+        description="Family of data sets: OGB, or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."
+    )
+    name: str = Field(description="Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ...")
+    dir: str | None = Field(
+        default=None, description="Folder looked in for raw files before $TOPOMASK_DATA; may be read-only."
+    )
+    task: Literal["graph", "node", "edge", "link_pred"] = Field(
+        default="graph", description="Whether whole graphs, nodes or edges are predicted."
+    )
+    task_type: Literal[
+        "classification",
+        "classification_binary",
+        "classification_multi",
+        "classification_multilabel",
+        "regression",
+        "subtoken_prediction",
+    ] = Field(default="classification", description="Kind of target.")
+    transductive: bool = Field(
+        default=False, description="Whether one graph holds all parts of the split; known from the format, so not read."
+    )
+    split_mode: (
+        Literal["standard", "random", "fixed", "sliced", "errica"]
+        | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d+$")]
+    ) = Field(
+        default="standard",
+        description="standard: the data set's own split (where there is none, the default is random, by `split`); "
+        "cv-[stratified]kfold-K: folds; errica: the published folds of TU data sets; fixed, sliced: as in GraphGPS.",
+    )
+    split: tuple[float, float, float] = Field(
+        default=(0.8, 0.1, 0.1),
+        description="Shares of training, validation and test in a random or fixed split, or numbers of items.",
+    )
+    split_index: Count = Field(
+        default=0, description="Which of several splits; of folds: the test one, the one after it is for validation."
+    )
+    split_seed: int | None = Field(
+        default=None, ge=0, description="Seed of the split; none: the run's own seed for random splits, 0 for folds."
+    )
+    split_dir: str = Field(
+        default="./splits",
+        description="Folder of published splits (errica), looked in before the data folders; other folds follow from "
+        "seeds.",
+    )
+    shuffle_split: bool = Field(default=True, description="GraphGym's; random splits are always shuffled.")
+    node_encoder: bool = Field(default=True, description="Whether node features are encoded; if not, they go in as is.")
+    node_encoder_name: str = Field(
+        default="LinearNode",
+        description="Encoder of node features and positional encodings, joined by +: Atom+LapPE+RWSE; "
+        "Constant puts 1 in place of features.",
+    )
+    node_encoder_bn: bool | None = Field(
+        default=None,
+        description="BatchNorm after the node encoder; none: as in the file's own project, that is only in MultiModel.",
+    )
+    node_encoder_num_types: Count = Field(default=0, description="Node types that TypeDictNode knows.")
+    edge_encoder: bool = Field(default=False, description="Whether edges carry encoded features into the layers.")
+    edge_encoder_name: str = Field(
+        default="DummyEdge",
+        description="Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges.",
+    )
+    edge_encoder_bn: bool = Field(default=False, description="BatchNorm after the edge encoder.")
+    edge_encoder_num_types: Count = Field(default=0, description="Edge types that TypeDictEdge knows.")
+    slic_compactness: Literal[10, 30] = Field(
+        default=10, description="Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."
+    )
+    resample_negative: bool = Field(
+        default=False, description="Draw negative edges afresh in every epoch, in link prediction."
+    )
+    infer_link_label: Literal["None", "edge"] = Field(
+        default="None", description="Label of edges inferred by similarity, in GraphGPS; not provided here."
+    )
+    normalize: bool = Field(
+        default=False, description="Standardise node and edge features channel by channel, by training statistics."
+    )
+    use_node_attr: bool = Field(default=False, description="Add the continuous node attributes of a TU data set.")
+    num_graphs: int = Field(default=4096, ge=3, description="Graphs to generate (motifs, induced cycles).")
+    num_nodes: int = Field(default=100, ge=10, description="Nodes of each generated graph (motifs, induced cycles).")
+    # GraphGym's own loader reads these; GraphGPS's data sets do not.
+    encoder: bool = Field(default=True, description="GraphGym's; not read.")
+    encoder_name: str = Field(default="db", description="GraphGym's; not read.")
+    encoder_bn: bool = Field(default=True, description="GraphGym's; not read.")
+    encoder_dim: int = Field(default=128, description="GraphGym's; not read.")
+    edge_dim: int = Field(default=128, description="GraphGym's; not read.")
+    edge_train_mode: Literal["all"] = Field(default="all", description="Edges that carry messages: all.")
+    edge_message_ratio: float = Field(default=0.8, description="GraphGym's; not read.")
+    edge_negative_sampling_ratio: float = Field(default=1.0, description="GraphGym's; not read.")
+    resample_disjoint: Literal[False] = Field(default=False, description="GraphGym's; only false.")
+    transform: Literal["none"] = Field(default="none", description="GraphGym's; only none.")
+    cache_save: bool = Field(default=False, description="GraphGym's; processed data are always kept in the cache.")
+    cache_load: bool = Field(default=False, description="GraphGym's; processed data are always kept in the cache.")
+    remove_feature: Literal[False] = Field(default=False, description="GraphGym's; only false.")
+    tu_simple: bool = Field(default=True, description="GraphGym's; not read.")
+    to_undirected: Literal[False] = Field(default=False, description="GraphGym's; only false.")
+    location: Literal["local"] = Field(default="local", description="GraphGym's; only local.")
+    label_table: str = Field(default="none", description="GraphGym's; not read.")
+    label_column: str = Field(default="none", description="GraphGym's; not read.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_by_format(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "split_mode" not in values and values.get("format") in WITHOUT_STANDARD_SPLIT:
+            return values | {"split_mode": "random"}
+        return values
+
+    @field_validator("split", mode="before")
+    @classmethod
+    def _three_shares(cls, value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and len(value) != 3:
+            raise ValueError(
+                f"must be three shares, training, validation, test, such as [0.8, 0.1, 0.1]: there are {len(value)}"
+            )
+        return value
+
+    @field_validator("split")
+    @classmethod
+    def _split_adds_up(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+        counts = min(value) >= 1 and all(share == int(share) for share in value)
+        if not counts and (min(value) <= 0 or sum(value) > 1 + 1e-6):
+            raise ValueError("must be three positive shares that add up to at most 1, or three numbers of items")
+        return value
+
+    @property
+    def num_folds(self) -> int | None:
+        """K of ``cv-[stratified]kfold-K``; none for other split modes."""
+        return int(self.split_mode.rsplit("-", 1)[1]) if self.split_mode.startswith("cv-") else None
+
+    @property
+    def node_encoder_parts(self) -> list[str]:
+        """Names joined by ``+`` in ``node_encoder_name``; none where node features are not encoded."""
+        return [part.strip() for part in self.node_encoder_name.split("+")] if self.node_encoder else []
+
+
+class PrepConfig(Section):
+    """``prep``: Exphormer's expander edges and other preparations of the graph."""
+
+    exp: bool = Field(default=True, description="Whether an attention that takes expander edges gets them.")
+    exp_algorithm: str = Field(
+        default="Random-d", description="How: Random-d (or Random-d-2), by permutations, or Hamiltonian, by cycles."
+    )
+    use_exp_edges: bool = Field(default=True, description="Whether the attention uses them.")
+    exp_deg: Size = Field(default=5, description="Permutations or cycles; nodes get twice as many expander edges.")
+    exp_max_num_iters: Size = Field(default=100, description="Draws until the spectral gap is wide enough.")
+    exp_count: Literal[1] = Field(default=1, description="Expanders on one graph; only 1.")
+    add_edge_index: bool = Field(default=True, description="Whether the attention uses the graph's own edges too.")
+    num_virt_node: Count = Field(default=0, description="Virtual nodes of each graph.")
+    add_self_loops: bool = Field(default=False, description="Add self-loops to single graphs (ogbn, Amazon, Coauthor).")
+    add_reverse_edges: bool = Field(default=True, description="Add the reverse of each edge of single graphs.")
+    train_percent: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.6, description="Share of training nodes in Exphormer's random Planetoid split; not read."
+    )
+    layer_edge_indices_dir: None = Field(default=None, description="Exphormer's folder of edges per layer; only none.")
+    dist_enable: Literal[False] = Field(default=False, description="Shortest distances as edges; only false.")
+    dist_cutoff: Size = Field(default=510, description="Longest such distance; not read.")
+
+    @field_validator("exp_algorithm")
+    @classmethod
+    def _known_algorithm(cls, value: str) -> str:
+        if value not in ("Random-d", "Random-d-2", "Random-d2", "Hamiltonian"):
+            raise ValueError("must be Random-d or Hamiltonian")
+        return value
+
+
+class ShareConfig(Section):
+    """``share``: what GraphGym derives from the data; only the memory switch is read."""
+
+    dim_in: Size = Field(default=1, description="Node features; known from the data, so not read.")
+    dim_out: Size = Field(default=1, description="Outputs; known from the data, so not read.")
+    num_splits: Size = Field(default=1, description="Parts of the split; known from the data, so not read.")
+    gradient_checkpointing: bool = Field(
+        default=False, description="k-MIP's: keep only layer inputs for the backward pass and compute the rest again."
+    )

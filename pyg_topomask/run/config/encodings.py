@@ -1,0 +1,141 @@
+"""``posenc_*`` and ``graphormer``: positional and structural encodings of nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pyg_topomask.run.config.base import Count, Probability, Section, Size, parse_times
+
+
+class EigenConfig(Section):
+    """``posenc_*.eigen``: eigenvectors of the graph Laplacian."""
+
+    laplacian_norm: Literal["none", "sym", "rw"] = Field(default="sym", description="Normalisation of the Laplacian.")
+    eigvec_norm: Literal["L1", "L2", "abs-max", "wavelength", "wavelength-asin", "wavelength-soft"] = Field(
+        default="L2", description="Normalisation of the eigenvectors."
+    )
+    max_freqs: Size = Field(default=10, description="Eigenvectors, of the smallest eigenvalues.")
+
+
+class KernelConfig(Section):
+    """``posenc_*.kernel``: steps of a walk, or times of a diffusion."""
+
+    times: list[Annotated[float, Field(ge=0)]] = Field(
+        default=[], description="Steps or times; `times_func` goes first."
+    )
+    times_func: str = Field(
+        default="", description="The same as text: range(1,17) or [1, 2, 4]; it is read, never run."
+    )
+
+    @field_validator("times_func")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        if value and any(number < 0 for number in parse_times(value)):
+            raise ValueError("steps and times must not be negative")
+        return value
+
+    @property
+    def numbers(self) -> list[float]:
+        """The steps or times, whichever key gave them."""
+        numbers: list[Any] = list(parse_times(self.times_func)) if self.times_func else list(self.times)
+        return [int(number) if number == int(number) else number for number in numbers]
+
+
+class EncodingConfig(Section):
+    """What all encodings share."""
+
+    enable: bool = Field(default=False, description="Whether it is computed.")
+    model: Literal["none", "DeepSet", "Transformer", "Linear", "MLP", "mlp", "linear"] = Field(
+        default="none", description="Network that encodes it."
+    )
+    dim_pe: Size = Field(default=16, description="Width of its part of the node embedding.")
+    layers: Count = Field(default=3, description="Layers of that network.")
+    n_heads: Size = Field(default=4, description="Heads of a Transformer.")
+    post_layers: Count = Field(default=0, description="Layers after it has been pooled over the eigenvectors.")
+    raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = Field(
+        default="none", description="Normalisation of what goes in."
+    )
+    pass_as_var: bool = Field(
+        default=False, description="Also hand it to the layers on its own, in GraphGPS; not read."
+    )
+
+
+class LapPEConfig(EncodingConfig):
+    """``posenc_LapPE``: Laplacian eigenvectors and eigenvalues through a DeepSet or a Transformer."""
+
+    eigen: EigenConfig = Field(default_factory=EigenConfig, description="The eigenvectors.")
+
+
+class SignNetConfig(EncodingConfig):
+    """``posenc_SignNet``: Laplacian eigenvectors through a network blind to their signs."""
+
+    eigen: EigenConfig = Field(default_factory=EigenConfig, description="The eigenvectors.")
+    phi_out_dim: Size = Field(default=4, description="Output width of the network of each eigenvector.")
+    phi_hidden_dim: Size = Field(default=64, description="Hidden width of the network of each eigenvector.")
+
+
+class EquivStableLapPEConfig(Section):
+    """``posenc_EquivStableLapPE``: Laplacian eigenvectors that gate messages by their distances."""
+
+    enable: bool = Field(default=False, description="Whether it is computed.")
+    eigen: EigenConfig = Field(default_factory=EigenConfig, description="The eigenvectors.")
+    raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = Field(
+        default="none", description="Normalisation of what goes in."
+    )
+
+
+class KernelEncodingConfig(EncodingConfig):
+    """``posenc_RWSE`` and ``posenc_HKdiagSE``: return probabilities of walks, or heat that stays."""
+
+    kernel: KernelConfig = Field(default_factory=KernelConfig, description="The steps or times.")
+
+
+class ElectrostaticConfig(EncodingConfig):
+    """``posenc_ElstaticSE``: statistics of the electrostatic potential between nodes."""
+
+    kernel: KernelConfig = Field(
+        default=KernelConfig(times_func="range(10)"), description="GraphGPS's fixed list of measures; not read."
+    )
+
+
+class ResistanceConfig(EncodingConfig):
+    """``posenc_ERN`` and ``posenc_ERE``: Exphormer's effective resistances, which are not provided."""
+
+    enable: Literal[False] = Field(default=False, description="Effective resistances are not provided: only false.")
+    accuracy: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.1, description="Accuracy of the estimate.")
+    er_dim: str = Field(default="none", description="Set by Exphormer's own loader; not read.")
+
+
+class GraphormerBiasConfig(Section):
+    """``posenc_GraphormerBias``: degrees on the nodes and shortest-path distances in the attention."""
+
+    enable: bool = Field(default=False, description="Whether it is computed.")
+    node_degrees_only: bool = Field(default=False, description="Only the degrees, no distances.")
+    dim_pe: Count = Field(default=0, description="Width of its part of the node embedding: 0, for it is added.")
+    num_spatial_types: int | None = Field(default=None, ge=1, description="Distances told apart, the rest is one.")
+    num_in_degrees: int | None = Field(default=None, ge=1, description="In-degrees told apart.")
+    num_out_degrees: int | None = Field(default=None, ge=1, description="Out-degrees told apart.")
+
+    @model_validator(mode="after")
+    def _sizes_are_there(self) -> GraphormerBiasConfig:
+        if self.enable and None in (self.num_spatial_types, self.num_in_degrees, self.num_out_degrees):
+            raise ValueError("num_spatial_types, num_in_degrees and num_out_degrees are needed where it is enabled")
+        return self
+
+
+class GraphormerConfig(Section):
+    """``graphormer``: settings of GraphGPS's own Graphormer, which is not provided; GPSModel reads the first."""
+
+    use_graph_token: bool = Field(
+        default=True,
+        description="One more node that is joined to all others (with GraphormerBias); pooled by graph_token.",
+    )
+    num_layers: Size = Field(default=6, description="Layers; not read.")
+    embed_dim: Size = Field(default=80, description="Width; not read.")
+    num_heads: Size = Field(default=4, description="Heads; not read.")
+    dropout: Probability = Field(default=0.0, description="Dropout; not read.")
+    attention_dropout: Probability = Field(default=0.0, description="Dropout of attention weights; not read.")
+    mlp_dropout: Probability = Field(default=0.0, description="Dropout of the feed-forward part; not read.")
+    input_dropout: Probability = Field(default=0.0, description="Dropout of node features; not read.")

@@ -1,0 +1,177 @@
+"""``model``, ``gt`` and ``gnn``: the network."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from pyg_topomask.run.config.base import Count, Probability, Section, Size
+
+PEER_ATTENTIONS = {"Transformer": "Full", "BiasedTransformer": "Full", "SparseAttention": "KMIP"}
+"""Names in the peers' files -> ours, where they differ."""
+
+FOREIGN_MODELS = {
+    "SANTransformer": "SAN is not provided; GPSModel with layer_type None+Transformer is the nearest",
+    "Graphormer": "Graphormer's own network is not provided; use GPSModel with layer_type None+BiasedTransformer",
+    "custom_gnn": "use GPSModel with layer_type CustomGatedGCN+None or GINE+None",
+    "gnn": "GraphGym's own network is not provided; use GPSModel with layer_type GCN+None",
+    "Performer": "use GPSModel with layer_type None+Performer",
+    "BigBird": "use GPSModel with layer_type None+BigBird",
+}
+"""Architectures of the peers that are refused, and what to use instead."""
+
+
+class ModelConfig(Section):
+    """``model``: what kind of model and loss."""
+
+    type: Literal["GPSModel", "MultiModel", "SingleModel"] = Field(
+        default="GPSModel",
+        description="Architecture: a stack of GraphGPS layers; Exphormer calls it MultiModel, and SingleModel where "
+        "layers have one branch and no feed-forward part.",
+    )
+    loss_fun: Literal["cross_entropy", "weighted_cross_entropy", "l1", "smoothl1", "mse"] = Field(
+        default="cross_entropy", description="Loss of the task."
+    )
+    graph_pooling: Literal["mean", "add", "sum", "max", "graph_token"] = Field(
+        default="mean", description="How nodes become one vector per graph."
+    )
+    edge_decoding: Literal["dot", "cosine_similarity", "concat"] = Field(
+        default="dot", description="How two node embeddings become the score of an edge."
+    )
+    match_upper: bool = Field(default=True, description="GraphGym's; not read.")
+    size_average: Literal["mean", "sum"] = Field(default="mean", description="How the loss is summed up over targets.")
+    thresh: float = Field(default=0.5, description="Score above which GraphGym says yes; scores are cut at 0.5 here.")
+    auto_satisfy_param_budget: Literal[False] = Field(
+        default=False, description="k-MIP's search for a width by the number of parameters; only false."
+    )
+    param_budget: Size = Field(default=500_000, description="Parameters that search would allow; not read.")
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _ours(cls, value: Any) -> Any:
+        if value in FOREIGN_MODELS:
+            raise ValueError(FOREIGN_MODELS[value])
+        return value
+
+
+class SparseConfig(Section):
+    """``gt.sparse``: the k-MIP attention, in the spelling of its authors."""
+
+    k: Size = Field(default=10, description="Keys that each query attends to.")
+    kq_dim: int | None = Field(
+        default=None, ge=1, description="Width of one head's queries and keys; none: `gt.dim_hidden` / `gt.n_heads`."
+    )
+    val_dim: int | None = Field(
+        default=None, ge=1, description="Width of one head's values; none: `gt.dim_hidden` / `gt.n_heads`."
+    )
+    head_agg: Literal["Linear", "none"] = Field(
+        default="Linear", description="Linear mixes the heads by an output projection; none only joins them."
+    )
+    random_attention: Literal[False] = Field(
+        default=False, description="Attention to random keys, an ablation of the authors; only false."
+    )
+    random_fraction: Probability = Field(default=0.1, description="Share of random keys in it; not read.")
+
+
+class BigBirdConfig(Section):
+    """``gt.bigbird``: block-sparse attention."""
+
+    num_random_blocks: Count = Field(default=3, description="Random blocks that each block attends to.")
+    block_size: Size = Field(default=3, description="Nodes in a block.")
+    attention_type: Literal["block_sparse"] = Field(default="block_sparse", description="Only block_sparse.")
+    use_bias: bool = Field(default=False, description="Whether its projections have a bias.")
+    hidden_act: str = Field(default="relu", description="GraphGPS's; not read.")
+    chunk_size_feed_forward: int = Field(default=0, description="GraphGPS's; not read.")
+    is_decoder: Literal[False] = Field(default=False, description="GraphGPS's; only false.")
+    add_cross_attention: Literal[False] = Field(default=False, description="GraphGPS's; only false.")
+    max_position_embeddings: int = Field(default=128, description="GraphGPS's; not read.")
+    layer_norm_eps: float = Field(default=1e-6, description="GraphGPS's; not read.")
+
+
+class GTConfig(Section):
+    """``gt``: the GraphGPS layers."""
+
+    layer_type: str = Field(
+        default="GCN+GRF",
+        description="Convolutions and attentions side by side, joined by +; one of two may be None: GCN+GRF, "
+        "CustomGatedGCN+Transformer, None+Linear, CustomGatedGCN+Exphormer+GRF.",
+    )
+    layers: Size = Field(default=2, description="Number of layers.")
+    n_heads: Size = Field(default=1, description="Attention heads; they divide `dim_hidden`.")
+    dim_hidden: Size = Field(default=64, description="Width of the layers.")
+    dim_edge: int | None = Field(default=None, ge=1, description="Width of edge embeddings; only that of `dim_hidden`.")
+    dropout: Probability = Field(default=0.0, description="Dropout after each branch and in the feed-forward part.")
+    attn_dropout: Probability = Field(default=0.0, description="Dropout inside the attention, where it has one.")
+    layer_norm: bool = Field(
+        default=False, description="Normalise the nodes of each graph: LayerNorm, or GraphNorm in MultiModel."
+    )
+    batch_norm: bool = Field(default=True, description="Normalise by BatchNorm.")
+    residual: Literal[True] = Field(default=True, description="Add the input to each branch; only true.")
+    pna_degrees: list[Count] = Field(
+        default=[],
+        description="Number of training nodes with in-degree 0, 1, ...; PNA counts them where there is none.",
+    )
+    sparse: SparseConfig = Field(default_factory=SparseConfig, description="The k-MIP attention.")
+    bigbird: BigBirdConfig = Field(default_factory=BigBirdConfig, description="The BigBird attention.")
+    full_graph: bool = Field(default=True, description="SAN's; not read.")
+    gamma: float = Field(default=1e-5, description="SAN's; not read.")
+    secondary_edges: str = Field(default="full_graph", description="Exphormer's SAN's; not read.")
+    activation: str = Field(default="relu", description="Exphormer's SAN's; not read.")
+
+    @field_validator("layer_type")
+    @classmethod
+    def _named_parts(cls, value: str) -> str:
+        parts = [part.strip() for part in value.split("+")]
+        if not all(parts):
+            raise ValueError("must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None")
+        if all(part == "None" for part in parts):
+            raise ValueError("leaves nothing to train: at most one part may be None")
+        foreign = next((part for part in parts if "__" in part), None)
+        if foreign:
+            raise ValueError(f"{foreign}: message passing along expander edges is not provided; use Exphormer")
+        return "+".join(parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """Names joined by ``+``, in the spelling of our tables, without None."""
+        return [PEER_ATTENTIONS.get(part, part) for part in self.layer_type.split("+") if part != "None"]
+
+
+class GNNConfig(Section):
+    """``gnn``: what surrounds the layers, and the activation of the whole model."""
+
+    head: str = Field(default="default", description="Prediction head; default: by the task.")
+    layers_pre_mp: Count = Field(default=0, description="Layers between the encoders and the first GraphGPS layer.")
+    layers_post_mp: Size = Field(default=1, description="Linear layers of the head.")
+    dim_inner: int | None = Field(
+        default=None, ge=1, description="Width of the model as GraphGPS repeats it: `gt.dim_hidden`."
+    )
+    act: Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"] = Field(
+        default="relu", description="Activation."
+    )
+    batchnorm: bool = Field(
+        default=False, description="BatchNorm in the layers before and the head after the GraphGPS layers."
+    )
+    dropout: Probability = Field(default=0.0, description="Dropout in these layers.")
+    residual: bool = Field(default=False, description="GraphGPS's custom_gnn's; not read.")
+    layers_mp: Count = Field(default=2, description="GraphGym's; not read.")
+    layer_type: str = Field(default="generalconv", description="GraphGym's; not read.")
+    stage_type: str = Field(default="stack", description="GraphGym's; not read.")
+    skip_every: int = Field(default=1, description="GraphGym's; not read.")
+    agg: str = Field(default="add", description="GraphGym's; not read.")
+    normalize_adj: bool = Field(default=False, description="GraphGym's; not read.")
+    msg_direction: str = Field(default="single", description="GraphGym's; not read.")
+    self_msg: str = Field(default="concat", description="GraphGym's; not read.")
+    att_heads: int = Field(default=1, description="GraphGym's; not read.")
+    att_final_linear: bool = Field(default=False, description="GraphGym's; not read.")
+    att_final_linear_bn: bool = Field(default=False, description="GraphGym's; not read.")
+    l2norm: bool = Field(default=True, description="GraphGym's; not read.")
+    keep_edge: float = Field(default=0.5, description="GraphGym's; not read.")
+    clear_feature: bool = Field(default=True, description="GraphGym's; not read.")
+    dim_edge: int | None = Field(default=None, description="Set by GraphGPS's own network; not read.")
+
+    @field_validator("act", mode="before")
+    @classmethod
+    def _one_name(cls, value: Any) -> Any:
+        return "silu" if value == "swish" else value  # one function, two names

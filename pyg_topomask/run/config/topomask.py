@@ -1,0 +1,47 @@
+"""``topomask``: our attentions and masks, which GraphGPS does not have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pyg_topomask.run.config.base import Count, Probability, Section, Size
+
+
+class TopomaskConfig(Section):
+    """``topomask``: our attentions and masks, which GraphGPS does not have."""
+
+    num_walks: Size = Field(default=16, description="Random walks from each node.")
+    max_length: Count = Field(default=4, description="Longest walk, in edges.")
+    halt_prob: Probability = Field(default=0.5, description="Probability of halting, per step.")
+    scheme: str = Field(default="iid", description="How walks from one node are coupled.")
+    independent: bool = Field(
+        default=True, description="Two independent walk tables, so that the mask is unbiased everywhere."
+    )
+    symmetric: bool = Field(
+        default=True, description="One modulation function for both tables, so that the mask is symmetric."
+    )
+    redraw: Literal["never", "epoch"] = Field(
+        default="never",
+        description="never: walks are drawn once, ahead of training; epoch: afresh in each training epoch.",
+    )
+    pair_table: bool = Field(default=False, description="Store the pairs of nodes the mask reaches with the walks.")
+    decay: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Weight of each further step (GKAT).")
+    alpha: Annotated[float, Field(ge=0)] = Field(default=1.0, description="Power of the mask's normalisation (GKAT).")
+    learnable: bool = Field(default=False, description="Learn `decay` and `alpha`, one of each per head (GKAT).")
+    kernel: str = Field(
+        default="relu", description="Feature map of the linear attention; an attention may have a default of its own."
+    )
+    num_features: Size = Field(default=64, description="Random features per head of kernel softmax_rf, and Performer.")
+    path: Literal["auto", "factored", "pairwise"] = Field(
+        default="auto", description="How the masked product is computed."
+    )
+    num_virtual: Size = Field(default=30, description="Virtual nodes that sum up a graph (Primphormer).")
+    rank: Size = Field(default=30, description="Rank of the primal projections (Primphormer).")
+    eta: Annotated[float, Field(ge=0)] = Field(
+        default=0.1, description="Weight of the auxiliary loss that makes them singular vectors (Primphormer)."
+    )
+    feed_forward: bool = Field(default=True, description="Whether a layer ends in a feed-forward part.")
+    normalize_features: bool = Field(default=False, description="Scale the features of each node to sum to one.")
+    input_dropout: Probability = Field(default=0.0, description="Dropout of node features, ahead of the encoder.")
