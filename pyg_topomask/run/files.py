@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from pyg_topomask.run.errors import RunError
 
 
@@ -55,19 +53,11 @@ def make_folder(path: Path, purpose: str) -> None:
 def build_folder(final: Path, build: Callable[[Path], object]) -> None:
     """Let ``build`` fill a temporary folder beside ``final``, then rename it; nothing happens if ``final`` is there.
 
-    Of several processes that ask for the same folder, one builds it and the others wait; where the file system has no
-    locks, the first to finish wins.
+    Of several processes that build the same folder, the first to finish wins.
     """
     if final.exists():
         return
     make_folder(final.parent, "the cache folder")
-    lock = FileLock(final.with_name(f".{final.name}.lock"), thread_local=False)
-    with lock:
-        if not final.exists():
-            _build_folder(final, build)
-
-
-def _build_folder(final: Path, build: Callable[[Path], object]) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
     try:
         build(temporary)

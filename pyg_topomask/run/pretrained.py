@@ -47,13 +47,13 @@ def load_pretrained(model: Module, config: Config) -> None:
     if config.pretrained.reset_prediction_head:
         weights = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
         weights |= {name: value for name, value in own.items() if name.startswith(HEAD)}
-    wrong = [name for name in sorted(own.keys() ^ weights.keys())]
+    wrong = sorted(own.keys() ^ weights.keys())
     wrong += [name for name in own if name in weights and own[name].shape != weights[name].shape]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise RunError(
-            f"pretrained.dir: {path} is of another model: {', '.join(wrong[:3])}{more} differ; gt, gnn and the encoders "
-            "must be as in that run's config.yaml"
+            f"pretrained.dir: {path} is of another model: {', '.join(wrong[:3])}{more} differ; gt, gnn and the "
+            "encoders must be as in that run's config.yaml"
         )
     model.load_state_dict(weights)
     if config.pretrained.freeze_main:

@@ -193,8 +193,9 @@ def _flat(config: Config) -> dict[str, Any]:
             flat |= {f"{key}.{name}": entry for name, entry in value.items()}
         elif key not in FREE_KEYS:
             flat[key] = value
-    for name in ("dataset.dir", "dataset.split_index"):  # a place too; which of several splits
-        flat.pop(name)
+    flat.pop("dataset.dir")  # a place too
+    if config.run_multiple_splits:
+        flat.pop("dataset.split_index")  # differs from one run of the folder to the next
     return flat
 
 

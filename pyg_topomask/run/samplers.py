@@ -145,19 +145,16 @@ def neighbor_loader(
 
 def sampler_problems(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) of a sampler that cannot run here."""
-    sampler, found = config.train.sampler, []
-    have = torch_geometric.typing
-    if sampler == "cluster" and not (have.WITH_METIS or have.WITH_TORCH_SPARSE):
-        found.append(
-            (
-                "train.sampler",
-                "cluster needs METIS, in the compiled package pyg_lib or torch_sparse; random_partition does not",
-            )
-        )
-    if sampler == "neighbor" and not (have.WITH_PYG_LIB or have.WITH_TORCH_SPARSE):
-        found.append(
-            ("train.sampler", "neighbor needs the compiled package pyg_lib or torch_sparse; random_partition does not")
-        )
+    sampler, have, found = config.train.sampler, torch_geometric.typing, []
+    needs = {
+        "cluster": (
+            "METIS, in the compiled package pyg_lib or torch_sparse",
+            have.WITH_METIS or have.WITH_TORCH_SPARSE,
+        ),
+        "neighbor": ("the compiled package pyg_lib or torch_sparse", have.WITH_PYG_LIB or have.WITH_TORCH_SPARSE),
+    }
+    if sampler in needs and not needs[sampler][1]:
+        found.append(("train.sampler", f"{sampler} needs {needs[sampler][0]}; random_partition needs nothing"))
     if sampler != "full_batch" and config.dataset.task == "graph":
         found.append(("train.sampler", f"{sampler} takes parts of one large graph, and dataset.task is graph"))
     return found

@@ -9,11 +9,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch_geometric
+from filelock import FileLock
 from torch import Tensor
 from torch.utils.data import ConcatDataset
 from torch_geometric.data import Data
@@ -22,7 +24,7 @@ from torch_geometric.transforms import BaseTransform
 from pyg_topomask.ops.cache import cache_dir
 from pyg_topomask.run.config import DatasetConfig
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.files import build_folder
+from pyg_topomask.run.files import build_folder, make_folder
 from pyg_topomask.run.task import Task
 
 Made = TypeVar("Made")
@@ -58,7 +60,7 @@ class LoadedDataset:
 def joined(datasets: Sequence[Sequence[Data]]) -> tuple[Sequence[Data], Parts]:
     """Training, validation and test sets as one sequence, with the indices of each."""
     ends = torch.tensor([0, *(len(part) for part in datasets)]).cumsum(0).tolist()
-    train, val, test = (torch.arange(start, end) for start, end in zip(ends, ends[1:]))
+    train, val, test = (torch.arange(start, end) for start, end in pairwise(ends))
     return ConcatDataset(datasets), (train, val, test)  # type: ignore[arg-type, return-value]
 
 
@@ -177,9 +179,13 @@ def _download(build: Callable[[Path], Made], root: Path, name: str, tried: list[
 def cached(place: Path, build: Callable[[Path], Made]) -> Made:
     """Process in a temporary folder unless that was done before, then load from the cache."""
     final = cache_dir() / place
+    locks = cache_dir() / ".locks"
+    make_folder(locks, "the cache folder")
+    lock = FileLock(locks / str(place).replace(os.sep, "-"), thread_local=False)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):  # "Processing..."
         try:
-            build_folder(final, build)
+            with lock:  # of several processes one builds, and the others wait
+                build_folder(final, build)
             return build(final)
         except RunError:
             raise
