@@ -12,6 +12,11 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from pyg_topomask.run.config import Config
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
 def build_loggers(config: Config, folder: Path, name: str, note: Callable[[str], None]) -> list[Logger]:
     """The loggers that the config asks for and that are installed; ``note`` is told of one that is not.
 
@@ -19,12 +24,12 @@ def build_loggers(config: Config, folder: Path, name: str, note: Callable[[str],
     """
     loggers: list[Logger] = []
     if config.tensorboard_each_run:
-        if any(importlib.util.find_spec(package) for package in ("tensorboard", "tensorboardX")):
+        if is_installed("tensorboard") or is_installed("tensorboardX"):
             loggers.append(TensorBoardLogger(str(folder), name="", version="tensorboard"))
         else:
             note("note: tensorboard_each_run is true, but tensorboard is not installed; going on without it")
     if config.wandb.use:
-        if importlib.util.find_spec("wandb"):
+        if is_installed("wandb"):
             loggers.append(_wandb(config, folder, name))
         else:
             note("note: wandb.use is true, but wandb is not installed; going on without it")

@@ -31,7 +31,7 @@ def find_checkpoint(config: Config) -> Path:
 def load_pretrained(model: Module, config: Config) -> None:
     """Give a model the weights of ``pretrained.dir``, in place.
 
-    With ``reset_prediction_head`` the head keeps its fresh weights; with ``freeze_main`` all but the head is left out
+    With ``reset_prediction_head`` the head keeps its fresh weights, but not where nothing is trained; with ``freeze_main`` all but the head is left out
     of training.
 
     Raises:
@@ -44,7 +44,7 @@ def load_pretrained(model: Module, config: Config) -> None:
         raise RunError(f"pretrained.dir: {path} is damaged ({str(error).partition(chr(10))[0]})") from None
     weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     own = model.state_dict()
-    if config.pretrained.reset_prediction_head:
+    if config.pretrained.reset_prediction_head and not config.train.is_inference:
         weights = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
         weights |= {name: value for name, value in own.items() if name.startswith(HEAD)}
     wrong = sorted(own.keys() ^ weights.keys())

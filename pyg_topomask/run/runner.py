@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import signal
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from pyg_topomask.run.data import Splits, loaders, prepare
 from pyg_topomask.run.datasets import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json, write_text
+from pyg_topomask.run.inference import evaluate, write_submission
 from pyg_topomask.run.lightning_module import GraphModule
 from pyg_topomask.run.loggers import build_loggers
 from pyg_topomask.run.losses import loss_problem
@@ -217,6 +219,9 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
         load_pretrained(model, config)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
+    if config.train.is_inference:
+        _infer(run, module, splits, display)
+        return
     job = display.job(run.title, config.optim.max_epoch)
     with _quiet():
         recorder, test = _fit_and_test(run, module, splits, job, display)
@@ -224,15 +229,32 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     best = config.metric_best
     if is_main():
         write_curves(folder / "curves.png", recorder.rows, recorder.best_epoch, run.title, best)
-        write_json(folder / "result.json", _result(run, recorder, metrics, splits, model, job.done))
+        times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
+        write_json(folder / "result.json", _result(run, metrics, splits, model, times))
     if world_size() > 1:
         torch.distributed.barrier()  # the others read the result
     unit = " %" if best in PERCENT else ""
     job.finish(f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit} (best epoch {recorder.best_epoch})")
 
 
+def _infer(run: Run, module: GraphModule, splits: Splits, display: Display) -> None:
+    """Evaluate the pretrained model, and write its predictions where the mode asks for them."""
+    config, best = run.config, run.config.metric_best
+    if config.train.mode == "log-attn-weights":
+        raise RunError("train.mode: log-attn-weights is not provided; use inference-only")
+    since = time.perf_counter()
+    with _quiet():
+        metrics = evaluate(build_trainer(config), module, splits, run.seed)
+        if config.train.mode == "PCQM4Mv2-inference" and is_main():
+            write_submission(module, splits, run.seed, run.folder)
+    times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - since, 3)}
+    if is_main():
+        write_json(run.folder / "result.json", _result(run, metrics, splits, module.model, times))
+    display.print(f"{run.title}: test {best} {format_metric(best, metrics[f'test_{best}'])}")
+
+
 def _result(
-    run: Run, recorder: Recorder, metrics: Mapping[str, float], splits: Splits, model: Module, epochs: int
+    run: Run, metrics: Mapping[str, float], splits: Splits, model: Module, times: Mapping[str, float]
 ) -> dict[str, Any]:
     return {
         "seed": run.seed,
@@ -240,12 +262,10 @@ def _result(
         "version": __version__,
         "torch": torch.__version__,
         "metrics": metrics,
-        "best_epoch": recorder.best_epoch,
-        "epochs": epochs,
+        **times,
         "graphs_or_nodes": splits.sizes,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "processes": world_size(),
-        "wall_time_s": round(recorder.elapsed(), 3),
         "peak_memory_mib": peak_memory_mib(),
         "peak_cuda_mib": round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None,
     }

@@ -146,15 +146,10 @@ def neighbor_loader(
 def sampler_problems(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) of a sampler that cannot run here."""
     sampler, have, found = config.train.sampler, torch_geometric.typing, []
-    needs = {
-        "cluster": (
-            "METIS, in the compiled package pyg_lib or torch_sparse",
-            have.WITH_METIS or have.WITH_TORCH_SPARSE,
-        ),
-        "neighbor": ("the compiled package pyg_lib or torch_sparse", have.WITH_PYG_LIB or have.WITH_TORCH_SPARSE),
-    }
-    if sampler in needs and not needs[sampler][1]:
-        found.append(("train.sampler", f"{sampler} needs {needs[sampler][0]}; random_partition needs nothing"))
+    provided = {"cluster": have.WITH_METIS, "neighbor": have.WITH_PYG_LIB}
+    if not (provided.get(sampler, True) or have.WITH_TORCH_SPARSE):
+        message = f"{sampler} needs the compiled package pyg_lib or torch_sparse; random_partition needs neither"
+        found.append(("train.sampler", message))
     if sampler != "full_batch" and config.dataset.task == "graph":
         found.append(("train.sampler", f"{sampler} takes parts of one large graph, and dataset.task is graph"))
     return found

@@ -238,3 +238,59 @@ def test_a_checkpoint_without_the_best_one_is_not_resumed_from(tiny, tmp_path):
     for name in ("result.json", "best.ckpt"):
         (folder / name).unlink()
     assert run_config(tiny, tmp_path)["metrics"] == metrics
+
+
+def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
+    first = run_config(tiny, tmp_path, name="first")
+    start = [f"pretrained.dir={tmp_path / 'first'}", "optim.max_epoch=2", "optim.num_warmup_epochs=0"]
+    more = ["pretrained.freeze_main=true", "optim.scheduler=none", "gt.batch_norm=false"]
+    with pytest.raises(RunError, match="is of another model: .* differ"):
+        run_config(tiny, tmp_path, overrides=[*start, "gt.dim_hidden=16"], name="wider")
+    run_config(tiny, tmp_path, overrides=["gt.batch_norm=false"], name="plain")
+    start[0] = f"pretrained.dir={tmp_path / 'plain'}"
+    run_config(tiny, tmp_path, overrides=[*start, *more], name="second")
+    before, after = (
+        torch.load(tmp_path / name / "0" / "best.ckpt", weights_only=True)["state_dict"] for name in ("plain", "second")
+    )
+    for name, value in before.items():
+        assert torch.equal(value, after[name]) != name.startswith("model.head."), name
+    again = run_config(
+        tiny, tmp_path, overrides=[f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"], name="third"
+    )
+    for part in ("val", "test"):
+        for name in ("loss", "accuracy", "auc"):
+            key = f"{part}_{name}"
+            assert again["metrics"][key]["mean"] == pytest.approx(first["metrics"][key]["mean"], rel=1e-5), key
+
+
+def test_several_splits_of_one_seed(tiny, tmp_path):
+    tiny["dataset"]["split_mode"] = "cv-kfold-4"
+    summary = run_config(tiny, tmp_path, overrides=["run_multiple_splits=[0, 2]", "optim.max_epoch=2"])
+    assert (summary["seeds"], summary["splits"]) == ([0, 0], [0, 2])
+    assert {path.name for path in (tmp_path / "config").iterdir()} == {"0-split0", "0-split2", "summary.json"}
+    values = summary["metrics"]["test_loss"]["values"]
+    assert values[0] != values[1]
+    with pytest.raises(RunError, match="ask for one of them"):
+        run_config(tiny, tmp_path, repeat=2, overrides=["run_multiple_splits=[0, 2]"])
+
+
+def test_a_metric_that_the_task_lacks(tiny, tmp_path):
+    with pytest.raises(RunError, match=r"metric_best: the task has no 'mrr'; there are accuracy, .*, auc"):
+        run_config(tiny, tmp_path, overrides=["metric_best=mrr"])
+
+
+def test_missing_loggers_are_noted_and_not_needed(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pyg_topomask.run.loggers.is_installed", lambda package: False)
+    run_config(tiny, tmp_path, overrides=["wandb.use=true", "tensorboard_each_run=true", "optim.max_epoch=2"])
+    text = capsys.readouterr().out
+    assert "wandb is not installed; going on without it" in text
+    assert "tensorboard is not installed; going on without it" in text
+
+
+def test_half_precision_trains(tiny, tmp_path):
+    full, half = (
+        run_config(tiny, tmp_path / p, overrides=[f"precision={p}"])["metrics"]["val_loss"]["mean"]
+        for p in ("32-true", "bf16-mixed")
+    )
+    assert full != half
+    assert half == pytest.approx(full, rel=0.1)
