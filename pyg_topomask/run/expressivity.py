@@ -9,8 +9,9 @@ from rich.table import Table
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform
 
 from pyg_topomask.expressivity import PairReport, pairs
-from pyg_topomask.run.data import dataset_problems, input_features, load_dataset
+from pyg_topomask.run.datasets import dataset_problems, load_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
+from pyg_topomask.run.features import input_features
 from pyg_topomask.run.reading import load
 
 ENCODINGS: dict[str, Callable[[int], BaseTransform | None]] = {
@@ -54,7 +55,7 @@ def measure(
     loaded.refuse(dataset_problems(loaded.config.dataset))
     if loaded.config.dataset.task != "graph":
         loaded.refuse([("dataset.task", "pairs of graphs are compared, and a node task has a single graph")])
-    dataset = load_dataset(loaded.config.dataset)
+    dataset = load_dataset(loaded.config.dataset).graphs
     features = input_features(loaded.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:

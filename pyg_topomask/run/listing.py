@@ -7,10 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pyg_topomask import __version__
-from pyg_topomask.nn import ATTENTION
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, POSITIONAL_ENCODERS
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.convs import CONVS
+from pyg_topomask.run.datasets import FORMATS
 from pyg_topomask.run.errors import RunError, did_you_mean
+from pyg_topomask.run.losses import LOSSES
 from pyg_topomask.run.schedules import OPTIMIZERS
 
 
@@ -22,6 +24,12 @@ def _tables() -> dict[str, dict[str, Any]]:
             **{name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION},
         },
         "convolutions": {name: entry.source for name, entry in CONVS.items()},
+        "node encoders": dict(NODE_ENCODERS),
+        "edge encoders": dict(EDGE_ENCODERS),
+        "positional encodings": dict(POSITIONAL_ENCODERS),
+        "heads": dict(HEADS),
+        "losses": dict(LOSSES),
+        "datasets": {name: entry.load for name, entry in FORMATS.items()},
         "optimizers": dict(OPTIMIZERS),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,14 @@ from rich.table import Table
 
 from pyg_topomask.run.files import replacing, write_text
 
-CURVES = (("loss", "loss"), ("accuracy", "accuracy"))
+PERCENT = ("accuracy", "accuracy-SBM")
+"""Metrics that are printed in percent."""
+
+
+def format_metric(name: str, value: float, std: float | None = None) -> str:
+    """A metric's value for people, such as ``78.10 ± 0.42``; percent where that is usual."""
+    scale, digits = (100, 2) if name in PERCENT else (1, 4)
+    return f"{scale * value:.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
 
 
 def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
@@ -28,8 +36,10 @@ def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     write_text(path, text.getvalue())
 
 
-def write_curves(path: Path, rows: Sequence[Mapping[str, float]], best_epoch: int, title: str) -> None:
-    """Loss and accuracy by epoch, training and validation, the best epoch marked."""
+def write_curves(
+    path: Path, rows: Sequence[Mapping[str, float]], best_epoch: int, title: str, metric: str = "accuracy"
+) -> None:
+    """Loss and the metric by epoch, training and validation, the best epoch marked."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -37,13 +47,15 @@ def write_curves(path: Path, rows: Sequence[Mapping[str, float]], best_epoch: in
     FigureCanvasAgg(figure)
     epochs = [row["epoch"] for row in rows]
     marker = "o" if len(rows) == 1 else None
-    for axes, (name, label) in zip(figure.subplots(1, len(CURVES)), CURVES):
+    names = list(dict.fromkeys(["loss", metric]))
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
         for part, colour, text in (("train", "#7f7f7f", "training"), ("val", "#1f77b4", "validation")):
-            axes.plot(epochs, [row[f"{part}_{name}"] for row in rows], color=colour, label=text, lw=1.4, marker=marker)
+            values = [row.get(f"{part}_{name}", math.nan) for row in rows]  # ranks are not computed in training
+            axes.plot(epochs, values, color=colour, label=text, lw=1.4, marker=marker)
         best = next(row for row in rows if row["epoch"] == best_epoch)
         axes.axvline(best_epoch, color="#d62728", lw=0.8, ls=":")
         axes.plot([best_epoch], [best[f"val_{name}"]], "o", color="#d62728", label=f"best epoch ({best_epoch})")
-        axes.set(xlabel="epoch", ylabel=label)
+        axes.set(xlabel="epoch", ylabel=name)
         axes.grid(alpha=0.25)
     figure.axes[0].legend(frameon=False)
     figure.suptitle(title, fontsize=11)
@@ -61,7 +73,9 @@ def peak_memory_mib() -> float | None:
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
-def summarize(name: str, version: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize(
+    name: str, version: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy"
+) -> dict[str, Any]:
     """Mean and standard deviation over seeds (population, as GraphGPS has it) of every metric at the best epoch."""
     metrics = {}
     for key in results[0]["metrics"]:
@@ -74,7 +88,9 @@ def summarize(name: str, version: str, results: Sequence[Mapping[str, Any]]) -> 
     return {
         "name": name,
         "version": version,
+        "metric_best": metric,
         "seeds": [result["seed"] for result in results],
+        "splits": [result.get("split_index") for result in results],
         "metrics": metrics,
         "best_epochs": [result["best_epoch"] for result in results],
         "epochs": [result["epochs"] for result in results],
@@ -90,20 +106,20 @@ def summarize(name: str, version: str, results: Sequence[Mapping[str, Any]]) -> 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """The summary for a terminal."""
     seeds = summary["seeds"]
-    count = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
+    kind = "splits" if len(set(summary["splits"])) > 1 else "seeds"
+    count = f"{len(seeds)} {kind}" if len(seeds) > 1 else "1 seed"
     table = Table(title=f"{summary['name']}: {count}, at the best validation epoch", title_justify="left")
     table.add_column("")
     table.add_column("training", justify="right")
     table.add_column("validation", justify="right")
     table.add_column("test", justify="right")
-    for name, _ in CURVES:
+    for name in dict.fromkeys(["loss", summary["metric_best"]]):
         cells = []
         for part in ("train", "val", "test"):
-            value = summary["metrics"][f"{part}_{name}"]
-            scale, digits = (100, 2) if name == "accuracy" else (1, 4)
-            text = f"{scale * value['mean']:.{digits}f}"
-            cells.append(text + (f" ± {scale * value['std']:.{digits}f}" if len(seeds) > 1 else ""))
-        table.add_row(f"{name} (%)" if name == "accuracy" else name, *cells)
+            value = summary["metrics"].get(f"{part}_{name}")
+            spread = value["std"] if value and len(seeds) > 1 else None
+            cells.append(format_metric(name, value["mean"], spread) if value else "–")
+        table.add_row(f"{name} (%)" if name in PERCENT else name, *cells)
     memory = summary["peak_memory_mib"]
     table.caption = f"{summary['num_parameters']:,} parameters, {summary['wall_time_s']['total']:.1f} s of training" + (
         f", {memory:.0f} MiB peak memory" if memory else ""

@@ -6,29 +6,40 @@ import json
 import logging
 import pickle
 import signal
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 import yaml
+from lightning.pytorch.strategies import DDPStrategy
 from pydantic import ValidationError
-from torch_geometric.data import InMemoryDataset
+from rich.console import Console
+from torch.nn import Module
 
 from pyg_topomask import __version__
 from pyg_topomask.run.build import build_model, build_walks, check_loaded
+from pyg_topomask.run.callbacks import EpochSeed, Recorder, early_stopping
 from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
-from pyg_topomask.run.data import Splits, dataset_problems, load_dataset, loaders, prepare
+from pyg_topomask.run.data import Splits, loaders, prepare
+from pyg_topomask.run.datasets import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json, write_text
-from pyg_topomask.run.lightning_module import EpochSeed, GraphModule, Recorder, early_stopping
+from pyg_topomask.run.inference import evaluate, write_submission
+from pyg_topomask.run.lightning_module import GraphModule
+from pyg_topomask.run.loggers import build_loggers
+from pyg_topomask.run.losses import loss_problem
+from pyg_topomask.run.pretrained import load_pretrained
+from pyg_topomask.run.processes import is_main, local_world_size, world_size
 from pyg_topomask.run.progress import Display, Job
 from pyg_topomask.run.reading import Loaded, load
-from pyg_topomask.run.report import peak_memory_mib, summarize, write_curves
+from pyg_topomask.run.report import PERCENT, format_metric, peak_memory_mib, summarize, write_curves
+from pyg_topomask.run.samplers import sampler_problems
 
 Source = str | Path | Mapping[str, Any] | Config
 
@@ -43,7 +54,7 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
         ConfigError: If the config cannot be run.
     """
     loaded = load(source, overrides, name)
-    loaded.refuse(dataset_problems(loaded.config.dataset))
+    loaded.refuse([*dataset_problems(loaded.config.dataset), *sampler_problems(loaded.config)])
     if loaded.config.accelerator == "cuda" and not torch.cuda.is_available():
         loaded.refuse([("accelerator", "there is no CUDA device")])
     idle = check_loaded(loaded)
@@ -79,27 +90,56 @@ def run_config(
         raise RunError(f"--repeat: at least one run is needed (got {repeat})")
     loaded, idle = check_config(source, overrides, name)
     config = loaded.config
+    if repeat > 1 and config.run_multiple_splits:
+        raise RunError("--repeat runs seeds and run_multiple_splits runs splits: ask for one of them")
     folder = Path(out if out is not None else config.out_dir).expanduser() / loaded.name
     _refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
-    seeds = range(config.seed, config.seed + repeat)
-    with display or Display() as shown:
+    with display or Display(Console(quiet=not is_main())) as shown:
         if idle:
             shown.print(f"note: {config.gt.layer_type} has no use for {', '.join(idle)}")
         dataset = None
-        for seed in seeds:
-            if _read_result(folder / str(seed)) is not None:
-                shown.print(f"{loaded.name} seed {seed}: finished before, kept")
+        for run in _runs(config, folder, loaded.name, repeat):
+            if _read_result(run.folder) is not None:
+                shown.print(f"{run.title}: finished before, kept")
                 continue
             dataset = dataset or _load(config, shown)
-            _run_seed(config, dataset, folder / str(seed), seed, f"{loaded.name} seed {seed}", shown)
+            run_seed(run, dataset, shown)
     results = [result for path in folder.iterdir() if (result := _read_result(path)) is not None]
-    summary = summarize(loaded.name, __version__, sorted(results, key=lambda result: result["seed"]))
-    write_json(folder / "summary.json", summary)
+    results.sort(key=lambda result: (result["seed"], result.get("split_index") or 0))
+    summary = summarize(loaded.name, __version__, results, config.metric_best)
+    if is_main():
+        write_json(folder / "summary.json", summary)
     return summary | {"folder": str(folder)}
 
 
-def _load(config: Config, display: Display) -> InMemoryDataset:
+@dataclass(frozen=True)
+class Run:
+    """One seed, or one split, of a config."""
+
+    config: Config
+    folder: Path
+    title: str
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return self.config.seed
+
+
+def _runs(config: Config, folder: Path, name: str, repeat: int) -> list[Run]:
+    if config.run_multiple_splits:
+        runs = []
+        for index in config.run_multiple_splits:
+            data = config.dataset.model_copy(update={"split_index": index})
+            one = config.model_copy(update={"dataset": data})
+            runs.append(Run(one, folder / f"{config.seed}-split{index}", f"{name} split {index}"))
+        return runs
+    seeds = range(config.seed, config.seed + repeat)
+    return [Run(config.model_copy(update={"seed": s}), folder / str(s), f"{name} seed {s}") for s in seeds]
+
+
+def _load(config: Config, display: Display) -> LoadedDataset:
     job = display.job(f"loading {config.dataset.name}", 1)
     try:
         return load_dataset(config.dataset)
@@ -149,44 +189,83 @@ def _refuse_other_runs(folder: Path, config: Config) -> None:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    free = (*FREE_KEYS, "dataset.dir")  # a place too
+    free = [*FREE_KEYS, "dataset.dir"]  # a place too
+    if config.run_multiple_splits:
+        free.append("dataset.split_index")  # differs from one run of the folder to the next
     return {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
 
 
-def _run_seed(config: Config, dataset: InMemoryDataset, folder: Path, seed: int, title: str, display: Display) -> None:
-    make_folder(folder, "the output folder")
-    resolved = config.model_copy(update={"seed": seed}).model_dump(mode="json")
-    write_text(folder / "config.yaml", yaml.safe_dump(resolved, sort_keys=False))
+def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
+    """Train and test, and write the result."""
+    config, folder, seed = run.config, run.folder, run.seed
+    if is_main():
+        make_folder(folder, "the output folder")
+        write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     pl.seed_everything(seed, workers=True, verbose=False)
-    splits = _prepare(config, dataset, seed, title, display)
+    problem = loss_problem(config.model.loss_fun, dataset.task)
+    if problem:
+        raise RunError(f"model.loss_fun: {problem}")
+    splits = _prepare(config, dataset, seed, run.title, display)
     torch.manual_seed(seed)
-    model = build_model(config, splits.in_channels, splits.num_classes, splits.edge_channels)
-    module = GraphModule(model, config, splits.num_classes)
+    model = build_model(config, splits.in_channels, splits.task.num_outputs, splits.edge_channels)
+    module = GraphModule(model, config, splits.task)
+    if config.pretrained.dir:
+        load_pretrained(model, config)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    job = display.job(title, config.optim.max_epoch)
+    if config.train.is_inference:
+        _infer(run, module, splits, display)
+        return
+    job = display.job(run.title, config.optim.max_epoch)
     with _quiet():
-        recorder, test = _fit_and_test(config, module, splits, folder, seed, job)
+        recorder, test = _fit_and_test(run, module, splits, job, display)
     metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
-    write_curves(folder / "curves.png", recorder.rows, recorder.best_epoch, title)
-    result = {
-        "seed": seed,
+    best = config.metric_best
+    if is_main():
+        write_curves(folder / "curves.png", recorder.rows, recorder.best_epoch, run.title, best)
+        times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
+        write_json(folder / "result.json", _result(run, metrics, splits, model, times))
+    if world_size() > 1:
+        torch.distributed.barrier()  # the others read the result
+    unit = " %" if best in PERCENT else ""
+    job.finish(f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit} (best epoch {recorder.best_epoch})")
+
+
+def _infer(run: Run, module: GraphModule, splits: Splits, display: Display) -> None:
+    """Evaluate the pretrained model, and write its predictions where the mode asks for them."""
+    config, best = run.config, run.config.metric_best
+    if config.train.mode == "log-attn-weights":
+        raise RunError("train.mode: log-attn-weights is not provided; use inference-only")
+    since = time.perf_counter()
+    with _quiet():
+        metrics = evaluate(build_trainer(config), module, splits, run.seed)
+        if config.train.mode == "PCQM4Mv2-inference" and is_main():
+            write_submission(module, splits, run.seed, run.folder)
+    times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - since, 3)}
+    if is_main():
+        write_json(run.folder / "result.json", _result(run, metrics, splits, module.model, times))
+    display.print(f"{run.title}: test {best} {format_metric(best, metrics[f'test_{best}'])}")
+
+
+def _result(
+    run: Run, metrics: Mapping[str, float], splits: Splits, model: Module, times: Mapping[str, float]
+) -> dict[str, Any]:
+    return {
+        "seed": run.seed,
+        "split_index": run.config.dataset.split_index,
         "version": __version__,
         "torch": torch.__version__,
         "metrics": metrics,
-        "best_epoch": recorder.best_epoch,
-        "epochs": job.done,
+        **times,
         "graphs_or_nodes": splits.sizes,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "wall_time_s": round(recorder.elapsed(), 3),
+        "processes": world_size(),
         "peak_memory_mib": peak_memory_mib(),
         "peak_cuda_mib": round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None,
     }
-    write_json(folder / "result.json", result)
-    job.finish(f"test accuracy {100 * metrics['test_accuracy']:.2f} % (best epoch {recorder.best_epoch})")
 
 
-def _prepare(config: Config, dataset: InMemoryDataset, seed: int, title: str, display: Display) -> Splits:
+def _prepare(config: Config, dataset: LoadedDataset, seed: int, title: str, display: Display) -> Splits:
     walks = build_walks(config, seed)
     job = display.job(f"{title}: " + ("drawing walks" if walks else "preparing"), len(dataset))
     splits = prepare(config, dataset, seed, walks, tick=lambda: job.update(job.done + 1))
@@ -194,33 +273,62 @@ def _prepare(config: Config, dataset: InMemoryDataset, seed: int, title: str, di
     return splits
 
 
+def build_trainer(config: Config, **more: Any) -> pl.Trainer:
+    """Lightning's trainer, on the processes that ``torchrun`` started or on one device."""
+    several = world_size() > 1
+    cuda = config.accelerator != "cpu" and torch.cuda.is_available()
+    if several:
+        # Buffers are shared by the module ahead of evaluation: a broadcast in each forward pass would wait for ever
+        # where one process has a batch more to evaluate.
+        more |= {
+            "strategy": DDPStrategy(broadcast_buffers=False, find_unused_parameters=False),
+            "devices": local_world_size(),
+            "num_nodes": world_size() // local_world_size(),
+            "sync_batchnorm": cuda,
+        }
+    return pl.Trainer(
+        **(
+            {
+                "max_epochs": config.optim.max_epoch,
+                "accelerator": config.accelerator,
+                "devices": 1,
+                "precision": config.precision,
+                "use_distributed_sampler": False,
+                "num_sanity_val_steps": 0,
+                "deterministic": "warn" if cuda else None,
+                "logger": False,
+                "enable_checkpointing": True,
+                "enable_progress_bar": False,
+                "enable_model_summary": False,
+            }
+            | more
+        )
+    )
+
+
 def _fit_and_test(
-    config: Config, module: GraphModule, splits: Splits, folder: Path, seed: int, job: Job
+    run: Run, module: GraphModule, splits: Splits, job: Job, display: Display
 ) -> tuple[Recorder, dict[str, float]]:
+    config, folder, best = run.config, run.folder, run.config.metric_best
+
     def on_epoch(done: int, row: dict[str, float] | None) -> None:
-        note = f"loss {row['train_loss']:.3f}  validation {100 * row['val_accuracy']:.1f} %" if row else ""
+        note = f"loss {row['train_loss']:.3f}  validation {format_metric(best, row[f'val_{best}'])}" if row else ""
         job.update(done, note)
 
     last = _last_epoch(folder)
     start = 0 if last is None else last + 1
     job.update(start, f"going on at epoch {start}" if start else "")
     recorder = Recorder(folder, config, on_epoch)
-    train, val, test = loaders(config, splits, seed)
+    train, val, test = loaders(config, splits, run.seed)
     if hasattr(train.sampler, "set_epoch"):
         train.sampler.set_epoch(start)
-    trainer = pl.Trainer(
-        max_epochs=config.optim.max_epoch,
-        accelerator=config.accelerator,
-        devices=1,
-        callbacks=[EpochSeed(seed, start, splits.redraw), *early_stopping(config), recorder],
+    trainer = build_trainer(
+        config,
+        callbacks=[EpochSeed(run.seed, start, splits.set_epoch), *early_stopping(config), recorder],
         check_val_every_n_epoch=config.train.eval_period,
-        num_sanity_val_steps=0,
         gradient_clip_val=config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
         accumulate_grad_batches=config.optim.batch_accumulation,
-        deterministic="warn" if config.accelerator != "cpu" and torch.cuda.is_available() else None,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        logger=build_loggers(config, folder, run.title, display.print) if is_main() else False,
         default_root_dir=folder,
     )
     try:
@@ -228,8 +336,8 @@ def _fit_and_test(
     except SystemExit as error:  # Lightning's answer to Ctrl-C, which it ignores from then on
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise KeyboardInterrupt from error
-    best = torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)
-    module.load_state_dict(best["state_dict"])
+    state = torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)
+    module.load_state_dict(state["state_dict"])
     trainer.test(module, test, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}

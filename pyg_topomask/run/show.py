@@ -13,8 +13,9 @@ from torch_geometric.data import Data
 from pyg_topomask.nn import GPSModel, KMIPAttention
 from pyg_topomask.run.build import apply_model, build_model, build_walks
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.data import input_features, load_dataset
+from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.features import input_features
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.viz import plot_kept_pairs, plot_mask
 
@@ -60,7 +61,7 @@ def picture(
     dataset = load_dataset(made.dataset)
     if not 0 <= graph < len(dataset):
         raise RunError(f"--graph must be from 0 to {len(dataset) - 1} (got {graph})")
-    data = input_features(made)(dataset[graph])
+    data = input_features(made)(dataset.graphs[graph])
     if node is not None and not 0 <= node < data.num_nodes:
         raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
     edge_channels = None if data.edge_attr is None else data.edge_attr.size(1)
@@ -68,7 +69,7 @@ def picture(
         walks = build_walks(made, made.seed)
         data = data if walks is None else walks(data)
         torch.manual_seed(made.seed)
-        model = build_model(made, data.x.size(1), int(dataset.num_classes), edge_channels)
+        model = build_model(made, data.x.size(1), dataset.task.num_outputs, edge_channels)
     origin = f"untrained, weights drawn from seed {made.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"

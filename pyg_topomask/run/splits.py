@@ -1,6 +1,10 @@
-"""Training, validation and test parts, drawn from a seed."""
+"""Training, validation and test parts: the data set's own, drawn from a seed, folds, or published ones."""
 
 from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,22 +13,43 @@ from torch_geometric.data import Data
 from pyg_topomask.run.config import DatasetConfig
 from pyg_topomask.run.errors import RunError
 
+Parts = tuple[Tensor, Tensor, Tensor]
 
-def split_graphs(data: DatasetConfig, labels: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorted indices of the training, validation and test graphs.
+
+def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Parts | None, seed: int) -> Parts:
+    """Indices of the training, validation and test items, graphs or nodes.
 
     Folds are drawn with ``split_seed`` (0 where none is given), so that all seeds of a run share them; test is fold
     ``split_index`` and validation the fold after it. A random split is drawn with ``split_seed``, else with ``seed``.
+
+    Args:
+        data: Says how to split.
+        size: Number of items.
+        labels: Class of each item, for stratified folds.
+        own: The split that the data set has, for ``standard``.
+        seed: Seed of the run.
     """
-    num_folds = data.num_folds
-    if num_folds is None:
-        return _random_split(data, labels.numel(), seed)
-    if labels.numel() < num_folds:
-        raise RunError(f"dataset.split_mode: {num_folds} folds need as many graphs (got {labels.numel()})")
-    classes = labels if "stratified" in data.split_mode else torch.zeros_like(labels)
-    fold = folds(classes, num_folds, data.split_seed or 0)
+    mode = data.split_mode
+    if mode == "standard":
+        if own is None:
+            raise RunError(f"dataset.split_mode: {data.format} has no standard split; use random or cv-kfold-10")
+        return own
+    if mode == "fixed":
+        return _fixed_split(data, size)
+    if mode == "errica":
+        return errica_split(data, size)
+    if data.num_folds is None:
+        return _random_split(data, size, seed)
+    if size < data.num_folds:
+        raise RunError(f"dataset.split_mode: {data.num_folds} folds need as many graphs (got {size})")
+    classes = torch.zeros(size, dtype=torch.long)
+    if "stratified" in mode:
+        if labels is None or labels.numel() != size or labels.is_floating_point():
+            raise RunError("dataset.split_mode: stratified folds need one class for each item; use cv-kfold")
+        classes = labels.view(-1)
+    fold = folds(classes, data.num_folds, data.split_seed or 0)
     test = fold == data.split_index
-    val = fold == (data.split_index + 1) % num_folds
+    val = fold == (data.split_index + 1) % data.num_folds
     train = ~(test | val)
     return train.nonzero().view(-1), val.nonzero().view(-1), test.nonzero().view(-1)
 
@@ -39,23 +64,82 @@ def folds(classes: Tensor, num_folds: int, seed: int) -> Tensor:
     return fold
 
 
-def _random_split(data: DatasetConfig, size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    chosen = seed if data.split_seed is None else data.split_seed
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(chosen))
-    num_train, num_val = int(data.split[0] * size), int(data.split[1] * size)
-    num_test = min(size - num_train - num_val, round(data.split[2] * size))
-    if min(num_train, num_val, num_test) < 1:
+def _sizes(data: DatasetConfig, size: int) -> tuple[int, int, int]:
+    """Sizes of the three parts, given as shares or, with a first number of 1 or more, as numbers of items."""
+    if data.split[0] >= 1:
+        counts = tuple(int(count) for count in data.split)
+    else:
+        num_train, num_val = int(data.split[0] * size), int(data.split[1] * size)
+        counts = (num_train, num_val, min(size - num_train - num_val, round(data.split[2] * size)))
+    if min(counts) < 1 or sum(counts) > size:
         raise RunError(f"dataset.split: {size} items are too few for the shares {list(data.split)}")
-    ends = (num_train, num_train + num_val, num_train + num_val + num_test)
-    train, val, test = order[: ends[0]], order[ends[0] : ends[1]], order[ends[1] : ends[2]]
+    return counts  # type: ignore[return-value]
+
+
+def _cut(order: Tensor, counts: tuple[int, int, int]) -> Parts:
+    train, val, test = order[: sum(counts)].split(counts)
     return train.sort().values, val.sort().values, test.sort().values
 
 
+def _random_split(data: DatasetConfig, size: int, seed: int) -> Parts:
+    chosen = seed if data.split_seed is None else data.split_seed
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(chosen))
+    return _cut(order, _sizes(data, size))
+
+
+def _fixed_split(data: DatasetConfig, size: int) -> Parts:
+    """The first items are for training, the next for validation, the next for test."""
+    return _cut(torch.arange(size), _sizes(data, size))
+
+
+def errica_split(data: DatasetConfig, size: int) -> Parts:
+    """Fold ``split_index`` of the published splits of the TU data sets.
+
+    Reference: Errica et al., *A Fair Comparison of Graph Neural Networks for Graph Classification*, ICLR 2020; files
+    ``<group>/<name>_splits.json`` of its repository, looked for in ``dataset.split_dir`` and in
+    ``splits/errica2020`` of the data folders. Of a social data set those for constant features are taken.
+    """
+    folders = [Path(data.split_dir)] if data.split_dir else []
+    bases = [data.dir, os.environ.get("TOPOMASK_DATA")]
+    folders += [Path(base).expanduser() / "splits" / "errica2020" for base in bases if base]
+    wanted = [f"{data.name}_splits.json", f"{data.name}_full_splits.json"]
+    groups = (".", "CHEMICAL", "COLLABORATIVE_1", "COLLABORATIVE_DEGREE")
+    paths = [folder / group / name for folder in folders for group in groups for name in wanted]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        places = ", ".join(map(str, folders)) or "dataset.split_dir, dataset.dir and $TOPOMASK_DATA are not set"
+        raise RunError(f"dataset.split_mode: no {wanted[0]} was found ({places})")
+    try:
+        outer = json.loads(path.read_text(encoding="utf-8"))
+        fold = outer[data.split_index]
+        inner = fold["model_selection"][0]
+        train, val, test = (torch.tensor(part) for part in (inner["train"], inner["validation"], fold["test"]))
+    except IndexError:
+        raise RunError(f"dataset.split_index: {path} has {len(outer)} folds (got {data.split_index})") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is no file of splits: {type(error).__name__}: {error}") from None
+    if int(torch.cat([train, val, test]).max()) >= size:
+        raise RunError(f"{path} is of another data set: it names graphs beyond the {size} of {data.name}")
+    return train, val, test
+
+
 def node_masks(data: DatasetConfig, graph: Data, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Boolean masks ``[N]`` of the training, validation and test nodes."""
-    if data.split_mode == "standard":
-        return graph.train_mask, graph.val_mask, graph.test_mask
+    """Boolean masks ``[N]`` of the training, validation and test nodes; of several, column ``split_index``."""
+    names = ("train_mask", "val_mask", "test_mask")
+    if data.split_mode == "standard" and all(name in graph for name in names):
+        masks = []
+        for name in names:
+            mask = graph[name]
+            if mask.dim() == 2:
+                if data.split_index >= mask.size(1):
+                    raise RunError(f"dataset.split_index: there are {mask.size(1)} splits (got {data.split_index})")
+                mask = mask[:, data.split_index]
+            elif data.split_index != 0 and name == "train_mask":
+                raise RunError(f"dataset.split_index: {data.name} has a single split (got {data.split_index})")
+            masks.append(mask)
+        return masks[0], masks[1], masks[2]
+    number, labels = int(graph.num_nodes), graph.y if graph.y.dim() == 1 else None
     masks = []
-    for index in _random_split(data, graph.num_nodes, seed):
-        masks.append(torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, index, True))
+    for index in split_items(data, number, labels, None, seed):
+        masks.append(torch.zeros(number, dtype=torch.bool).index_fill(0, index, True))
     return masks[0], masks[1], masks[2]

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from pyg_topomask.run.config import DatasetConfig
-from pyg_topomask.run.data import EpochSampler, load_dataset, loaders, prepare
+from pyg_topomask.run.data import loaders, prepare
+from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import build_folder, replacing
 from pyg_topomask.run.reading import load
-from pyg_topomask.run.splits import folds, split_graphs
+from pyg_topomask.run.samplers import EpochSampler
+from pyg_topomask.run.splits import folds, split_items
 
 
 def tu(folder, **more):
@@ -24,7 +26,7 @@ def own_cache(tmp_path, monkeypatch):
 def test_raw_files_stay_as_they_are_and_processed_ones_go_to_the_cache(tu_folder, own_cache):
     before = sorted(tu_folder.rglob("*"))
     dataset = load_dataset(tu(tu_folder))
-    assert (len(dataset), dataset.num_classes, dataset[0].num_nodes) == (12, 2, 3)
+    assert (len(dataset), dataset.task.num_classes, dataset.graphs[0].num_nodes) == (12, 2, 3)
     assert sorted(tu_folder.rglob("*")) == before
     (processed,) = own_cache.rglob("data.pt")
     stamp = processed.stat().st_mtime_ns
@@ -37,7 +39,7 @@ def test_changed_raw_files_are_processed_anew(tu_folder, own_cache):
     load_dataset(tu(tu_folder))
     labels = tu_folder / "TUDataset" / "TINY" / "raw" / "TINY_graph_labels.txt"
     labels.write_text("".join(f"{1 + g % 3}  \n" for g in range(12)))
-    assert load_dataset(tu(tu_folder)).num_classes == 3
+    assert load_dataset(tu(tu_folder)).task.num_classes == 3
 
 
 def test_environment_is_looked_in_after_the_config(tu_folder, own_cache, monkeypatch, tmp_path):
@@ -112,7 +114,7 @@ def test_folds_share_every_class():
 @pytest.mark.parametrize("mode", ["random", "cv-kfold-5", "cv-stratifiedkfold-5"])
 def test_parts_are_disjoint_and_complete(mode):
     data = DatasetConfig(format="PyG-TUDataset", name="X", split_mode=mode)
-    parts = split_graphs(data, torch.arange(50) % 3, seed=1)
+    parts = split_items(data, 50, torch.arange(50) % 3, None, seed=1)
     assert torch.cat(parts).sort().values.tolist() == list(range(50))
     assert [len(part) for part in parts] == ([40, 5, 5] if mode == "random" else [30, 10, 10])
 
@@ -122,7 +124,7 @@ def test_random_splits_follow_the_run_and_folds_do_not():
 
     def test_part(seed, **more):
         data = DatasetConfig(format="PyG-TUDataset", name="X", **more)
-        return split_graphs(data, labels, seed)[2].tolist()
+        return split_items(data, 50, labels, None, seed)[2].tolist()
 
     assert test_part(0) != test_part(1)
     assert test_part(0, split_seed=4) == test_part(1, split_seed=4)
@@ -134,7 +136,7 @@ def test_random_splits_follow_the_run_and_folds_do_not():
 def test_too_few_graphs_for_the_shares():
     data = DatasetConfig(format="PyG-TUDataset", name="X")
     with pytest.raises(RunError, match="5 items are too few"):
-        split_graphs(data, torch.zeros(5, dtype=torch.long), seed=0)
+        split_items(data, 5, None, None, seed=0)
 
 
 def parts_of(config, walks=None):
@@ -183,7 +185,7 @@ def test_redrawing_changes_training_walks_only(tiny):
         return [torch.cat([batch.walk_load for batch in loader]) for loader in (train, val)]
 
     first = drawn()
-    splits.redraw.set_epoch(1)
+    splits.set_epoch(1)
     second = drawn()
     assert first[0].shape != second[0].shape or not torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
@@ -199,7 +201,8 @@ def test_redrawing_changes_training_walks_only(tiny):
 )
 def test_real_files(real_data, own_cache, data, sizes):
     dataset = load_dataset(DatasetConfig(**data))
-    assert (len(dataset), dataset.num_node_features, dataset.num_classes) == sizes
+    graph = dataset.graphs[0]
+    assert (len(dataset), graph.num_node_features, dataset.task.num_classes) == sizes
     config = load({"dataset": data}).config
     splits = prepare(config, dataset, seed=0, walks=None, tick=lambda: None)
     if data["name"] == "Cora":

@@ -7,9 +7,10 @@ import yaml
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.build import build_model, build_walks
-from pyg_topomask.run.data import load_dataset, prepare
+from pyg_topomask.run.callbacks import Recorder
+from pyg_topomask.run.data import prepare
+from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.lightning_module import Recorder
 from pyg_topomask.run.reading import load
 from pyg_topomask.run.runner import _flat
 
@@ -23,7 +24,8 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
     saved = json.loads((folder / "summary.json").read_text())
     assert saved == {key: value for key, value in summary.items() if key != "folder"}
     assert saved["seeds"] == [3, 4]
-    assert set(saved["metrics"]) == {f"{p}_{m}" for p in ("train", "val", "test") for m in ("loss", "accuracy")}
+    names = ("loss", "accuracy", "accuracy-SBM", "miou", "f1", "precision", "recall", "auc", "ap")
+    assert set(saved["metrics"]) == {f"{p}_{m}" for p in ("train", "val", "test") for m in names}
     accuracy = saved["metrics"]["test_accuracy"]
     a, b = accuracy["values"]
     assert accuracy["mean"] == pytest.approx((a + b) / 2)
@@ -54,7 +56,7 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     summary = run_config(tiny, tmp_path)
     config = load(tiny).config
     splits = prepare(config, load_dataset(config.dataset), 0, build_walks(config, 0), tick=lambda: None)
-    model = build_model(config, splits.in_channels, splits.num_classes)
+    model = build_model(config, splits.in_channels, splits.task.num_outputs)
     state = torch.load(tmp_path / "config" / "0" / "best.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")})
     model.eval()
@@ -62,8 +64,8 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     with torch.no_grad():
         for graph in splits.test:
             logits = model(graph.x, graph.edge_index, graph=graph)
-            right += int(logits.argmax(1) == graph.y)
-            loss += float(torch.nn.functional.cross_entropy(logits, graph.y))
+            right += int((logits.view(-1) > 0) == graph.y)
+            loss += float(torch.nn.functional.binary_cross_entropy_with_logits(logits.view(-1), graph.y.float()))
     count = len(splits.test)
     assert count == 14
     assert summary["metrics"]["test_accuracy"]["mean"] == pytest.approx(right / count)
@@ -236,3 +238,59 @@ def test_a_checkpoint_without_the_best_one_is_not_resumed_from(tiny, tmp_path):
     for name in ("result.json", "best.ckpt"):
         (folder / name).unlink()
     assert run_config(tiny, tmp_path)["metrics"] == metrics
+
+
+def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
+    first = run_config(tiny, tmp_path, name="first")
+    start = [f"pretrained.dir={tmp_path / 'first'}", "optim.max_epoch=2", "optim.num_warmup_epochs=0"]
+    more = ["pretrained.freeze_main=true", "optim.scheduler=none", "gt.batch_norm=false"]
+    with pytest.raises(RunError, match="is of another model: .* differ"):
+        run_config(tiny, tmp_path, overrides=[*start, "gt.dim_hidden=16"], name="wider")
+    run_config(tiny, tmp_path, overrides=["gt.batch_norm=false"], name="plain")
+    start[0] = f"pretrained.dir={tmp_path / 'plain'}"
+    run_config(tiny, tmp_path, overrides=[*start, *more], name="second")
+    before, after = (
+        torch.load(tmp_path / name / "0" / "best.ckpt", weights_only=True)["state_dict"] for name in ("plain", "second")
+    )
+    for name, value in before.items():
+        assert torch.equal(value, after[name]) != name.startswith("model.head."), name
+    again = run_config(
+        tiny, tmp_path, overrides=[f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"], name="third"
+    )
+    for part in ("val", "test"):
+        for name in ("loss", "accuracy", "auc"):
+            key = f"{part}_{name}"
+            assert again["metrics"][key]["mean"] == pytest.approx(first["metrics"][key]["mean"], rel=1e-5), key
+
+
+def test_several_splits_of_one_seed(tiny, tmp_path):
+    tiny["dataset"]["split_mode"] = "cv-kfold-4"
+    summary = run_config(tiny, tmp_path, overrides=["run_multiple_splits=[0, 2]", "optim.max_epoch=2"])
+    assert (summary["seeds"], summary["splits"]) == ([0, 0], [0, 2])
+    assert {path.name for path in (tmp_path / "config").iterdir()} == {"0-split0", "0-split2", "summary.json"}
+    values = summary["metrics"]["test_loss"]["values"]
+    assert values[0] != values[1]
+    with pytest.raises(RunError, match="ask for one of them"):
+        run_config(tiny, tmp_path, repeat=2, overrides=["run_multiple_splits=[0, 2]"])
+
+
+def test_a_metric_that_the_task_lacks(tiny, tmp_path):
+    with pytest.raises(RunError, match=r"metric_best: the task has no 'mrr'; there are accuracy, .*, auc"):
+        run_config(tiny, tmp_path, overrides=["metric_best=mrr"])
+
+
+def test_missing_loggers_are_noted_and_not_needed(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pyg_topomask.run.loggers.is_installed", lambda package: False)
+    run_config(tiny, tmp_path, overrides=["wandb.use=true", "tensorboard_each_run=true", "optim.max_epoch=2"])
+    text = capsys.readouterr().out
+    assert "wandb is not installed; going on without it" in text
+    assert "tensorboard is not installed; going on without it" in text
+
+
+def test_half_precision_trains(tiny, tmp_path):
+    full, half = (
+        run_config(tiny, tmp_path / p, overrides=[f"precision={p}"])["metrics"]["val_loss"]["mean"]
+        for p in ("32-true", "bf16-mixed")
+    )
+    assert full != half
+    assert half == pytest.approx(full, rel=0.1)

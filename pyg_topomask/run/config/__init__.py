@@ -59,6 +59,7 @@ FREE_KEYS = (
     "num_nodes",
     "num_threads",
     "wandb",
+    "tensorboard_each_run",
 )
 """Keys that do not make another experiment: the same results, in another place or for another seed."""
 
@@ -88,6 +89,11 @@ class Config(Section):
         "hits@3",
         "hits@10",
         "miou",
+        "instance_miou",
+        "category_miou",
+        "hits@20",
+        "hits@50",
+        "hits@100",
         "loss",
     ] = Field(
         default="accuracy",
@@ -105,6 +111,10 @@ class Config(Section):
     num_threads: Size = Field(default=6, description="GraphGym's; torch chooses the number of its threads.")
     accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
     devices: Size = Field(default=1, description="Devices, or processes on CPU, of one machine.")
+    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(
+        default="32-true", description="Arithmetic: single, double, or mixed with half precision."
+    )
+    compile: bool = Field(default=False, description="Compile the model with torch.compile.")
     round: Count = Field(default=5, description="Digits of printed metrics, in GraphGPS; not read.")
     tensorboard_each_run: bool = Field(default=False, description="Write the curves of each seed for TensorBoard too.")
     tensorboard_agg: bool = Field(default=True, description="GraphGym's; not read.")

@@ -64,6 +64,8 @@ def _dataset(config: Config) -> Problems:
         found.append(("dataset.split_mode", "folds are for graph tasks; a node task takes standard or random"))
     if folds is not None and folds < 3:
         found.append(("dataset.split_mode", "at least 3 folds are needed: test, validation and training"))
+    if data.split_mode == "errica":
+        folds = 10
     for key in [
         ("dataset.split_index", data.split_index),
         *(("run_multiple_splits", i) for i in config.run_multiple_splits),
@@ -143,8 +145,6 @@ def _model(config: Config) -> Problems:
         found.append(("gnn.head", f"{config.gnn.head!r} does not fit dataset.task {task!r}"))
     if (config.gnn.head == "ogb_code_graph") != (config.dataset.task_type == "subtoken_prediction"):
         found.append(("gnn.head", "ogb_code_graph and task_type subtoken_prediction belong together"))
-    if config.model.edge_decoding != "dot" and config.gnn.head == "inductive_edge" and "mrr" in config.metric_best:
-        found.append(("model.edge_decoding", "ranks need every pair's score: only dot gives them"))
     if config.topomask.pair_table and not config.topomask.symmetric:
         found.append(("topomask.pair_table", "only symmetric masks have a pair table, and topomask.symmetric is false"))
     return found
@@ -160,6 +160,8 @@ def _training(config: Config) -> Problems:
         found.append(("model.loss_fun", f"{config.model.loss_fun} is for classes; use l1, smoothl1 or mse"))
     if regression and config.metric_best not in ("mae", "mse", "rmse", "r2", "spearmanr", "loss"):
         found.append(("metric_best", f"{config.metric_best} is for classes; use mae"))
+    if train.mode == "log-attn-weights":
+        found.append(("train.mode", "log-attn-weights is not provided; `topomask show` draws attention"))
     if train.is_inference and not config.pretrained.dir:
         found.append(("pretrained.dir", f"train.mode {train.mode!r} needs the folder of a finished run"))
     if train.is_inference:

@@ -52,7 +52,8 @@ class DatasetConfig(Section):
         "cv-[stratified]kfold-K: folds; errica: the published folds of TU data sets; fixed, sliced: as in GraphGPS.",
     )
     split: tuple[float, float, float] = Field(
-        default=(0.8, 0.1, 0.1), description="Shares of training, validation and test in a random split."
+        default=(0.8, 0.1, 0.1),
+        description="Shares of training, validation and test in a random or fixed split, or numbers of items.",
     )
     split_index: Count = Field(
         default=0, description="Which of several splits; of folds: the test one, the one after it is for validation."
@@ -60,7 +61,11 @@ class DatasetConfig(Section):
     split_seed: int | None = Field(
         default=None, ge=0, description="Seed of the split; none: the run's own seed for random splits, 0 for folds."
     )
-    split_dir: str = Field(default="./splits", description="GraphGPS's folder of folds; here they follow from seeds.")
+    split_dir: str = Field(
+        default="./splits",
+        description="Folder of published splits (errica), looked in before the data folders; other folds follow from "
+        "seeds.",
+    )
     shuffle_split: bool = Field(default=True, description="GraphGym's; random splits are always shuffled.")
     node_encoder: bool = Field(default=True, description="Whether node features are encoded; if not, they go in as is.")
     node_encoder_name: str = Field(
@@ -134,8 +139,9 @@ class DatasetConfig(Section):
     @field_validator("split")
     @classmethod
     def _split_adds_up(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
-        if min(value) <= 0 or sum(value) > 1 + 1e-6:
-            raise ValueError("the three shares must be positive and add up to at most 1")
+        counts = min(value) >= 1 and all(share == int(share) for share in value)
+        if not counts and (min(value) <= 0 or sum(value) > 1 + 1e-6):
+            raise ValueError("must be three positive shares that add up to at most 1, or three numbers of items")
         return value
 
     @property

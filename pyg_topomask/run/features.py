@@ -1,0 +1,102 @@
+"""Node and edge features as the model is given them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform, Compose, Constant, NormalizeFeatures
+
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.errors import RunError
+
+CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
+"""Node encoders that take numbers of categories; all others take floats."""
+
+
+def input_features(config: Config) -> BaseTransform:
+    """Node and edge features as the model is given them."""
+    data = config.dataset
+    steps: list[BaseTransform] = [_Features(data.node_encoder_name.split("+")[0])]
+    if config.topomask.normalize_features:
+        steps.append(NormalizeFeatures())
+    steps.append(_EdgeFeatures(data.edge_encoder_name if data.edge_encoder else None))
+    return Compose(steps)
+
+
+class _Features(BaseTransform):
+    """Float features, and a 1 for each node where there are none; categories stay integers."""
+
+    def __init__(self, encoder: str) -> None:
+        self.encoder = encoder
+
+    def forward(self, data: Data) -> Data:
+        if self.encoder == "Constant" or data.x is None:
+            return Constant(cat=False)(data)
+        if self.encoder in CATEGORICAL:
+            if data.x.is_floating_point():
+                raise RunError(
+                    f"dataset.node_encoder_name: {self.encoder} takes integer categories (got {data.x.dtype}); "
+                    "use LinearNode"
+                )
+            return data
+        data.x = data.x.float().view(data.num_nodes, -1)
+        return data
+
+
+class _EdgeFeatures(BaseTransform):
+    """Edge features as the encoder wants them; none where there is no encoder."""
+
+    def __init__(self, encoder: str | None) -> None:
+        self.encoder = encoder
+
+    def forward(self, data: Data) -> Data:
+        if self.encoder is None:
+            data.edge_attr = None
+        elif self.encoder == "DummyEdge":
+            data.edge_attr = torch.ones(data.edge_index.size(1), 1)
+        elif data.edge_attr is None:
+            raise RunError("dataset.edge_encoder_name: the data have no edge features; use DummyEdge")
+        elif self.encoder in ("LinearEdge", "VOCEdge", "COCOEdge"):
+            data.edge_attr = data.edge_attr.float().view(data.edge_index.size(1), -1)
+        return data
+
+
+class Standardize(BaseTransform):
+    """Every channel of float node and edge features to mean 0 and standard deviation 1 over the given graphs.
+
+    Reference: Tönshoff et al., *Where Did the Gap Go?*, arXiv:2309.00367, Section 3, for the superpixels of LRGB. A
+    channel that never changes is centred only.
+
+    Args:
+        graphs: The training graphs.
+    """
+
+    def __init__(self, graphs: Sequence[Data]) -> None:
+        self.moments = {name: found for name in ("x", "edge_attr") if (found := _moments(graphs, name))}
+
+    def forward(self, data: Data) -> Data:
+        for name, (mean, std) in self.moments.items():
+            data[name] = (data[name].float() - mean) / std
+        return data
+
+
+def _moments(graphs: Sequence[Data], name: str) -> tuple[Tensor, Tensor] | None:
+    """Mean and standard deviation by channel of an attribute, in one pass and double precision."""
+    count, mean, square = 0, torch.zeros(()), torch.zeros(())
+    for graph in graphs:
+        values = graph.get(name)
+        if values is None or not values.is_floating_point():
+            return None
+        if values.size(0) == 0:
+            continue
+        values, number = values.double(), values.size(0)
+        step = values.mean(0) - mean
+        square = square + (values - values.mean(0)).square().sum(0) + step**2 * (count * number / (count + number))
+        mean, count = mean + step * (number / (count + number)), count + number
+    if count == 0:
+        return None
+    std = (square / count).sqrt()
+    return mean.float(), torch.where(std > 1e-8, std, 1.0).float()

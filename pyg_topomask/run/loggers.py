@@ -1,0 +1,44 @@
+"""Loggers beside our own ``metrics.csv``: TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+
+from pyg_topomask.run.config import Config
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def build_loggers(config: Config, folder: Path, name: str, note: Callable[[str], None]) -> list[Logger]:
+    """The loggers that the config asks for and that are installed; ``note`` is told of one that is not.
+
+    Weights & Biases writes below the run's folder; where ``$WANDB_MODE`` is offline, there alone.
+    """
+    loggers: list[Logger] = []
+    if config.tensorboard_each_run:
+        if is_installed("tensorboard") or is_installed("tensorboardX"):
+            loggers.append(TensorBoardLogger(str(folder), name="", version="tensorboard"))
+        else:
+            note("note: tensorboard_each_run is true, but tensorboard is not installed; going on without it")
+    if config.wandb.use:
+        if is_installed("wandb"):
+            loggers.append(_wandb(config, folder, name))
+        else:
+            note("note: wandb.use is true, but wandb is not installed; going on without it")
+    return loggers
+
+
+def _wandb(config: Config, folder: Path, name: str) -> Logger:
+    section = config.wandb
+    more: dict[str, Any] = {"entity": section.entity} if section.entity else {}
+    logger = WandbLogger(name=section.name or name, project=section.project, save_dir=str(folder), **more)
+    logger.log_hyperparams(config.model_dump(mode="json"))
+    return logger

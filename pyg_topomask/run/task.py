@@ -1,0 +1,100 @@
+"""What is predicted: whole graphs, nodes or edges, of which kind, how many outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.run.errors import RunError
+
+Level = Literal["graph", "node", "edge"]
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The task of a data set.
+
+    Args:
+        level: What has a target: each graph, each node, or each edge of ``graph.edge_label_index``.
+        kind: ``"binary"`` (one logit), ``"multiclass"`` (a logit per class), ``"multilabel"`` (a logit per label, NaN
+            where a label is unknown), ``"regression"`` (NaN where unknown) or ``"subtoken"`` (ogbg-code2: a logit per
+            word, for each place of the sequence).
+        num_outputs: Width of a prediction.
+        sequence_length: Places of the sequence of a subtoken task.
+        vocabulary: Words of a subtoken task; the last is the end of the sequence.
+        part_labels: Labels of the parts of each category, for the mean IoU of ShapeNet; empty elsewhere.
+        ranked: Whether the edges of an edge task are also ranked among all nodes of their graph (MRR).
+        hits_at: K of the Hits@K over one common set of negatives, as OGB defines it for its link data sets.
+    """
+
+    level: Level
+    kind: Kind
+    num_outputs: int
+    sequence_length: int = 1
+    vocabulary: tuple[str, ...] = ()
+    part_labels: tuple[tuple[int, ...], ...] = ()
+    ranked: bool = False
+    hits_at: int | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 2 where there is one logit."""
+        return 2 if self.kind == "binary" else self.num_outputs
+
+    def target(self, data: Data) -> Tensor:
+        """Targets of a batch, before masking.
+
+        Returns:
+            ``[n]`` integers (multiclass), ``[n]`` floats (binary), ``[n, num_outputs]`` floats (multilabel,
+            regression) or ``[n, sequence_length]`` integers (subtoken); n graphs, nodes or edges.
+        """
+        if self.kind == "subtoken":
+            return data.y_arr.view(-1, self.sequence_length)
+        target = data.edge_label if self.level == "edge" else data.y
+        if self.kind == "multiclass":
+            return target.view(-1).long()
+        if self.kind == "binary":
+            return target.view(-1).float()
+        return target.view(-1, self.num_outputs).float()
+
+    def shaped(self, prediction: Tensor) -> Tensor:
+        """A model's prediction in the shape that goes with :meth:`target`; logits as floats of at least 32 bits."""
+        if prediction.dtype in (torch.float16, torch.bfloat16):
+            prediction = prediction.float()
+        if self.kind == "subtoken":
+            return prediction.view(-1, self.sequence_length, self.num_outputs)
+        return prediction.view(-1) if self.kind == "binary" else prediction.view(-1, self.num_outputs)
+
+
+def classification(level: Level, num_classes: int, **more: Any) -> Task:
+    """One class of several; two classes are told apart by one logit."""
+    if num_classes < 2:
+        raise RunError(f"dataset: classification needs at least 2 classes (got {num_classes})")
+    if num_classes == 2:
+        return Task(level, "binary", 1, **more)
+    return Task(level, "multiclass", num_classes, **more)
+
+
+def check_targets(task: Task, data: Data) -> None:
+    """Raise a :class:`RunError` if the targets of a graph do not fit the task."""
+    if task.kind == "subtoken" or (task.level == "edge" and "edge_label" not in data):
+        return
+    target = data.edge_label if task.level == "edge" else data.y
+    width = task.num_outputs if task.kind in ("multilabel", "regression") else 1
+    count = {"graph": 1, "node": data.num_nodes, "edge": data.edge_label.numel() if task.level == "edge" else 0}
+    expected = count[task.level] * width
+    classes = task.kind in ("binary", "multiclass")
+    wrong = target.numel() != expected
+    if classes and target.numel() and not wrong:
+        wrong = bool((target < 0).any() | (target >= task.num_classes).any() | (target != target.long()).any())
+    if wrong:
+        raise RunError(
+            f"dataset: {task.kind} targets of each {task.level} need {expected} values"
+            + (f" in 0..{task.num_classes - 1}" if classes else "")
+            + f" (got y of shape {list(target.shape)} and type {target.dtype})"
+        )
