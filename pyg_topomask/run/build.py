@@ -58,6 +58,23 @@ NODE_ENCODERS = ("LinearNode", "Constant")
 EDGE_ENCODERS = ("LinearEdge", "DummyEdge")
 
 
+def _beyond_the_model(config: Config) -> list[tuple[str, str]]:
+    """Settings that would change the model and that `build_model` does not read: refused, never ignored."""
+    data = config.dataset
+    given = {
+        "gnn.head": config.gnn.head not in ("default", "graph", "node"),
+        "gnn.layers_pre_mp": config.gnn.layers_pre_mp > 0,
+        "gnn.batchnorm": config.gnn.batchnorm and config.gnn.layers_post_mp > 1,
+        "gnn.dropout": config.gnn.dropout > 0 and config.gnn.layers_post_mp > 1,
+        "model.graph_pooling": config.model.graph_pooling not in ("mean", "add", "max"),
+        "dataset.node_encoder": not data.node_encoder,
+        "dataset.node_encoder_bn": bool(data.node_encoder_bn),
+        "dataset.edge_encoder_bn": data.edge_encoder and data.edge_encoder_bn,
+        "gt.layer_norm": config.gt.layer_norm and config.model.type != "GPSModel",
+    }
+    return [(key, "the runner's model does not have it") for key, is_given in given.items() if is_given]
+
+
 def convs_of(config: Config) -> list[str]:
     """Names of the convolutions in ``gt.layer_type``."""
     return [name for name in config.gt.parts if name in CONVS]
@@ -78,6 +95,7 @@ def name_problems(config: Config) -> list[tuple[str, str]]:
         choices = ", ".join([*table, "None"])
         hint = did_you_mean(written, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
         found.append(("gt.layer_type", f"no {kind} is called {written!r}; there are {choices}.{hint}"))
+    found += _beyond_the_model(config)
     data = config.dataset
     for kind, given, known in (
         ("node", data.node_encoder_parts, NODE_ENCODERS),
