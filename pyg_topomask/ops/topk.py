@@ -49,7 +49,8 @@ def topk_inner_product(
         batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``.
         backend: ``"auto"`` takes the fastest engine that can serve: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
             (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). ``"faiss"`` and
-            ``"keops"`` are used when named. All give the same pairs.
+            ``"keops"`` are used when named. All give the same pairs, but for scores that rounding makes equal or not:
+            matrix products (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
 
     Returns:
         values: Inner products, descending, shape ``[Nq, topk]`` or ``[Nq, H, topk]``; −inf where there is no key.
@@ -226,7 +227,7 @@ def _search(
     _check_finite(q, k)
     ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
     if trim:
-        topk = min(topk, max(_FREE_PLACES, *(d - c for c, d in pairwise(ptr_k))))
+        topk = min(topk, max([_FREE_PLACES, *(d - c for c, d in pairwise(ptr_k))]))
     heads = q.transpose(0, 1).contiguous(), k.transpose(0, 1).contiguous()  # [H, N, d]
     index = find(Problem(*heads, ptr_q, ptr_k, topk), backend)
     sizes = zip(pairwise(ptr_q), pairwise(ptr_k))

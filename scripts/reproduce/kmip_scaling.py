@@ -82,8 +82,8 @@ def plot(report: dict[str, Any], path: Path) -> None:
             slope = report["exponents"][name][what]
             label = name if slope is None else f"{name}, slope {slope:.2f}"
             axis.loglog(*zip(*known), "o-", color=color, label=label)
-        axis.set(xlabel="nodes N", ylabel=what)
-        axis.legend()
+        axis.set(xlabel="nodes N", ylabel=what, ylim=(None, 300 * axis.get_ylim()[1]))  # room for the legend
+        axis.legend(loc="upper left")
     parts = report["stages"]
     bottom = [0.0] * len(parts)
     for color, stage in zip(("#CC79A7", "#56B4E9", "#0072B2", "#E69F00", "#999999"), next(iter(parts.values()))):
@@ -91,7 +91,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         axes[3].bar(list(parts), values, bottom=bottom, color=color, label=stage)
         bottom = [a + b for a, b in zip(bottom, values)]
     axes[3].set(ylabel="ms", title=f"stages at N = {report['stage nodes']:,}")
-    axes[3].legend()
+    axes[3].legend(loc="upper left", bbox_to_anchor=(1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     print(f"wrote {path}")
@@ -111,7 +111,7 @@ def main() -> None:
         "full": lambda: sweep("full", "gauss", sizes, options.limit),
     }
     rows = {name: run() for name, run in runs.items()}
-    smallest = min(3_162, sizes[-1] // 10)
+    smallest = min(31_623, sizes[-1] // 10)  # below, all memory is a few MiB, part of which the allocator had already
     exponents = {name: {what: fit(some, what, smallest) for what in QUANTITIES} for name, some in rows.items()}
     stage_nodes = min(31_623, sizes[-1])
     report = {

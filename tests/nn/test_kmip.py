@@ -92,6 +92,15 @@ def test_scores_are_float32_under_autocast():
     assert (out.float() - attn(x)).norm() < 0.03 * attn(x).norm()
 
 
+def test_batch_without_nodes():
+    x = torch.zeros(0, 8, requires_grad=True)
+    attn = KMIPAttention(8, heads=2, k=3)
+    for batch in (None, torch.zeros(0, dtype=torch.long)):
+        out = attn(x, batch)
+        assert out.shape == (0, 8)
+        out.sum().backward()
+
+
 def test_in_a_gps_layer():
     batch = Batch.from_data_list([GRAPHS["star"], GRAPHS["path"]])
     layer = GPSLayer(8, attn=KMIPAttention(8, heads=2, k=2))
