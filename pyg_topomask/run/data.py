@@ -164,8 +164,8 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     """
     common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
     if splits.is_one_graph:
-        whole = [DataLoader([part[0]], batch_size=1, collate_fn=_single) for part in (splits.val, splits.test)]  # type: ignore[arg-type]
-        return _one_graph_loader(config, splits, seed, common), whole[0], whole[1]
+        val, test = (DataLoader([part[0]], batch_size=1, collate_fn=_single) for part in (splits.val, splits.test))  # type: ignore
+        return _one_graph_loader(config, splits, seed, common), val, test
     share = _share(config.train.batch_size)
     for name, part in (("training", splits.train), ("validation", splits.val), ("test", splits.test)):
         if len(part) < world_size():

@@ -20,7 +20,7 @@ HIDDEN = {"val": "test-dev", "test": "test-challenge"}
 
 def evaluate(trainer: pl.Trainer, module: GraphModule, splits: Splits, seed: int) -> dict[str, float]:
     """Metrics of all three parts, without training."""
-    metrics = {}
+    metrics: dict[str, float] = {}
     for part, loader in zip(("train", "val", "test"), loaders(module.config, splits, seed)):
         trainer.test(module, loader, verbose=False)
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -30,10 +30,9 @@ def evaluate(trainer: pl.Trainer, module: GraphModule, splits: Splits, seed: int
 
 def write_submission(module: GraphModule, splits: Splits, seed: int, folder: Path) -> None:
     """Predictions for PCQM4Mv2's hidden parts, in the files that OGB asks for."""
-    if module.config.dataset.name != "PCQM4Mv2-inference":
-        raise RunError(
-            f"train.mode: PCQM4Mv2-inference is for dataset.name PCQM4Mv2-inference (got {module.config.dataset.name!r})"
-        )
+    name = module.config.dataset.name
+    if name != "PCQM4Mv2-inference":
+        raise RunError(f"train.mode: PCQM4Mv2-inference is for dataset.name PCQM4Mv2-inference (got {name!r})")
     evaluator: Any = need("ogb.lsc", "the submission").PCQM4Mv2Evaluator()
     _, val, test = loaders(module.config, splits, seed)
     for part, loader in (("val", val), ("test", test)):

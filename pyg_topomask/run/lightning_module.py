@@ -110,7 +110,7 @@ class GraphModule(pl.LightningModule):
 
     def collect(self, part: str) -> dict[str, float]:
         """Metrics of a split since the last call, over all processes."""
-        values = {}
+        values: dict[str, float] = {}
         for metric in self.metrics[part + "_metrics"].values():  # type: ignore[operator]
             values |= {f"{part}_{name}": float(value) for name, value in metric.compute().items()}
             metric.reset()

@@ -31,8 +31,8 @@ def find_checkpoint(config: Config) -> Path:
 def load_pretrained(model: Module, config: Config) -> None:
     """Give a model the weights of ``pretrained.dir``, in place.
 
-    With ``reset_prediction_head`` the head keeps its fresh weights, but not where nothing is trained; with ``freeze_main`` all but the head is left out
-    of training.
+    With ``reset_prediction_head`` the head keeps its fresh weights, but not where nothing is trained; with
+    ``freeze_main`` all but the head is left out of training.
 
     Raises:
         RunError: If the checkpoint is damaged or of another model.

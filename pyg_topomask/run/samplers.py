@@ -96,7 +96,7 @@ class GraphParts(Dataset[Data]):
             self._drawn = (epoch, order.tensor_split(self.num_parts))
         return self._drawn[1][part].sort().values
 
-    def __getitem__(self, key: tuple[int, int]) -> Data:  # type: ignore[override]
+    def __getitem__(self, key: tuple[int, int]) -> Data:
         part = self.graph.subgraph(self.nodes(*key))
         return part if self.transform is None else self.transform(part)
 

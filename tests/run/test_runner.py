@@ -244,7 +244,7 @@ def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
     first = run_config(tiny, tmp_path, name="first")
     start = [f"pretrained.dir={tmp_path / 'first'}", "optim.max_epoch=2", "optim.num_warmup_epochs=0"]
     more = ["pretrained.freeze_main=true", "optim.scheduler=none", "gt.batch_norm=false"]
-    with pytest.raises(RunError, match="is of another model: .* differ"):
+    with pytest.raises(RunError, match=r"is of another model: .* differ"):
         run_config(tiny, tmp_path, overrides=[*start, "gt.dim_hidden=16"], name="wider")
     run_config(tiny, tmp_path, overrides=["gt.batch_norm=false"], name="plain")
     start[0] = f"pretrained.dir={tmp_path / 'plain'}"
