@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import BatchNorm1d, Dropout, Linear, Module, Sequential
-from torch.nn.functional import batch_norm
+from torch.nn import Dropout, Linear, Module, Sequential
 from torch_geometric.data import Data
-from torch_geometric.nn import LayerNorm
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.typing import Adj
-
-NORMS = ("batch_norm", "layer_norm")
 
 
 class GPSLayer(Module):
@@ -30,7 +27,8 @@ class GPSLayer(Module):
     Args:
         channels: Width ``C``.
         conv: Message passing, called as ``conv(x, edge_index, **conv_kwargs)``; it returns ``x`` or, where it updates
-            edges, ``(x, edge_attr)``. No local branch if :obj:`None`.
+            edges, ``(x, edge_attr)``. One whose attribute ``has_residual`` is true drops out and adds ``x`` itself, as
+            `GatedGCN` does, and gets the norm only. No local branch if :obj:`None`.
         attn: Attention, called as ``attn(x, batch, graph)``. No global branch if :obj:`None`.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS) or
             :obj:`None`.
@@ -60,8 +58,8 @@ class GPSLayer(Module):
             if part is not None and not isinstance(part, Module):
                 raise TypeError(f"'{name}' must be a module (got {part!r})")
         self.channels, self.conv, self.attn = channels, conv, attn
-        self.norm_conv = _norm(norm, channels) if conv is not None else None
-        self.norm_attn = _norm(norm, channels) if attn is not None else None
+        self.norm_conv = build_norm(norm, channels) if conv is not None else None
+        self.norm_attn = build_norm(norm, channels) if attn is not None else None
         self.dropout = Dropout(dropout)
         self.mlp = self.norm_out = None
         if feed_forward:
@@ -72,7 +70,7 @@ class GPSLayer(Module):
                 Linear(2 * channels, channels),
                 Dropout(dropout),
             )
-            self.norm_out = _norm(norm, channels)
+            self.norm_out = build_norm(norm, channels)
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -109,34 +107,18 @@ class GPSLayer(Module):
             local = self.conv(x, edge_index, **conv_kwargs)
             if isinstance(local, tuple):
                 local, *edges = local
-            branches.append(_apply_norm(self.norm_conv, self.dropout(local) + x, batch))
+            if not getattr(self.conv, "has_residual", False):
+                local = self.dropout(local) + x
+            branches.append(apply_norm(self.norm_conv, local, batch))
         if self.attn is not None:
             if carry is None:
                 update = self.attn(x, batch, graph)
             else:
                 update, carry = self.attn(x, batch, graph, carry=carry)
-            branches.append(_apply_norm(self.norm_attn, self.dropout(update) + x, batch))
+            branches.append(apply_norm(self.norm_attn, self.dropout(update) + x, batch))
         out = sum(branches[1:], branches[0])
         if self.mlp is not None:
-            out = _apply_norm(self.norm_out, out + self.mlp(out), batch)
+            out = apply_norm(self.norm_out, out + self.mlp(out), batch)
         result = (out, *edges) if edges else out
         return result if carry is None else (result, carry)
 
-
-def _norm(name: str | None, channels: int) -> Module | None:
-    if name is None:
-        return None
-    if name not in NORMS:
-        raise ValueError(f"'norm' must be one of {', '.join(NORMS)} or None (got {name!r})")
-    return BatchNorm1d(channels) if name == "batch_norm" else LayerNorm(channels)
-
-
-def _apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None) -> Tensor:
-    if norm is None or x.size(0) == 0:
-        return x
-    if isinstance(norm, LayerNorm):
-        return norm(x, batch)
-    if isinstance(norm, BatchNorm1d) and norm.training and x.size(0) == 1:
-        # One node has no variance: normalise it by the running statistics.
-        return batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-    return norm(x)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleList
+from torch.nn import Linear, Module
 from torch_geometric.data import Data
-from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
 
-from pyg_topomask.nn.gps_layer import GPSLayer
+from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.head import MLPHead
-from pyg_topomask.ops.segment import segments
+from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 from pyg_topomask.typing import Adj
-
-POOLS = {"mean": global_mean_pool, "add": global_add_pool, "max": global_max_pool}
 
 
 class GPSModel(Module):
@@ -40,6 +35,7 @@ class GPSModel(Module):
         feed_forward: Whether layers have their MLP.
         head_layers: Linear layers of the head.
         input_dropout: Probability of zeroing node features, in training; helps on sparse bags of words.
+        checkpoint: Whether layers are computed again in the backward pass, to save memory (`GPSStack`).
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function.
@@ -62,40 +58,22 @@ class GPSModel(Module):
         feed_forward: bool = True,
         head_layers: int = 1,
         input_dropout: float = 0.0,
+        checkpoint: bool = False,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"'num_layers' must be at least 1 (got {num_layers})")
         if pool is not None and pool not in POOLS:
             raise ValueError(f"'pool' must be one of {', '.join(POOLS)} or None (got {pool!r})")
-        for name, part in (("conv", conv), ("attn", attn)):
-            if isinstance(part, (Module, type)) or (part is not None and not callable(part)):
-                raise TypeError(
-                    f"'{name}' must be a function of the layer's number that returns a module, "
-                    f"such as lambda layer: GCNConv({channels}, {channels}) (got {part!r})"
-                )
         self.pool = pool
         self.encoder = Linear(in_channels, channels)
         self.edge_encoder = Linear(edge_dim, channels) if edge_dim is not None else None
         self.input_dropout, self.dropout = torch.nn.Dropout(input_dropout), torch.nn.Dropout(dropout)
-        self.layers: list[GPSLayer] = ModuleList(  # type: ignore[assignment]
-            GPSLayer(
-                channels,
-                conv(number) if conv is not None else None,
-                attn(number) if attn is not None else None,
-                norm,
-                dropout,
-                act,
-                feed_forward,
-            )
-            for number in range(num_layers)
-        )
+        self.layers = GPSStack(channels, num_layers, conv, attn, norm, dropout, act, feed_forward, checkpoint)
         self.head = MLPHead(channels, out_channels, head_layers, dropout, act)
 
     @property
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, each once."""
-        return tuple(dict.fromkeys(name for layer in self.layers for name in layer.requires))
+        return self.layers.requires
 
     def forward(
         self,
@@ -115,6 +93,7 @@ class GPSModel(Module):
             edge_attr: Edge features, shape ``[E, edge_dim]``, where the model has ``edge_dim``.
 
         Raises:
+            TypeError: If the convolution takes no edge features.
             ValueError: If there are edge features without ``edge_dim``, or the other way round.
         """
         if (self.edge_encoder is None) != (edge_attr is None):
@@ -123,26 +102,15 @@ class GPSModel(Module):
                 if edge_attr is not None
                 else f"the model has edge_dim={self.edge_encoder.in_features}, but is given no 'edge_attr'"  # type: ignore[union-attr]
             )
+        if edge_attr is not None and not self.layers.takes("edge_attr"):
+            raise TypeError(f"{type(self.layers[0].conv).__name__} takes no 'edge_attr'; build the model without 'edge_dim'")
         if batch is None and graph is not None:
             batch = graph.get("batch")
-        num_graphs = getattr(graph, "num_graphs", None) if batch is not None else 1
-        if num_graphs is None:
-            num_graphs = segments(batch).num_graphs
+        num_graphs = count_graphs(graph, batch)
         x = self.dropout(self.encoder(self.input_dropout(x)))
-        conv_kwargs: dict[str, Any] = {}
         if self.edge_encoder is not None:
-            conv_kwargs["edge_attr"] = self.edge_encoder(edge_attr)
-        initial_carry = getattr(self.layers[0].attn, "initial_carry", None)
-        carry = None if initial_carry is None else initial_carry(num_graphs)
-        for layer in self.layers:
-            result = layer(x, edge_index, batch, graph, carry, **conv_kwargs)
-            if carry is not None:
-                result, carry = result
-            if isinstance(result, tuple):
-                x, conv_kwargs["edge_attr"] = result
-            else:
-                x = result
+            edge_attr = self.edge_encoder(edge_attr)
+        x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr)
         if self.pool is not None:
-            batch = x.new_zeros(x.size(0), dtype=torch.long) if batch is None else batch
-            x = POOLS[self.pool](x, batch, num_graphs)
+            x = pool_nodes(x, batch, num_graphs, self.pool)
         return self.head(x)

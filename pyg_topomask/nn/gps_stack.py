@@ -1,0 +1,156 @@
+"""GraphGPS layers one after another: what they hand on, and how much of it is kept for the backward pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import BatchNorm1d, Module, ModuleList
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.gps_layer import GPSLayer
+from pyg_topomask.typing import Adj
+
+
+class GPSStack(ModuleList):
+    """A list of `GPSLayer` that passes on edge features and carries.
+
+    Args:
+        channels: Width ``C``.
+        num_layers: Layers.
+        conv: Function of the layer's number that returns its convolution; no local branch if :obj:`None`.
+        attn: Function of the layer's number that returns its attention; no global branch if :obj:`None`. Attentions
+            with a method ``tie(first)`` are tied to the first of them: it makes a layer share the parameters that
+            belong to the whole stack.
+        norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"`` or :obj:`None`.
+        dropout: Probability of zeroing in the layers, in training.
+        act: Activation of the layers, by PyG's names.
+        feed_forward: Whether layers have their MLP.
+        checkpoint: Whether layers are computed again in the backward pass instead of keeping what they computed: memory
+            of one layer instead of all, for about a third more time. Results are the same, dropout and running
+            statistics included.
+
+    Raises:
+        TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function.
+        ValueError: If ``num_layers`` is not positive or a layer has neither branch.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_layers: int,
+        conv: Callable[[int], Module] | None = None,
+        attn: Callable[[int], Module] | None = None,
+        norm: str | None = "batch_norm",
+        dropout: float = 0.0,
+        act: str = "relu",
+        feed_forward: bool = True,
+        checkpoint: bool = False,
+    ) -> None:
+        if num_layers < 1:
+            raise ValueError(f"'num_layers' must be at least 1 (got {num_layers})")
+        for name, part in (("conv", conv), ("attn", attn)):
+            if isinstance(part, (Module, type)) or (part is not None and not callable(part)):
+                raise TypeError(
+                    f"'{name}' must be a function of the layer's number that returns a module, "
+                    f"such as lambda layer: GCNConv({channels}, {channels}) (got {part!r})"
+                )
+        super().__init__(
+            GPSLayer(
+                channels,
+                conv(number) if conv is not None else None,
+                attn(number) if attn is not None else None,
+                norm,
+                dropout,
+                act,
+                feed_forward,
+            )
+            for number in range(num_layers)
+        )
+        self.channels, self.checkpoint = channels, checkpoint
+        tied: list[Any] = [layer.attn for layer in self if hasattr(layer.attn, "tie")]
+        for part in tied[1:]:
+            part.tie(tied[0])
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Attributes that the graph must carry, each once."""
+        return tuple(dict.fromkeys(name for layer in self for name in layer.requires))
+
+    def takes(self, name: str) -> bool:
+        """Whether some layer's convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
+        return any(_takes(layer.conv, name) for layer in self)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Adj,
+        batch: Tensor | None = None,
+        graph: Data | None = None,
+        num_graphs: int = 1,
+        **conv_kwargs: Tensor | None,
+    ) -> Tensor:
+        """Nodes ``[N, C]`` after all layers.
+
+        Args:
+            x: Nodes, shape ``[N, C]``.
+            edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``.
+            batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+            graph: The ``Data`` or ``Batch`` with what masks need.
+            num_graphs: ``B``.
+            **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
+        """
+        given = {name: value for name, value in conv_kwargs.items() if value is not None}
+        initial_carry = getattr(self[0].attn, "initial_carry", None)
+        carry = None if initial_carry is None else initial_carry(num_graphs)
+        for layer in self:
+            result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
+            if carry is not None:
+                result, carry = result
+            if isinstance(result, tuple):
+                x, given["edge_attr"] = result
+            else:
+                x = result
+        return x
+
+    def _apply_layer(
+        self, layer: Module, x: Tensor, edge_index: Adj, batch: Any, graph: Any, carry: Any, given: dict[str, Tensor]
+    ) -> Any:
+        taken = {name: value for name, value in given.items() if _takes(layer.conv, name)}
+        if not (self.checkpoint and torch.is_grad_enabled()):
+            return layer(x, edge_index, batch, graph, carry, **taken)
+
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            return nullcontext(), _frozen_statistics(layer)
+
+        arguments = (x, edge_index, batch, graph, carry)
+        return checkpoint(layer, *arguments, use_reentrant=False, context_fn=contexts, **taken)
+
+
+def _takes(conv: Module | None, name: str) -> bool:
+    return conv is not None and _accepts(type(conv).forward, name)
+
+
+@lru_cache
+def _accepts(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+@contextmanager
+def _frozen_statistics(layer: Module) -> Iterator[None]:
+    """Keep running statistics as they are: the layer saw the same rows before."""
+    norms = [part for part in layer.modules() if isinstance(part, BatchNorm1d) and part.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

@@ -1,0 +1,35 @@
+"""Norms of nodes and edges that stand no row, or one."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import BatchNorm1d, Module
+from torch.nn.functional import batch_norm
+from torch_geometric.nn import LayerNorm
+
+NORMS = ("batch_norm", "layer_norm")
+
+
+def build_norm(name: str | None, channels: int) -> Module | None:
+    """The norm of that name, for rows of width ``channels``.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if name is None:
+        return None
+    if name not in NORMS:
+        raise ValueError(f"'norm' must be one of {', '.join(NORMS)} or None (got {name!r})")
+    return BatchNorm1d(channels) if name == "batch_norm" else LayerNorm(channels)
+
+
+def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> Tensor:
+    """Apply a norm to rows ``x`` ``[N, C]`` of the graphs ``batch``; nothing if :obj:`None`."""
+    if norm is None or x.size(0) == 0:
+        return x
+    if isinstance(norm, LayerNorm):
+        return norm(x, batch)
+    if isinstance(norm, BatchNorm1d) and norm.training and x.size(0) == 1:
+        # One node has no variance: normalise it by the running statistics.
+        return batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+    return norm(x)

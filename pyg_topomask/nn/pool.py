@@ -1,0 +1,24 @@
+"""From nodes to graphs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
+
+from pyg_topomask.ops.segment import segments
+
+POOLS = {"mean": global_mean_pool, "add": global_add_pool, "max": global_max_pool}
+
+
+def count_graphs(graph: Data | None, batch: Tensor | None) -> int:
+    """Number of graphs of a batch; the graph knows of empty ones at its end, which ``batch`` does not."""
+    num_graphs = getattr(graph, "num_graphs", None) if batch is not None else 1
+    return segments(batch).num_graphs if num_graphs is None else num_graphs
+
+
+def pool_nodes(x: Tensor, batch: Tensor | None, num_graphs: int, pool: str) -> Tensor:
+    """Mean, sum or maximum of the nodes ``[N, C]`` of each graph: ``[B, C]``, zero for a graph without nodes."""
+    batch = x.new_zeros(x.size(0), dtype=torch.long) if batch is None else batch
+    return POOLS[pool](x, batch, num_graphs)
