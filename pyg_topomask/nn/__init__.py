@@ -1,18 +1,32 @@
-"""Modules: masks, attention, the GraphGPS layer and model."""
+"""Modules: masks, attention, the GraphGPS layer, encoders, heads, model and network."""
 
 from pyg_topomask.nn.attention import ATTENTION, GRFAttention, KMIPAttention, MaskedAttention
 from pyg_topomask.nn.auxiliary import auxiliary_loss
+from pyg_topomask.nn.conv import GatedGCN, StableGINEConv
+from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.gps_model import GPSModel
+from pyg_topomask.nn.gps_network import GPSNetwork
+from pyg_topomask.nn.gps_stack import GPSStack
+from pyg_topomask.nn.head import HEADS
 from pyg_topomask.nn.mask import GRFMask
 
 __all__ = [
     "ATTENTION",
+    "EDGE_ENCODERS",
+    "HEADS",
+    "NODE_ENCODERS",
+    "POSITIONAL_ENCODERS",
+    "ComposedNodeEncoder",
     "GPSLayer",
     "GPSModel",
+    "GPSNetwork",
+    "GPSStack",
     "GRFAttention",
     "GRFMask",
+    "GatedGCN",
     "KMIPAttention",
     "MaskedAttention",
+    "StableGINEConv",
     "auxiliary_loss",
 ]

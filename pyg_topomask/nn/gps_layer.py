@@ -121,4 +121,3 @@ class GPSLayer(Module):
             out = apply_norm(self.norm_out, out + self.mlp(out), batch)
         result = (out, *edges) if edges else out
         return result if carry is None else (result, carry)
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module
@@ -103,7 +104,9 @@ class GPSModel(Module):
                 else f"the model has edge_dim={self.edge_encoder.in_features}, but is given no 'edge_attr'"  # type: ignore[union-attr]
             )
         if edge_attr is not None and not self.layers.takes("edge_attr"):
-            raise TypeError(f"{type(self.layers[0].conv).__name__} takes no 'edge_attr'; build the model without 'edge_dim'")
+            raise TypeError(
+                f"{type(self.layers[0].conv).__name__} takes no 'edge_attr'; build the model without 'edge_dim'"
+            )
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = count_graphs(graph, batch)

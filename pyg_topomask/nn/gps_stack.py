@@ -74,18 +74,22 @@ class GPSStack(ModuleList):
             for number in range(num_layers)
         )
         self.channels, self.checkpoint = channels, checkpoint
-        tied: list[Any] = [layer.attn for layer in self if hasattr(layer.attn, "tie")]
+        tied: list[Any] = [layer.attn for layer in self._layers if hasattr(layer.attn, "tie")]
         for part in tied[1:]:
             part.tie(tied[0])
 
     @property
+    def _layers(self) -> list[GPSLayer]:
+        return list(self)  # type: ignore[arg-type]
+
+    @property
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, each once."""
-        return tuple(dict.fromkeys(name for layer in self for name in layer.requires))
+        return tuple(dict.fromkeys(name for layer in self._layers for name in layer.requires))
 
     def takes(self, name: str) -> bool:
         """Whether some layer's convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
-        return any(_takes(layer.conv, name) for layer in self)
+        return any(_takes(layer.conv, name) for layer in self._layers)
 
     def forward(
         self,
@@ -107,9 +111,9 @@ class GPSStack(ModuleList):
             **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
         """
         given = {name: value for name, value in conv_kwargs.items() if value is not None}
-        initial_carry = getattr(self[0].attn, "initial_carry", None)
+        initial_carry = getattr(self._layers[0].attn, "initial_carry", None)
         carry = None if initial_carry is None else initial_carry(num_graphs)
-        for layer in self:
+        for layer in self._layers:
             result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
             if carry is not None:
                 result, carry = result
@@ -120,7 +124,7 @@ class GPSStack(ModuleList):
         return x
 
     def _apply_layer(
-        self, layer: Module, x: Tensor, edge_index: Adj, batch: Any, graph: Any, carry: Any, given: dict[str, Tensor]
+        self, layer: GPSLayer, x: Tensor, edge_index: Adj, batch: Any, graph: Any, carry: Any, given: dict[str, Tensor]
     ) -> Any:
         taken = {name: value for name, value in given.items() if _takes(layer.conv, name)}
         if not (self.checkpoint and torch.is_grad_enabled()):
@@ -130,7 +134,7 @@ class GPSStack(ModuleList):
             return nullcontext(), _frozen_statistics(layer)
 
         arguments = (x, edge_index, batch, graph, carry)
-        return checkpoint(layer, *arguments, use_reentrant=False, context_fn=contexts, **taken)
+        return checkpoint(layer, *arguments, use_reentrant=False, context_fn=contexts, **taken)  # type: ignore[arg-type]
 
 
 def _takes(conv: Module | None, name: str) -> bool:

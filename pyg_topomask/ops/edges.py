@@ -43,9 +43,7 @@ def edge_order(edge_index: Tensor, num_nodes: int) -> EdgeOrder:
     if edge_index.numel() > 0 and not edge_index.is_cuda:
         low, high = (int(bound) for bound in edge_index.aminmax())
         if low < 0 or high >= num_nodes:
-            raise ValueError(
-                f"'edge_index' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}"
-            )
+            raise ValueError(f"'edge_index' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}")
     nodes = torch.arange(num_nodes + 1, device=edge_index.device, dtype=edge_index.dtype)
     ordered: list[Tensor] = []
     for end in (edge_index[1], edge_index[0]):

@@ -83,7 +83,9 @@ class GatedGCN(Module):
         if not isinstance(edge_index, Tensor):
             raise TypeError(f"GatedGCN needs edges as a [2, E] tensor (got {type(edge_index).__name__})")
         if edge_attr is None:
-            raise ValueError("GatedGCN needs edge features: give 'edge_attr' (DummyEdge makes one vector for all edges)")
+            raise ValueError(
+                "GatedGCN needs edge features: give 'edge_attr' (DummyEdge makes one vector for all edges)"
+            )
         if edge_attr.shape != (edge_index.size(1), self.channels):
             raise ValueError(
                 f"'edge_attr' must have shape [E, C] = [{edge_index.size(1)}, {self.channels}] "

@@ -1,0 +1,91 @@
+"""Encoders of a graph's attributes, by GraphGPS's names."""
+
+from pyg_topomask.nn.encoder.base import ComposedNodeEncoder, Encoder, NormalizedEncoder
+from pyg_topomask.nn.encoder.features import (
+    ASTEdgeEncoder,
+    ASTNodeEncoder,
+    AtomEncoder,
+    BondEncoder,
+    CategoricalEncoder,
+    ConstantEdgeEncoder,
+    ConstantNodeEncoder,
+    LinearEdgeEncoder,
+    LinearNodeEncoder,
+    MLPNodeEncoder,
+    PPAEdgeEncoder,
+    SuperpixelEdgeEncoder,
+    SuperpixelNodeEncoder,
+    TypeDictEdgeEncoder,
+    TypeDictNodeEncoder,
+)
+from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE, LapPE, SignNet
+from pyg_topomask.nn.encoder.pair_bias import GraphormerBias, GraphormerDegrees, RelativeWalkBias
+from pyg_topomask.nn.encoder.structural import RWSE, ElstaticSE, HKdiagSE
+
+NODE_ENCODERS: dict[str, type[Encoder]] = {
+    "Atom": AtomEncoder,
+    "ASTNode": ASTNodeEncoder,
+    "PPANode": ConstantNodeEncoder,
+    "TypeDictNode": TypeDictNodeEncoder,
+    "VOCNode": SuperpixelNodeEncoder,
+    "COCONode": SuperpixelNodeEncoder,
+    "LinearNode": LinearNodeEncoder,
+}
+"""Name -> encoder of nodes ``[N, C]``, built as ``cls(channels, …)``."""
+
+EDGE_ENCODERS: dict[str, type[Encoder]] = {
+    "Bond": BondEncoder,
+    "ASTEdge": ASTEdgeEncoder,
+    "PPAEdge": PPAEdgeEncoder,
+    "TypeDictEdge": TypeDictEdgeEncoder,
+    "VOCEdge": SuperpixelEdgeEncoder,
+    "COCOEdge": SuperpixelEdgeEncoder,
+    "LinearEdge": LinearEdgeEncoder,
+    "DummyEdge": ConstantEdgeEncoder,
+}
+"""Name -> encoder of edges ``[E, C]``, built as ``cls(channels, …)``."""
+
+POSITIONAL_ENCODERS: dict[str, type[Encoder]] = {
+    "LapPE": LapPE,
+    "SignNet": SignNet,
+    "RWSE": RWSE,
+    "HKdiagSE": HKdiagSE,
+    "ElstaticSE": ElstaticSE,
+    "EquivStableLapPE": EquivStableLapPE,
+    "GraphormerBias": GraphormerBias,
+}
+"""Name -> encoding. The first five are concatenated to node features (`ComposedNodeEncoder`), `EquivStableLapPE` goes
+to convolutions as ``pe`` and `GraphormerBias`, beside which `GraphormerDegrees` is added to the nodes, to attention."""
+
+__all__ = [
+    "EDGE_ENCODERS",
+    "NODE_ENCODERS",
+    "POSITIONAL_ENCODERS",
+    "RWSE",
+    "ASTEdgeEncoder",
+    "ASTNodeEncoder",
+    "AtomEncoder",
+    "BondEncoder",
+    "CategoricalEncoder",
+    "ComposedNodeEncoder",
+    "ConstantEdgeEncoder",
+    "ConstantNodeEncoder",
+    "ElstaticSE",
+    "Encoder",
+    "EquivStableLapPE",
+    "GraphormerBias",
+    "GraphormerDegrees",
+    "HKdiagSE",
+    "LapPE",
+    "LinearEdgeEncoder",
+    "LinearNodeEncoder",
+    "MLPNodeEncoder",
+    "NormalizedEncoder",
+    "PPAEdgeEncoder",
+    "RelativeWalkBias",
+    "SignNet",
+    "SuperpixelEdgeEncoder",
+    "SuperpixelNodeEncoder",
+    "TypeDictEdgeEncoder",
+    "TypeDictNodeEncoder",
+]

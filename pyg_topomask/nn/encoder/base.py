@@ -1,0 +1,135 @@
+"""What an encoder asks of a graph, and encoders of encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import BatchNorm1d, Linear, Module, ModuleList, ReLU, Sequential
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.norm import apply_norm
+
+
+class Encoder(Module):
+    """Turns attributes of a graph into learned vectors, called as ``encoder(graph) → [rows, channels]``."""
+
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry."""
+    remedy: str = "them to the data"
+    """What to add where they are missing, for error messages."""
+    channels: int
+    """Width of the output."""
+
+    def forward(self, graph: Data) -> Tensor:
+        """One row per node, edge or pair of nodes, as the class says."""
+        raise NotImplementedError
+
+    def read(self, graph: Any) -> list[Tensor]:
+        """The attributes of `requires`, in order.
+
+        Raises:
+            TypeError: If ``graph`` is not a homogeneous graph.
+            ValueError: If one is missing; the message names what to add.
+        """
+        if not isinstance(graph, Data):
+            raise TypeError(f"{type(self).__name__} takes a Data or Batch (got {type(graph).__name__})")
+        missing = [name for name in self.requires if graph.get(name) is None]
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__} needs {', '.join(map(repr, missing))} on the graph; add {self.remedy}"
+            )
+        return [graph[name] for name in self.requires]
+
+
+def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
+    """Linear layers, each with a ReLU behind it, the last one too."""
+    if num_layers < 1:
+        raise ValueError(f"'layers' must be at least 1 (got {num_layers})")
+    widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
+    parts: list[Module] = []
+    for width, following in pairwise(widths):
+        parts += [Linear(width, following), ReLU()]
+    return Sequential(*parts)
+
+
+def raw_norm_layer(name: str | None, width: int) -> BatchNorm1d | None:
+    """Norm of raw encodings before anything is learned: ``"batch_norm"`` over ``width`` columns, or :obj:`None`."""
+    if name not in (None, "batch_norm"):
+        raise ValueError(f"'raw_norm' must be 'batch_norm' or None (got {name!r})")
+    return None if name is None else BatchNorm1d(width)
+
+
+class ComposedNodeEncoder(Encoder):
+    r"""Node features beside any number of positional encodings.
+
+    .. math:: x_i = [\,\mathrm{base}_i + \textstyle\sum_a \mathrm{added}_{a, i} \;\|\; p_{1, i} \;\|\; p_{2, i} \dots]
+
+    The base gets what the encodings leave of the width, as in GraphGPS: Rampášek et al., NeurIPS 2022,
+    arXiv:2205.12454, Section 3.1.
+
+    Args:
+        channels: Width ``C`` of the result.
+        base: Function of its width that returns the encoder of node features; :obj:`None` if encodings fill the width.
+        positional: Encoders that are concatenated, each with its ``channels``.
+        added: Functions of the base's width that return encoders which are added to it (`GraphormerDegrees`).
+
+    Raises:
+        ValueError: If the encodings leave no width for the base, or some and there is no base.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        base: Callable[[int], Module] | None,
+        positional: Sequence[Encoder] = (),
+        added: Sequence[Callable[[int], Module]] = (),
+    ) -> None:
+        super().__init__()
+        taken = [part.channels for part in positional]
+        width = channels - sum(taken)
+        if width < 0 or (width > 0) == (base is None):
+            raise ValueError(
+                f"encodings of widths {taken} leave {width} of {channels} channels for node features "
+                f"({'there are none' if base is None else 'they need at least 1'}); change 'dim_pe' or the width"
+            )
+        self.channels = channels
+        self.base = None if base is None else base(width)
+        self.added = ModuleList(part(width) for part in added)
+        self.positional = ModuleList(positional)
+
+    @property
+    def requires(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Attributes that the graph must carry, each once."""
+        parts = [part for part in (self.base, *self.added, *self.positional) if part is not None]
+        return tuple(dict.fromkeys(name for part in parts for name in getattr(part, "requires", ())))
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[N, C]``."""
+        rows = [part(graph) for part in self.positional]
+        if self.base is not None:
+            x = self.base(graph)
+            for part in self.added:
+                x = x + part(graph)
+            rows.insert(0, x)
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+
+
+class NormalizedEncoder(Encoder):
+    """An encoder followed by a batch norm (GraphGPS's ``node_encoder_bn`` and ``edge_encoder_bn``).
+
+    Args:
+        encoder: The encoder, with its ``channels``.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder, self.channels, self.requires = encoder, encoder.channels, encoder.requires
+        self.norm = BatchNorm1d(encoder.channels)
+
+    def forward(self, graph: Data) -> Tensor:
+        """Rows of the encoder, normalised."""
+        return apply_norm(self.norm, self.encoder(graph))

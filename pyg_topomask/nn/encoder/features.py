@@ -1,0 +1,257 @@
+"""Encoders of node and edge features: categories, numbers, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import BatchNorm1d, Dropout, EmbeddingBag, Linear, ModuleList, Parameter
+from torch.nn.functional import normalize
+from torch.nn.init import normal_, xavier_uniform_
+from torch_geometric.data import Data
+from torch_geometric.nn.resolver import activation_resolver
+
+from pyg_topomask.nn.encoder.base import Encoder
+from pyg_topomask.nn.norm import apply_norm
+
+ATOM_SIZES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+"""Categories of OGB's nine atom features: Hu et al., *Open Graph Benchmark*, NeurIPS 2020, arXiv:2005.00687; atomic
+number, chirality, degree, charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring."""
+BOND_SIZES = (5, 6, 2)
+"""Categories of OGB's three bond features: type, stereo, conjugated."""
+AST_SIZES = (98, 10030, 21)
+"""Categories of ogbg-code2's node types and attributes, and depths 0 to 20, where deeper nodes count as 20."""
+
+
+class CategoricalEncoder(Encoder):
+    """Sum of one learned vector for each column of integer features.
+
+    Args:
+        channels: Width ``C``.
+        sizes: Number of categories of each column.
+        attribute: ``"x"`` or ``"edge_attr"``; further columns of it are ignored by `TypeDictNode` alone.
+
+    Raises:
+        ValueError: On a graph with another number of columns, or a category that is out of range (on CPU at once, on
+            CUDA by an assertion that does not wait).
+    """
+
+    size: Tensor
+    first: Tensor
+
+    def __init__(self, channels: int, sizes: Sequence[int], attribute: str) -> None:
+        super().__init__()
+        if min(sizes) < 1:
+            raise ValueError(f"an encoder of categories needs at least one in each column (got {list(sizes)})")
+        self.channels, self.sizes, self.attribute, self.requires = channels, tuple(sizes), attribute, (attribute,)
+        self.table = EmbeddingBag(sum(sizes), channels, mode="sum")
+        for part in self.table.weight.data.split(list(sizes)):
+            xavier_uniform_(part)
+        self.register_buffer("size", torch.tensor(sizes), persistent=False)
+        self.register_buffer("first", torch.tensor([0, *sizes[:-1]]).cumsum(0), persistent=False)
+
+    def columns(self, graph: Data) -> Tensor:
+        """The integers ``[rows, len(sizes)]`` of a graph."""
+        value = self.read(graph)[0]
+        return value.view(value.size(0), -1)
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[rows, C]``."""
+        value = self.columns(graph)
+        if value.dim() != 2 or value.size(1) != len(self.sizes) or value.is_floating_point():
+            raise ValueError(
+                f"{type(self).__name__} takes {len(self.sizes)} integer columns in '{self.attribute}' "
+                f"(got {list(value.shape)}, {value.dtype})"
+            )
+        known = ((value >= 0) & (value < self.size)).all(0)
+        message = f"{type(self).__name__}: '{self.attribute}' has a category outside of {list(self.sizes)}"
+        if known.is_cuda:
+            torch._assert_async(known.all(), message)
+        elif not bool(known.all()):
+            column = int((~known).nonzero()[0])
+            raise ValueError(
+                f"{message}: column {column} holds {int(value[:, column].min())} to {int(value[:, column].max())}"
+            )
+        return self.table(value + self.first)
+
+
+class AtomEncoder(CategoricalEncoder):
+    """OGB's atoms: ``x`` ``[N, 9]``."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, ATOM_SIZES, "x")
+
+
+class BondEncoder(CategoricalEncoder):
+    """OGB's bonds: ``edge_attr`` ``[E, 3]``."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, BOND_SIZES, "edge_attr")
+
+
+class ASTNodeEncoder(CategoricalEncoder):
+    """Nodes of ogbg-code2's syntax trees: type and attribute ``x`` ``[N, 2]``, and ``node_depth`` ``[N]``."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, AST_SIZES, "x")
+        self.requires = ("x", "node_depth")
+
+    def columns(self, graph: Data) -> Tensor:
+        """Type, attribute and depth."""
+        value, depth = self.read(graph)
+        return torch.cat([value, depth.view(-1, 1).clamp(max=AST_SIZES[2] - 1)], dim=1)
+
+
+class ASTEdgeEncoder(CategoricalEncoder):
+    """Edges of ogbg-code2: ``edge_attr`` ``[E, 2]``, whether next-token edge and whether inverse."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, (2, 2), "edge_attr")
+
+
+class TypeDictNodeEncoder(CategoricalEncoder):
+    """One type per node: the first column of ``x`` (ZINC has 28, AQSOL 65)."""
+
+    def __init__(self, channels: int, num_types: int) -> None:
+        super().__init__(channels, (num_types,), "x")
+
+    def columns(self, graph: Data) -> Tensor:
+        """The first column."""
+        return super().columns(graph)[:, :1]
+
+
+class TypeDictEdgeEncoder(CategoricalEncoder):
+    """One type per edge: ``edge_attr`` ``[E]`` or ``[E, 1]`` (ZINC has 4, AQSOL 5)."""
+
+    def __init__(self, channels: int, num_types: int) -> None:
+        super().__init__(channels, (num_types,), "edge_attr")
+
+
+class LinearNodeEncoder(Encoder):
+    """Linear map of numbers ``x`` ``[N, in_channels]``.
+
+    Args:
+        channels: Width ``C``.
+        in_channels: Columns of the attribute.
+    """
+
+    requires = ("x",)
+
+    def __init__(self, channels: int, in_channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.linear = Linear(in_channels, channels)
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[rows, C]``."""
+        (value,) = self.read(graph)
+        value = value.view(value.size(0), -1) if value.dim() == 1 else value
+        if value.dim() != 2 or value.size(1) != self.linear.in_features:
+            raise ValueError(
+                f"{type(self).__name__} was built for {self.linear.in_features} columns in '{self.requires[0]}' "
+                f"(got {list(value.shape)})"
+            )
+        return self.linear(value.to(self.linear.weight.dtype))
+
+
+class LinearEdgeEncoder(LinearNodeEncoder):
+    """Linear map of numbers ``edge_attr`` ``[E, in_channels]``, or ``[E]``."""
+
+    requires = ("edge_attr",)
+
+
+class SuperpixelNodeEncoder(LinearNodeEncoder):
+    """Nodes of PascalVOC-SP and COCO-SP: 12 colour statistics and 2 coordinates.
+
+    Reference: Dwivedi et al., *Long Range Graph Benchmark*, NeurIPS 2022, arXiv:2206.08164.
+    """
+
+    def __init__(self, channels: int, in_channels: int = 14) -> None:
+        super().__init__(channels, in_channels)
+
+
+class SuperpixelEdgeEncoder(LinearEdgeEncoder):
+    """Edges of PascalVOC-SP and COCO-SP: 2 numbers on region boundaries, 1 on other graphs of the benchmark."""
+
+    def __init__(self, channels: int, in_channels: int = 2) -> None:
+        super().__init__(channels, in_channels)
+
+
+class PPAEdgeEncoder(LinearEdgeEncoder):
+    """Edges of ogbg-ppa: the strengths of 7 kinds of association."""
+
+    def __init__(self, channels: int, in_channels: int = 7) -> None:
+        super().__init__(channels, in_channels)
+
+
+class ConstantNodeEncoder(Encoder):
+    """The same learned vector for all nodes, as ogbg-ppa's nodes have no features.
+
+    Args:
+        channels: Width ``C``.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.vector = Parameter(normal_(torch.empty(channels)))
+
+    def rows(self, graph: Data) -> int:
+        """Number of nodes."""
+        return graph.num_nodes
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[rows, C]``."""
+        return self.vector.expand(self.rows(graph), -1)
+
+
+class ConstantEdgeEncoder(ConstantNodeEncoder):
+    """The same learned vector for all edges, for data without edge features (GraphGPS's ``DummyEdge``)."""
+
+    def rows(self, graph: Data) -> int:
+        """Number of edges."""
+        return graph.num_edges
+
+
+class MLPNodeEncoder(Encoder):
+    """GraphGym's layers before message passing: linear, batch norm, dropout, activation, each row scaled to length 1.
+
+    Args:
+        channels: Width ``C``.
+        in_channels: Columns of ``x``.
+        layers: Number of layers.
+        dropout: Probability of zeroing, in training.
+        act: Activation, by PyG's names.
+        batch_norm: Whether there is a batch norm; it replaces the bias.
+        l2_norm: Whether rows are scaled to length 1.
+    """
+
+    requires = ("x",)
+
+    def __init__(
+        self,
+        channels: int,
+        in_channels: int,
+        layers: int = 1,
+        dropout: float = 0.0,
+        act: str = "relu",
+        batch_norm: bool = True,
+        l2_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.channels, self.l2_norm = channels, l2_norm
+        self.linear: list[Linear] = ModuleList(  # type: ignore[assignment]
+            Linear(channels if number else in_channels, channels, bias=not batch_norm) for number in range(layers)
+        )
+        self.norms = ModuleList(BatchNorm1d(channels) for _ in range(layers * batch_norm))
+        self.dropout, self.act = Dropout(dropout), activation_resolver(act)
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[N, C]``."""
+        (x,) = self.read(graph)
+        for number, linear in enumerate(self.linear):
+            x = linear(x.to(linear.weight.dtype))
+            x = self.act(self.dropout(apply_norm(self.norms[number], x) if len(self.norms) else x))
+            x = normalize(x, dim=1) if self.l2_norm else x
+        return x

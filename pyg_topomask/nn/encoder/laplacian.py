@@ -1,0 +1,249 @@
+"""Encoders of the Laplacian's eigenvectors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import (
+    BatchNorm1d,
+    Linear,
+    Module,
+    ModuleList,
+    ReLU,
+    Sequential,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
+from pyg_topomask.nn.norm import apply_norm
+from pyg_topomask.nn.pool import count_graphs
+from pyg_topomask.ops.edges import neighbour_sum
+
+
+class _EigenEncoder(Encoder):
+    """Reads ``{name}_vectors`` and ``{name}_values``, ``[N, k]``, NaN where a graph has fewer than k eigenpairs."""
+
+    def __init__(self, channels: int, max_freqs: int, name: str) -> None:
+        super().__init__()
+        self.channels, self.max_freqs = channels, max_freqs
+        self.requires = (f"{name}_vectors", f"{name}_values")
+        named = "" if name == "laplacian" else f", name={name!r}"
+        self.remedy = f"the transform AddLaplacianEncoding(max_freqs={max_freqs}{named})"
+
+    def read(self, graph: Any) -> list[Tensor]:
+        """Eigenvectors and eigenvalues.
+
+        Raises:
+            ValueError: If there are not ``max_freqs`` of them.
+        """
+        attributes = super().read(graph)
+        for name, value in zip(self.requires, attributes):
+            if value.dim() != 2 or value.size(1) != self.max_freqs:
+                raise ValueError(
+                    f"{type(self).__name__} was built for max_freqs={self.max_freqs}, but '{name}' has shape "
+                    f"{list(value.shape)}; give the encoder and the transform the same number"
+                )
+        return attributes
+
+
+class LapPE(_EigenEncoder):
+    r"""Encodes each pair (eigenvector entry, eigenvalue) of a node by one network and sums over the pairs.
+
+    .. math:: p_i = \rho\Bigl(\sum_{f=1}^{k} \phi(u_{f, i}, \lambda_f)\Bigr)
+
+    A graph with fewer than ``max_freqs`` eigenvectors sums over those that it has. As their signs are arbitrary, each
+    graph's are drawn anew in every training step (GraphGPS draws one sign for the whole batch).
+
+    References: Rampášek et al., NeurIPS 2022, arXiv:2205.12454, for the DeepSet; Kreuzer et al., *Rethinking Graph
+    Transformers with Spectral Attention*, NeurIPS 2021, arXiv:2106.03893, for the Transformer.
+
+    Args:
+        channels: Width of the encoding (``dim_pe``).
+        max_freqs: Number ``k`` of eigenvectors.
+        model: :math:`\phi`: ``"DeepSet"``, an MLP with ReLU of hidden width ``2 * channels``, or ``"Transformer"`` over
+            a node's pairs.
+        layers: Layers of :math:`\phi`.
+        heads: Heads of the Transformer.
+        post_layers: Layers of the MLP :math:`\rho`; the identity if 0.
+        raw_norm: ``"batch_norm"`` normalises each frequency before :math:`\phi`; :obj:`None` does not.
+        name: Name of the transform's attributes.
+
+    Raises:
+        ValueError: If ``model`` is unknown, or ``heads`` do not divide ``channels``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        max_freqs: int = 10,
+        model: str = "DeepSet",
+        layers: int = 2,
+        heads: int = 4,
+        post_layers: int = 0,
+        raw_norm: str | None = None,
+        name: str = "laplacian",
+    ) -> None:
+        super().__init__(channels, max_freqs, name)
+        if model not in ("DeepSet", "Transformer"):
+            raise ValueError(f"'model' of LapPE must be DeepSet or Transformer (got {model!r})")
+        self.raw_norm = raw_norm_layer(raw_norm, max_freqs)
+        self.transformer: Module | None = None
+        if model == "DeepSet":
+            self.phi: Module = relu_mlp(2, 2 * channels, channels, layers)
+        else:
+            if channels % heads != 0:
+                raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+            self.phi = Linear(2, channels)
+            layer = TransformerEncoderLayer(channels, heads, batch_first=True)
+            self.transformer = TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.rho = relu_mlp(channels, 2 * channels, channels, post_layers) if post_layers else None
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[N, channels]``."""
+        vectors, values = self.read(graph)
+        missing = vectors.isnan()
+        if self.training:
+            vectors = vectors * _random_signs(graph, vectors)
+        pairs = torch.stack([vectors, values], dim=2).nan_to_num()  # [N, k, 2]
+        x = self.phi(apply_norm(self.raw_norm, pairs))
+        if self.transformer is not None and x.size(0) > 0:
+            # A node without any eigenvector would have nothing to attend to; it is zeroed below.
+            hidden = missing & ~missing.all(dim=1, keepdim=True)
+            x = self.transformer(x, src_key_padding_mask=hidden)
+        x = x.masked_fill(missing.unsqueeze(2), 0.0).sum(dim=1)
+        return x if self.rho is None else self.rho(x)
+
+
+def _random_signs(graph: Data, vectors: Tensor) -> Tensor:
+    """A sign for each eigenvector of each graph, ``[N, k]`` or ``[1, k]``."""
+    batch = graph.get("batch")
+    shape = (count_graphs(graph, batch), vectors.size(1))
+    signs = 2 * torch.randint(0, 2, shape, device=vectors.device, dtype=vectors.dtype) - 1
+    return signs if batch is None else signs.index_select(0, batch)
+
+
+class EquivStableLapPE(_EigenEncoder):
+    r"""Eigenvectors for convolutions that look at distances :math:`\|p_i - p_j\|^2` alone (`GatedGCN`).
+
+    Reference: Wang et al., *Equivariant and Stable Positional Encoding for More Powerful Graph Neural Networks*,
+    ICLR 2022, arXiv:2203.00199. With ``linear=False`` the encodings are the eigenvectors themselves, as there, and
+    what is computed from their distances depends neither on their signs nor on the basis of a repeated eigenvalue.
+    GraphGPS's linear map and norm, the default, give that up.
+
+    Args:
+        channels: Width ``C`` of the linear map.
+        max_freqs: Number ``k`` of eigenvectors.
+        raw_norm: ``"batch_norm"`` normalises each frequency first; :obj:`None` does not.
+        linear: Whether eigenvectors are mapped to ``C`` channels; if not, the encoding has ``k``.
+        name: Name of the transform's attributes.
+
+    Raises:
+        ValueError: If there is a norm without the linear map.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        max_freqs: int = 10,
+        raw_norm: str | None = None,
+        linear: bool = True,
+        name: str = "laplacian",
+    ) -> None:
+        super().__init__(channels if linear else max_freqs, max_freqs, name)
+        if raw_norm is not None and not linear:
+            raise ValueError(f"linear=False keeps distances as they are, but raw_norm={raw_norm!r} changes them")
+        self.raw_norm = raw_norm_layer(raw_norm, max_freqs)
+        self.linear = Linear(max_freqs, channels) if linear else None
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[N, C]``, or ``[N, k]`` without the linear map."""
+        x = apply_norm(self.raw_norm, self.read(graph)[0].nan_to_num())
+        return x if self.linear is None else self.linear(x)
+
+
+class SignNet(_EigenEncoder):
+    r"""Sign-invariant encoding of eigenvectors by a graph network.
+
+    .. math:: p_i = \rho\bigl([\phi(u_1)_i + \phi(-u_1)_i, \dots, \phi(u_k)_i + \phi(-u_k)_i]\bigr)
+
+    with a graph isomorphism network :math:`\phi`, and :math:`\rho` an MLP of the concatenation (``"MLP"``) or of the
+    sum (``"DeepSet"``). Both signs pass through :math:`\phi` in one batch, so that batch norms see both, and the result
+    depends on no sign in training either. Eigenvectors that a graph lacks contribute zero.
+
+    Reference: Lim et al., *Sign and Basis Invariant Networks for Spectral Graph Representation Learning*, ICLR 2023,
+    arXiv:2202.13013, Section 2.
+
+    Cost: ``layers`` times ``2 k (N phi_hidden + E)`` by ``phi_hidden``; it dominates a small model.
+
+    Args:
+        channels: Width of the encoding (``dim_pe``).
+        max_freqs: Number ``k`` of eigenvectors.
+        model: ``"MLP"`` or ``"DeepSet"``.
+        layers: Layers of :math:`\phi`, at least 2.
+        post_layers: Layers of :math:`\rho`.
+        phi_hidden_dim: Hidden width.
+        phi_out_dim: Width of :math:`\phi`.
+        name: Name of the transform's attributes.
+
+    Raises:
+        ValueError: If ``model`` is unknown or there are too few layers.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        max_freqs: int = 10,
+        model: str = "MLP",
+        layers: int = 8,
+        post_layers: int = 2,
+        phi_hidden_dim: int = 64,
+        phi_out_dim: int = 4,
+        name: str = "laplacian",
+    ) -> None:
+        super().__init__(channels, max_freqs, name)
+        if model not in ("MLP", "DeepSet"):
+            raise ValueError(f"'model' of SignNet must be MLP or DeepSet (got {model!r})")
+        if layers < 2 or post_layers < 1:
+            raise ValueError(f"SignNet needs 'layers' ≥ 2 and 'post_layers' ≥ 1 (got {layers} and {post_layers})")
+        self.sum_frequencies = model == "DeepSet"
+        widths = [1, *[phi_hidden_dim] * (layers - 1), phi_out_dim]
+        self.phi = ModuleList(_NormedMLP(a, phi_hidden_dim, b, 2) for a, b in pairwise(widths))
+        self.norms = ModuleList(BatchNorm1d(phi_hidden_dim) for _ in range(layers - 1))
+        joined = phi_out_dim if self.sum_frequencies else phi_out_dim * max_freqs
+        self.rho = _NormedMLP(joined, phi_hidden_dim, channels, post_layers)
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[N, channels]``."""
+        vectors, _ = self.read(graph)
+        missing, vectors = vectors.isnan(), vectors.nan_to_num()
+        nodes, signed = vectors.size(0), 2 * self.max_freqs
+        x = torch.cat([vectors, -vectors], dim=1).view(-1, 1)  # [N 2k, 1]
+        for number, mlp in enumerate(self.phi):
+            if number > 0:
+                x = apply_norm(self.norms[number - 1], x)
+            rows = x.view(nodes, signed * x.size(1))
+            x = mlp((rows + neighbour_sum(rows, graph.edge_index)).view(-1, x.size(1)))
+        plus, minus = x.view(nodes, signed, x.size(1)).chunk(2, dim=1)
+        both = (plus + minus).masked_fill(missing.unsqueeze(2), 0.0)  # [N, k, out]
+        return self.rho(both.sum(dim=1) if self.sum_frequencies else both.flatten(1))
+
+
+class _NormedMLP(Module):
+    """Linear layers with ReLU and then batch norm between them."""
+
+    def __init__(self, in_channels: int, hidden: int, out_channels: int, num_layers: int) -> None:
+        super().__init__()
+        widths = [in_channels, *[hidden] * (num_layers - 1)]
+        self.hidden = ModuleList(Sequential(Linear(a, b), ReLU()) for a, b in pairwise(widths))
+        self.norms = ModuleList(BatchNorm1d(hidden) for _ in range(num_layers - 1))
+        self.last = Linear(widths[-1], out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part, norm in zip(self.hidden, self.norms):
+            x = apply_norm(norm, part(x))
+        return self.last(x)

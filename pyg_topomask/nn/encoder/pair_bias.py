@@ -1,0 +1,129 @@
+r"""Encoders of pairs of nodes, ``[P, H]`` with :math:`P = \sum_g n_g^2`: biases for full softmax attention.
+
+Rows are the pairs (query, key) of each graph in row-major order, graph after graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Embedding, Linear, Parameter
+from torch.nn.functional import embedding_bag
+from torch.nn.init import normal_
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.encoder.base import Encoder
+
+_STD = 0.02  # of Graphormer's initial weights
+
+
+class GraphormerBias(Encoder):
+    r"""Graphormer's bias by distance, and by the edges on a shortest path.
+
+    .. math::
+        b_{ij} = s_{d(i, j)} + \frac{1}{\max(1, d(i, j))} \sum_{t=1}^{d(i, j)} W_t\, c_{\mathrm{type}(t)}
+
+    with learned :math:`s` and :math:`c` in :math:`\mathbb{R}^H` and :math:`W_t` of shape ``[H, H]``. Nodes that no path
+    joins have a distance of their own.
+
+    Reference: Ying et al., *Do Transformers Really Perform Badly for Graph Representation?*, NeurIPS 2021,
+    arXiv:2106.05234, Sections 3.1.2 and 3.1.3.
+
+    Args:
+        heads: Heads ``H``.
+        num_spatial_types: Number of distances that are told apart, from 0 on.
+        num_edge_types: Edge types along paths; distance alone if :obj:`None`.
+        name: Name of the transform's attributes.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        num_spatial_types: int = 20,
+        num_edge_types: int | None = None,
+        name: str = "shortest_path",
+    ) -> None:
+        super().__init__()
+        self.channels, self.num_spatial_types, self.num_edge_types = heads, num_spatial_types, num_edge_types
+        paths = "" if num_edge_types is None else ", paths=True"
+        self.remedy = f"the transform AddShortestPathBias(num_spatial_types={num_spatial_types}{paths})"
+        self.requires = (f"pair_{name}",)
+        self.spatial = Embedding(num_spatial_types + 1, heads)
+        normal_(self.spatial.weight, std=_STD)
+        if num_edge_types is not None:
+            self.requires += (f"pair_{name}_types",)
+            self.edge = Parameter(normal_(torch.empty(num_edge_types, heads), std=_STD))
+            self.step = Parameter(normal_(torch.empty(num_spatial_types, heads, heads), std=_STD))
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[P, H]``."""
+        distance, *paths = self.read(graph)
+        distance = distance.long()
+        bias = self.spatial(distance)
+        if not paths:
+            return bias
+        types = paths[0].long()  # [P, T], −1 behind the path's end
+        steps, num_types = types.size(1), self.edge.size(0)
+        table = torch.einsum("eh,thk->tek", self.edge, self.step[:steps]).flatten(0, 1)  # [T types, H]
+        end = torch.cat([table, table.new_zeros(1, self.channels)])
+        place = types + torch.arange(steps, device=types.device) * num_types
+        place = place.masked_fill(types < 0, table.size(0))
+        along = embedding_bag(place, end, mode="sum") if place.numel() else bias.new_zeros(bias.shape)
+        return bias + along / distance.clamp(min=1).unsqueeze(1)
+
+
+class RelativeWalkBias(Encoder):
+    """Linear map of the probabilities that random walks of several lengths lead from one node to another.
+
+    Reference: Ma et al., *Graph Inductive Biases in Transformers without Message Passing* (GRIT), ICML 2023,
+    arXiv:2305.17589, Section 3.1.
+
+    Args:
+        heads: Heads ``H``.
+        in_channels: Number of steps.
+        name: Name of the transform's attribute.
+    """
+
+    def __init__(self, heads: int, in_channels: int, name: str = "relative_walk") -> None:
+        super().__init__()
+        self.channels = heads
+        self.requires, self.remedy = (f"pair_{name}",), "the transform AddRelativeWalkEncoding"
+        self.linear = Linear(in_channels, heads)
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[P, H]``."""
+        (table,) = self.read(graph)
+        if table.dim() != 2 or table.size(1) != self.linear.in_features:
+            raise ValueError(
+                f"RelativeWalkBias was built for {self.linear.in_features} columns in '{self.requires[0]}' "
+                f"(got {list(table.shape)}); give the encoder and the transform the same steps"
+            )
+        return self.linear(table)
+
+
+class GraphormerDegrees(Encoder):
+    """Graphormer's centrality encoding: a learned vector for each in-degree and each out-degree, per node.
+
+    Reference: Ying et al., NeurIPS 2021, arXiv:2106.05234, Section 3.1.1.
+
+    Args:
+        channels: Width ``C``.
+        num_in_degrees, num_out_degrees: Degrees that are told apart, from 0 on; a greater one counts as the last.
+        name: Name of the transform's attributes.
+    """
+
+    def __init__(
+        self, channels: int, num_in_degrees: int = 64, num_out_degrees: int = 64, name: str = "shortest_path"
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.requires, self.remedy = (f"{name}_in_degree", f"{name}_out_degree"), "the transform AddShortestPathBias"
+        self.into, self.out = Embedding(num_in_degrees, channels), Embedding(num_out_degrees, channels)
+        for table in (self.into, self.out):
+            normal_(table.weight, std=_STD)
+
+    def forward(self, graph: Data) -> Tensor:
+        """``[N, C]``."""
+        into, out = (degree.long() for degree in self.read(graph))
+        into, out = into.clamp(max=self.into.num_embeddings - 1), out.clamp(max=self.out.num_embeddings - 1)
+        return self.into(into) + self.out(out)

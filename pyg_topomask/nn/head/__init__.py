@@ -1,0 +1,32 @@
+"""Heads that turn node embeddings into predictions, called as ``head(x, graph)``."""
+
+from torch.nn import Module
+
+from pyg_topomask.nn.head.edge import EdgeHead
+from pyg_topomask.nn.head.graph import CodeGraphHead, GraphHead, MLPGraphHead, SANGraphHead
+from pyg_topomask.nn.head.mlp import MLPHead
+from pyg_topomask.nn.head.node import NodeHead
+
+HEADS: dict[str, type[Module]] = {
+    "graph": GraphHead,
+    "node": NodeHead,
+    "inductive_node": NodeHead,
+    "edge": EdgeHead,
+    "inductive_edge": EdgeHead,
+    "san_graph": SANGraphHead,
+    "mlp_graph": MLPGraphHead,
+    "ogb_code_graph": CodeGraphHead,
+}
+"""GraphGPS's name -> head, built as ``cls(channels, out_channels, …)``; its ``default`` is the one named by the task's
+level. Which nodes or edges count, such as those of a split, is for the caller to say."""
+
+__all__ = [
+    "HEADS",
+    "CodeGraphHead",
+    "EdgeHead",
+    "GraphHead",
+    "MLPGraphHead",
+    "MLPHead",
+    "NodeHead",
+    "SANGraphHead",
+]

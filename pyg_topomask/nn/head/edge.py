@@ -1,0 +1,81 @@
+"""Predictions for pairs of nodes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import cosine_similarity
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.head.mlp import MLPHead
+
+DECODINGS = ("dot", "cosine_similarity", "concat")
+
+
+class EdgeHead(Module):
+    """Scores of the pairs ``graph.edge_label_index`` ``[2, L]``.
+
+    With ``"dot"`` and ``"cosine_similarity"`` nodes pass through an MLP of width ``C``, and a pair's score, unbounded
+    for the former, compares the two; with ``"concat"`` the MLP reads both. All pairs of a graph, which ranking
+    metrics look at, are scored from ``z = head.embed(x)`` by ``head.decode(z, pairs)``.
+
+    Args:
+        channels: Width ``C`` of the nodes.
+        out_channels: Classes or targets: 1, or more with ``"concat"``.
+        layers: Linear layers of the MLP.
+        dropout: Probability of zeroing between them, in training.
+        act: Activation between them, by PyG's names.
+        l2_norm: Whether hidden rows are scaled to length 1, as in GraphGym (see `NodeHead`).
+        decoding: ``"dot"``, ``"cosine_similarity"`` or ``"concat"``.
+
+    Raises:
+        ValueError: If ``decoding`` is unknown or gives one number where more are asked for.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        out_channels: int = 1,
+        layers: int = 1,
+        dropout: float = 0.0,
+        act: str = "relu",
+        l2_norm: bool = True,
+        decoding: str = "dot",
+    ) -> None:
+        super().__init__()
+        if decoding not in DECODINGS:
+            raise ValueError(f"'decoding' must be one of {', '.join(DECODINGS)} (got {decoding!r})")
+        if decoding != "concat" and out_channels != 1:
+            raise ValueError(f"decoding={decoding!r} gives one score per pair, but {out_channels} are asked for")
+        self.decoding = decoding
+        wide, out = (2 * channels, out_channels) if decoding == "concat" else (channels, channels)
+        self.mlp = MLPHead(channels, out, layers, dropout, act, l2_norm, in_channels=wide)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """What `decode` compares, ``[N, C]``."""
+        return x if self.decoding == "concat" else self.mlp(x)
+
+    def decode(self, z: Tensor, pairs: Tensor) -> Tensor:
+        """Scores ``[L]`` of pairs ``[2, L]`` of rows of ``z``; ``[L, out_channels]`` if there are several."""
+        first, second = z.index_select(0, pairs[0]), z.index_select(0, pairs[1])
+        if self.decoding == "dot":
+            return (first * second).sum(dim=1)
+        if self.decoding == "cosine_similarity":
+            return cosine_similarity(first, second, dim=1)
+        out = self.mlp(torch.cat([first, second], dim=1))
+        return out.squeeze(1) if out.size(1) == 1 else out
+
+    def forward(self, x: Tensor, graph: Data) -> Tensor:
+        """``[N, C] → [L]``, or ``[L, out_channels]``.
+
+        Raises:
+            ValueError: If the graph does not say which pairs to score.
+        """
+        pairs = graph.get("edge_label_index")
+        if pairs is None:
+            raise ValueError(
+                "EdgeHead needs 'edge_label_index' on the graph: the pairs to score, [2, L]; "
+                "the transform RandomLinkSplit of PyG adds them"
+            )
+        return self.decode(self.embed(x), pairs)

@@ -1,0 +1,137 @@
+"""Predictions for graphs."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import Dropout, Linear, Module, Sequential
+from torch_geometric.data import Data
+from torch_geometric.nn.resolver import activation_resolver
+
+from pyg_topomask.nn.head.mlp import MLPHead
+from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
+
+
+class _Pooled(Module):
+    """Pools nodes and maps each graph by ``self.predict``.
+
+    Raises:
+        ValueError: If ``pool`` is unknown.
+    """
+
+    predict: Module
+
+    def __init__(self, pool: str) -> None:
+        super().__init__()
+        if pool not in POOLS:
+            raise ValueError(f"'pool' must be one of {', '.join(POOLS)} (got {pool!r})")
+        self.pool = pool
+
+    def forward(self, x: Tensor, graph: Data) -> Tensor:
+        """``[N, C] → [B, …]``."""
+        batch = graph.get("batch")
+        return self.predict(pool_nodes(x, batch, count_graphs(graph, batch), self.pool))
+
+
+class GraphHead(_Pooled):
+    """Pooling and an MLP of equal widths.
+
+    Args:
+        channels: Width ``C`` of the nodes.
+        out_channels: Classes or targets.
+        layers: Linear layers.
+        dropout: Probability of zeroing between them, in training.
+        act: Activation between them, by PyG's names.
+        l2_norm: Whether hidden rows are scaled to length 1, as in GraphGym (see `NodeHead`).
+        pool: ``"mean"``, ``"add"`` or ``"max"``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        out_channels: int,
+        layers: int = 1,
+        dropout: float = 0.0,
+        act: str = "relu",
+        l2_norm: bool = True,
+        pool: str = "mean",
+    ) -> None:
+        super().__init__(pool)
+        self.predict = MLPHead(channels, out_channels, layers, dropout, act, l2_norm)
+
+
+class MLPGraphHead(_Pooled):
+    """Pooling and an MLP of equal widths with dropout before every layer, the first one too.
+
+    Reference: the experiments of *On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*.
+
+    Args:
+        channels: Width ``C`` of the nodes.
+        out_channels: Classes or targets.
+        layers: Linear layers.
+        dropout: Probability of zeroing, in training.
+        act: Activation between layers, by PyG's names.
+        pool: ``"mean"``, ``"add"`` or ``"max"``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        out_channels: int,
+        layers: int = 2,
+        dropout: float = 0.0,
+        act: str = "relu",
+        pool: str = "mean",
+    ) -> None:
+        super().__init__(pool)
+        self.predict = Sequential(Dropout(dropout), MLPHead(channels, out_channels, layers, dropout, act))
+
+
+class SANGraphHead(_Pooled):
+    """Pooling and an MLP whose widths halve.
+
+    Reference: the read-out of Dwivedi et al., *Benchmarking Graph Neural Networks*, JMLR 2023, arXiv:2003.00982.
+
+    Args:
+        channels: Width ``C`` of the nodes.
+        out_channels: Classes or targets.
+        act: Activation between layers, by PyG's names.
+        pool: ``"mean"``, ``"add"`` or ``"max"``.
+        halvings: Hidden layers; 2, whatever the number of layers that GraphGPS's configs give.
+
+    Raises:
+        ValueError: If a width would be less than 1.
+    """
+
+    def __init__(
+        self, channels: int, out_channels: int, act: str = "relu", pool: str = "mean", halvings: int = 2
+    ) -> None:
+        super().__init__(pool)
+        if channels >> halvings < 1:
+            raise ValueError(f"a head that halves {channels} channels {halvings} times has none left")
+        parts: list[Module] = []
+        for number in range(halvings):
+            parts += [Linear(channels >> number, channels >> (number + 1)), activation_resolver(act)]
+        self.predict = Sequential(*parts, Linear(channels >> halvings, out_channels))
+
+
+class CodeGraphHead(_Pooled):
+    """Sub-tokens of a function's name for ogbg-code2: one linear map for each place in the sequence.
+
+    Reference: Hu et al., *Open Graph Benchmark*, NeurIPS 2020, arXiv:2005.00687, Section 5.3: the 5,000 most frequent
+    sub-tokens, unknown and end, and at most 5 of them.
+
+    Args:
+        channels: Width ``C`` of the nodes.
+        out_channels: Size of the vocabulary.
+        pool: ``"mean"``, ``"add"`` or ``"max"``.
+        max_length: Places in the sequence.
+    """
+
+    def __init__(self, channels: int, out_channels: int = 5002, pool: str = "mean", max_length: int = 5) -> None:
+        super().__init__(pool)
+        self.max_length = max_length
+        self.predict = Linear(channels, max_length * out_channels)
+
+    def forward(self, x: Tensor, graph: Data) -> Tensor:
+        """``[N, C] → [B, max_length, vocabulary]``."""
+        return super().forward(x, graph).unflatten(1, (self.max_length, -1))

@@ -1,0 +1,56 @@
+"""The MLP in which heads end."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import Dropout, Linear, Module, Sequential
+from torch.nn.functional import normalize
+from torch_geometric.nn.resolver import activation_resolver
+
+
+class MLPHead(Module):
+    """MLP of equal widths, the last layer linear.
+
+    Args:
+        channels: Width of the hidden layers, and of the input if ``in_channels`` is :obj:`None`.
+        out_channels: Width of the output.
+        num_layers: Linear layers.
+        dropout: Probability of zeroing before each but the first, in training.
+        act: Activation between them, by PyG's names.
+        l2_norm: Whether hidden rows are scaled to length 1 after the activation.
+        in_channels: Width of the input.
+
+    Raises:
+        ValueError: If ``num_layers`` is not positive.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        out_channels: int,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        act: str = "relu",
+        l2_norm: bool = False,
+        in_channels: int | None = None,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"a head has at least 1 layer (got {num_layers})")
+        widths = [channels if in_channels is None else in_channels, *[channels] * (num_layers - 1)]
+        hidden: list[Module] = []
+        for width in widths[:-1]:
+            hidden += [Linear(width, channels), activation_resolver(act)]
+            hidden += [_UnitRows(), Dropout(dropout)] if l2_norm else [Dropout(dropout)]
+        self.layers = Sequential(*hidden, Linear(widths[-1], out_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[*, channels] → [*, out_channels]``."""
+        return self.layers(x)
+
+
+class _UnitRows(Module):
+    """Scales rows to length 1; a zero row stays."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalize(x, dim=-1)
