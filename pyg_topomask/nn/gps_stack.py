@@ -150,11 +150,16 @@ def _accepts(function: Callable[..., Any], name: str) -> bool:
 @contextmanager
 def _frozen_statistics(layer: Module) -> Iterator[None]:
     """Keep running statistics as they are: the layer saw the same rows before."""
-    norms = [part for part in layer.modules() if isinstance(part, BatchNorm1d) and part.track_running_stats]
+    norms = [part for part in layer.modules() if isinstance(part, BatchNorm1d)]
+    momenta = [norm.momentum for norm in norms]
+    tracked = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
+    counts = [(count, count.clone()) for count in tracked]
     for norm in norms:
-        norm.track_running_stats = False
+        norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for norm, momentum in zip(norms, momenta):
+            norm.momentum = momentum
+        for count, before in counts:
+            count.copy_(before)
