@@ -74,22 +74,26 @@ class GPSStack(ModuleList):
             for number in range(num_layers)
         )
         self.channels, self.checkpoint = channels, checkpoint
-        tied: list[Any] = [layer.attn for layer in self._layers if hasattr(layer.attn, "tie")]
+        tied: list[Any] = [layer.attn for layer in self if hasattr(layer.attn, "tie")]
         for part in tied[1:]:
             part.tie(tied[0])
 
-    @property
-    def _layers(self) -> list[GPSLayer]:
-        return list(self)  # type: ignore[arg-type]
+    def __iter__(self) -> Iterator[GPSLayer]:
+        return super().__iter__()  # type: ignore[return-value]
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):  # ModuleList would call this class's constructor with the layers
+            return ModuleList(list(self)[number])
+        return super().__getitem__(number)
 
     @property
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, each once."""
-        return tuple(dict.fromkeys(name for layer in self._layers for name in layer.requires))
+        return tuple(dict.fromkeys(name for layer in self for name in layer.requires))
 
     def takes(self, name: str) -> bool:
         """Whether some layer's convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
-        return any(_takes(layer.conv, name) for layer in self._layers)
+        return any(_takes(layer.conv, name) for layer in self)
 
     def forward(
         self,
@@ -111,9 +115,9 @@ class GPSStack(ModuleList):
             **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
         """
         given = {name: value for name, value in conv_kwargs.items() if value is not None}
-        initial_carry = getattr(self._layers[0].attn, "initial_carry", None)
+        initial_carry = getattr(self[0].attn, "initial_carry", None)
         carry = None if initial_carry is None else initial_carry(num_graphs)
-        for layer in self._layers:
+        for layer in self:
             result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
             if carry is not None:
                 result, carry = result

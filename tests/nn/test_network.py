@@ -169,7 +169,7 @@ def test_attentions_of_a_stack_are_tied():
             self.first = [first]
 
     layers = stack(attn=lambda _: Tied(C), layers=3)
-    assert [layer.attn.first[0] for layer in list(layers)[1:]] == [layers[0].attn] * 2
+    assert [layer.attn.first[0] for layer in layers[1:]] == [layers[0].attn] * 2
 
 
 SHAPES = {
