@@ -73,23 +73,27 @@ class GPSStack(ModuleList):
             for number in range(num_layers)
         )
         self.channels, self.checkpoint = channels, checkpoint
-        for parts in zip(*(layer.attentions for layer in self._layers)):
+        for parts in zip(*(layer.attentions for layer in self)):
             tied: list[Any] = [part for part in parts if hasattr(part, "tie")]
             for part in tied[1:]:
                 part.tie(tied[0])
 
-    @property
-    def _layers(self) -> list[GPSLayer]:
-        return list(self)  # type: ignore[arg-type]
+    def __iter__(self) -> Iterator[GPSLayer]:
+        return super().__iter__()  # type: ignore[return-value]
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):  # ModuleList would call this class's constructor with the layers
+            return ModuleList(list(self)[number])
+        return super().__getitem__(number)
 
     @property
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, each once."""
-        return tuple(dict.fromkeys(name for layer in self._layers for name in layer.requires))
+        return tuple(dict.fromkeys(name for layer in self for name in layer.requires))
 
     def takes(self, name: str) -> bool:
         """Whether some layer's convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
-        return any(layer.takes(name) for layer in self._layers)
+        return any(layer.takes(name) for layer in self)
 
     def forward(
         self,
@@ -111,8 +115,8 @@ class GPSStack(ModuleList):
             **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
         """
         given = {name: value for name, value in conv_kwargs.items() if value is not None}
-        carry = self._layers[0].initial_carry(num_graphs)
-        for layer in self._layers:
+        carry = self[0].initial_carry(num_graphs)
+        for layer in self:
             result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
             if carry is not None:
                 result, carry = result
@@ -139,11 +143,16 @@ class GPSStack(ModuleList):
 @contextmanager
 def _frozen_statistics(layer: Module) -> Iterator[None]:
     """Keep running statistics as they are: the layer saw the same rows before."""
-    norms = [part for part in layer.modules() if isinstance(part, BatchNorm1d) and part.track_running_stats]
+    norms = [part for part in layer.modules() if isinstance(part, BatchNorm1d)]
+    momenta = [norm.momentum for norm in norms]
+    tracked = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
+    counts = [(count, count.clone()) for count in tracked]
     for norm in norms:
-        norm.track_running_stats = False
+        norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for norm, momentum in zip(norms, momenta):
+            norm.momentum = momentum
+        for count, before in counts:
+            count.copy_(before)

@@ -54,7 +54,7 @@ class CategoricalEncoder(Encoder):
     def columns(self, graph: Data) -> Tensor:
         """The integers ``[rows, len(sizes)]`` of a graph."""
         value = self.read(graph)[0]
-        return value.view(value.size(0), -1)
+        return value.unsqueeze(1) if value.dim() == 1 else value
 
     def forward(self, graph: Data) -> Tensor:
         """``[rows, C]``."""
@@ -146,7 +146,7 @@ class LinearNodeEncoder(Encoder):
     def forward(self, graph: Data) -> Tensor:
         """``[rows, C]``."""
         (value,) = self.read(graph)
-        value = value.view(value.size(0), -1) if value.dim() == 1 else value
+        value = value.unsqueeze(1) if value.dim() == 1 else value
         if value.dim() != 2 or value.size(1) != self.linear.in_features:
             raise ValueError(
                 f"{type(self).__name__} was built for {self.linear.in_features} columns in '{self.requires[0]}' "

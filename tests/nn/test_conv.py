@@ -1,0 +1,182 @@
+import pytest
+import torch
+from torch.nn import Linear, ReLU, Sequential
+from torch_geometric.data import Batch
+from torch_geometric.nn import GINEConv
+
+from pyg_topomask.nn import GatedGCN, GPSLayer, StableGINEConv
+from pyg_topomask.nn.conv import StableGate
+from pyg_topomask.testing import GRAPHS, block_permutation, permute
+
+NAMES = ("path", "isolated", "single", "star", "one_way")
+
+
+def given(channels=8, names=NAMES, pe=3):
+    torch.manual_seed(0)
+    parts = [GRAPHS[name].clone() for name in names]
+    for part in parts:
+        part.x = torch.randn(part.num_nodes, channels, dtype=torch.float64)
+        part.edge_attr = torch.randn(part.num_edges, channels, dtype=torch.float64)
+        part.pe = torch.randn(part.num_nodes, pe, dtype=torch.float64)
+    return Batch.from_data_list(parts)
+
+
+def batch_norm(norm, x, training):
+    mean, var = (x.mean(0), x.var(0, unbiased=False)) if training else (norm.running_mean, norm.running_var)
+    return (x - mean) / (var + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def naive(conv, graph, training):
+    """The formula of the docstring, edge by edge."""
+    x, e = graph.x, graph.edge_attr
+    raw = torch.zeros_like(e)
+    above, below = torch.zeros_like(x), torch.full_like(x, 1e-6)
+    for number, (j, i) in enumerate(graph.edge_index.t().tolist()):
+        raw[number] = conv.lin_target(x[i]) + conv.lin_source(x[j]) + conv.lin_edge(e[number])
+        gate = raw[number].sigmoid()
+        if conv.gate is not None:
+            gate = gate * conv.gate.mlp(((graph.pe[i] - graph.pe[j]) ** 2).sum().view(1, 1)).view(())
+        above[i] += gate * conv.lin_value(x[j])
+        below[i] += gate
+    nodes = conv.lin_self(x) + above / below
+    nodes = x + batch_norm(conv.norm_node, nodes, training).clamp(min=0)
+    return nodes, e + batch_norm(conv.norm_edge, raw, training).clamp(min=0)
+
+
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_gated_gcn_is_the_formula(stable, training):
+    graph, conv = given(), GatedGCN(8, equivariant_stable=stable).double().train(training)
+    for norm in (conv.norm_node, conv.norm_edge):
+        for value in (*norm.parameters(), norm.running_mean, norm.running_var):
+            value.data.uniform_(0.5, 1.5)
+    with torch.no_grad():
+        wanted = naive(conv, graph, training)
+        found = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)
+    for mine, other in zip(found, wanted):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
+
+
+def test_gated_gcn_gradients_reach_everything():
+    graph, conv = given(), GatedGCN(8, equivariant_stable=True).double()
+    out, edges = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)
+    (out.square().sum() + edges.pow(3).sum()).backward()
+    for name, parameter in conv.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+    # A batch norm takes a bias before it away, so its gradient is rounding.
+    assert all((p.grad.abs() > 1e-12).any() for name, p in conv.named_parameters() if name != "lin_self.bias")
+
+
+def test_gated_gcn_gradcheck():
+    graph, conv = given(4, ("path",)), GatedGCN(4, act="elu", equivariant_stable=True).double().eval()
+    inputs = [value.requires_grad_() for value in (graph.x, graph.edge_attr, graph.pe)]
+    assert torch.autograd.gradcheck(lambda x, e, pe: conv(x, graph.edge_index, e, pe), inputs)
+
+
+def test_gated_gcn_batch_equals_singles_and_follows_relabelling():
+    graph, conv = given(), GatedGCN(8, equivariant_stable=True).double().eval()
+    out, edges = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)
+    alone = [conv(part.x, part.edge_index, part.edge_attr, part.pe) for part in graph.to_data_list()]
+    torch.testing.assert_close(out, torch.cat([part[0] for part in alone]), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(edges, torch.cat([part[1] for part in alone]), rtol=1e-10, atol=1e-12)
+    perm = block_permutation(graph.batch)
+    moved = permute(graph, perm)
+    again = conv(moved.x, moved.edge_index, graph.edge_attr, moved.pe)
+    torch.testing.assert_close(again[0], out[perm], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(again[1], edges, rtol=1e-10, atol=1e-12)
+    order = torch.randperm(graph.num_edges)  # the order of edges is nobody's business
+    again = conv(graph.x, graph.edge_index[:, order], graph.edge_attr[order], graph.pe)
+    torch.testing.assert_close(again[0], out, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(again[1], edges[order], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: GatedGCN(8, equivariant_stable=True), lambda: StableGINEConv(Linear(8, 8), 8)]
+)
+def test_stable_gate_ignores_rotations_of_the_encoding(build):
+    graph, conv = given(), build().double().eval()
+    rotation, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))
+    signs = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64)
+
+    def nodes(pe):
+        out = conv(graph.x, graph.edge_index, graph.edge_attr, pe)
+        return out[0] if isinstance(out, tuple) else out
+
+    wanted = nodes(graph.pe)
+    torch.testing.assert_close(nodes(graph.pe @ rotation), wanted, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(nodes(graph.pe * signs), wanted, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(nodes(2 * graph.pe), wanted)
+
+
+def test_stable_gine_with_an_open_gate_is_gine():
+    graph = given()
+    nn = Sequential(Linear(8, 8), ReLU(), Linear(8, 8))
+    mine, plain = StableGINEConv(nn, 8).double(), GINEConv(nn).double()
+    for value in mine.gate.mlp[2].parameters():
+        value.data.zero_()
+    mine.gate.mlp[2].bias.data.fill_(50.0)
+    arguments = (graph.x, graph.edge_index, graph.edge_attr)
+    torch.testing.assert_close(mine(*arguments, graph.pe), plain(*arguments))
+
+
+@pytest.mark.parametrize("names", [("single",), ("isolated",)])
+def test_gated_gcn_without_edges_and_on_one_node(names):
+    graph, conv = given(names=names), GatedGCN(8).double()
+    out, edges = conv(graph.x, graph.edge_index, graph.edge_attr)
+    (out.sum() + edges.sum()).backward()
+    assert out.isfinite().all()
+    assert edges.shape == graph.edge_attr.shape
+    none = conv(torch.zeros(0, 8).double(), torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, 8).double())
+    assert [part.shape for part in none] == [(0, 8), (0, 8)]
+
+
+def test_dropout_residual_and_the_last_layer():
+    graph = given()
+    conv = GatedGCN(8, dropout=0.5, residual=False, update_edges=False).double()
+    assert not conv.has_residual
+    arguments = (graph.x, graph.edge_index, graph.edge_attr)
+    assert torch.equal(conv(*arguments), conv(*arguments))  # dropout is left to the caller, too
+    other = GatedGCN(8, dropout=0.5, update_edges=False).double()
+    assert not torch.equal(other(*arguments), other(*arguments))
+    other.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(other.eval()(*arguments), graph.x + conv.eval()(*arguments))
+
+
+def test_gps_layer_adds_nothing_to_a_conv_with_its_own_residual():
+    graph = given()
+    layer = GPSLayer(8, GatedGCN(8, dropout=0.2), norm=None, dropout=0.5, feed_forward=False).double().eval()
+    out, edges = layer(graph.x, graph.edge_index, edge_attr=graph.edge_attr)
+    wanted = layer.conv(graph.x, graph.edge_index, graph.edge_attr)
+    assert torch.equal(out, wanted[0])
+    assert torch.equal(edges, wanted[1])
+    layer.train()
+    layer.conv.dropout.p = 0.0
+    arguments = (graph.x, graph.edge_index)
+    out, _ = layer(*arguments, edge_attr=graph.edge_attr)
+    assert torch.equal(out, layer.conv(*arguments, edge_attr=graph.edge_attr)[0])
+    plain = GPSLayer(8, GatedGCN(8, residual=False), norm=None, feed_forward=False).double().eval()
+    out, _ = plain(graph.x, graph.edge_index, edge_attr=graph.edge_attr)
+    torch.testing.assert_close(out, graph.x + plain.conv(graph.x, graph.edge_index, graph.edge_attr)[0])
+
+
+def test_autocast():
+    graph, conv = given(), GatedGCN(8, equivariant_stable=True).eval()
+    arguments = (graph.x.float(), graph.edge_index, graph.edge_attr.float(), graph.pe.float())
+    exact = conv(*arguments)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, edges = conv(*arguments)
+        (out.sum() + edges.sum()).backward()
+    assert (out.float() - exact).norm() <= 0.05 * exact.norm()
+    assert all(parameter.grad.isfinite().all() for parameter in conv.parameters())
+
+
+def test_bad_input_is_refused():
+    graph, conv = given(), GatedGCN(8).double()
+    with pytest.raises(ValueError, match=r"needs edge features.*DummyEdge"):
+        conv(graph.x, graph.edge_index)
+    with pytest.raises(ValueError, match=r"must have shape \[E, C\] = \[23, 8\] \(got \[23, 4\]\)"):
+        conv(graph.x, graph.edge_index, graph.edge_attr[:, :4])
+    with pytest.raises(TypeError, match=r"edges as a \[2, E\] tensor \(got object\)"):
+        conv(graph.x, object(), graph.edge_attr)
+    with pytest.raises(ValueError, match="EquivStableLapPE makes from the transform AddLaplacianEncoding"):
+        StableGate(4)(None, graph.edge_index)
