@@ -1,6 +1,13 @@
 """Modules: masks, attention, the GraphGPS layer and model."""
 
-from pyg_topomask.nn.attention import ATTENTION, GRFAttention, KMIPAttention, MaskedAttention
+from pyg_topomask.nn.attention import (
+    ATTENTION,
+    GRFAttention,
+    KMIPAttention,
+    MaskedAttention,
+    PrimalAttention,
+    PrimphormerAttention,
+)
 from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.gps_model import GPSModel
@@ -14,5 +21,7 @@ __all__ = [
     "GRFMask",
     "KMIPAttention",
     "MaskedAttention",
+    "PrimalAttention",
+    "PrimphormerAttention",
     "auxiliary_loss",
 ]

@@ -15,9 +15,23 @@ def auxiliary_loss(module: Module) -> Tensor:
 
     Returns:
         A scalar; zero, without a gradient, where no module adds anything.
+
+    Raises:
+        RuntimeError: If a module in training has a term without a gradient: one from a pass under ``torch.no_grad``,
+            as reentrant checkpointing makes.
     """
-    attributes = [getattr(part, "auxiliary_loss", None) for part in module.modules()]
-    terms = [term for term in attributes if isinstance(term, Tensor)]
+    terms = []
+    for part in module.modules():
+        term = getattr(part, "auxiliary_loss", None)
+        if not isinstance(term, Tensor):
+            continue
+        learns = part.training and any(parameter.requires_grad for parameter in part.parameters())
+        if learns and torch.is_grad_enabled() and not term.requires_grad:
+            raise RuntimeError(
+                f"the auxiliary loss of {type(part).__name__} was computed without a gradient. Checkpoint with "
+                "use_reentrant=False, and read it after a forward pass outside of torch.no_grad()"
+            )
+        terms.append(term)
     if terms:
         return torch.stack(terms).sum()
     parameter = next(module.parameters(), None)

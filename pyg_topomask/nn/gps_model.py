@@ -30,7 +30,9 @@ class GPSModel(Module):
         out_channels: Width of the output: classes or targets.
         num_layers: Layers.
         conv: Function of the layer's number that returns its convolution; no local branch if :obj:`None`.
-        attn: Function of the layer's number that returns its attention; no global branch if :obj:`None`.
+        attn: Function of the layer's number that returns its attention; no global branch if :obj:`None`. Attentions
+            with a method ``tie(first)`` are tied to the first of them: it makes a layer share the parameters that
+            belong to the whole stack, such as Primphormer's F.
         edge_dim: Width of the edge features, encoded to ``C`` and given to the convolution as ``edge_attr``; edge
             features are not used if :obj:`None`.
         pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; predictions per node if :obj:`None`.
@@ -90,6 +92,9 @@ class GPSModel(Module):
             )
             for number in range(num_layers)
         )
+        tied: list[Any] = [layer.attn for layer in self.layers if hasattr(layer.attn, "tie")]
+        for part in tied[1:]:
+            part.tie(tied[0])
         self.head = MLPHead(channels, out_channels, head_layers, dropout, act)
 
     @property

@@ -66,6 +66,21 @@ def segment_sum(x: Tensor, batch: Tensor) -> Tensor:
     return x.new_zeros(num_graphs, *x.shape[1:]).index_add_(0, batch, x)
 
 
+def segment_mean(x: Tensor, batch: Tensor | None, num_graphs: int) -> Tensor:
+    """Mean of the rows of ``x`` ``[N, *]`` over each graph: shape ``[B, *]``; a graph without nodes has 0.
+
+    Args:
+        x: Rows, floating point.
+        batch: Graph of each row, sorted; one graph if :obj:`None`.
+        num_graphs: ``B``. With it nothing waits for the values in ``batch``.
+    """
+    if batch is None:
+        return x.sum(dim=0, keepdim=True) / max(x.size(0), 1)
+    count = x.new_zeros(num_graphs).index_add_(0, batch, x.new_ones(x.size(0))).clamp(min=1)
+    total = x.new_zeros(num_graphs, *x.shape[1:]).index_add_(0, batch, x)
+    return total / count.view(-1, *[1] * (x.dim() - 1))
+
+
 def segment_max(x: Tensor, batch: Tensor) -> Tensor:
     """Largest row of ``x`` ``[N, *]`` in each graph of ``batch``: shape ``[B, *]``; a graph without nodes has −inf."""
     num_graphs = segments(batch).num_graphs

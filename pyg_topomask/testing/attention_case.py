@@ -11,6 +11,7 @@ from torch.func import functional_call
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph, permute
 
 
@@ -116,7 +117,8 @@ class AttentionCase:
     def test_gradients_are_finite_and_reach_every_parameter(self) -> None:
         attn, batch = self.build(), Batch.from_data_list(self._graphs())
         x = self._input(batch.num_nodes, torch.float32).requires_grad_()
-        (attn(x, batch.batch, batch) * self._input(batch.num_nodes, torch.float32)).sum().backward()
+        loss = (attn(x, batch.batch, batch) * self._input(batch.num_nodes, torch.float32)).sum()
+        (loss + auxiliary_loss(attn)).backward()
         assert x.grad is not None
         assert x.grad.isfinite().all()
         for name, parameter in attn.named_parameters():
@@ -128,8 +130,9 @@ class AttentionCase:
         attn, data = self.build().double(), self.prepare(GRAPHS["path"].clone())
         names = [name for name, _ in attn.named_parameters()]
 
-        def run(x: Tensor, *values: Tensor) -> Tensor:
-            return functional_call(attn, dict(zip(names, values)), (x, None, data))
+        def run(x: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
+            out = functional_call(attn, dict(zip(names, values)), (x, None, data))
+            return out, auxiliary_loss(attn)
 
         inputs = (self._input(data.num_nodes), *(parameter.detach().clone() for parameter in attn.parameters()))
         assert torch.autograd.gradcheck(run, tuple(value.requires_grad_() for value in inputs))

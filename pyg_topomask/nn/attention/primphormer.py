@@ -1,0 +1,311 @@
+"""Attention in its primal representation: Primphormer, and the attention on sequences that it comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Linear, Module, Parameter
+from torch.nn.functional import dropout
+from torch.nn.init import orthogonal_, uniform_
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, segments
+
+# Norm below which a query or key counts as zero, as in torch.nn.functional.normalize.
+_ZERO_NORM = 1e-12
+
+
+class _Primal(Module):
+    r"""Queries and keys of length one, the objective ``J``, and the map from scores to the output.
+
+    A subclass has parameters ``weight_e`` and ``weight_r`` of one shape, and computes the scores.
+    """
+
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry: none."""
+    weight_e: Parameter
+    weight_r: Parameter
+
+    def __init__(self, channels: int, heads: int, rank: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        if heads < 1 or channels % heads != 0:
+            raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+        if rank < 1:
+            raise ValueError(f"'rank' must be at least 1 (got {rank})")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        self.channels, self.heads, self.rank, self.dropout = channels, heads, rank, dropout
+        self.qk = Linear(channels, 2 * channels, bias=bias)
+        self.sqrt_lambda = Parameter(torch.empty(heads, rank))
+        self.out = Linear(2 * rank, channels // heads, bias=bias)
+        self.auxiliary_loss: Tensor | None = None
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh."""
+        self.qk.reset_parameters()
+        self.out.reset_parameters()
+        uniform_(self.sqrt_lambda)
+        orthogonal_(self.weight_e)
+        orthogonal_(self.weight_r)
+
+    def _features(self, x: Tensor) -> tuple[Tensor, torch.dtype]:
+        """Queries of all heads, then keys, ``[2 H, N, D]``, and the dtype for the output."""
+        projected = self.qk(x)
+        (qk,) = at_least_float32(projected)
+        # Heads first and contiguous: the small products of every head are then several times faster on CPU.
+        qk = qk.unflatten(1, (2 * self.heads, -1)).transpose(0, 1).contiguous()
+        square = (qk * qk).sum(dim=-1, keepdim=True)
+        return qk * torch.where(square > _ZERO_NORM**2, square, torch.inf).rsqrt(), projected.dtype
+
+    def _finish(self, scores: Tensor, dtype: torch.dtype) -> Tensor:
+        """Set ``auxiliary_loss`` and map scores ``[2 H, N, s]`` to ``[N, C]``."""
+        sqrt_lambda, weight_e, weight_r, weight = at_least_float32(
+            self.sqrt_lambda, self.weight_e, self.weight_r, self.out.weight
+        )
+        num_nodes = scores.size(1)
+        squares = (scores * scores).sum(dim=1).view(2, self.heads, self.rank).sum(dim=0) / max(num_nodes, 1)
+        energy = (squares * sqrt_lambda.square()).sum() / 2
+        self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
+        scores = dropout(scores, self.dropout, self.training)
+        # W_c [e; r] as W_ce e + W_cr r: nothing is concatenated.
+        halves = scores.view(2, self.heads * num_nodes, self.rank) @ weight.view(-1, 2, self.rank).permute(1, 2, 0)
+        out = halves.sum(dim=0).unflatten(0, (self.heads, num_nodes)).transpose(0, 1)
+        if self.out.bias is not None:
+            out = out + self.out.bias
+        return out.reshape(num_nodes, self.channels).to(dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The last loss hangs on a graph of operations, which can neither be copied nor pickled.
+        return {**self.__dict__, "auxiliary_loss": None}
+
+
+class PrimphormerAttention(_Primal):
+    r"""Attention by projections that depend on the graph, in time linear in its nodes, and a loss that makes it one.
+
+    For each head, with queries and keys of length one :math:`\phi_q, \phi_k`:
+
+    .. math::
+        e_i = f_X W_e \phi_q(x_i), \qquad r_i = f_X W_r \phi_k(x_i), \qquad
+        \mathrm{out}_i = W_c [e_i ; r_i], \qquad
+        f_X = F + \Big(\sum_{l} B_l\, \mathrm{mean}_{j} x_j^{(l)}\Big) \mathbf{1}^\top \in \mathbb{R}^{s \times N_s}
+
+    The sum runs over the layers up to this one: each adds its virtual node's update. All columns of it are equal, so
+    one vector ``u`` of length ``s`` per graph is carried from layer to layer, and :math:`f_X W = F W + u
+    (\mathbf{1}^\top W)` is never formed per graph. :math:`F` is shared by all layers (`tie`, which
+    :class:`~pyg_topomask.nn.GPSModel` calls); every layer has its own :math:`B, W_e, W_r, W_c` and :math:`\Lambda`.
+
+    After each call the attribute ``auxiliary_loss`` is :math:`J^2`,
+
+    .. math:: J = \tfrac12 \mathrm{mean}_i\, e_i^\top \Lambda e_i + \tfrac12 \mathrm{mean}_i\, r_i^\top \Lambda r_i
+        - \mathrm{Tr}(W_e^\top W_r),
+
+    averaged over heads before it is squared. Add it to the loss with the paper's weight η (0.1 or 0.01):
+    ``loss + eta * auxiliary_loss(model)``, also with ``eta=0``, so that :math:`\Lambda`, which only the objective
+    has a use for, has a gradient for DDP. The means run over all nodes of the batch, as in the paper's pseudo-code:
+    every node then counts the same whatever its graph's size, and with it the objective estimates the one over the
+    whole data set. So the loss depends on how graphs are batched, as batch norm does; the output does not.
+
+    Gradient checkpointing needs ``use_reentrant=False``: the reentrant kind computes the loss without a gradient,
+    which :func:`~pyg_topomask.nn.auxiliary_loss` refuses.
+
+    Reference: *Primphormer: Leveraging Primal Representation for Graph Transformers*, equations 2.5 and 2.8,
+    Theorem 2, and Algorithm 1, whose regulariser has the square root of :math:`\Lambda` for its parameter.
+    Cost: :math:`O(N C s + N_s C s)` operations; :math:`O(N H s + N C)` memory.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``; each has ``D = C / H`` channels.
+        num_virtual: Columns :math:`N_s` of :math:`f_X`. 30 by default, as in half of the authors' experiments.
+        rank: Length ``s`` of the scores. 30 by default; the authors always take :math:`s = N_s`.
+        dropout: Probability of zeroing an entry of the scores :math:`[e_i ; r_i]` before :math:`W_c`, in training.
+            The objective sees all of them.
+        bias: Whether the projections of queries, keys and the virtual node, and :math:`W_c`, have a bias.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted, ``carry``: ``[B, s]``; output: ``[N, C]``
+        - parameters: :math:`F` is ``projection [s, N_s]``, :math:`B` ``virtual``, :math:`W_e, W_r` ``weight_e`` and
+          ``weight_r`` ``[N_s, C]`` (heads side by side), :math:`\Lambda^{1/2}` ``sqrt_lambda [H, s]``, :math:`W_c`
+          ``out``, queries and keys ``qk``
+
+    Numerics: half-precision inputs are scored in float32. A query or key shorter than 1e-12 has no direction: its
+    features and their gradient are zero.
+
+    Raises:
+        ValueError: If a size is below 1, ``heads`` does not divide ``channels`` or ``dropout`` is no probability.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        num_virtual: int = 30,
+        rank: int = 30,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(channels, heads, rank, dropout, bias)
+        if num_virtual < 1:
+            raise ValueError(f"'num_virtual' must be at least 1 (got {num_virtual})")
+        self.num_virtual = num_virtual
+        self.projection = Parameter(torch.empty(rank, num_virtual))
+        self.virtual = Linear(channels, rank, bias=bias)
+        self.weight_e = Parameter(torch.empty(num_virtual, channels))
+        self.weight_r = Parameter(torch.empty(num_virtual, channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh: orthogonal F, W_e and W_r, the square roots of Λ uniform in [0, 1)."""
+        super().reset_parameters()
+        self.virtual.reset_parameters()
+        orthogonal_(self.projection)
+
+    def tie(self, first: Module) -> None:
+        """Use the matrix F of ``first``, the attention of an earlier layer, from now on.
+
+        :class:`~pyg_topomask.nn.GPSModel` calls this on every layer's attention that has it, with the first such one.
+
+        Raises:
+            TypeError: If ``first`` is of another class.
+            ValueError: If it has another ``num_virtual`` or ``rank``.
+        """
+        if not isinstance(first, PrimphormerAttention):
+            raise TypeError(f"Primphormer layers can be tied to each other only (got a {type(first).__name__})")
+        if (first.num_virtual, first.rank) != (self.num_virtual, self.rank):
+            raise ValueError(
+                f"all layers must have the same 'num_virtual' and 'rank', since they share F (got {self.num_virtual} "
+                f"and {self.rank} after {first.num_virtual} and {first.rank})"
+            )
+        self.projection = first.projection
+
+    def initial_carry(self, num_graphs: int) -> Tensor:
+        """The carry of the first layer, shape ``[B, s]``: zeros, so that f_X starts as F."""
+        (projection,) = at_least_float32(self.projection)
+        return projection.new_zeros(num_graphs, self.rank)
+
+    def forward(
+        self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, carry: Tensor | None = None
+    ) -> Any:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        With ``carry``, what `initial_carry` or the layer before returned, returns ``(x, carry)`` for the next layer.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        if carry is None:
+            state = self.initial_carry(1 if batch is None else segments(batch).num_graphs)
+        else:
+            state = self._check_carry(carry, batch)
+        features, dtype = self._features(x)
+        with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
+            mean = segment_mean(at_least_float32(x)[0], batch, state.size(0))
+            state = state + self.virtual(mean.to(self.virtual.weight.dtype))
+            weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
+            weight = weight.view(2, self.num_virtual, self.heads, -1).permute(0, 2, 3, 1).flatten(0, 1)  # [2 H, D, N_s]
+            update = state if batch is None else state.index_select(0, batch)  # [N, s]
+            scores = torch.addcmul(
+                features @ (weight @ projection.t()), features @ weight.sum(dim=2, keepdim=True), update
+            )
+            out = self._finish(scores, dtype)
+        return out if carry is None else (out, state)
+
+    def _check_carry(self, carry: Tensor, batch: Tensor | None) -> Tensor:
+        if not isinstance(carry, Tensor) or carry.dim() != 2 or carry.size(1) != self.rank:
+            got = list(carry.shape) if isinstance(carry, Tensor) else type(carry).__name__
+            raise ValueError(f"'carry' must have shape [B, {self.rank}], as initial_carry(B) has (got {got})")
+        checkable = not carry.is_cuda and not torch.compiler.is_compiling()  # neither waits for a value
+        if batch is None:
+            fits, needed = carry.size(0) == 1, 1
+        else:
+            needed = int(batch[-1]) + 1 if checkable and batch.numel() > 0 else 0
+            fits = carry.size(0) >= needed
+        if not fits:
+            raise ValueError(f"'carry' has {carry.size(0)} rows, but the batch has {needed} graphs")
+        return carry
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, num_virtual={self.num_virtual}, rank={self.rank}"
+
+
+class PrimalAttention(_Primal):
+    r"""The attention on sequences that Primphormer comes from, for comparison. Not permutation equivariant.
+
+    .. math::
+        e_i = \big(f(X)^\top W_e\big)^\top \phi_q(x_i), \qquad r_i = \big(f(X)^\top W_r\big)^\top \phi_k(x_i), \qquad
+        \mathrm{out}_i = W_c [e_i ; r_i]
+
+    for each head, where :math:`f(X)` holds that head's channels of ``num_samples`` nodes at evenly spaced places of
+    the graph's node order (the same node several times where there are fewer). So relabelling the nodes changes the
+    result: the method assumes a sequence. The attribute ``auxiliary_loss`` is that of `PrimphormerAttention`, with
+    the trace of the parameters :math:`W_e^\top W_r`, as the authors' scripts choose.
+
+    Reference: Chen et al., *Primal-Attention: Self-attention through Asymmetric Kernel SVD in Primal Representation*,
+    NeurIPS 2023, arXiv:2305.19798.
+    Cost: :math:`O(N C s)` operations, :math:`O(N H s + N C)` memory.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``.
+        num_samples: Nodes sampled from each graph. 200 by default, ten times the rank, as in the authors' code.
+        rank: Length ``s`` of the scores. 20 by default, as in the authors' code.
+        dropout: Probability of zeroing an entry of the scores before :math:`W_c`, in training.
+        bias: Whether the projections of queries and keys, and :math:`W_c`, have a bias.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+        - ``weight_e``, ``weight_r``: ``[H, num_samples, s]``
+
+    Raises:
+        ValueError: If a size is below 1, ``heads`` does not divide ``channels`` or ``dropout`` is no probability.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        num_samples: int = 200,
+        rank: int = 20,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(channels, heads, rank, dropout, bias)
+        if num_samples < 1:
+            raise ValueError(f"'num_samples' must be at least 1 (got {num_samples})")
+        self.num_samples = num_samples
+        self.weight_e = Parameter(torch.empty(heads, num_samples, rank))
+        self.weight_r = Parameter(torch.empty(heads, num_samples, rank))
+        self.reset_parameters()
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        features, dtype = self._features(x)
+        with torch.autocast(x.device.type, enabled=False):
+            # e_i = sum_j (φ_q(x_i) · x_j) w_j, with w_j the rows of W_e whose sample is node j: linear attention.
+            key, weight = at_least_float32(x, torch.cat([self.weight_e, self.weight_r]).transpose(0, 1))
+            node = self._sampled(x.size(0), batch)
+            value = weight.new_zeros(x.size(0), *weight.shape[1:])  # [N, 2 H, s]
+            value = value.index_add(0, node, weight.repeat(node.numel() // self.num_samples, 1, 1))
+            key = key.unflatten(1, (self.heads, -1)).repeat(1, 2, 1)
+            scores = segment_linear_attention(features.transpose(0, 1), key, value, batch)
+            return self._finish(scores.transpose(0, 1).contiguous(), dtype)
+
+    def _sampled(self, num_nodes: int, batch: Tensor | None) -> Tensor:
+        """Nodes at evenly spaced places of each graph that has any, ``num_samples`` each."""
+        batch = torch.zeros(num_nodes, dtype=torch.long, device=self.weight_e.device) if batch is None else batch
+        size = torch.bincount(batch)
+        first = (size.cumsum(0) - size)[size > 0]
+        place = torch.arange(self.num_samples, device=size.device) * (size[size > 0, None] - 1)
+        return (first[:, None] + place // max(self.num_samples - 1, 1)).flatten()
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, num_samples={self.num_samples}, rank={self.rank}"
