@@ -5,7 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segment_sum, segments
+from pyg_topomask.ops.segment import (
+    check_batch,
+    segment_linear_attention,
+    segment_max,
+    segment_mean,
+    segment_sum,
+    segments,
+)
 
 TOL = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -49,6 +56,10 @@ def test_random_ragged_batches(sizes, seed):
     x = v.flatten(1)
     filled = int(batch[-1]) + 1  # a batch vector does not tell of empty graphs after its last
     parts = x.split(sizes[:filled])
+    means = [part.mean(0) if len(part) else part.sum(0) for part in parts]
+    torch.testing.assert_close(segment_mean(x, batch, len(parts)), torch.stack(means), **TOL)
+    torch.testing.assert_close(segment_mean(parts[0], None, 1)[0], means[0], **TOL)
+    assert torch.equal(segment_mean(x[:0], None, 1), torch.zeros(1, *x.shape[1:], dtype=x.dtype))
     torch.testing.assert_close(segment_sum(x, batch), torch.stack([part.sum(0) for part in parts]), **TOL)
     largest = [part.amax(0) if len(part) else torch.full((4,), -torch.inf).double() for part in parts]
     assert torch.equal(segment_max(x, batch), torch.stack(largest))
