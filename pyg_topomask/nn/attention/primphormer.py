@@ -19,6 +19,20 @@ from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, seg
 _ZERO_NORM = 1e-12
 
 
+class _SumOfSquares(torch.autograd.Function):
+    """Sum of squares along one dimension, kept as a dimension of size 1; neither pass stores the squares."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.linalg.vector_norm(x, dim=dim, keepdim=True).square()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return x * (2 * grad), None
+
+
 class _Primal(Module):
     r"""Queries and keys of length one, the objective ``J``, and the map from scores to the output.
 
@@ -58,7 +72,7 @@ class _Primal(Module):
         (qk,) = at_least_float32(projected)
         # Heads first and contiguous: the small products of every head are then several times faster on CPU.
         qk = qk.unflatten(1, (2 * self.heads, -1)).transpose(0, 1).contiguous()
-        square = (qk * qk).sum(dim=-1, keepdim=True)
+        square = _SumOfSquares.apply(qk, -1)
         return qk * torch.where(square > _ZERO_NORM**2, square, torch.inf).rsqrt(), projected.dtype
 
     def _finish(self, scores: Tensor, dtype: torch.dtype) -> Tensor:
@@ -67,7 +81,7 @@ class _Primal(Module):
             self.sqrt_lambda, self.weight_e, self.weight_r, self.out.weight
         )
         num_nodes = scores.size(1)
-        squares = (scores * scores).sum(dim=1).view(2, self.heads, self.rank).sum(dim=0) / max(num_nodes, 1)
+        squares = _SumOfSquares.apply(scores, 1).view(2, self.heads, self.rank).sum(dim=0) / max(num_nodes, 1)
         energy = (squares * sqrt_lambda.square()).sum() / 2
         self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
         scores = dropout(scores, self.dropout, self.training)
@@ -208,9 +222,10 @@ class PrimphormerAttention(_Primal):
             weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
             weight = weight.view(2, self.num_virtual, self.heads, -1).permute(0, 2, 3, 1).flatten(0, 1)  # [2 H, D, N_s]
             update = state if batch is None else state.index_select(0, batch)  # [N, s]
-            scores = torch.addcmul(
-                features @ (weight @ projection.t()), features @ weight.sum(dim=2, keepdim=True), update
-            )
+            # F W φ and 1ᵀ W φ in one product, whose gradient is then one product, too.
+            weight = torch.cat([weight @ projection.t(), weight.sum(dim=2, keepdim=True)], dim=2)
+            scores, factor = (features @ weight).split([self.rank, 1], dim=2)
+            scores = torch.addcmul(scores, factor.contiguous(), update)
             out = self._finish(scores, dtype)
         return out if carry is None else (out, state)
 
