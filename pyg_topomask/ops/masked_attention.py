@@ -13,15 +13,14 @@ column of ``mask @ x``; ``num_pairs`` and ``pairs()``, its support and entries; 
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segments
+from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max
+from pyg_topomask.ops.softmax_attention import segment_softmax_attention
 from pyg_topomask.ops.sparse import sampled_product, spmm
 from pyg_topomask.typing import PerformanceWarning
 
@@ -103,7 +102,9 @@ def masked_softmax_attention(
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
         if mask is None:
-            return _softmax_per_graph(q, k, v, batch).to(dtype)
+            if batch is not None:
+                check_batch(batch, q.size(0))
+            return segment_softmax_attention(q, k, v, batch).to(dtype)
         _check_mask(mask, q)
         if path == "auto":
             path = "dense" if getattr(mask, "num_pairs", None) is None else "pairwise"
@@ -255,18 +256,6 @@ def _dense_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     weight = torch.einsum("ihr,jhr->hij", q, k).masked_fill(entry == 0, 0) * entry  # infinity times 0 is no 0
     sums = weight @ _with_ones(v).transpose(0, 1)
     return _divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
-
-
-def _softmax_per_graph(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
-    if batch is not None:
-        check_batch(batch, q.size(0))
-    ptr = [0, q.size(0)] if batch is None else segments(batch).ptr
-    q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # [H, N, ·]
-    out = [
-        scaled_dot_product_attention(q[None, :, a:b], k[None, :, a:b], v[None, :, a:b])[0]
-        for a, b in pairwise(ptr)
-    ]
-    return torch.cat(out, dim=1).transpose(0, 1) if out else torch.empty_like(v).transpose(0, 1)
 
 
 def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:

@@ -36,11 +36,11 @@ class Pattern:
 
     def arrange(self, x: Tensor) -> Tensor:
         """Rows of ``x`` ``[N, *]``, one for each node, in the order of the pattern."""
-        return x if self.order is None else _Permute.apply(x, self.order, self.place)
+        return permute_rows(x, self.order, self.place)
 
     def restore(self, x: Tensor) -> Tensor:
         """Undo `arrange`."""
-        return x if self.order is None else _Permute.apply(x, self.place, self.order)
+        return permute_rows(x, self.place, self.order)
 
     @property
     def nnz(self) -> int:
@@ -81,6 +81,11 @@ def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
         Shape ``[nnz]``.
     """
     return _SampledProduct.apply(left, right, pattern)
+
+
+def permute_rows(x: Tensor, order: Tensor | None, inverse: Tensor | None) -> Tensor:
+    """``x[order]`` for a permutation whose inverse is known; ``x`` itself if there is none."""
+    return x if order is None else _Permute.apply(x, order, inverse)
 
 
 class _Permute(torch.autograd.Function):

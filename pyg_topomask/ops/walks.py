@@ -13,18 +13,13 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.graph import CSR, check_edges, edge_tensors, to_csr
+from pyg_topomask.ops.hashing import GOLDEN, LOW_32, MIX_1, below, mix, wrap
 from pyg_topomask.typing import Adj
 
 SCHEMES = ("iid",)
 
 # Walkers that are moved together. Their few work arrays then fit a CPU's second-level cache; a GPU wants more at once.
 _WALKERS_PER_BLOCK = {"cpu": 2**17, "cuda": 2**22}
-
-# SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), its constants written as signed 64-bit integers.
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
-_MIX_2 = 0x94D049BB133111EB - 2**64
-_LOW_32 = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -119,10 +114,10 @@ def draw_seed(generator: torch.Generator | None) -> int:
 def hash_graph(csr: CSR, seed: int, epoch: int) -> int:
     """64-bit seed that is a function of (seed, epoch, graph) alone, and of no order of the edges."""
     num_nodes = csr.rowptr.numel() - 1
-    edges = _mix((csr.row * num_nodes + csr.col + 1) * _GOLDEN).sum()  # wraps
-    state = edges.new_tensor([_wrap(seed), epoch, num_nodes])
+    edges = mix((csr.row * num_nodes + csr.col + 1) * GOLDEN).sum()  # wraps
+    state = edges.new_tensor([wrap(seed), epoch, num_nodes])
     for value in state:
-        edges = _mix(edges * _MIX_1 + value + _GOLDEN)
+        edges = mix(edges * MIX_1 + value + GOLDEN)
     return int(edges)
 
 
@@ -161,24 +156,24 @@ def _walk_block(
     degrees = csr.degree
     may_end = halt_prob > 0 or bool((degrees == 0).any())
     halt_below = round(halt_prob * 2**32)
-    state = _mix(nodes * _GOLDEN + _wrap(seed + _GOLDEN))  # [S]
+    state = mix(nodes * GOLDEN + wrap(seed + GOLDEN))  # [S]
     walks = torch.arange(1, num_tables * num_walks + 1, device=nodes.device)
-    state = _mix(state + (walks * _GOLDEN)[:, None]).flatten()  # a hash per walker: tables outermost, starts innermost
+    state = mix(state + (walks * GOLDEN)[:, None]).flatten()  # a hash per walker: tables outermost, starts innermost
     rows = torch.arange(num_tables * nodes.numel(), device=nodes.device)
     row = rows.view(num_tables, 1, -1).expand(-1, num_walks, -1).flatten()
     node = nodes.repeat(num_tables * num_walks)
     load = factor.new_ones(node.numel())
     visits = [(rows, nodes.repeat(num_tables), load[: rows.numel()])]  # one visit for all walks of a start
     for length in range(1, max_length + 1):
-        draw = _mix(state + _wrap(length * _GOLDEN))
+        draw = mix(state + wrap(length * GOLDEN))
         degree = degrees.index_select(0, node)
         if may_end:
-            keep = (((draw >> 32) & _LOW_32) >= halt_below) & (degree > 0)
+            keep = (((draw >> 32) & LOW_32) >= halt_below) & (degree > 0)
             alive = keep.nonzero().squeeze(1)
             row, state, node, load, draw, degree = (
                 column.index_select(0, alive) for column in (row, state, node, load, draw, degree)
             )
-        edge = csr.rowptr.index_select(0, node) + (((draw & _LOW_32) * degree) >> 32)
+        edge = csr.rowptr.index_select(0, node) + below(draw, degree)
         node = csr.col.index_select(0, edge)
         load = load * factor.index_select(0, edge)
         visits.append((row, node, load))
@@ -218,18 +213,6 @@ def _concatenate(tables: list[Walks]) -> Walks:
         torch.cat([table.load for table in tables]),
         torch.cat([table.count for table in tables]),
     )
-
-
-def _mix(z: Tensor) -> Tensor:
-    """Finaliser of SplitMix64 on int64 (wrapping) arithmetic; shifts are made logical by masking the sign's copies."""
-    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX_1
-    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX_2
-    return z ^ ((z >> 31) & (2**33 - 1))
-
-
-def _wrap(value: int) -> int:
-    """``value`` modulo 2^64 as a signed 64-bit integer."""
-    return (value + 2**63) % 2**64 - 2**63
 
 
 def _check_start(start: Tensor, num_nodes: int) -> Tensor:

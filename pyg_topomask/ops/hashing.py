@@ -1,0 +1,32 @@
+"""Random draws as hashes, so that they depend on what they are for and on no order, device or batch.
+
+SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014) on int64 tensors, whose
+arithmetic wraps.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+# The constants of SplitMix64, written as signed 64-bit integers.
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+MIX_2 = 0x94D049BB133111EB - 2**64
+LOW_32 = 2**32 - 1
+
+
+def mix(z: Tensor) -> Tensor:
+    """Finaliser of SplitMix64 on int64 (wrapping) arithmetic; shifts are made logical by masking the sign's copies."""
+    z = (z ^ ((z >> 30) & (2**34 - 1))) * MIX_1
+    z = (z ^ ((z >> 27) & (2**37 - 1))) * MIX_2
+    return z ^ ((z >> 31) & (2**33 - 1))
+
+
+def wrap(value: int) -> int:
+    """``value`` modulo 2^64 as a signed 64-bit integer."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def below(draw: Tensor, bound: Tensor) -> Tensor:
+    """Map hashes to ``0 … bound − 1`` by their low 32 bits; ``bound`` is positive."""
+    return ((draw & LOW_32) * bound) >> 32
