@@ -84,13 +84,15 @@ class SoftmaxFeatures(FeatureMap):
         self.redraw(torch.Generator().manual_seed(seed))
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw a fresh projection ``[R, D]`` from ``generator``, or from torch's default generator."""
+        """Draw a fresh projection ``[R, D]`` from ``generator`` (of the CPU), or from torch's default generator."""
         num_features, channels = self.projection.shape
         gaussian = torch.randn(-(-num_features // channels), channels, channels, generator=generator)
         orthogonal, triangle = torch.linalg.qr(gaussian)
         orthogonal = orthogonal * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over rotations
         norms = torch.randn(num_features, channels, generator=generator).norm(dim=1, keepdim=True)
-        self.projection.copy_(orthogonal.transpose(1, 2).reshape(-1, channels)[:num_features] * norms)
+        projection = orthogonal.transpose(1, 2).reshape(-1, channels)[:num_features] * norms
+        # A new tensor: the old one may still be needed for a backward pass.
+        self.projection = projection.to(self.projection)
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
         q, k = self._exponents(q), self._exponents(k)

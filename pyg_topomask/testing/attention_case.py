@@ -39,6 +39,8 @@ class AttentionCase:
     """Tolerances of comparisons in float64."""
     transform: ClassVar[str] = ""
     """Name of the transform that an error about a missing attribute must give."""
+    equivariant: ClassVar[bool] = True
+    """Whether relabelling the nodes relabels the result. Where this is False, it must change the result of `names`."""
 
     def build(self) -> Module:
         """The attention under test, of width `channels`, with parameters drawn from torch's default generator."""
@@ -47,6 +49,10 @@ class AttentionCase:
     def prepare(self, data: Data) -> Data:
         """``data`` with what the attention requires: a function of the graph alone."""
         return data
+
+    def permute(self, data: Data, perm: Tensor) -> Data:
+        """Copy of ``data`` whose node ``i`` is the old node ``perm[i]``, with all that the attention requires."""
+        return permute(data, perm)
 
     @pytest.fixture(autouse=True)
     def _seed(self) -> None:
@@ -110,8 +116,12 @@ class AttentionCase:
         assert not torch.equal(perm, torch.arange(batch.num_nodes))
         x = self._input(batch.num_nodes)
         out = attn(x, batch.batch, batch)
-        moved = permute(batch, perm)
-        torch.testing.assert_close(attn(x[perm], moved.batch, moved), out[perm], **self.tol)
+        moved = self.permute(batch, perm)
+        moved_out = attn(x[perm], moved.batch, moved)
+        if self.equivariant:
+            torch.testing.assert_close(moved_out, out[perm], **self.tol)
+        else:
+            assert not torch.allclose(moved_out, out[perm], **self.tol)
 
     def test_gradients_are_finite_and_reach_every_parameter(self) -> None:
         attn, batch = self.build(), Batch.from_data_list(self._graphs())

@@ -1,14 +1,34 @@
 """Attention modules, one published method per file: ``attn(x, batch=None, graph=None) -> [N, C]``."""
 
+from pyg_topomask.nn.attention.bigbird import BigBirdAttention
+from pyg_topomask.nn.attention.full import FullAttention
 from pyg_topomask.nn.attention.grf import GRFAttention
 from pyg_topomask.nn.attention.kmip import KMIPAttention
 from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.attention.performer import PerformerAttention
+from pyg_topomask.nn.attention.polynormer import PolynormerAttention
+from pyg_topomask.nn.attention.sgformer import SGFormerAttention
 
 ATTENTION = {
+    "BigBird": BigBirdAttention,
     "GRF": GRFAttention,
     "KMIP": KMIPAttention,
     "Linear": MaskedAttention,
+    "Performer": PerformerAttention,
+    "Polynormer": PolynormerAttention,
+    "SGFormer": SGFormerAttention,
+    "Transformer": FullAttention,
 }
 """Attention classes by the name that configs use."""
 
-__all__ = ["ATTENTION", "GRFAttention", "KMIPAttention", "MaskedAttention"]
+__all__ = [
+    "ATTENTION",
+    "BigBirdAttention",
+    "FullAttention",
+    "GRFAttention",
+    "KMIPAttention",
+    "MaskedAttention",
+    "PerformerAttention",
+    "PolynormerAttention",
+    "SGFormerAttention",
+]

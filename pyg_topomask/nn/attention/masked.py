@@ -61,8 +61,7 @@ class MaskedAttention(Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if heads < 1 or channels % heads != 0:
-            raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+        check_heads(channels, heads)
         if mask is not None and not isinstance(mask, Module):
             raise TypeError(f"'mask' must be a module that builds it, such as GRFMask (got {type(mask).__name__})")
         if kernel not in KERNELS:
@@ -100,7 +99,7 @@ class MaskedAttention(Module):
         """
         batch = check_input(x, self.channels, batch, graph)
         q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)  # [N, H, D]
-        mask: Any = None if self.mask is None else self.mask(graph)
+        mask = self.build_mask(x, batch, graph)
         if self.feature_map is None:
             out = masked_softmax_attention(q, k, v, mask, batch, self.path)
         else:
@@ -110,8 +109,18 @@ class MaskedAttention(Module):
             out = masked_linear_attention(q, k, values, mask, batch, self.path).to(v.dtype)
         return self.out(self.dropout(out.flatten(1)))
 
+    def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> Any:
+        """The mask of this batch, or None for ones within each graph."""
+        return None if self.mask is None else self.mask(graph)
+
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}, kernel={self.kernel!r}, path={self.path!r}"
+
+
+def check_heads(channels: int, heads: int) -> None:
+    """Refuse a width that heads do not divide. Raises ValueError."""
+    if heads < 1 or channels % heads != 0:
+        raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
 
 
 def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | None) -> Tensor | None:

@@ -31,17 +31,24 @@ class Mask(Module):
             TypeError: If ``graph`` is not a homogeneous graph.
             ValueError: If one is missing; the message names the transform to add.
         """
-        if graph is None:
-            raise ValueError(f"{type(self).__name__} needs the graph: call attn(x, batch, graph) with a Data or Batch")
-        if not isinstance(graph, Data):
-            raise TypeError(f"{type(self).__name__} takes a Data or Batch (got {type(graph).__name__})")
-        missing = [name for name in self.requires if name not in graph]
-        if missing:
-            raise ValueError(
-                f"{type(self).__name__} needs {', '.join(repr(name) for name in missing)} on the graph; "
-                f"add the transform {self.remedy}"
-            )
-        return [graph[name] for name in self.requires]
+        return read_attributes(type(self).__name__, graph, self.requires, f"the transform {self.remedy}")
+
+
+def read_attributes(reader: str, graph: Any, names: tuple[str, ...], remedy: str) -> list[Tensor]:
+    """Attributes ``names`` of a graph.
+
+    Raises:
+        TypeError: If ``graph`` is not a homogeneous graph.
+        ValueError: If one is missing; the message says what to add.
+    """
+    if graph is None:
+        raise ValueError(f"{reader} needs the graph: call attn(x, batch, graph) with a Data or Batch")
+    if not isinstance(graph, Data):
+        raise TypeError(f"{reader} takes a Data or Batch (got {type(graph).__name__})")
+    missing = [name for name in names if name not in graph]
+    if missing:
+        raise ValueError(f"{reader} needs {', '.join(map(repr, missing))} on the graph; add {remedy}")
+    return [graph[name] for name in names]
 
 
 def check_walk_size(graph: Data, walk_size: int | Tensor, remedy: str) -> None:

@@ -1,0 +1,68 @@
+"""Block-sparse attention in node order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.ops.block_sparse import block_sparse_support, one_graph
+
+
+class BigBirdAttention(MaskedAttention):
+    r"""Softmax attention of each block of nodes to neighbouring, random and global blocks of its graph.
+
+    The nodes of a graph are cut, in order, into blocks of ``block_size``. The first and the last block attend to all
+    nodes and are attended to by all; every other block also attends to itself, to both neighbours and to
+    ``num_random`` further blocks. A graph of few blocks so gets full attention.
+
+    Reference: Zaheer et al., *Big Bird: Transformers for Longer Sequences*, NeurIPS 2020, arXiv:2007.14062, Section 2.
+    The random blocks are a function of the graph's number of nodes and ``seed``, the same for all heads, so graphs in
+    a batch do not change each other; nothing is padded.
+
+    **Not equivariant**: the result depends on the order of the nodes, which on a graph is arbitrary. It is here for
+    comparison with the papers' tables.
+
+    Cost: :math:`O(N b (5 + r) C)` for ``N`` nodes, ``b`` per block and ``r`` random blocks.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``.
+        block_size: Nodes per block; 3, as in GraphGPS.
+        num_random: Random blocks that each block attends to; 3, as in GraphGPS.
+        seed: Seed of the random blocks. Give each layer its own to let layers see different blocks.
+        dropout, bias: As in :class:`MaskedAttention`.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``channels``, or a count is out of range.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        block_size: int = 3,
+        num_random: int = 3,
+        seed: int = 0,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(channels, heads, "softmax", path="pairwise", dropout=dropout, bias=bias)
+        if block_size < 1:
+            raise ValueError(f"'block_size' must be at least 1 node (got {block_size})")
+        if num_random < 0:
+            raise ValueError(f"'num_random' must not be negative (got {num_random})")
+        self.block_size, self.num_random, self.seed = block_size, num_random, seed
+
+    def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> Any:
+        """Ones on the pairs of nodes whose blocks see each other."""
+        batch = one_graph(x.size(0), x.device) if batch is None else batch
+        return block_sparse_support(batch, self.block_size, self.num_random, self.seed)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, block_size={self.block_size}, num_random={self.num_random}"

@@ -1,0 +1,92 @@
+"""Exact softmax attention."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import Linear, Module
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.attention.masked import check_heads, check_input
+from pyg_topomask.nn.mask.base import read_attributes
+from pyg_topomask.ops.softmax_attention import segment_softmax_attention
+
+
+class FullAttention(Module):
+    r"""Softmax attention of each node to all nodes of its graph, with a bias for each pair or none.
+
+    .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_j
+        \mathrm{softmax}_j\!\left(q_i^h \cdot k_j^h / \sqrt{D} + b_{ij}^h\right) v_j^h
+
+    Reference: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, arXiv:1706.03762, Eq. 1 and Section 3.2.2; the
+    bias is that of Ying et al., *Do Transformers Really Perform Badly for Graph Representation?* (Graphormer), NeurIPS
+    2021, arXiv:2106.05234, Eqs. 6 and 7. GraphGPS calls the two ``Transformer`` and ``BiasedTransformer``.
+
+    Biases of a batch are one flat array, a row for each ordered pair of nodes that share a graph, in the order of
+    :func:`~pyg_topomask.ops.all_pairs`: graph after graph, row-major in each. A ``[n * n, H]`` attribute on each graph
+    is collated so by PyG itself; a learnable encoding computes it for the batch:
+
+    .. code-block:: python
+
+        query, key = all_pairs(batch.batch)
+        batch.attn_bias = self.distance_embedding(distance(query, key))  # [P, H], differentiable
+        x = attn(x, batch.batch, batch)
+
+    Cost: :math:`O(\sum_g n_g^2 C)` operations. Nothing is padded and no array over the pairs of the whole batch is
+    formed, apart from what :func:`~pyg_topomask.ops.softmax_attention.segment_softmax_attention` says of biases.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``; each has ``C / H`` channels.
+        dropout: Probability of zeroing a normalised attention weight, in training.
+        bias: Whether the projections have a bias.
+        attn_bias: Name of the graph's attribute that holds the bias of each pair, shape ``[P, H]`` or ``[P, 1]`` with
+            :math:`P = \sum_g n_g^2`, for example ``"attn_bias"``; no bias if :obj:`None`.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``channels`` or ``dropout`` is out of range.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        dropout: float = 0.0,
+        bias: bool = True,
+        attn_bias: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(channels, heads)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        self.channels, self.heads, self.dropout = channels, heads, dropout
+        self.requires: tuple[str, ...] = () if attn_bias is None else (attn_bias,)
+        self.qkv = Linear(channels, 3 * channels, bias=bias)
+        self.out = Linear(channels, channels, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh."""
+        self.qkv.reset_parameters()
+        self.out.reset_parameters()
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        Raises:
+            TypeError: If the bias is not floating point.
+            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks the
+                bias.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        attn_bias = None
+        if self.requires:
+            remedy = "one row for each ordered pair of its nodes, shape [n * n, heads]"
+            (attn_bias,) = read_attributes(type(self).__name__, graph, self.requires, remedy)
+        q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)  # [N, H, D]
+        out = segment_softmax_attention(q, k, v, batch, attn_bias, self.dropout if self.training else 0.0)
+        return self.out(out.flatten(1))
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}, dropout={self.dropout}, requires={self.requires}"

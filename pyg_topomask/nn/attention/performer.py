@@ -1,0 +1,101 @@
+"""Random-feature attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.feature_map import SoftmaxFeatures
+from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
+
+
+class PerformerAttention(MaskedAttention):
+    """Linear attention with positive orthogonal random features of the softmax kernel (FAVOR+), redrawn in training.
+
+    Reference: Choromanski et al., *Rethinking Attention with Performers*, ICLR 2021, arXiv:2009.14794, Sections 2.3
+    and 2.4. Keys enter numerator and denominator of their own graph only. Each head has ``C / H`` channels; GraphGPS
+    gives every head 64, whatever the width, and never redraws.
+
+    Projections are a function of ``seed`` and the number of training forwards, which the state dict holds: all
+    processes of a distributed run have the same, and a resumed run goes on with them. What gradient checkpointing
+    computes again is not counted; there, call ``backward`` before the next forward.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``.
+        num_features: Random features per head. 64 by default, about ``D log D`` for ``D`` = 24.
+        redraw_interval: Training forwards between two draws of the projection; 1000, as in the reference
+            implementation's default. :obj:`None` never redraws.
+        seed: Seed of the projections. Give each layer its own for layers whose errors are independent.
+        dropout, bias: As in :class:`MaskedAttention`.
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``channels``, or a count is below 1.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        num_features: int = 64,
+        redraw_interval: int | None = 1000,
+        seed: int = 0,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(channels, heads, "softmax_rf", num_features=num_features, dropout=dropout, bias=bias)
+        if redraw_interval is not None and redraw_interval < 1:
+            raise ValueError(f"'redraw_interval' must be at least 1 forward, or None (got {redraw_interval})")
+        self.redraw_interval, self.seed, self.num_forwards = redraw_interval, seed, 0
+        self._draw(0)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters afresh and go back to the first projection."""
+        super().reset_parameters()
+        self.num_forwards = 0
+        self._draw(0)
+
+    def redraw(self, generator: torch.Generator | None = None) -> None:
+        """Draw a fresh projection now, from ``generator`` (of the CPU) or torch's default generator."""
+        self._features.redraw(generator)
+
+    def get_extra_state(self) -> int:
+        """Number of training forwards so far, for the state dict."""
+        return self.num_forwards
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take the number of training forwards from a state dict."""
+        self.num_forwards = int(state)
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
+        """Attend, as :class:`MaskedAttention` does; in training, redraw the projection when it is due."""
+        if self.training and self.redraw_interval is not None:
+            self._count(self.redraw_interval)
+        return super().forward(x, batch, graph)
+
+    @torch.compiler.disable
+    def _count(self, interval: int) -> None:
+        if torch._C._current_graph_task_id() != -1:  # in a backward pass: checkpointing repeats an earlier forward
+            return
+        if self.num_forwards > 0 and self.num_forwards % interval == 0:
+            self._draw(self.num_forwards // interval)
+        self.num_forwards += 1
+
+    def _draw(self, number: int) -> None:
+        seed = int(mix(torch.tensor(wrap(self.seed * GOLDEN + number))))
+        self._features.redraw(torch.Generator().manual_seed(seed))
+
+    @property
+    def _features(self) -> SoftmaxFeatures:
+        assert isinstance(self.feature_map, SoftmaxFeatures)
+        return self.feature_map
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}, heads={self.heads}, num_features={self._features.num_features}, "
+            f"redraw_interval={self.redraw_interval}"
+        )

@@ -1,0 +1,81 @@
+"""PyG's SGFormer attention, on ragged batches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import normalize
+from torch_geometric.data import Data
+from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
+
+from pyg_topomask.nn.attention.masked import check_heads, check_input
+from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
+
+
+class SGFormerAttention(Module):
+    r"""SGFormer's linear attention with a residual of weight ``n``, each graph on its own.
+
+    .. math:: \mathrm{out}_i = \frac{1}{H} \sum_h
+        \frac{n v_i + \sum_j (\hat q_i \cdot \hat k_j) v_j}{n + \sum_j \hat q_i \cdot \hat k_j},
+        \qquad \hat q_i = q_i / \|q_i\|
+
+    over the ``n`` nodes ``j`` of the graph of ``i``. The parameters are those of
+    :class:`torch_geometric.nn.attention.SGFormerAttention`, whose result it equals on one graph without padding. On
+    padded batches PyG's own counts padding as nodes, in ``n`` and in the denominator.
+
+    Reference: Wu et al., *SGFormer: Simplifying and Empowering Transformers for Large-Graph Representations*, NeurIPS
+    2023, arXiv:2306.10759, Eqs. 2 and 3; queries and keys are normalised node by node, as in PyG.
+    Cost: :math:`O(N H C^2)`.
+
+    Args:
+        channels: Width ``C`` of input and output, and of each head: heads are averaged.
+        heads: Heads ``H``; PyG asks that they divide ``channels``.
+        bias: Whether queries, keys and values have a bias.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``channels``.
+    """
+
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry: none."""
+
+    def __init__(self, channels: int, heads: int = 1, bias: bool = False) -> None:
+        super().__init__()
+        check_heads(channels, heads)
+        self.channels, self.heads = channels, heads
+        self.dense = DenseSGFormerAttention(channels, heads, head_channels=channels, qkv_bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh."""
+        self.dense.reset_parameters()
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        projected = (linear(x).unflatten(1, (self.heads, -1)) for linear in (self.dense.q, self.dense.k, self.dense.v))
+        with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
+            q, k, v = at_least_float32(*projected)  # [N, H, C]
+            q, k = (normalize(torch.where(part == 0, 1e-6, part), dim=-1) for part in (q, k))
+            ones = v.new_ones(*v.shape[:-1], 1)
+            if batch is None:
+                size: Tensor | int = x.size(0)
+            else:
+                size = segment_sum(ones[:, :1], batch).index_select(0, batch)  # [N, 1, 1]
+            # The denominator is a column of its own: n ones plus the sum of the weights.
+            values = torch.cat([v, ones], dim=-1)
+            sums = segment_linear_attention(q, k, values, batch) + size * values
+            least = torch.finfo(v.dtype).eps * size  # reached only where all keys oppose the query
+            out = (sums[..., :-1] / sums[..., -1:].clamp(min=least)).mean(dim=1)
+        return out.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}"
