@@ -2,45 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import segments
-from pyg_topomask.ops.sparse import permute_rows
-
-
-class SizeGroups(NamedTuple):
-    """A batch's graphs, those of equal size put together."""
-
-    order: Tensor | None
-    """Nodes sorted by the size of their graph, shape ``[N]``; :obj:`None` if they are so already."""
-    place: Tensor | None
-    """Inverse of `order`."""
-    graphs: list[list[int]]
-    """Graphs of each group, empty ones left out."""
-    sizes: list[int]
-    """Number of nodes of each graph in the group."""
-    num_nodes: list[int]
-    """Number of nodes of every graph, also of empty ones."""
-
-
-@once_per_batch
-def size_groups(batch: Tensor) -> SizeGroups:
-    """Groups of a batch vector that `check_batch` accepts; built once per batch."""
-    ptr = segments(batch).ptr
-    size = [b - a for a, b in zip(ptr, ptr[1:])]
-    by_size = sorted((graph for graph in range(len(size)) if size[graph]), key=size.__getitem__)
-    groups = [list(group) for _, group in groupby(by_size, key=size.__getitem__)]
-    order = place = None
-    if by_size != sorted(by_size):
-        order = torch.cat([torch.arange(ptr[g], ptr[g + 1]) for g in by_size]).to(batch.device)
-        place = order.argsort()
-    return SizeGroups(order, place, groups, [size[group[0]] for group in groups], size)
+from pyg_topomask.ops.segment import in_groups, size_groups
 
 
 def segment_softmax_attention(
@@ -70,28 +36,20 @@ def segment_softmax_attention(
     Raises:
         ValueError: If ``bias`` does not have one row per pair.
     """
-    if batch is None:
-        groups = SizeGroups(None, None, [[0]] if q.size(0) else [], [q.size(0)], [q.size(0)])
-    else:
-        groups = size_groups(batch)
+    groups = size_groups(q.size(0) if batch is None else batch)
     biases: tuple[Tensor, ...] = ()
     if bias is not None:
         check_pair_bias(bias, groups.num_nodes, q.size(1))
         biases = bias.to(q.dtype).split([n * n for n in groups.num_nodes])
-    if not groups.graphs:
-        return v.clone()
-    rows = [len(graphs) * n for graphs, n in zip(groups.graphs, groups.sizes)]
-    parts = [permute_rows(x, groups.order, groups.place).split(rows) for x in (q, k, v)]
-    out = []
-    for graphs, n, *qkv in zip(groups.graphs, groups.sizes, *parts):
-        heads_first = (x.unflatten(0, (len(graphs), n)).transpose(1, 2) for x in qkv)  # [graphs, H, n, ·]
+
+    def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         added = None
-        if bias is not None:
-            added = torch.stack([biases[graph] for graph in graphs])
-            added = added.unflatten(1, (n, n)).permute(0, 3, 1, 2).expand(-1, q.size(1), -1, -1)
-        result = scaled_dot_product_attention(*heads_first, attn_mask=added, dropout_p=dropout)
-        out.append(result.transpose(1, 2).flatten(0, 1))
-    return permute_rows(torch.cat(out), groups.place, groups.order)
+        if biases:
+            added = torch.stack([biases[graph] for graph in graphs]).unflatten(1, (q.size(2), q.size(2)))
+            added = added.permute(0, 3, 1, 2).expand(-1, q.size(1), -1, -1)
+        return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
+
+    return in_groups(attend, groups, q, k, v)
 
 
 def segment_softmax_attention_reference(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import normalize
 from torch_geometric.data import Data
 from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
 
@@ -23,11 +22,12 @@ class SGFormerAttention(Module):
 
     over the ``n`` nodes ``j`` of the graph of ``i``. The parameters are those of
     :class:`torch_geometric.nn.attention.SGFormerAttention`, whose result it equals on one graph without padding. On
-    padded batches PyG's own counts padding as nodes, in ``n`` and in the denominator.
+    padded batches PyG's own counts padding as nodes, in ``n`` and in the denominator. A zero query or key, which has no
+    direction, weighs nothing here; PyG replaces zeros by 1e-6.
 
     Reference: Wu et al., *SGFormer: Simplifying and Empowering Transformers for Large-Graph Representations*, NeurIPS
     2023, arXiv:2306.10759, Eqs. 2 and 3; queries and keys are normalised node by node, as in PyG.
-    Cost: :math:`O(N H C^2)`.
+    Cost: :math:`O(N H C^2)`, because each head is as wide as the input.
 
     Args:
         channels: Width ``C`` of input and output, and of each head: heads are averaged.
@@ -64,18 +64,30 @@ class SGFormerAttention(Module):
         projected = (linear(x).unflatten(1, (self.heads, -1)) for linear in (self.dense.q, self.dense.k, self.dense.v))
         with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
             q, k, v = at_least_float32(*projected)  # [N, H, C]
-            q, k = (normalize(torch.where(part == 0, 1e-6, part), dim=-1) for part in (q, k))
-            ones = v.new_ones(*v.shape[:-1], 1)
-            if batch is None:
-                size: Tensor | int = x.size(0)
-            else:
-                size = segment_sum(ones[:, :1], batch).index_select(0, batch)  # [N, 1, 1]
-            # The denominator is a column of its own: n ones plus the sum of the weights.
-            values = torch.cat([v, ones], dim=-1)
-            sums = segment_linear_attention(q, k, values, batch) + size * values
+            per_query, per_key = _inverse_norm(q), _inverse_norm(k)
+            size = _graph_size(x, batch)
+            values = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1) * per_key  # the last column: denominators
+            sums = segment_linear_attention(q, k, values, batch)
             least = torch.finfo(v.dtype).eps * size  # reached only where all keys oppose the query
-            out = (sums[..., :-1] / sums[..., -1:].clamp(min=least)).mean(dim=1)
+            share = ((size + per_query * sums[..., -1:]).clamp(min=least) * self.heads).reciprocal()  # [N, H, 1]
+            out = _sum_heads(size * share, v) + _sum_heads(per_query * share, sums[..., :-1])
         return out.to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}"
+
+
+def _inverse_norm(x: Tensor) -> Tensor:
+    """Factors that give rows unit length: applied to products, which costs less than to the rows."""
+    return x.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny ** 0.5).reciprocal()
+
+
+def _sum_heads(weight: Tensor, x: Tensor) -> Tensor:  # [N, H, 1], [N, H, C] -> [N, C]
+    return (weight * x).sum(dim=1)
+
+
+def _graph_size(x: Tensor, batch: Tensor | None) -> Tensor:
+    """Number of nodes of each node's graph, shape ``[N, 1, 1]``, or ``[1, 1, 1]`` for one graph."""
+    if batch is None:
+        return torch.full((1, 1, 1), float(x.size(0)), device=x.device)
+    return segment_sum(torch.ones(x.size(0), 1, 1, device=x.device), batch).index_select(0, batch)
