@@ -34,7 +34,9 @@ def test_public_names_exist_and_are_documented(module):
         (operators, ["OnesOperator", "SparseFactorOperator", "DenseOperator", "GRFOperator"]),
         (operators, ["ScaledOperator", "SumOperator", "HeadStackOperator", "BlockDiagonalOperator"]),
         (nn, ["ATTENTION", "MaskedAttention", "GRFAttention", "GRFMask", "GPSLayer", "GPSModel", "auxiliary_loss"]),
-        (nn, ["KMIPAttention"]),
+        (nn, ["KMIPAttention", "FullAttention", "PerformerAttention", "BigBirdAttention"]),
+        (nn, ["SGFormerAttention", "PolynormerAttention"]),
+        (ops, ["all_pairs"]),
         (transforms, ["AddRandomWalks"]),
     ],
 )

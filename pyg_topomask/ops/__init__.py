@@ -1,7 +1,7 @@
 """Arithmetic on tensors: walks, segments, sparse products and attention, without learnable parameters."""
 
 from pyg_topomask.ops.masked_attention import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.softmax_attention import all_pairs, segment_softmax_attention
+from pyg_topomask.ops.softmax_attention import all_pairs
 from pyg_topomask.ops.topk import topk_attention, topk_edge_index, topk_inner_product
 from pyg_topomask.ops.walks import Walks, sample_walks
 
@@ -11,7 +11,6 @@ __all__ = [
     "masked_linear_attention",
     "masked_softmax_attention",
     "sample_walks",
-    "segment_softmax_attention",
     "topk_attention",
     "topk_edge_index",
     "topk_inner_product",

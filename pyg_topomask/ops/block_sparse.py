@@ -38,7 +38,7 @@ class _Blocks(NamedTuple):
 
     graph: Tensor  # [M], graph of each block
     place: Tensor  # [M], place of the block in its graph
-    count: Tensor  # [M], blocks of its graph
+    total: Tensor  # [M], blocks of its graph
     start: Tensor  # [M], first node
     size: Tensor  # [M], nodes in the block
     num_nodes: Tensor  # [M], nodes of its graph
@@ -94,15 +94,15 @@ def _cut(batch: Tensor, block_size: int) -> _Blocks:
 
 def _seen_blocks(blocks: _Blocks, num_random: int, seed: int) -> tuple[Tensor, Tensor]:
     """Blocks that each block sees, list after list, and the length of each list, shape ``[M]``."""
-    place, last = blocks.place, blocks.count - 1
+    place, last = blocks.place, blocks.total - 1
     is_global = (place == 0) | (place == last)
     before = torch.where(place > 1, place - 1, -1)
     after = torch.where(place + 1 < last, place + 1, -1)
     some = torch.stack([torch.zeros_like(place), before, place, after, last], dim=1)
     some = torch.cat([some, _random_blocks(blocks, num_random, seed)], dim=1)
     some = some.masked_fill(is_global[:, None], -1)
-    owner, column = (some >= 0).nonzero(as_tuple=True)
-    all_owner, all_seen = _lists(torch.zeros_like(place), blocks.count * is_global)
+    owner, _ = (some >= 0).nonzero(as_tuple=True)
+    all_owner, all_seen = _lists(torch.zeros_like(place), blocks.total * is_global)
     owner, order = torch.cat([owner, all_owner]).sort(stable=True)
     seen = torch.cat([some[some >= 0], all_seen])[order]
     block_of_graph = torch.arange(place.numel(), device=place.device) - place  # first block of each one's graph
@@ -114,8 +114,8 @@ def _random_blocks(blocks: _Blocks, num_random: int, seed: int) -> Tensor:
 
     Floyd's sampling without replacement (Bentley and Floyd, *Programming pearls: a sample of brilliance*, CACM 1987).
     """
-    below_window = (blocks.place - 2).clamp(min=0)  # candidates 1 … place − 2, then place + 2 … count − 2
-    candidates = below_window + (blocks.count - 3 - blocks.place).clamp(min=0)
+    below_window = (blocks.place - 2).clamp(min=0)  # candidates 1 … place − 2, then place + 2 … total − 2
+    candidates = below_window + (blocks.total - 3 - blocks.place).clamp(min=0)
     state = mix(mix(blocks.num_nodes * GOLDEN + wrap(seed + GOLDEN)) + (blocks.place + 1) * MIX_1)
     chosen = torch.full((blocks.place.numel(), num_random), -1, device=state.device)
     for step in range(num_random):
@@ -123,6 +123,6 @@ def _random_blocks(blocks: _Blocks, num_random: int, seed: int) -> Tensor:
         rank = below(mix(state + wrap((step + 1) * GOLDEN)), (top + 1).clamp(min=1))
         rank = torch.where((chosen == rank[:, None]).any(dim=1), top, rank)
         chosen[:, step] = rank.masked_fill(top < 0, -1)
-    block = torch.where(chosen < below_window[:, None], chosen + 1, chosen - below_window[:, None] + 2)
-    block = torch.where(chosen < below_window[:, None], block, block + blocks.place[:, None])
+    skip = blocks.place + 2 - below_window  # from the rank of a candidate after the window to its place
+    block = chosen + torch.where(chosen < below_window[:, None], 1, skip[:, None])
     return block.masked_fill(chosen < 0, -1)

@@ -1,7 +1,7 @@
 """Random draws as hashes, so that they depend on what they are for and on no order, device or batch.
 
-SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014) on int64 tensors, whose
-arithmetic wraps.
+SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014) on int64 tensors,
+whose arithmetic wraps.
 """
 
 from __future__ import annotations

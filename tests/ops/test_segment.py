@@ -12,6 +12,7 @@ from pyg_topomask.ops.segment import (
     segment_mean,
     segment_sum,
     segments,
+    size_groups,
 )
 
 TOL = {"rtol": 1e-10, "atol": 1e-10}
@@ -32,10 +33,13 @@ def per_graph(q, k, v, sizes):
     return torch.from_numpy(np.concatenate(out))
 
 
-@pytest.mark.parametrize("sizes", [[1], [31], [32], [33], [64, 1], [1, 31, 32, 33, 64, 100], [5, 0, 0, 3], [0, 4]])
-def test_sums_of_ragged_graphs(sizes):
+@pytest.mark.parametrize("widths", [(3, 5), (70, 60)])  # wide heads are multiplied graph by graph
+@pytest.mark.parametrize(
+    "sizes", [[1], [31], [32], [33], [64, 1], [1, 31, 32, 33, 64, 100], [5, 0, 0, 3], [0, 4], [3, 2, 3, 2, 0, 2]]
+)
+def test_sums_of_ragged_graphs(sizes, widths):
     batch, n = batch_of(sizes), sum(sizes)
-    q, k, v = (torch.randn(n, 2, c, dtype=torch.float64, requires_grad=True) for c in (3, 3, 5))
+    q, k, v = (torch.randn(n, 2, c, dtype=torch.float64, requires_grad=True) for c in (widths[0], *widths))
     out = segment_linear_attention(q, k, v, batch)
     torch.testing.assert_close(out, per_graph(q, k, v, sizes), **TOL)
     weight = torch.randn_like(out)
@@ -114,3 +118,22 @@ def test_bad_batch_vectors_are_refused(batch, error, message):
     x = torch.ones(3, 1, 1)
     with pytest.raises(error, match=message):
         masked_linear_attention(x, x, x, None, batch)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "graphs"),
+    [
+        ([4, 2, 4, 2], [[1, 3], [0, 2]]),
+        ([4, 2, 0, 4], [[0], [1], [3]]),  # too few of a size to be moved
+        ([0, 3, 3], [[1, 2]]),
+    ],
+)
+def test_graphs_of_equal_size_are_put_together(sizes, graphs):
+    groups = size_groups(batch_of(sizes))
+    assert groups.graphs == graphs
+    assert groups.num_nodes == sizes
+    ptr = [sum(sizes[:graph]) for graph in range(len(sizes))]
+    wanted = [ptr[graph] + node for group in graphs for graph in group for node in range(sizes[graph])]
+    order = torch.arange(sum(sizes)) if groups.order is None else groups.order
+    assert order.tolist() == wanted
+    assert groups.place is None or torch.equal(groups.order[groups.place], torch.arange(sum(sizes)))
