@@ -1,4 +1,4 @@
-"""Translate a config, once, into flat constructor arguments: model, walks, optimiser, schedule."""
+"""Translate a config, once, into flat constructor arguments: model, walks or expander, optimiser, schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.convs import CONVS
 from pyg_topomask.run.errors import ConfigError, did_you_mean
 from pyg_topomask.run.reading import Loaded
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 SPARSE_KEYS = {"gt.sparse.k": "k", "gt.sparse.kq_dim": "kq_dim", "gt.sparse.val_dim": "val_dim"}
 SPARSE_KEYS |= {"gt.sparse.head_agg": "head_agg"}
@@ -69,11 +69,13 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
     arguments = _arguments(ATTENTION[name]) if name in ATTENTION else set()
     walks = _uses_walks(config)
     unused = []
-    for key in ("gt.attn_dropout", *SPARSE_KEYS, *(f"topomask.{name}" for name in type(config.topomask).model_fields)):
+    sections = {"prep": config.prep, "topomask": config.topomask}
+    keys = [f"{section}.{key}" for section, values in sections.items() for key in type(values).model_fields]
+    for key in ("gt.attn_dropout", *SPARSE_KEYS, *keys):
         if key in MODEL_KEYS or not config.is_set(key):
             continue
         for_walks = key.removeprefix("topomask.") in (*WALK_KEYS, "redraw")
-        taken = ATTENTION_KEYS.get(key) in arguments
+        taken = ATTENTION_KEYS.get(key) in arguments or (key.startswith("prep.") and "expander" in arguments)
         if not (taken or (for_walks and walks)):
             unused.append((key, f"is given, but {config.gt.layer_type} has no use for it"))
     return unused
@@ -94,14 +96,17 @@ def requirements(config: Config) -> tuple[str, ...]:
     return tuple(getattr(build_attention(config), "requires", ()))
 
 
-def build_attention(config: Config) -> Module:
-    """The attention of one layer."""
+def build_attention(config: Config, edge_channels: int | None = None) -> Module:
+    """The attention of one layer; edge features of so many channels go to an attention that takes them."""
     cls = ATTENTION[config.gt.attention]
     arguments = {}
     for key, argument in ATTENTION_KEYS.items():
         if argument in _arguments(cls):
             value = config.value(key)
             arguments[argument] = value.lower() if argument == "head_agg" else value
+    if "expander" in _arguments(cls):
+        arguments |= {"expander": config.prep.exp, "num_virtual": config.prep.num_virt_node}
+        arguments["edge_dim"] = edge_channels if config.dataset.edge_encoder else None
     return cls(config.gt.dim_hidden, **arguments)
 
 
@@ -123,7 +128,7 @@ def build_model(config: Config, in_channels: int, out_channels: int, edge_channe
         out_channels,
         gt.layers,
         conv=None if gt.conv == "None" else lambda layer: build_conv(config),
-        attn=None if gt.attention == "None" else lambda layer: build_attention(config),
+        attn=None if gt.attention == "None" else lambda layer: build_attention(config, edge_channels),
         edge_dim=edge_channels if uses_edges else None,
         pool=config.model.graph_pooling if config.dataset.task == "graph" else None,
         norm="layer_norm" if gt.layer_norm else "batch_norm" if gt.batch_norm else None,
@@ -143,6 +148,9 @@ def apply_model(model: GPSModel, data: Data) -> Tensor:
 
 def build_walks(config: Config, seed: int) -> BaseTransform | None:
     """The transform that draws what the attention needs, or none where it needs nothing."""
+    if "expander_index" in requirements(config):
+        prep = config.prep
+        return AddExpanderEdges(prep.exp_deg, prep.num_virt_node, seed, prep.exp_max_num_iters)
     if not _uses_walks(config):
         return None
     return AddRandomWalks(**{name: getattr(config.topomask, name) for name in WALK_KEYS}, seed=seed)

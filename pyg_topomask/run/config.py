@@ -158,6 +158,15 @@ class GTConfig(Section):
         return "KMIP" if name == "SparseAttention" else name  # as its authors call it
 
 
+class PrepConfig(Section):
+    """``prep``: Exphormer's expander edges and virtual nodes."""
+
+    exp: bool = Field(default=True, description="Whether nodes attend along expander edges.")
+    exp_deg: int = Field(default=5, ge=1, description="Random cycles of the expander: half of a node's neighbours.")
+    exp_max_num_iters: int = Field(default=100, ge=1, description="Draws before the best expander is taken.")
+    num_virt_node: int = Field(default=0, ge=0, description="Virtual nodes of each graph.")
+
+
 class GNNConfig(Section):
     """``gnn``: the head, and the activation of the whole model."""
 
@@ -235,6 +244,7 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig, description="Serving and evaluation.")
     model: ModelConfig = Field(default_factory=ModelConfig, description="Model and loss.")
     gt: GTConfig = Field(default_factory=GTConfig, description="The layers.")
+    prep: PrepConfig = Field(default_factory=PrepConfig, description="Expander edges.")
     gnn: GNNConfig = Field(default_factory=GNNConfig, description="The head.")
     optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
     topomask: TopomaskConfig = Field(default_factory=TopomaskConfig, description="Our masks.")

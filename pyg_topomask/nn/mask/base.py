@@ -25,39 +25,43 @@ class Mask(Module):
         raise NotImplementedError
 
     def read(self, graph: Any) -> list[Tensor]:
-        """The attributes of `requires`, in order.
-
-        Raises:
-            TypeError: If ``graph`` is not a homogeneous graph.
-            ValueError: If one is missing; the message names the transform to add.
-        """
-        if graph is None:
-            raise ValueError(f"{type(self).__name__} needs the graph: call attn(x, batch, graph) with a Data or Batch")
-        if not isinstance(graph, Data):
-            raise TypeError(f"{type(self).__name__} takes a Data or Batch (got {type(graph).__name__})")
-        missing = [name for name in self.requires if name not in graph]
-        if missing:
-            raise ValueError(
-                f"{type(self).__name__} needs {', '.join(repr(name) for name in missing)} on the graph; "
-                f"add the transform {self.remedy}"
-            )
-        return [graph[name] for name in self.requires]
+        """The attributes of `requires`, in order, or the errors of `read_attributes`."""
+        return read_attributes(graph, self.requires, type(self).__name__, self.remedy)
 
 
-def check_walk_size(graph: Data, walk_size: int | Tensor, remedy: str) -> None:
-    """Refuse walks that were drawn for another graph, such as the one that a sampler took this one from.
+def read_attributes(graph: Any, names: tuple[str, ...], reader: str, remedy: str) -> list[Tensor]:
+    """Attributes that ``reader`` needs of a graph, in order.
+
+    Raises:
+        TypeError: If ``graph`` is not a homogeneous graph.
+        ValueError: If one is missing; the message names the transform to add.
+    """
+    if graph is None:
+        raise ValueError(f"{reader} needs the graph: call attn(x, batch, graph) with a Data or Batch")
+    if not isinstance(graph, Data):
+        raise TypeError(f"{reader} takes a Data or Batch (got {type(graph).__name__})")
+    missing = [name for name in names if name not in graph]
+    if missing:
+        raise ValueError(
+            f"{reader} needs {', '.join(repr(name) for name in missing)} on the graph; add the transform {remedy}"
+        )
+    return [graph[name] for name in names]
+
+
+def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "walks") -> None:
+    """Refuse a table that was drawn for a graph of another size, such as the one that a sampler took this one from.
 
     On CPU at once; on CUDA by an assertion that does not wait.
     """
     ptr = graph.get("ptr")
-    batched = isinstance(walk_size, Tensor) and walk_size.dim() == 1 and ptr is not None
-    total = torch.as_tensor(walk_size).sum()
+    batched = isinstance(size, Tensor) and size.dim() == 1 and ptr is not None
+    total = torch.as_tensor(size).sum()
     same = total == graph.num_nodes  # Batch.subgraph leaves ptr as it was
     if batched:
-        same = same & (walk_size == ptr.diff())
+        same = same & (size == ptr.diff())
     message = (
-        f"the walks on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
-        f"copy walks unchanged. Add {remedy} after sampling"
+        f"the {what} on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
+        f"copy them unchanged. Add {remedy} after sampling"
     )
     if same.is_cuda:
         torch._assert_async(same.all(), message.format("another number of"))
