@@ -58,7 +58,8 @@ def name_problems(config: Config) -> list[tuple[str, str]]:
         found.append(
             ("gt.layer_type", f"{config.gt.conv} needs edge features: set dataset.edge_encoder (and edge_encoder_name)")
         )
-    if conv and not conv.takes_edges and config.dataset.edge_encoder_name == "LinearEdge":
+    by_attention = config.gt.attention in ATTENTION and "edge_dim" in _arguments(ATTENTION[config.gt.attention])
+    if conv and not conv.takes_edges and not by_attention and config.dataset.edge_encoder_name == "LinearEdge":
         found.append(("dataset.edge_encoder_name", f"{config.gt.conv} takes no edge features"))
     return found
 

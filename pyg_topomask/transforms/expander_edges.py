@@ -37,7 +37,8 @@ class AddExpanderEdges(BaseTransform):
 
     - ``expander_index`` ``[2, 2 * degree * N]``, int32: edges in both directions, sorted
     - ``expander_size``: the number of nodes they were drawn for. PyG's samplers and ``subgraph`` copy
-      ``expander_index`` unchanged; the attention compares this number with the graph. Add the transform after sampling.
+      ``expander_index`` unchanged; the attention compares this number with the graph. Add the transform after all that
+      changes nodes or edges: PyG takes any table with as many columns as there are edges for edge features.
     - ``expander_virtual``: ``num_virtual``, where it is given
 
     Reference: Shirzad et al., *Exphormer: Sparse Transformers for Graphs*, ICML 2023, arXiv:2303.06147; as in the

@@ -44,7 +44,9 @@ def test_every_edge_is_there_once_under_its_type(num_virtual, expander):
     assert (edges.keys.col[edges.graph_edge] < n).all()
 
 
-@pytest.mark.parametrize("names", [("star", "isolated", "one_way"), ("single",), ("empty",), ("empty", "path", "empty")])
+@pytest.mark.parametrize(
+    "names", [("star", "isolated", "one_way"), ("single",), ("empty",), ("empty", "path", "empty")]
+)
 @pytest.mark.parametrize("with_score", [True, False])
 def test_is_the_reference(names, with_score):
     for num_virtual in (0, 2):

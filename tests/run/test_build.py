@@ -66,6 +66,25 @@ def test_walks_only_where_the_attention_needs_them():
     assert (walks.num_walks, walks.seed) == (3, 5)
 
 
+def test_exphormer_gets_its_expander_virtual_nodes_and_edge_features():
+    keys = "prep.exp_deg=3 prep.num_virt_node=2 prep.exp_max_num_iters=7 dataset.edge_encoder=true gt.n_heads=2"
+    config = check_config(PLAIN, ["gt.layer_type=GCN+Exphormer", *keys.split()])[0].config
+    transform = build_walks(config, 5)
+    assert (transform.degree, transform.num_virtual, transform.max_iters, transform.seed) == (3, 2, 7, 5)
+    attention = build_model(config, 5, 4, edge_channels=6).layers[1].attn
+    assert (attention.num_virtual, attention.edge_dim, attention.heads, attention.expander) == (2, 6, 2, True)
+    config = check_config(PLAIN, ["gt.layer_type=GCN+Exphormer", "prep.exp=false", "prep.num_virt_node=4"])[0].config
+    assert build_walks(config, 5) is None
+    attention = build_model(config, 5, 4, edge_channels=6).layers[0].attn
+    assert (attention.num_virtual, attention.edge_dim, attention.expander) == (4, None, False)
+    with pytest.raises(ConfigError, match=r"prep\.exp_deg: is given, but GCN\+GRF has no use for it"):
+        check_config({**PLAIN, "gt": {"layer_type": "GCN+GRF"}, "prep": {"exp_deg": 3}})
+    check_config(
+        {**PLAIN, "gt": {"layer_type": "GCN+Exphormer"}},
+        ["dataset.edge_encoder=true", "dataset.edge_encoder_name=LinearEdge"],
+    )
+
+
 def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny):
     tiny["gt"]["layer_type"] = "GCN+Linear"
     with pytest.raises(ConfigError, match=r"topomask\.num_walks: is given, but GCN\+Linear has no use for it"):
