@@ -3,6 +3,7 @@
 from pyg_topomask.nn.attention import (
     ATTENTION,
     BigBirdAttention,
+    ExphormerAttention,
     FullAttention,
     GKATAttention,
     GRFAttention,
@@ -32,6 +33,7 @@ __all__ = [
     "POSITIONAL_ENCODERS",
     "BigBirdAttention",
     "ComposedNodeEncoder",
+    "ExphormerAttention",
     "FullAttention",
     "GKATAttention",
     "GPSLayer",

@@ -54,24 +54,24 @@ def is_sparse_tensor(adj: Any) -> bool:
     return type(adj).__module__.startswith("torch_sparse") and hasattr(adj, "coo")
 
 
-def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None) -> None:
-    """Refuse edges that do not describe a graph of ``num_nodes`` nodes.
+def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, name: str = "edge_index") -> None:
+    """Refuse edges, called ``name`` in messages, that do not describe a graph of ``num_nodes`` nodes.
 
     Raises:
         TypeError: If indices are not integers or weights are not floating point.
         ValueError: If shapes are wrong, an index is out of range or a weight is not finite.
     """
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise ValueError(f"'edge_index' must have shape [2, E] (got {list(edge_index.shape)})")
+        raise ValueError(f"'{name}' must have shape [2, E] (got {list(edge_index.shape)})")
     if edge_index.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"'edge_index' must hold integers, int64 or int32 (got {edge_index.dtype}); use .long()")
+        raise TypeError(f"'{name}' must hold integers, int64 or int32 (got {edge_index.dtype}); use .long()")
     if num_nodes < 0:
         raise ValueError(f"'num_nodes' must not be negative (got {num_nodes})")
     if edge_index.numel() > 0:
         low, high = (int(bound) for bound in edge_index.aminmax())
         if low < 0 or high >= num_nodes:
             raise ValueError(
-                f"'edge_index' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}. "
+                f"'{name}' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}. "
                 "Does 'num_nodes' count isolated nodes, too?"
             )
     if edge_weight is None:

@@ -1,6 +1,7 @@
 """Attention modules, one published method per file: ``attn(x, batch=None, graph=None) -> [N, C]``."""
 
 from pyg_topomask.nn.attention.bigbird import BigBirdAttention
+from pyg_topomask.nn.attention.exphormer import ExphormerAttention
 from pyg_topomask.nn.attention.full import FullAttention
 from pyg_topomask.nn.attention.gkat import GKATAttention
 from pyg_topomask.nn.attention.grf import GRFAttention
@@ -13,6 +14,7 @@ from pyg_topomask.nn.attention.sgformer import SGFormerAttention
 
 ATTENTION = {
     "BigBird": BigBirdAttention,
+    "Exphormer": ExphormerAttention,
     "GKAT": GKATAttention,
     "GRF": GRFAttention,
     "KMIP": KMIPAttention,
@@ -28,6 +30,7 @@ ATTENTION = {
 __all__ = [
     "ATTENTION",
     "BigBirdAttention",
+    "ExphormerAttention",
     "FullAttention",
     "GKATAttention",
     "GRFAttention",

@@ -51,20 +51,20 @@ def read_attributes(reader: str, graph: Any, names: tuple[str, ...], remedy: str
     return [graph[name] for name in names]
 
 
-def check_walk_size(graph: Data, walk_size: int | Tensor, remedy: str) -> None:
-    """Refuse walks that were drawn for another graph, such as the one that a sampler took this one from.
+def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "walks") -> None:
+    """Refuse a table that was drawn for a graph of another size, such as the one that a sampler took this one from.
 
     On CPU at once; on CUDA by an assertion that does not wait.
     """
     ptr = graph.get("ptr")
-    batched = isinstance(walk_size, Tensor) and walk_size.dim() == 1 and ptr is not None
-    total = torch.as_tensor(walk_size).sum()
+    batched = isinstance(size, Tensor) and size.dim() == 1 and ptr is not None
+    total = torch.as_tensor(size).sum()
     same = total == graph.num_nodes  # Batch.subgraph leaves ptr as it was
     if batched:
-        same = same & (walk_size == ptr.diff())
+        same = same & (size == ptr.diff())
     message = (
-        f"the walks on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
-        f"copy walks unchanged. Add {remedy} after sampling"
+        f"the {what} on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
+        f"copy them unchanged. Add {remedy} after sampling"
     )
     if same.is_cuda:
         torch._assert_async(same.all(), message.format("another number of"))

@@ -8,7 +8,7 @@ import torch
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.mask.base import Mask, check_walk_size
+from pyg_topomask.nn.mask.base import Mask, check_table_size
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.pairs import EntryTable, stored_pairs, walk_product
@@ -67,7 +67,7 @@ class GRFMask(Mask):
             ValueError: If walks are missing, of another graph, or longer than ``max_length``.
         """
         *tables, size = self.read(graph)
-        check_walk_size(graph, size, self.remedy)
+        check_table_size(graph, size, self.remedy)
         num_nodes = int(graph.num_nodes)
         first = tables[:3]
         second = tables[3:] if self.two_tables else first if self.symmetric else [None, None, None]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.mask.base import Mask, check_walk_size
+from pyg_topomask.nn.mask.base import Mask, check_table_size
 from pyg_topomask.operators import DiagonalScaledOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.ops.masked_attention import at_least_float32
@@ -83,7 +83,7 @@ class RWGNKMask(Mask):
             ValueError: If walks are missing, of another graph, or longer than ``max_length``.
         """
         index, length, count, size = self.read(graph)
-        check_walk_size(graph, size, self.remedy)
+        check_table_size(graph, size, self.remedy)
         decay, alpha = (x.abs() for x in at_least_float32(self.decay, self.alpha))
         lengths = torch.arange(self.max_length + 1, device=decay.device, dtype=decay.dtype)
         modulation = decay[..., None] ** lengths  # [K + 1] or [H, K + 1]

@@ -1,0 +1,230 @@
+"""Attention along the edges of the graph, of an expander graph, and to and from virtual nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Linear, Module, Parameter
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.nn.mask.base import check_table_size, read_attributes
+from pyg_topomask.ops.edge_attention import edge_softmax_attention, typed_edges
+from pyg_topomask.ops.graph import edge_tensors
+from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.segment import segments
+
+
+class ExphormerAttention(Module):
+    r"""Sparse softmax attention of each node to its neighbours, its expander neighbours and its graph's virtual nodes.
+
+    .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_{j \to i}
+        \mathrm{softmax}_{j}\!\left(q_i^h \cdot (k_j^h \odot e_{ji}^h) / \sqrt{D}\right) v_j^h
+
+    The edge vector :math:`e_{ji}` is a learned one of the edge's type (graph edge, expander edge, to and from a
+    virtual node) and, with ``edge_dim``, a linear map of ``edge_attr`` on graph edges. A type's vector starts as ones,
+    so that attention starts as plain dot-product attention. An edge that is there twice counts twice, and a node
+    without any edge gets the output of zero values.
+
+    Virtual nodes see all nodes of their graph and are seen by all of them. What they have gathered travels to the
+    next layer as the carry, which replaces their features there, plus an embedding that each layer learns: so the
+    embedding of the first layer is where they start, and those of later layers have a gradient, too. What the virtual
+    nodes of the last layer gather is not used; only the row of ``edge_type`` for edges to virtual nodes then has a
+    zero gradient there.
+
+    Reference: Shirzad et al., *Exphormer: Sparse Transformers for Graphs*, ICML 2023, arXiv:2303.06147. As in the
+    paper, weights are a softmax and heads are mixed by :math:`W_O`; the authors' program cuts scores to [−5, 5]
+    before the exponential, which stops their gradient, adds 1e-6 to the denominator, which shrinks the output of
+    nodes with low scores, and has no :math:`W_O`.
+    Cost: :math:`O((E + E' + N V) C)` operations and :math:`O(E + E' + N (V + C))` memory for ``E'`` expander edges,
+    and :math:`O(E C)` memory with ``edge_dim``.
+
+    The graph must carry expander edges: :class:`~pyg_topomask.transforms.AddExpanderEdges`.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``; each has ``C / H`` channels.
+        num_virtual: Virtual nodes of each graph ``V``. 1 by default; the authors' configs have 0 to 6.
+        edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1), which then enters the attention.
+            It may be the output of an encoder: put that on the graph ahead of the model, gradients reach it.
+        expander: Whether there are expander edges; without, graph edges and virtual nodes remain, as in the authors'
+            configs with ``prep.exp: False``.
+        dropout: Probability of zeroing a normalised attention weight, in training.
+        bias: Whether the projections have a bias.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``; carry: ``[B, V, C]``
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``channels`` or a size is out of range.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        num_virtual: int = 1,
+        edge_dim: int | None = None,
+        expander: bool = True,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or channels % heads != 0:
+            raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+        if num_virtual < 0:
+            raise ValueError(f"'num_virtual' must not be negative (got {num_virtual})")
+        if edge_dim is not None and edge_dim < 1:
+            raise ValueError(f"'edge_dim' must be at least 1, or None (got {edge_dim})")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        self.channels, self.heads, self.num_virtual, self.edge_dim = channels, heads, num_virtual, edge_dim
+        self.expander, self.dropout = expander, dropout
+        self.qkv = Linear(channels, 3 * channels, bias=bias)
+        self.out = Linear(channels, channels, bias=bias)
+        self.edge = Linear(edge_dim, channels, bias=False) if edge_dim is not None else None
+        self.edge_type = Parameter(torch.empty(1 + expander + 2 * (num_virtual > 0), channels))
+        self.virtual = Parameter(torch.empty(num_virtual, channels)) if num_virtual else None
+        self.reset_parameters()
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Attributes that the graph must carry, beside its edges."""
+        return ("expander_index", "expander_size") if self.expander else ()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections and embeddings afresh."""
+        for module in (self.qkv, self.out, self.edge):
+            if module is not None:
+                module.reset_parameters()
+        with torch.no_grad():
+            self.edge_type.fill_(1)
+            if self.virtual is not None:
+                self.virtual.normal_()
+
+    def initial_carry(self, num_graphs: int) -> Tensor:
+        """What virtual nodes have gathered ahead of the first layer: zeros, shape ``[B, V, C]``."""
+        return self.edge_type.new_zeros(num_graphs, self.num_virtual, self.channels)
+
+    def forward(
+        self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, carry: Tensor | None = None
+    ) -> Any:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        Args:
+            x: Nodes, shape ``[N, C]``.
+            batch: Graph of each node, sorted, shape ``[N]``.
+            graph: The ``Data`` or ``Batch``, with expander edges.
+            carry: What the virtual nodes gathered in the layer before, shape ``[B, V, C]``. Without it they start
+                afresh.
+
+        Returns:
+            The nodes; with a carry, ``(nodes, carry)``.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks edges
+                or has those of another graph.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        num_nodes, num_graphs = x.size(0), 1 if batch is None else segments(batch).num_graphs
+        if carry is not None:
+            num_graphs = self._check_carry(carry, num_graphs)
+        edge_index, expander_index = self._read_edges(graph, num_nodes)
+        virtual = self._virtual_nodes(carry, num_graphs)
+        edges = typed_edges(edge_index, expander_index, batch, num_nodes, num_graphs, self.num_virtual)
+        nodes = x if virtual is None else torch.cat([x, virtual.to(x.dtype)])
+        q, k, v = self.qkv(nodes).view(nodes.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)
+        dtype = v.dtype
+        edge_attr = self._read_edge_attr(graph, edge_index.size(1), x.dtype)
+        edge = None if edge_attr is None or self.edge is None else self.edge(edge_attr)
+        with torch.autocast(x.device.type, enabled=False):  # sums over neighbours need float32
+            q, k, v = at_least_float32(q, k, v)
+            score = None if edge is None else self._edge_score(q, k, edge, edge_index)
+            dropout = self.dropout if self.training else 0.0
+            out = edge_softmax_attention(q, self._typed_keys(k, num_nodes), v, edges, score, dropout)
+        out = self.out(out.to(dtype).flatten(1))
+        if carry is None:
+            return out[:num_nodes]
+        return out[:num_nodes], out[num_nodes:].view(num_graphs, self.num_virtual, self.channels)
+
+    def _check_carry(self, carry: Tensor, num_graphs: int) -> int:
+        """Number of graphs, those without a node included."""
+        if carry.dim() != 3 or carry.size(0) < num_graphs or carry.shape[1:] != (self.num_virtual, self.channels):
+            raise ValueError(
+                f"'carry' must have shape [{num_graphs}, {self.num_virtual}, {self.channels}], graphs × virtual nodes "
+                f"× channels (got {list(carry.shape)}); start from initial_carry(num_graphs)"
+            )
+        return carry.size(0)
+
+    def _read_edges(self, graph: Data | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
+        remedy = f"AddExpanderEdges(num_virtual={self.num_virtual})"
+        tables = read_attributes(type(self).__name__, graph, self.requires, f"the transform {remedy}")
+        assert graph is not None  # read_attributes has refused None
+        if self.expander:
+            check_table_size(graph, tables[1], remedy, "expander edges")
+            self._check_num_virtual(graph.get("expander_virtual"))
+            if graph.num_nodes != num_nodes:
+                raise ValueError(f"the graph has {graph.num_nodes} nodes, but 'x' has {num_nodes} rows")
+        adj = graph.get("edge_index")
+        adj = graph.get("adj_t") if adj is None else adj
+        if adj is None:
+            raise ValueError(f"{type(self).__name__} needs the graph's edges, 'edge_index' or 'adj_t'")
+        return edge_tensors(adj)[0], tables[0] if self.expander else None
+
+    def _check_num_virtual(self, prepared: int | Tensor | None) -> None:
+        """Refuse graphs that were prepared for another number of virtual nodes; on CUDA without waiting."""
+        if prepared is None:
+            return
+        same = (torch.as_tensor(prepared) == self.num_virtual).all()
+        message = (
+            f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number; give "
+            "both the same"
+        )
+        if same.is_cuda:
+            torch._assert_async(same, message)
+        elif not bool(same):
+            raise ValueError(message)
+
+    def _read_edge_attr(self, graph: Data | None, num_edges: int, dtype: torch.dtype) -> Tensor | None:
+        if self.edge_dim is None:
+            return None
+        edge_attr = None if graph is None else graph.get("edge_attr")
+        if edge_attr is None:
+            raise ValueError(f"edge_dim={self.edge_dim}, but the graph has no 'edge_attr'")
+        edge_attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
+        if edge_attr.shape != (num_edges, self.edge_dim):
+            raise ValueError(
+                f"'edge_attr' must have shape [{num_edges}, {self.edge_dim}], edges × 'edge_dim' "
+                f"(got {list(edge_attr.shape)})"
+            )
+        return edge_attr.to(dtype)
+
+    def _virtual_nodes(self, carry: Tensor | None, num_graphs: int) -> Tensor | None:  # [B V, C]
+        if self.virtual is None:
+            return None
+        if carry is None:
+            return self.virtual.repeat(num_graphs, 1)
+        return (carry + self.virtual).flatten(0, 1)
+
+    def _typed_keys(self, k: Tensor, num_nodes: int) -> Tensor:
+        """Keys of real nodes times the vector of each type that they send, then those of virtual nodes."""
+        kinds = self.edge_type.to(k.dtype).view(-1, self.heads, self.channels // self.heads)
+        if self.virtual is None:
+            return (kinds[:, None] * k).flatten(0, 1)
+        real = (kinds[:-1, None] * k[:num_nodes]).flatten(0, 1)
+        return torch.cat([real, kinds[-1] * k[num_nodes:]])
+
+    def _edge_score(self, q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tensor:
+        """What edge features add to the scores, shape ``[E, H]``."""
+        source, target = edge_index.long()
+        scale = q.size(-1) ** -0.5
+        edge = edge.to(q.dtype).view(-1, *q.shape[1:]) * scale
+        return (q.index_select(0, target) * k.index_select(0, source) * edge).sum(-1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}, heads={self.heads}, num_virtual={self.num_virtual}, edge_dim={self.edge_dim}, "
+            f"expander={self.expander}, dropout={self.dropout}"
+        )

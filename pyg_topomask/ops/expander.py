@@ -1,0 +1,67 @@
+"""Random regular graphs, and how well they expand."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.linalg import eigvalsh
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from torch import Tensor
+
+# Up to here all eigenvalues of the dense matrix cost less than a Lanczos run.
+_DENSE_NODES = 192
+
+
+def random_cycles(num_nodes: int, num_cycles: int, generator: torch.Generator | None = None) -> Tensor:
+    """Union of uniform random Hamiltonian cycles on at least 3 nodes, as a symmetric multigraph without loops.
+
+    Every node has exactly ``2 * num_cycles`` neighbours, counted with multiplicity, and the graph is connected.
+
+    Args:
+        num_nodes: ``N``, at least 3.
+        num_cycles: Cycles.
+        generator: Source of randomness; torch's default generator if :obj:`None`.
+
+    Returns:
+        Edges in both directions, shape ``[2, 2 * num_cycles * N]``, int64.
+    """
+    order = torch.stack([torch.randperm(num_nodes, generator=generator) for _ in range(num_cycles)])
+    after = order.roll(-1, dims=1)
+    return torch.stack([torch.cat([order, after]).flatten(), torch.cat([after, order]).flatten()])
+
+
+def complete_graph(num_nodes: int) -> Tensor:
+    """Every ordered pair of different nodes, shape ``[2, N (N - 1)]``, int64."""
+    return (1 - torch.eye(num_nodes, dtype=torch.int64)).nonzero().t().contiguous()
+
+
+def spectral_gap(edge_index: Tensor, num_nodes: int, tol: float = 1e-3) -> float:
+    r"""Second smallest eigenvalue of the Laplacian :math:`D - A` of a symmetric multigraph on at least 2 nodes.
+
+    Cost: :math:`O(N^3)` up to 192 nodes, beyond that a Lanczos iteration of sparse products from a fixed start.
+
+    Args:
+        edge_index: Edges in both directions, shape ``[2, E]``; equal edges add up.
+        num_nodes: ``N``.
+        tol: Tolerance of the Lanczos iteration, relative to the largest degree.
+    """
+    row, col = edge_index.cpu().numpy()
+    adjacency = csr_matrix((np.ones(row.size), (row, col)), shape=(num_nodes, num_nodes))
+    degree = np.bincount(row, minlength=num_nodes).astype(np.float64)
+    if num_nodes <= _DENSE_NODES:
+        laplacian = np.diag(degree) - adjacency.toarray()
+        return float(eigvalsh(laplacian, subset_by_index=(1, 1), check_finite=False)[0])
+    # Largest eigenvalue of c I − L, where the constant vector, of eigenvalue c, has been moved to −c.
+    top = float(degree.max())
+    shifted = LinearOperator(
+        (num_nodes, num_nodes),
+        matvec=lambda x: (top - degree) * x.ravel() + adjacency @ x.ravel() - 2 * top * x.mean(),
+        dtype=np.float64,
+    )
+    start = np.random.default_rng(0).standard_normal(num_nodes)
+    try:
+        value = eigsh(shifted, k=1, which="LA", v0=start, tol=tol, return_eigenvectors=False)
+    except ArpackNoConvergence as error:  # a bound of what it has found so far
+        value = error.eigenvalues if len(error.eigenvalues) else np.array([top])
+    return top - float(value[0])
