@@ -10,7 +10,8 @@ from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.ops.graph_batch import GraphBatch
 from pyg_topomask.ops.spectral import EIGVEC_NORMS, laplacian_eigenpairs, normalize_eigenvectors
-from pyg_topomask.transforms.encoding import Encoding, check_name, split_rows
+from pyg_topomask.transforms.encoding import Encoding, split_rows
+from pyg_topomask.transforms.graph_input import check_name
 
 
 @functional_transform("add_laplacian_encoding")

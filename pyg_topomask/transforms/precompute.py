@@ -19,7 +19,8 @@ from torch_geometric.transforms import BaseTransform
 import pyg_topomask
 from pyg_topomask.ops.cache import cache_dir
 from pyg_topomask.ops.files import locked, make_file
-from pyg_topomask.transforms.encoding import Encoding, num_nodes_of
+from pyg_topomask.transforms.encoding import Encoding
+from pyg_topomask.transforms.graph_input import num_nodes_of
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +140,12 @@ def _hash_value(digest: Any, key: str, value: Any) -> None:
         digest.update(f"{key}={value!r}".encode())
         return
     if value.layout != torch.strided:
-        value = torch.cat([part.double().view(-1) for part in (*value.to_sparse_coo().coalesce().indices(), value.values())])
-    array = value.detach().cpu().contiguous()
-    digest.update(f"{key}:{array.dtype}{list(array.shape)}".encode())
-    digest.update(array.view(torch.uint8).numpy() if array.dim() > 0 else repr(array.item()).encode())
+        value = torch.cat(
+            [part.double().view(-1) for part in (*value.to_sparse_coo().coalesce().indices(), value.values())]
+        )
+    row = value.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1)
+    digest.update(f"{key}:{value.dtype}{list(value.shape)}".encode())
+    digest.update(row.view(torch.uint8).numpy())
 
 
 def _load(path: Path) -> Packed | None:
@@ -207,7 +210,7 @@ def _added(old: Data, new: Data) -> dict[str, Any]:
 def _pack(added: list[dict[str, Any]]) -> Packed:
     """Join each attribute over the graphs: thousands of small tensors are slow to store and to send."""
     if any(one.keys() != added[0].keys() for one in added):
-        names = sorted(set().union(*added) - set(added[0]) | set(added[0]) - set.intersection(*map(set, added)))
+        names = sorted({key for one in added for key in one.keys() ^ added[0].keys()})
         raise ValueError(f"the transforms must add the same attributes to every graph (they differ in {names})")
     packed: Packed = {}
     for key in added[0]:

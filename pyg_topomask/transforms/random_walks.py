@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.ops.graph import check_edges, edge_tensors, is_sparse_tensor, sym_normalize, to_csr
+from pyg_topomask.ops.graph import sym_normalize, to_csr
 from pyg_topomask.ops.pairs import WalkTable, pair_table
 from pyg_topomask.ops.walks import Walks, check_walk_settings, draw_seed, hash_graph, walk_tables
+from pyg_topomask.transforms.graph_input import check_name, edges_of, num_nodes_of
 
 
 @functional_transform("add_random_walks")
@@ -66,8 +66,7 @@ class AddRandomWalks(BaseTransform):
         pair_table: bool = False,
     ) -> None:
         check_walk_settings(num_walks, max_length, halt_prob, scheme)
-        if any(word in name for word in ("batch", "node", "edge", "index", "adj", "face")) or not name.isidentifier():
-            raise ValueError(f"'name' must be an identifier without a word that PyG's collation reads (got {name!r})")
+        check_name(name)
         if name.endswith(("_key", "_pair")):
             raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")
         self.num_walks, self.max_length, self.halt_prob, self.scheme = num_walks, max_length, halt_prob, scheme
@@ -83,14 +82,9 @@ class AddRandomWalks(BaseTransform):
         self._epoch.share_memory_()  # a copy's memory is private at first
 
     def forward(self, data: Data) -> Data:
-        if not isinstance(data, Data):
-            raise TypeError(
-                f"AddRandomWalks walks on a homogeneous graph (got {type(data).__name__}); "
-                "for HeteroData, call to_homogeneous() first"
-            )
-        num_nodes = _num_nodes(data)
-        edge_index, edge_weight = _edges(data)
-        check_edges(edge_index, num_nodes, edge_weight)
+        num_nodes = num_nodes_of(data)
+        edge_index, edge_weight = edges_of(data)
+        edge_weight = None if edge_weight is None else edge_weight.to(torch.get_default_dtype())
         csr = sym_normalize(to_csr(edge_index, num_nodes, edge_weight))
         seed = draw_seed(None) if self.seed is None else hash_graph(csr, self.seed, int(self._epoch))
         tables = walk_tables(csr, seed, 2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
@@ -118,27 +112,3 @@ class AddRandomWalks(BaseTransform):
             f"{type(self).__name__}(num_walks={self.num_walks}, max_length={self.max_length}, "
             f"halt_prob={self.halt_prob})"
         )
-
-
-def _num_nodes(data: Data) -> int:
-    if data.num_nodes is None:
-        raise ValueError("the graph does not say how many nodes it has; set 'num_nodes' or node features 'x'")
-    return int(data.num_nodes)
-
-
-def _edges(data: Data) -> tuple[Tensor, Tensor | None]:
-    """Edges and weights of a ``Data``, be they ``edge_index`` and ``edge_weight`` or a SparseTensor ``adj_t``."""
-    adj: Any = data.get("edge_index")
-    if adj is None:
-        adj = data.get("adj_t")
-    if adj is None:
-        raise ValueError("the graph has no edges to walk on; it needs 'edge_index' or 'adj_t'")
-    edge_index, weight = edge_tensors(adj)
-    if not is_sparse_tensor(adj):
-        weight = data.get("edge_weight")
-    if weight is None:
-        return edge_index, None
-    if not isinstance(weight, Tensor) or weight.is_complex():
-        got = getattr(weight, "dtype", type(weight).__name__)
-        raise TypeError(f"'edge_weight' must be a tensor of real numbers (got {got})")
-    return edge_index, weight.detach().to(torch.get_default_dtype())

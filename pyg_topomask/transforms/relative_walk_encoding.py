@@ -10,7 +10,8 @@ from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.ops.graph_batch import GraphBatch
 from pyg_topomask.ops.pair_encodings import check_pair_sizes, relative_walks
-from pyg_topomask.transforms.encoding import Encoding, check_name, check_steps, split_rows
+from pyg_topomask.transforms.encoding import Encoding, check_steps, split_rows
+from pyg_topomask.transforms.graph_input import check_name
 
 
 @functional_transform("add_relative_walk_encoding")

@@ -1,5 +1,7 @@
 """Encodings against their dense definitions, PyG's transforms, and each other on many graphs at once."""
 
+from itertools import pairwise
+
 import networkx as nx
 import pytest
 import torch
@@ -222,6 +224,7 @@ def check_estimates(runs, exact):
 
 def test_auto_estimates_only_what_is_too_large(monkeypatch, caplog):
     monkeypatch.setattr(diagonals, "EXACT_NODES", 30)
+    monkeypatch.setattr(diagonals, "_BUDGET", 30**2)
     monkeypatch.setattr(diagonals, "_SPARSE_NODES", 20)
     monkeypatch.setattr(diagonals, "_next_nnz", lambda matrix, power: 10**9 if power.nnz > 500 else 0)
     data, small = random_graph(100, 5.0), path(20)
@@ -290,7 +293,9 @@ def test_shortest_paths(data):
     type_of = dict(zip(map(tuple, data.edge_index.t().tolist()), typed.edge_attr.tolist()))
     found = AddShortestPathBias(kinds, paths=True)(typed)
     lengths = dict(nx.all_pairs_shortest_path_length(graph))
-    wanted = [min(lengths[i].get(j, 99), kinds - 1) if j in lengths[i] else kinds for i in range(size) for j in range(size)]
+    wanted = [
+        min(lengths[i].get(j, 99), kinds - 1) if j in lengths[i] else kinds for i in range(size) for j in range(size)
+    ]
     assert found.pair_shortest_path.tolist() == wanted
     assert found.pair_shortest_path.dtype == torch.int16
     assert found.shortest_path_in_degree.tolist() == [graph.in_degree(i) for i in range(size)]
@@ -298,7 +303,7 @@ def test_shortest_paths(data):
     for row, types in enumerate(found.pair_shortest_path_types.tolist()):
         i, j = divmod(row, size)
         ways = nx.all_shortest_paths(graph, i, j) if i != j and j in lengths[i] else [[i]]
-        possible = [[type_of[edge] for edge in zip(way, way[1:])][: kinds - 1] for way in ways]
+        possible = [[type_of[edge] for edge in pairwise(way)][: kinds - 1] for way in ways]
         assert types in [way + [-1] * (kinds - 1 - len(way)) for way in possible]
 
 
