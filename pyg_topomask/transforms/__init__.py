@@ -1,6 +1,22 @@
 """PyG transforms that prepare a graph for a mask or an attention."""
 
+from pyg_topomask.transforms.diagonal_encodings import AddHeatDiagonalEncoding, AddRandomWalkEncoding
+from pyg_topomask.transforms.electrostatic_encoding import AddElectrostaticEncoding
 from pyg_topomask.transforms.expander_edges import AddExpanderEdges
+from pyg_topomask.transforms.laplacian_encoding import AddLaplacianEncoding
+from pyg_topomask.transforms.precompute import precompute
 from pyg_topomask.transforms.random_walks import AddRandomWalks
+from pyg_topomask.transforms.relative_walk_encoding import AddRelativeWalkEncoding
+from pyg_topomask.transforms.shortest_path_bias import AddShortestPathBias
 
-__all__ = ["AddExpanderEdges", "AddRandomWalks"]
+__all__ = [
+    "AddElectrostaticEncoding",
+    "AddExpanderEdges",
+    "AddHeatDiagonalEncoding",
+    "AddLaplacianEncoding",
+    "AddRandomWalkEncoding",
+    "AddRandomWalks",
+    "AddRelativeWalkEncoding",
+    "AddShortestPathBias",
+    "precompute",
+]

@@ -13,7 +13,7 @@ from torch_geometric.transforms import BaseTransform
 from pyg_topomask.ops.expander import complete_graph, random_cycles, spectral_gap
 from pyg_topomask.ops.graph import to_csr
 from pyg_topomask.ops.walks import draw_seed, hash_graph
-from pyg_topomask.transforms.reading import check_homogeneous, read_edges
+from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
 # Nodes above which the gap is not measured: the probability of a bad draw falls with the number of nodes (none of 660
 # draws of 1,000 and 5,000 nodes was one, at degrees 1 to 11), while measuring takes a second and more.
@@ -67,17 +67,16 @@ class AddExpanderEdges(BaseTransform):
         self.degree, self.num_virtual, self.seed, self.max_iters = degree, num_virtual, seed, max_iters
 
     def forward(self, data: Data) -> Data:
-        num_nodes = check_homogeneous(data, type(self).__name__, "joins the nodes of")
-        edges = read_edges(data, num_nodes)
-        device = torch.device("cpu") if edges is None else edges[0].device
+        num_nodes = num_nodes_of(data)
+        has_edges = data.get("edge_index") is not None or data.get("adj_t") is not None
+        edge_index = edges_of(data)[0] if has_edges else torch.empty(2, 0, dtype=torch.int64)
         if num_nodes <= 2 * self.degree + 1:
             index = complete_graph(num_nodes)
         else:
-            edge_index = torch.empty(2, 0, dtype=torch.int64) if edges is None else edges[0]
             seed = draw_seed(None) if self.seed is None else hash_graph(to_csr(edge_index, num_nodes), self.seed, 0)
             index = self._draw(num_nodes, torch.Generator().manual_seed(seed))
         row, col = index[:, (index[0] * num_nodes + index[1]).argsort()]
-        data["expander_index"] = torch.stack([row, col]).int().to(device)
+        data["expander_index"] = torch.stack([row, col]).int().to(edge_index.device)
         data["expander_size"] = num_nodes
         if self.num_virtual:
             data["expander_virtual"] = self.num_virtual

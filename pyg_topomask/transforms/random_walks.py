@@ -12,7 +12,7 @@ from torch_geometric.transforms import BaseTransform
 from pyg_topomask.ops.graph import sym_normalize, to_csr
 from pyg_topomask.ops.pairs import WalkTable, pair_table
 from pyg_topomask.ops.walks import Walks, check_walk_settings, draw_seed, hash_graph, walk_tables
-from pyg_topomask.transforms.reading import check_homogeneous, read_edges
+from pyg_topomask.transforms.graph_input import check_name, edges_of, num_nodes_of
 
 
 @functional_transform("add_random_walks")
@@ -66,8 +66,7 @@ class AddRandomWalks(BaseTransform):
         pair_table: bool = False,
     ) -> None:
         check_walk_settings(num_walks, max_length, halt_prob, scheme)
-        if any(word in name for word in ("batch", "node", "edge", "index", "adj", "face")) or not name.isidentifier():
-            raise ValueError(f"'name' must be an identifier without a word that PyG's collation reads (got {name!r})")
+        check_name(name)
         if name.endswith(("_key", "_pair")):
             raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")
         self.num_walks, self.max_length, self.halt_prob, self.scheme = num_walks, max_length, halt_prob, scheme
@@ -83,11 +82,9 @@ class AddRandomWalks(BaseTransform):
         self._epoch.share_memory_()  # a copy's memory is private at first
 
     def forward(self, data: Data) -> Data:
-        num_nodes = check_homogeneous(data, "AddRandomWalks", "walks on")
-        edges = read_edges(data, num_nodes)
-        if edges is None:
-            raise ValueError("the graph has no edges to walk on; it needs 'edge_index' or 'adj_t'")
-        edge_index, edge_weight = edges
+        num_nodes = num_nodes_of(data)
+        edge_index, edge_weight = edges_of(data)
+        edge_weight = None if edge_weight is None else edge_weight.to(torch.get_default_dtype())
         csr = sym_normalize(to_csr(edge_index, num_nodes, edge_weight))
         seed = draw_seed(None) if self.seed is None else hash_graph(csr, self.seed, int(self._epoch))
         tables = walk_tables(csr, seed, 2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)

@@ -287,7 +287,7 @@ def test_bad_settings_are_refused(settings, message):
     ("data", "error", "message"),
     [
         (HeteroData(), TypeError, r"homogeneous graph \(got HeteroData\).*to_homogeneous"),
-        (Data(x=torch.ones(3, 1)), ValueError, "no edges to walk on; it needs 'edge_index' or 'adj_t'"),
+        (Data(x=torch.ones(3, 1)), ValueError, "no edges; it needs 'edge_index' or 'adj_t'"),
         (Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3), ValueError, "names node 5, but nodes are 0 to 2"),
         (Data(edge_index=torch.tensor([[0.0], [1.0]]), num_nodes=3), TypeError, "must hold integers"),
         (

@@ -1,0 +1,42 @@
+"""Potentials of unit charges on a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data.datapipes import functional_transform
+
+from pyg_topomask.ops.graph_batch import GraphBatch
+from pyg_topomask.ops.pair_encodings import check_pair_sizes, electrostatic_encoding
+from pyg_topomask.transforms.encoding import Encoding, split_rows
+from pyg_topomask.transforms.graph_input import check_name
+
+
+@functional_transform("add_electrostatic_encoding")
+class AddElectrostaticEncoding(Encoding):
+    r"""Put statistics of the potentials that unit charges raise on a graph.
+
+    Adds ``electrostatic`` ``[N, 8]``, float32: the columns of `pyg_topomask.ops.pair_encodings.electrostatic_encoding`,
+    which are those of GraphGPS's ElstaticSE without its two maxima, 0 on every graph. A directed graph is read as the
+    mean of both directions, equal edges add up, self-loops are left out, ``edge_weight`` is a conductance.
+
+    Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021,
+    arXiv:2106.03893, Section 2.3.
+
+    Args:
+        name: Name of the attribute.
+
+    Raises:
+        ValueError: If a graph has more than 8192 nodes (the potentials are those of all pairs), or a weight is
+            negative.
+    """
+
+    def __init__(self, name: str = "electrostatic") -> None:
+        check_name(name)
+        self.name = name
+
+    def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
+        check_pair_sizes(batch.sizes, "electrostatic encodings")
+        return [{self.name: rows} for rows in split_rows(electrostatic_encoding(batch).float(), batch.sizes)]

@@ -1,0 +1,239 @@
+"""Apply transforms to a whole data set at once, and keep what they add between runs."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+import pyg_topomask
+from pyg_topomask.ops.cache import cache_dir
+from pyg_topomask.ops.files import locked, make_file
+from pyg_topomask.transforms.encoding import Encoding
+from pyg_topomask.transforms.graph_input import num_nodes_of
+
+log = logging.getLogger(__name__)
+
+Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
+"""For each attribute: the joined tensor, each graph's size and the dimension joined; or the values as they are."""
+
+_CHUNK_NODES = 16_384  # nodes of the graphs encoded together: enough to batch well, and for several workers to share
+_FORMAT = 1
+
+
+def precompute(
+    graphs: Sequence[Data],
+    transforms: BaseTransform | Sequence[BaseTransform],
+    *,
+    cache: bool | str | Path = True,
+    fingerprint: str | None = None,
+    num_workers: int = 0,
+) -> list[Data]:
+    """Graphs with all that the transforms add, computed many at a time and kept on disk.
+
+    Graphs are sorted by size and cut into groups, which depend on the graphs alone, so that the result is the same
+    for any number of workers. Encodings of this package compute a group at once; other transforms are called on one
+    graph after the other, each on what the one before it returned.
+
+    What was added is kept in one file, named by a hash of the package's version, the transforms' classes and settings
+    (seeds among them) and the graphs' contents: whatever changes, another file is used. Of several processes that want
+    a file that is not there, one computes and the others wait for it. The file is put in place whole, so that a killed
+    process leaves none. It is mapped into memory, not read: processes on one machine share it.
+
+    Args:
+        graphs: Graphs, in the order of the result.
+        transforms: Transforms that add attributes, or replace some; nodes and edges must stay as they are.
+        cache: Whether to keep the result in `cache_dir` (``$TOPOMASK_CACHE``), or a folder to keep it in.
+        fingerprint: Stands for the graphs' contents, where something shorter identifies them, such as a hash of the
+            data set's file. By default the attributes that the transforms read are hashed: about 20 µs a graph.
+        num_workers: Processes that compute groups; 0 computes them in this one. Started as a PyG `DataLoader`'s are.
+
+    Returns:
+        Copies of the graphs, which share their tensors, with the added attributes on the CPU.
+
+    Raises:
+        TypeError: If a transform's settings cannot be told, or a graph is not homogeneous.
+        ValueError: If a transform draws at random without a seed, so that its draws must not be kept.
+    """
+    steps = [transforms] if isinstance(transforms, BaseTransform) else list(transforms)
+    if not steps or len(graphs) == 0:
+        return [copy.copy(graph) for graph in graphs]
+    if not cache:
+        return _attached(graphs, _compute(graphs, steps, num_workers))
+    folder = (cache_dir() if cache is True else Path(cache).expanduser()) / "encodings"
+    path = folder / f"{cache_key(graphs, steps, fingerprint)}.pt"
+    if (found := _load(path)) is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(path):
+            if (found := _load(path)) is None:  # another process may have made it while this one waited
+                begin = time.perf_counter()
+                found = _compute(graphs, steps, num_workers)
+                make_file(path, lambda temporary: torch.save(found, temporary))
+                log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
+    return _attached(graphs, found)
+
+
+def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], fingerprint: str | None = None) -> str:
+    """Hash of all that the result of `precompute` depends on."""
+    digest = hashlib.sha256(f"{_FORMAT} {pyg_topomask.__version__} {len(graphs)}".encode())
+    for transform in transforms:
+        digest.update(settings(transform).encode())
+    if fingerprint is not None:
+        digest.update(fingerprint.encode())
+        return digest.hexdigest()[:32]
+    own = all(isinstance(transform, Encoding) for transform in transforms)
+    reads = {key for transform in transforms for key in transform.reads} if own else None
+    for graph in graphs:
+        digest.update(f"|{num_nodes_of(graph)}".encode())
+        for key in sorted(graph.keys() if reads is None else reads):
+            if (value := graph.get(key)) is not None:
+                _hash_value(digest, key, value)
+    return digest.hexdigest()[:32]
+
+
+def settings(transform: BaseTransform) -> str:
+    """Class and settings of a transform as text, the same in every process.
+
+    Raises:
+        TypeError: If a setting is not made of numbers, strings, tensors and lists of them.
+        ValueError: If it has a ``seed`` that is None.
+    """
+    values = {key: value for key, value in vars(transform).items() if not key.startswith("_")}
+    name = f"{type(transform).__module__}.{type(transform).__qualname__}"
+    if "seed" in values and values["seed"] is None:
+        raise ValueError(
+            f"{type(transform).__name__} has no seed: every call draws afresh, and one draw would be kept for good; "
+            "give it a seed, or precompute with cache=False"
+        )
+    return f"{name}({', '.join(f'{key}={_as_text(value, name)}' for key, value in sorted(values.items()))})"
+
+
+def _as_text(value: Any, owner: str) -> str:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_as_text(item, owner) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_as_text(item, owner)}' for key, item in sorted(value.items()))}}}"
+    if isinstance(value, Tensor):
+        return f"tensor({value.dtype}, {value.tolist()})"
+    if isinstance(value, BaseTransform):
+        return settings(value)
+    raise TypeError(
+        f"a setting of {owner} is a {type(value).__name__}, which cannot be told from another in the cache's key; "
+        "precompute with cache=False"
+    )
+
+
+def _hash_value(digest: Any, key: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        digest.update(f"{key}={value!r}".encode())
+        return
+    if value.layout != torch.strided:
+        value = torch.cat(
+            [part.double().view(-1) for part in (*value.to_sparse_coo().coalesce().indices(), value.values())]
+        )
+    row = value.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1)
+    digest.update(f"{key}:{value.dtype}{list(value.shape)}".encode())
+    digest.update(row.view(torch.uint8).numpy())
+
+
+def _load(path: Path) -> Packed | None:
+    """What a file holds, or None where there is none."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        return None
+
+
+class _Groups(Dataset[Packed]):
+    """Groups of graphs as a data set, so that PyTorch's loader workers can share the work."""
+
+    def __init__(self, groups: list[list[Data]], transforms: list[BaseTransform]) -> None:
+        self.groups, self.transforms = groups, transforms
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, index: int) -> Packed:
+        before, graphs = self.groups[index], self.groups[index]
+        for transform in self.transforms:
+            if isinstance(transform, Encoding):
+                graphs = transform.encode(graphs)
+            else:
+                graphs = [transform(graph) for graph in graphs]
+        return _pack([_added(old, new) for old, new in zip(before, graphs)])
+
+
+def _compute(graphs: Sequence[Data], transforms: list[BaseTransform], num_workers: int) -> Packed:
+    sizes = [num_nodes_of(graph) for graph in graphs]
+    order = sorted(range(len(graphs)), key=sizes.__getitem__)
+    groups: list[list[int]] = [[]]
+    total = 0
+    for place in order:
+        if groups[-1] and total + sizes[place] > _CHUNK_NODES:
+            groups.append([])
+            total = 0
+        groups[-1].append(place)
+        total += sizes[place]
+    data = _Groups([[graphs[place] for place in group] for group in groups], transforms)
+    workers = min(num_workers, len(groups))
+    # A generator of its own: a loader draws the workers' seed, and would move on torch's global one.
+    loader = DataLoader(data, batch_size=None, num_workers=workers, generator=torch.Generator())
+    found: list[dict[str, Any]] = [{} for _ in graphs]
+    for group, packed in zip(groups, loader):
+        for place, added in zip(group, _unpack(packed, len(group))):
+            found[place] = added
+    return _pack(found)
+
+
+def _added(old: Data, new: Data) -> dict[str, Any]:
+    """Attributes that are new or other than they were."""
+    if new.num_nodes != old.num_nodes:
+        raise ValueError(
+            f"a transform to precompute must keep the nodes of a graph (it made {new.num_nodes} of {old.num_nodes}); "
+            "apply it to the data set first"
+        )
+    return {key: value for key, value in new.to_dict().items() if value is not old.get(key)}
+
+
+def _pack(added: list[dict[str, Any]]) -> Packed:
+    """Join each attribute over the graphs: thousands of small tensors are slow to store and to send."""
+    if any(one.keys() != added[0].keys() for one in added):
+        names = sorted({key for one in added for key in one.keys() ^ added[0].keys()})
+        raise ValueError(f"the transforms must add the same attributes to every graph (they differ in {names})")
+    packed: Packed = {}
+    for key in added[0]:
+        values = [one[key] for one in added]
+        dim = 1 if "index" in key else 0  # as PyG's collation joins them
+        if not all(isinstance(value, Tensor) and value.dim() > dim for value in values):
+            packed[key] = (values, None, None)
+            continue
+        packed[key] = (torch.cat([value.detach().cpu() for value in values], dim), [v.size(dim) for v in values], dim)
+    return packed
+
+
+def _unpack(packed: Packed, count: int) -> Iterator[dict[str, Any]]:
+    columns = {}
+    for key, (values, sizes, dim) in packed.items():
+        columns[key] = values if sizes is None else values.split(sizes, dim)  # type: ignore[union-attr]
+    for place in range(count):
+        yield {key: column[place] for key, column in columns.items()}
+
+
+def _attached(graphs: Sequence[Data], packed: Packed) -> list[Data]:
+    result = [copy.copy(graph) for graph in graphs]
+    for graph, added in zip(result, _unpack(packed, len(graphs))):
+        for key, value in added.items():
+            graph[key] = value
+    return result

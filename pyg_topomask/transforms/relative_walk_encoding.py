@@ -1,0 +1,43 @@
+"""Random-walk probabilities between every two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data.datapipes import functional_transform
+
+from pyg_topomask.ops.graph_batch import GraphBatch
+from pyg_topomask.ops.pair_encodings import check_pair_sizes, relative_walks
+from pyg_topomask.transforms.encoding import Encoding, check_steps, split_rows
+from pyg_topomask.transforms.graph_input import check_name
+
+
+@functional_transform("add_relative_walk_encoding")
+class AddRelativeWalkEncoding(Encoding):
+    r"""Put the probabilities :math:`(P^k)_{ij}`, :math:`P = D^{-1} A`, of walks between every two nodes on a graph.
+
+    Adds ``pair_relative_walk`` ``[N², len(steps)]``, float32: row ``i N + j`` is the pair (i, j). PyG's collation joins
+    the tables of a batch one after the other, without padding. A walk follows edges in their direction and ends where
+    none leaves; equal edges add up, self-loops count, ``edge_weight`` is the weight of a step.
+
+    Reference: Ma et al., *Graph Inductive Biases in Transformers without Message Passing*, ICML 2023,
+    arXiv:2305.17589, Section 3.1.
+
+    Args:
+        steps: Numbers of steps k ≥ 0; that paper takes ``range(K)``, whose first is the identity.
+        name: Name of the attribute after ``pair_``.
+
+    Raises:
+        ValueError: If a step is out of range, a graph has more than 8192 nodes, or a weight is negative.
+    """
+
+    def __init__(self, steps: Sequence[int], name: str = "relative_walk") -> None:
+        check_name(name)
+        self.steps, self.name = check_steps(steps, 0), name
+
+    def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
+        check_pair_sizes(batch.sizes, "relative random-walk encodings")
+        rows = relative_walks(batch, self.steps)
+        return [{f"pair_{self.name}": part} for part in split_rows(rows, [size * size for size in batch.sizes])]

@@ -1,0 +1,99 @@
+"""What Graphormer's attention bias is looked up by: distances, degrees and edges along shortest paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data.datapipes import functional_transform
+
+from pyg_topomask.ops.graph_batch import GraphBatch
+from pyg_topomask.ops.pair_encodings import check_pair_sizes, shortest_path_lengths, types_along_paths
+from pyg_topomask.transforms.encoding import Encoding, split_rows
+from pyg_topomask.transforms.graph_input import check_name, edges_of
+
+
+@functional_transform("add_shortest_path_bias")
+class AddShortestPathBias(Encoding):
+    r"""Put shortest-path distances, degrees and perhaps the edges along shortest paths on a graph.
+
+    Adds; row ``i N + j`` of a ``pair_`` attribute is the pair (i, j), and PyG's collation joins the tables of a batch
+    one after the other, without padding:
+
+    - ``pair_shortest_path`` ``[N²]``, int16: hops from i to j, at most ``num_spatial_types - 1``;
+      ``num_spatial_types`` where there is no way
+    - ``shortest_path_in_degree``, ``shortest_path_out_degree`` ``[N]``, int64: number of edges, each edge once
+    - with ``paths``, ``pair_shortest_path_types`` ``[N², num_spatial_types - 1]``, int16: type of each edge along a
+      shortest path from i to j, −1 beyond its end. Of several shortest paths one is taken, the same on every call.
+
+    Paths follow edges in their direction and count hops; weights do not matter.
+
+    Reference: Ying et al., *Do Transformers Really Perform Bad for Graph Representation?*, NeurIPS 2021,
+    arXiv:2106.05234, Section 3.1; distances beyond the largest share a type, as in GraphGPS's GraphormerBias.
+
+    Args:
+        num_spatial_types: Number of distances told apart, 0 included.
+        paths: Whether to store the types of edges, which are read from ``edge_attr``, whole numbers ≥ 0 of shape
+            ``[E]`` or ``[E, 1]``.
+        pairs: Whether to store what is said of pairs; without, degrees only (GraphGPS's ``node_degrees_only``).
+        name: Prefix of the attributes.
+
+    Raises:
+        ValueError: If a graph has more than 8192 nodes or edges have no single type.
+    """
+
+    reads = (*Encoding.reads, "edge_attr")
+
+    def __init__(
+        self, num_spatial_types: int = 20, paths: bool = False, pairs: bool = True, name: str = "shortest_path"
+    ) -> None:
+        if not 2 <= num_spatial_types < 2**15:
+            raise ValueError(f"'num_spatial_types' must be at least 2 and below 32768 (got {num_spatial_types})")
+        if paths and not pairs:
+            raise ValueError("'paths' are paths of pairs; they need 'pairs'")
+        check_name(name)
+        self.num_spatial_types, self.paths, self.pairs, self.name = num_spatial_types, paths, pairs, name
+
+    def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
+        added = self._degrees(batch)
+        if not self.pairs:
+            return added
+        check_pair_sizes(batch.sizes, "shortest-path biases")
+        hops, before = shortest_path_lengths(batch)
+        kinds = torch.where(hops < 0, self.num_spatial_types, hops.clamp(max=self.num_spatial_types - 1)).short()
+        squares = [size * size for size in batch.sizes]
+        for place, part in enumerate(split_rows(kinds, squares)):
+            added[place][f"pair_{self.name}"] = part
+        if self.paths:
+            for place, (graph, lengths) in enumerate(zip(graphs, hops.split(squares))):
+                size = batch.sizes[place]
+                types = types_along_paths(
+                    lengths.view(size, size).numpy(),
+                    before[place],
+                    _edge_types(graph, size),
+                    self.num_spatial_types - 1,
+                )
+                added[place][f"pair_{self.name}_types"] = torch.from_numpy(types).flatten(0, 1)
+        return added
+
+    def _degrees(self, batch: GraphBatch) -> list[dict[str, Tensor]]:
+        incoming = torch.bincount(batch.csr.col, minlength=batch.num_nodes)
+        parts = zip(split_rows(incoming, batch.sizes), split_rows(batch.csr.degree, batch.sizes))
+        return [{f"{self.name}_in_degree": first, f"{self.name}_out_degree": second} for first, second in parts]
+
+
+def _edge_types(graph: Data, size: int) -> np.ndarray:  # [n, n]
+    edge_index = edges_of(graph)[0].cpu()
+    kind = graph.edge_attr
+    if kind is None or kind.is_floating_point() or kind.numel() != edge_index.size(1):
+        got = "none" if kind is None else f"{list(kind.shape)}, {kind.dtype}"
+        raise ValueError(f"'paths' need one type per edge, 'edge_attr' of whole numbers, shape [E] (got {got})")
+    kind = kind.cpu().view(-1)
+    if kind.numel() > 0 and (int(kind.min()) < 0 or int(kind.max()) >= 2**15):
+        raise ValueError(f"edge types must be from 0 to 32767 (got {int(kind.min())} to {int(kind.max())})")
+    types = np.full((size, size), -1, dtype=np.int16)
+    types[tuple(edge_index.numpy())] = kind.numpy()
+    return types

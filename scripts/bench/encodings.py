@@ -1,0 +1,227 @@
+"""Speed of the encodings against PyG's transforms, and whether the values are the same, in one run.
+
+- 1,000 peptides-like graphs: real ones of LRGB's Peptides-func where $TOPOMASK_DATA has the sample, else random trees
+  of 150 nodes on average with a few rings; k = 10 eigenvectors, 20 steps
+- one graph of 5,000 nodes with 6 neighbours a node on average: 16 steps, where sparse powers fill in
+- one graph of 20,000 nodes, which PyG's transform does not finish: with the error that the estimate states of itself,
+  checked on 1,000 of its nodes
+- what the cache costs and saves
+
+Run: python scripts/bench/encodings.py [--quick] [--out results/bench]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from _measure import in_fresh_process, machine, save_json
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE
+from torch_geometric.utils import erdos_renyi_graph, get_laplacian, to_dense_adj
+
+from pyg_topomask.transforms import AddHeatDiagonalEncoding, AddLaplacianEncoding, AddRandomWalkEncoding, precompute
+
+FREQUENCIES, STEPS, LARGE_STEPS = 10, 20, 16
+
+
+def peptides(count: int) -> tuple[list[Data], str]:
+    """Graphs like those of Peptides-func, and where they come from."""
+    folder = Path(os.environ.get("TOPOMASK_DATA", ".")) / "LRGB-sample" / "peptides-func" / "raw"
+    files = [folder / f"{split}.pt" for split in ("train", "val", "test")]
+    if all(file.is_file() for file in files):
+        rows = [row for file in files for row in torch.load(file, weights_only=False)]
+        graphs = [Data(edge_index=torch.as_tensor(row[2]), num_nodes=row[0].shape[0]) for row in rows]
+        return (graphs * (count // len(graphs) + 1))[:count], "Peptides-func (LRGB sample, repeated)"
+    generator = np.random.default_rng(0)
+    return [tree_with_rings(generator) for _ in range(count)], "random trees with rings"
+
+
+def tree_with_rings(generator: np.random.Generator) -> Data:
+    """A tree of about 150 nodes, long rather than bushy, with 3 more edges between nearby nodes."""
+    size = int(np.clip(generator.normal(150, 80), 10, 440))
+    nodes = np.arange(1, size)
+    parent = nodes - generator.integers(1, np.minimum(nodes, 4) + 1)
+    begin = generator.integers(0, size - 6, 3)
+    row = np.concatenate([nodes, begin])
+    col = np.concatenate([parent, begin + generator.integers(2, 6, 3)])
+    edges = torch.from_numpy(np.stack([np.concatenate([row, col]), np.concatenate([col, row])]))
+    return Data(edge_index=torch.unique(edges, dim=1), num_nodes=size)
+
+
+def seconds(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """Median wall seconds of a call, and what it returned."""
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        result = function()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times)), result
+
+
+def many_graphs(count: int, repeats: int) -> dict[str, Any]:
+    """Both encodings of many small graphs, by PyG and by us, in turns."""
+    graphs, source = peptides(count)
+
+    def pyg(transform: Any) -> list[Data]:
+        return [transform(data.clone()) for data in graphs]
+
+    plans: dict[str, tuple[Callable[[], Any], ...]] = {
+        "Laplacian": (
+            lambda: pyg(AddLaplacianEigenvectorPE(FREQUENCIES, is_undirected=True)),
+            lambda: precompute(graphs, AddLaplacianEncoding(FREQUENCIES + 1), cache=False),
+        ),
+        "random walk": (
+            lambda: pyg(AddRandomWalkPE(STEPS)),
+            lambda: precompute(graphs, AddRandomWalkEncoding(range(1, STEPS + 1)), cache=False),
+        ),
+    }
+    rows: dict[str, Any] = {"graphs": count, "source": source}
+    for name, (theirs, ours) in plans.items():
+        ours()
+        time_theirs, found_theirs = seconds(theirs, repeats)
+        time_ours, found_ours = seconds(ours, repeats)
+        gap = eigen_gap if name == "Laplacian" else walk_gap
+        rows[name] = {
+            "PyG s": time_theirs,
+            "ours s": time_ours,
+            "times faster": time_theirs / time_ours,
+            "largest difference": max(gap(a, b) for a, b in zip(found_theirs[:200], found_ours[:200])),
+        }
+    rows["cache"] = cached(graphs)
+    return rows
+
+
+def cached(graphs: list[Data]) -> dict[str, float]:
+    """Seconds of the first and of the second call with a cache folder."""
+    steps = [AddLaplacianEncoding(FREQUENCIES + 1), AddRandomWalkEncoding(range(1, STEPS + 1))]
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = (seconds(lambda: precompute(graphs, steps, cache=folder), 1)[0] for _ in range(2))
+    return {"first s": first, "second s": second}
+
+
+def walk_gap(theirs: Data, ours: Data) -> float:
+    """Largest difference of return probabilities."""
+    return float((theirs.random_walk_pe - ours.random_walk_diagonal).abs().max())
+
+
+def eigen_gap(theirs: Data, ours: Data) -> float:
+    """How far PyG's eigenvectors are from the eigenspaces of ours: signs and bases of repeated values do not count.
+
+    Only whole eigenspaces are compared: those that the last eigenvector does not cut.
+    """
+    index, weight = get_laplacian(ours.edge_index, normalization="sym", num_nodes=ours.num_nodes)
+    values, vectors = torch.linalg.eigh(to_dense_adj(index, None, weight, ours.num_nodes)[0].double())
+    worst = 0.0
+    for place, theirs_one in enumerate(theirs.laplacian_eigenvector_pe.double().t(), 1):
+        space = vectors[:, (values - values[place]).abs() < 1e-3]
+        for one in (theirs_one, ours.laplacian_vectors[:, place].double()):
+            worst = max(worst, float((one - space @ (space.t() @ one)).norm()))
+    return worst
+
+
+def one_graph(num_nodes: int, compare: bool) -> dict[str, Any]:
+    """Return probabilities of one large graph."""
+    torch.manual_seed(0)
+    data = Data(edge_index=erdos_renyi_graph(num_nodes, 6 / num_nodes), num_nodes=num_nodes)
+    ours = AddRandomWalkEncoding(range(1, LARGE_STEPS + 1))
+    time_ours, found = seconds(lambda: ours(data), 3)
+    row: dict[str, Any] = {"num_nodes": num_nodes, "ours s": time_ours}
+    row["stated error by step"] = found.random_walk_error[0].tolist()
+    row["Laplacian, ours s"] = seconds(lambda: AddLaplacianEncoding(FREQUENCIES + 1)(data), 1)[0]
+    row["heat, ours s"] = seconds(lambda: AddHeatDiagonalEncoding([1.0, 2.0, 5.0])(data), 1)[0]
+    if compare:
+        row["PyG s"], theirs = seconds(lambda: AddRandomWalkPE(LARGE_STEPS)(data.clone()), 1)
+        row["times faster"] = row["PyG s"] / time_ours
+        row["largest difference"] = walk_gap(theirs, found)
+    else:
+        nodes = torch.randperm(num_nodes)[:1000]
+        gap = found.random_walk_diagonal[nodes].double() - some_diagonals(data, nodes)
+        row["true error by step, 1000 nodes"] = gap.square().mean(dim=0).sqrt().tolist()
+    return row
+
+
+def some_diagonals(data: Data, nodes: Tensor) -> Tensor:
+    """Exact return probabilities of some nodes, ``[nodes, steps]``, by powers applied to unit vectors in float64."""
+    size = data.num_nodes
+    degree = torch.bincount(data.edge_index[0], minlength=size).clamp(min=1).double()
+    walk = torch.sparse_coo_tensor(data.edge_index, 1 / degree[data.edge_index[0]], (size, size)).to_sparse_csr()
+    state = torch.zeros(size, nodes.numel(), dtype=torch.float64)
+    state[nodes, torch.arange(nodes.numel())] = 1
+    found = []
+    for _ in range(LARGE_STEPS):
+        state = walk @ state
+        found.append(state[nodes, torch.arange(nodes.numel())])
+    return torch.stack(found, dim=1)
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Bars of PyG and ours, and the estimate's stated and true error."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+    many, large = report["many graphs"], report["one graph"]
+    rows = {f"{many['graphs']:,} graphs, {name}": many[name] for name in ("Laplacian", "random walk")}
+    rows[f"{large['num_nodes']:,} nodes, random walk"] = large
+    place = np.arange(len(rows))
+    left.barh(place - 0.2, [row["PyG s"] for row in rows.values()], 0.4, color="#999999", label="PyG")
+    left.barh(place + 0.2, [row["ours s"] for row in rows.values()], 0.4, color="#0072B2", label="pyg_topomask")
+    for at, row in zip(place, rows.values()):
+        left.text(row["ours s"] * 1.1, at + 0.2, f"{row['times faster']:.1f} x faster", va="center")
+    left.set(xscale="log", xlabel="seconds", yticks=place, yticklabels=list(rows))
+    left.invert_yaxis()
+    left.legend()
+    huge = report["huge graph"]
+    steps = range(1, LARGE_STEPS + 1)
+    right.plot(steps, huge["stated error by step"], "o-", color="#0072B2", label="stated by the estimate")
+    right.plot(steps, huge["true error by step, 1000 nodes"], "x", color="#D55E00", label="true, 1000 nodes")
+    right.set(xlabel="steps", ylabel="root mean square error", title=f"{huge['num_nodes']:,} nodes")
+    right.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller graphs, in half a minute")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
+    options = parser.parse_args()
+    count, large, huge = (200, 2500, 12_000) if options.quick else (1000, 5000, 20_000)
+    report: dict[str, Any] = {
+        "machine": machine(),
+        "many graphs": in_fresh_process(many_graphs, count, 1 if options.quick else 3),
+        "one graph": in_fresh_process(one_graph, large, True),
+        "huge graph": in_fresh_process(one_graph, huge, False),
+    }
+    many = report["many graphs"]
+    rows = {f"{count} graphs, {name}": many[name] for name in ("Laplacian", "random walk")}
+    rows[f"{large} nodes, random walk"] = report["one graph"]
+    for name, row in rows.items():
+        print(
+            f"{name:28s} PyG {row['PyG s']:8.2f} s   ours {row['ours s']:7.2f} s   {row['times faster']:6.1f} x faster"
+            f"   largest difference {row['largest difference']:.1e}"
+        )
+    last = report["huge graph"]
+    print(
+        f"{huge} nodes: random walk {last['ours s']:.2f} s, stated error {max(last['stated error by step']):.1e}, true "
+        f"{max(last['true error by step, 1000 nodes']):.1e}; Laplacian {last['Laplacian, ours s']:.2f} s, heat "
+        f"{last['heat, ours s']:.2f} s"
+    )
+    print(f"cache: first call {many['cache']['first s']:.2f} s, second {many['cache']['second s']:.2f} s")
+    save_json(options.out / "encodings.json", report)
+    plot(report, options.out / "encodings.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""The cache of encodings: the same result however it was made, and never half a file."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+from torch_geometric.transforms import AddRandomWalkPE, AddSelfLoops, BaseTransform
+
+from pyg_topomask.ops import files
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import (
+    AddLaplacianEncoding,
+    AddRandomWalkEncoding,
+    AddRandomWalks,
+    AddRelativeWalkEncoding,
+    precompute,
+)
+from pyg_topomask.transforms import precompute as precompute_function
+from pyg_topomask.transforms.precompute import cache_key, settings
+
+module = sys.modules[precompute_function.__module__]
+UNWEIGHTED = [Data(edge_index=data.edge_index, num_nodes=data.num_nodes) for data in GRAPHS.values()]
+STEPS = [AddLaplacianEncoding(4), AddRandomWalkEncoding([1, 2, 3]), AddRelativeWalkEncoding([0, 2])]
+
+
+def equal(first, second):
+    assert len(first) == len(second)
+    for one, other in zip(first, second):
+        assert one.keys() == other.keys()
+        for key, value in one.to_dict().items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(other[key], value, rtol=0, atol=0, equal_nan=True)
+            else:
+                assert other[key] == value
+
+
+def stored(folder):
+    return sorted(path.name for path in (folder / "encodings").iterdir() if not path.name.endswith(".lock"))
+
+
+def test_cached_result_is_the_computed_one(tmp_path, monkeypatch):
+    computed = precompute(UNWEIGHTED, STEPS, cache=False)
+    assert "laplacian_vectors" not in UNWEIGHTED[0]
+    equal(computed, precompute(UNWEIGHTED, STEPS, cache=tmp_path))
+    assert len(stored(tmp_path)) == 1
+    monkeypatch.setattr(module, "_compute", None)  # from here on only the file can serve
+    again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
+    equal(computed, again)
+    Batch.from_data_list(again)
+    for data in again:
+        assert data.random_walk_diagonal.shape == (data.num_nodes, 3)
+
+
+def test_result_is_the_same_for_any_number_of_workers(monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK_NODES", 8)
+    state = torch.get_rng_state()
+    alone = precompute(UNWEIGHTED, STEPS, cache=False)
+    equal(alone, precompute(UNWEIGHTED, STEPS, cache=False, num_workers=2))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_the_default_folder_is_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path))
+    precompute(UNWEIGHTED[:2], STEPS[0])
+    assert len(stored(tmp_path)) == 1
+
+
+def test_other_transforms_are_kept_too(tmp_path):
+    steps = [AddRandomWalkPE(3), AddRandomWalks(seed=1)]
+    wanted = [steps[1](steps[0](data)) for data in UNWEIGHTED]
+    for _ in range(2):
+        equal(wanted, precompute(UNWEIGHTED, steps, cache=tmp_path))
+    with pytest.raises(ValueError, match="no seed"):
+        precompute(UNWEIGHTED, AddRandomWalks(), cache=tmp_path)
+    assert "walk_index" in precompute(UNWEIGHTED, AddRandomWalks(), cache=False)[0]
+
+
+def test_whatever_changes_changes_the_key(monkeypatch):
+    graphs, steps = [UNWEIGHTED[0], UNWEIGHTED[1]], [AddRandomWalkEncoding([1, 2])]
+    keys = [cache_key(graphs, steps)]
+    assert cache_key([data.clone() for data in graphs], [AddRandomWalkEncoding(range(1, 3))]) == keys[0]
+    other = graphs[0].clone()
+    other.edge_index = other.edge_index.flip(0)
+    weighted, larger = graphs[0].clone(), graphs[0].clone()
+    weighted.edge_weight, larger.num_nodes = torch.ones(weighted.num_edges), 9
+    for changed in (other, weighted, larger):
+        keys.append(cache_key([changed, graphs[1]], steps))
+    keys += [cache_key(graphs[:1], steps), cache_key(graphs[::-1], steps), cache_key(graphs, steps, "data set 1")]
+    for setting in ({"steps": [1, 3]}, {"seed": 1}, {"tol": 0.1}, {"method": "exact"}, {"name": "other"}):
+        keys.append(cache_key(graphs, [AddRandomWalkEncoding(**{"steps": [1, 2], **setting})]))
+    keys += [cache_key(graphs, [AddRelativeWalkEncoding([1, 2])]), cache_key(graphs, [*steps, STEPS[0]])]
+    monkeypatch.setattr(module.pyg_topomask, "__version__", "99")
+    keys.append(cache_key(graphs, steps))
+    assert len(set(keys)) == len(keys)
+
+
+def test_settings_that_cannot_be_told_are_refused():
+    class Odd(BaseTransform):
+        def __init__(self):
+            self.thing = object()
+
+        def forward(self, data):
+            return data
+
+    with pytest.raises(TypeError, match="is a object"):
+        settings(Odd())
+    assert settings(AddSelfLoops()) != settings(AddSelfLoops(fill_value=2.0))
+
+
+def test_a_file_of_another_data_set_with_the_same_fingerprint_is_the_callers_choice(tmp_path):
+    first = precompute(UNWEIGHTED, STEPS[0], cache=tmp_path, fingerprint="molecules v1")
+    equal(first, precompute(UNWEIGHTED, STEPS[0], cache=tmp_path, fingerprint="molecules v1"))
+    assert len(stored(tmp_path)) == 1
+
+
+SCRIPT = """
+import sys, time, torch
+from pathlib import Path
+from torch_geometric.data import Data
+from pyg_topomask.ops import files
+from pyg_topomask.transforms import AddRandomWalkEncoding, precompute
+module = sys.modules[precompute.__module__]
+compute, save = module._compute, torch.save
+
+def counted(*args):
+    with open(sys.argv[2], "a") as file:
+        file.write("computed\\n")
+    time.sleep(0.5)
+    return compute(*args)
+
+def halting(value, path):
+    save(value, path)
+    Path(sys.argv[2]).write_text(str(path))
+    time.sleep(60)
+
+module._compute = counted
+if sys.argv[3] == "halt":
+    torch.save = halting
+edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+found = precompute([Data(edge_index=edges, num_nodes=3)] * 4, AddRandomWalkEncoding([1, 2]), cache=sys.argv[1])
+print((found[3].random_walk_diagonal * 2).round().tolist())
+"""
+WANTED = "[[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]]"
+
+
+def start(folder, log, mode="run"):
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(log), mode]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_of_two_processes_one_computes(tmp_path):
+    pytest.importorskip("fcntl")
+    log = tmp_path / "log"
+    both = [start(tmp_path, log) for _ in range(2)]
+    assert [process.communicate(timeout=120)[0].strip() for process in both] == [WANTED] * 2
+    assert log.read_text() == "computed\n"
+    assert len(stored(tmp_path)) == 1
+
+
+def test_a_killed_writer_leaves_no_damage(tmp_path):
+    log = tmp_path / "log"
+    process = start(tmp_path, log, "halt")
+    deadline = time.monotonic() + 100
+    while not (log.exists() and "part" in log.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (left,) = stored(tmp_path)
+    assert ".part-" in left
+    after = start(tmp_path, log)
+    assert after.communicate(timeout=120)[0].strip() == WANTED
+    (made,) = stored(tmp_path)
+    assert made.endswith(".pt")
+    assert ".part-" not in made
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    def fails(path):
+        path.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        files.make_file(tmp_path / "a.pt", fails)
+    assert list(tmp_path.iterdir()) == []
+    other = tmp_path / f".a.pt.part-{os.getpid()}-x"  # of a writer that still lives
+    other.write_text("")
+    files.make_file(tmp_path / "a.pt", lambda path: path.write_text("whole"))
+    assert (tmp_path / "a.pt").read_text() == "whole"
+    assert other.exists()
+
+
+def test_transforms_that_do_not_fit_are_refused():
+    class Uneven(BaseTransform):
+        def forward(self, data):
+            data[f"a{data.num_nodes}"] = 1
+            return data
+
+    class Grow(BaseTransform):
+        def forward(self, data):
+            data.num_nodes += 1
+            return data
+
+    with pytest.raises(ValueError, match=r"same attributes.*a4"):
+        precompute(UNWEIGHTED, Uneven(), cache=False)
+    with pytest.raises(ValueError, match="keep the nodes"):
+        precompute(UNWEIGHTED, Grow(), cache=False)
+    assert precompute([], STEPS) == []
