@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.nn import ATTENTION
-from pyg_topomask.run.build import build_attention, build_draws, build_model, build_walks
+from pyg_topomask.run.build import build_attention, build_model, build_walks
 from pyg_topomask.run.convs import CONVS
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.reading import load
@@ -96,7 +96,10 @@ def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny)
         ("gnn.head=san_graf", r"gnn\.head: no head is called 'san_graf'; there are .*Did you mean 'san_graph'"),
         ("dataset.node_encoder_name=Atom+LinearNode", "Atom and LinearNode both encode node features: name one"),
         ("dataset.node_encoder_name=Atom+RWSEE", r"no encoder is called 'RWSEE'; there are .*Did you mean 'RWSE'"),
-        ("dataset.edge_encoder=true dataset.edge_encoder_name=Bnod", r"no encoder is called 'Bnod'.*Did you mean 'Bond'"),
+        (
+            "dataset.edge_encoder=true dataset.edge_encoder_name=Bnod",
+            "no encoder is called 'Bnod'.*'Bond'",
+        ),
         ("dataset.name=circel", "Did you mean 'circle'"),
         ("dataset.name=../x", "must be a plain name"),
     ],
