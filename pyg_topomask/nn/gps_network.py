@@ -6,9 +6,10 @@ from copy import copy
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Dropout, Module
+from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.pool import count_graphs
 
