@@ -5,9 +5,10 @@ part) and the attention of one layer alone, forward and backward, in training, b
 "multihead" and "performer" attentions. Layers, widths and batch sizes are those of the Primphormer paper's Table 4;
 "large" is one graph of 100,000 nodes. Seconds per epoch are the median step times the steps of the training split.
 Real graphs are taken from $TOPOMASK_DATA where they are there (peptides), otherwise random ones with the published
-numbers of nodes and edges.
+numbers of nodes and edges. The part "scaling" times the linear attentions alone on one graph of 10^4 to 10^6 nodes and
+fits the exponent of N.
 
-Run: python scripts/bench/attention.py [--quick] [--only WORKLOAD …] [--out results/bench]
+Run: python scripts/bench/attention.py [--quick] [--only PART …] [--out results/bench]
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-from _measure import in_fresh_process, machine, median_ms, peak_mib, save_json
+from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, save_json
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINEConv, GPSConv
 from torch_geometric.utils import to_dense_batch, to_undirected
 
-from pyg_topomask.nn import ATTENTION, GPSModel, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, PrimalAttention, auxiliary_loss
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 
@@ -54,7 +55,7 @@ WORKLOADS = {
     "Peptides-func": Workload(150.9, (8, 444), 307.3, 10_873, 128, 4, 96),
     "large": Workload(100_000, (100_000, 100_000), 1_000_000, 1, 1, 2, 128),
 }
-"""Published statistics: Dwivedi et al. 2022 (LRGB), Dwivedi et al. 2020 (CIFAR10), Freitas et al. 2021 (MalNet-Tiny)."""
+"""Published statistics: Dwivedi et al. 2022 (LRGB) and 2020 (CIFAR10), Freitas et al. 2021 (MalNet-Tiny)."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "Exphormer": {"num_virtual": 1},
@@ -65,9 +66,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Constructor arguments where an attention's own defaults are not what a paper runs."""
 
-QUADRATIC = ("Full", "GPSConv multihead", "BigBird dense")
-LARGEST_QUADRATIC = 20_000  # nodes of one graph: beyond, one step takes minutes
+CLASSES = ATTENTION | {"Primal": PrimalAttention}
 PYG = {"GPSConv multihead": "multihead", "GPSConv performer": "performer"}
+QUADRATIC = ("Transformer", "GPSConv multihead")
+LARGEST_QUADRATIC = 20_000  # nodes of one graph: beyond, one step takes minutes
+LINEAR = ("Primphormer", "Primal", "Linear", "Performer", "SGFormer", "Polynormer", "BigBird", "Exphormer", "GRF")
+"""Attentions whose time is linear in the nodes."""
+
+SCALING = Workload(0, (0, 0), 0, 1, 1, 1, 32, heads=1)
+SCALING_NODES, EDGES_PER_NODE = (10_000, 100_000, 1_000_000), 4
 
 
 def random_graph(nodes: int, edges: float, rng: np.random.Generator) -> Data:
@@ -106,19 +113,27 @@ def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
     real = graphs is not None
     if graphs is None:
         graphs = [random_graph(int(n), load.mean_edges * n / load.mean_nodes, rng) for n in sizes(load, rng)]
+    return Batch.from_data_list([prepared(graph, requires) for graph in graphs]), real
+
+
+def prepared(graph: Data, requires: tuple[str, ...]) -> Data:
+    """A graph with what an attention requires."""
     transforms: list[Callable[[Data], Data]] = []
     if any(key.startswith("walk") for key in requires):
         transforms.append(AddRandomWalks(16, 3, 0.5, seed=0, pair_table=True, independent="walk_key_index" in requires))
     if any(key.startswith("expander") for key in requires):
         transforms.append(AddExpanderEdges(degree=5, num_virtual=1, seed=0))
     for transform in transforms:
-        graphs = [transform(graph) for graph in graphs]
-    return Batch.from_data_list(graphs), real
+        graph = transform(graph)
+    return graph
 
 
 def gine(channels: int) -> GINEConv:
-    """The convolution of every stack."""
+    """The convolution of the stacks that are compared with PyG's."""
     return GINEConv(Sequential(Linear(channels, channels), ReLU(), Linear(channels, channels)))
+
+
+CONVS: dict[str, Callable[[int], Module]] = {"GINE": gine, "GatedGCN": GatedGCN}
 
 
 class PyGStack(Module):
@@ -150,10 +165,12 @@ class OurStack(Module):
 
 def attention_of(name: str, load: Workload) -> Callable[[int], Module]:
     """Function of the layer's number that builds an attention of the library."""
-    return lambda _: ATTENTION[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
+    return lambda _: CLASSES[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
 
 
-def build(name: str, load: Workload) -> tuple[Module, Callable[..., Tensor] | None, tuple[str, ...]]:
+def build(
+    name: str, load: Workload, conv: str = "GINE"
+) -> tuple[Module, Callable[..., Tensor] | None, tuple[str, ...]]:
     """The stack, one layer's attention as a function of ``(x, batch)``, and what it requires of a graph."""
     if name in PYG:
         stack = PyGStack(load, PYG[name])
@@ -167,17 +184,17 @@ def build(name: str, load: Workload) -> tuple[Module, Callable[..., Tensor] | No
 
         return stack, padded, ()
     if name == "none":
-        return OurStack(load, None), None, ()
-    stack = OurStack(load, attention_of(name, load))
+        return OurStack(load, None, conv), None, ()
+    stack = OurStack(load, attention_of(name, load), conv)
     attn = attention_of(name, load)(0)
     return stack, lambda x, batch: attn(x, batch.batch, batch), tuple(getattr(attn, "requires", ()))
 
 
-def measure(workload: str, name: str, repeats: int) -> dict[str, Any]:
+def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[str, Any]:
     """Median step and peak memory of the stack and of one layer's attention, in this process."""
     torch.manual_seed(0)
     load = WORKLOADS[workload]
-    stack, attention, requires = build(name, load)
+    stack, attention, requires = build(name, load, conv)
     batch, real = make_batch(workload, requires)
     x = torch.randn(batch.num_nodes, load.channels, requires_grad=True)
     edge_attr = torch.randn(batch.num_edges, load.channels)
@@ -200,7 +217,7 @@ def measure(workload: str, name: str, repeats: int) -> dict[str, Any]:
 def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """Each attention's figures on a workload, or why it was not run; every one in a process of its own."""
     largest = WORKLOADS[workload].nodes_range[1]
-    for name in ("none", *PYG, *ATTENTION):
+    for name in ("none", *PYG, *CLASSES):
         if name in QUADRATIC and largest > LARGEST_QUADRATIC:
             yield name, f"not run: quadratic, and one graph has {largest:,} nodes"
             continue
@@ -208,6 +225,50 @@ def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | st
             yield name, in_fresh_process(measure, workload, name, repeats)
         except (RuntimeError, MemoryError) as error:
             yield name, f"failed: {str(error).splitlines()[0]}"
+
+
+def comparisons(results: dict[str, Any]) -> dict[str, float]:
+    """Ratios of attention parts, forward and backward: the peer's over ours, for time and for memory."""
+    found = {}
+    for name in LINEAR:
+        for peer in PYG:
+            ours, theirs = results.get(name), results.get(peer)
+            if isinstance(ours, dict) and isinstance(theirs, dict):
+                for key, unit in (("attention_ms", "time"), ("attention_mib", "memory")):
+                    found[f"{peer} / {name}, {unit}"] = theirs[key] / max(ours[key], 1e-3)
+    return found
+
+
+def step_on_one_graph(name: str, num_nodes: int, repeats: int) -> dict[str, Any]:
+    """Forward and backward of one attention on a graph of so many nodes, in this process."""
+    torch.manual_seed(0)
+    attention = attention_of(name, SCALING)(0)
+    graph = random_graph(num_nodes, EDGES_PER_NODE * num_nodes, np.random.default_rng(0))
+    graph = prepared(graph, tuple(getattr(attention, "requires", ())))
+    x = torch.randn(num_nodes, SCALING.channels, requires_grad=True)
+
+    def step() -> None:
+        attention(x, None, graph).sum().backward()
+
+    return {"mib": peak_mib(step), "ms": median_ms(step, repeats, warmup=1)}
+
+
+def scaling(nodes: tuple[int, ...], repeats: int) -> dict[str, Any]:
+    """Time and memory of the linear attentions over N, and the exponents of N."""
+    found: dict[str, Any] = {}
+    for name in LINEAR:
+        try:
+            steps = [in_fresh_process(step_on_one_graph, name, n, repeats) for n in nodes]
+        except (RuntimeError, MemoryError) as error:
+            found[name] = f"failed: {str(error).splitlines()[0]}"
+            print(f"{name:18s} {found[name]}")
+            continue
+        row = {"nodes": list(nodes), "ms": [step["ms"] for step in steps], "mib": [step["mib"] for step in steps]}
+        row["exponent"] = exponent(row["nodes"], row["ms"])
+        found[name] = row
+        cells = "  ".join(f"{n:,}: {ms:.1f} ms {mib:.0f} MiB" for n, ms, mib in zip(nodes, row["ms"], row["mib"]))
+        print(f"{name:18s} exponent {row['exponent']:.2f}   {cells}")
+    return found
 
 
 def report_lines(results: dict[str, Any]) -> Iterator[str]:
@@ -254,20 +315,28 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="peptides alone, one timed step")
-    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), help="workloads to run")
+    parser.add_argument("--quick", action="store_true", help="peptides alone, one timed step, scaling to 10^5 nodes")
+    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "scaling"], help="workloads to run")
     parser.add_argument("--repeats", type=int, default=5, help="timed steps")
     parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
     options = parser.parse_args()
-    names = options.only or (["Peptides-func"] if options.quick else list(WORKLOADS))
+    names = options.only or (["Peptides-func", "scaling"] if options.quick else [*WORKLOADS, "scaling"])
     repeats = 1 if options.quick else options.repeats
-    report: dict[str, Any] = {"machine": machine(), "workloads": {}}
+    report: dict[str, Any] = {"machine": machine(), "workloads": {}, "ratios": {}}
     for workload in names:
-        print(f"\n{workload}: {WORKLOADS[workload]}")
-        report["workloads"][workload] = dict(rows(workload, repeats))
-        print("\n".join(report_lines(report["workloads"][workload])))
-    save_json(options.out / "attention.json", report)
-    plot(report, options.out / "attention.png")
+        if workload == "scaling":
+            print(f"\nscaling: one graph, {SCALING.channels} channels, forward and backward")
+            report["scaling"] = scaling(SCALING_NODES[: 2 if options.quick else None], repeats)
+        else:
+            print(f"\n{workload}: {WORKLOADS[workload]}")
+            results = report["workloads"][workload] = dict(rows(workload, repeats))
+            print("\n".join(report_lines(results)))
+            report["ratios"][workload] = comparisons(results)
+            for pair, ratio in report["ratios"][workload].items():
+                print(f"{pair}: {ratio:.2f}")
+        save_json(options.out / "attention.json", report)
+    if report["workloads"]:
+        plot(report, options.out / "attention.png")
 
 
 if __name__ == "__main__":
