@@ -154,10 +154,10 @@ class PyGStack(Module):
 class OurStack(Module):
     """The library's model without pooling, as wide on entry and exit as inside."""
 
-    def __init__(self, load: Workload, attention: Callable[[int], Module] | None) -> None:
+    def __init__(self, load: Workload, attention: Callable[[int], Module] | None, conv: str) -> None:
         super().__init__()
-        width = load.channels
-        self.model = GPSModel(width, width, width, load.layers, lambda _: gine(width), attention, edge_dim=width)
+        width, build_conv = load.channels, CONVS[conv]
+        self.model = GPSModel(width, width, width, load.layers, lambda _: build_conv(width), attention, edge_dim=width)
 
     def forward(self, x: Tensor, batch: Batch, edge_attr: Tensor) -> Tensor:
         return self.model(x, batch.edge_index, batch.batch, batch, edge_attr)
