@@ -94,7 +94,8 @@ def plot_kept_pairs(
 ) -> Figure:
     r"""The keys that top-k attention keeps, as arrows from query to key over the graph.
 
-    A node's colour says how many queries keep it, itself included; a ring is around those that keep themselves.
+    A node's colour says how many queries keep it, itself included and whatever arrows are drawn; a ring is around those
+    that keep themselves.
 
     Args:
         index: Kept keys, shape ``[N, H, k]`` or ``[N, k]``, −1 where there is none: from
@@ -148,6 +149,8 @@ def plot_kept_pairs(
     ax.set_title(title or "kept keys", fontsize=10)
     ax.figure.colorbar(points, ax=ax, label="queries that keep this node (number)", fraction=0.046, pad=0.03)
     legend = "arrow: from a query to a key that it keeps; ring: a node that keeps itself"
+    if node is not None:
+        legend = f"arrow: from node {node} (star) to a key that it keeps; colours: of all queries"
     ax.text(0.5, -0.03, legend, transform=ax.transAxes, ha="center", va="top", fontsize=8)
     figure: Any = ax.figure
     return figure

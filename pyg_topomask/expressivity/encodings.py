@@ -139,7 +139,8 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
         return data, ["x", "edge_attr"]
     result = transform(data.clone())
     if not isinstance(result, Data) or isinstance(result, Batch) or result.edge_index is None:
-        raise TypeError(f"'transform' must return a graph with edge_index (got {type(result).__name__})")
+        hint = "; is it a class that was not called?" if isinstance(transform, type) else ""
+        raise TypeError(f"'transform' must return a graph with edge_index (got {type(result).__name__}){hint}")
     check_edges(result.edge_index, int(result.num_nodes or 0), None)
     vectors = result.get(_EIGENVECTORS)
     if isinstance(vectors, Tensor) and not _same(vectors, data.get(_EIGENVECTORS)):
@@ -241,7 +242,8 @@ def _check_follows(graph: EncodedGraph, moved: EncodedGraph, perm: Array, tolera
     """Refuse a transform whose result on a relabelled copy is not the relabelled result."""
     reason = (
         "differs between a graph and a relabelled copy of it: it depends on chance or on the numbering of nodes, and "
-        "verdicts under it would be unreliable. Does it hold eigenvectors? Those of AddLaplacianEigenvectorPE are taken"
+        "verdicts under it would be unreliable. Random encodings cannot be judged, nor eigenvectors, but for those of "
+        "AddLaplacianEigenvectorPE"
     )
     if graph.num_nodes != perm.size or moved.num_nodes != perm.size:  # nodes were added: only colours can be compared
         first, second = classes_of([graph, moved], None, tolerance)

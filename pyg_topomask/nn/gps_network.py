@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Dropout, Module
+from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.pool import count_graphs

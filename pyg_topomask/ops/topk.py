@@ -28,6 +28,8 @@ from pyg_topomask.ops.topk_backends import Problem, find
 _FREE_PLACES = 64
 
 
+# Compiled, a tensor of which the C++ search holds the address alone may be freed before it is read.
+@torch.compiler.disable
 def topk_inner_product(
     q: Tensor,
     k: Tensor,
@@ -46,7 +48,7 @@ def topk_inner_product(
         k: Keys, shape ``[Nk, d]`` or ``[Nk, H, d]``.
         topk: Keys to keep, at least 1; a graph with fewer keys keeps all.
         batch_q: Graph of each query, sorted, shape ``[Nq]``; one graph if :obj:`None`.
-        batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``.
+        batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``, where Nk = Nq.
         backend: ``"auto"`` takes the fastest engine that can serve: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
             (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). ``"faiss"`` and
             ``"keops"`` are used when named. All give the same pairs, but for scores that rounding makes equal or not:
@@ -107,6 +109,7 @@ def topk_attention(
     return indexed_topk_attention(q, k, v, topk, batch, backend, dropout, recompute)[0]
 
 
+@torch.compiler.disable
 def indexed_topk_attention(
     q: Tensor,
     k: Tensor,
@@ -151,8 +154,15 @@ def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:
 
     Returns:
         Shape ``[2, E]``, int64, sorted, each pair once.
+
+    Raises:
+        ValueError: If there is no such head.
     """
-    index = index if head is None else index[:, head]
+    if head is not None:
+        index = index[:, None] if index.dim() == 2 else index
+        if not 0 <= head < index.size(1):
+            raise ValueError(f"'head' must be from 0 to {index.size(1) - 1} (got {head})")
+        index = index[:, head]
     index = index.flatten(1)
     row = torch.arange(index.size(0), device=index.device)[:, None].expand_as(index)
     present = index >= 0
@@ -259,8 +269,8 @@ def _check_pair(q: Tensor, k: Tensor) -> None:
         )
     if not q.is_floating_point() or q.dtype != k.dtype or q.device != k.device:
         raise TypeError(
-            f"'q' and 'k' must share one floating dtype and device (got {q.dtype} on {q.device} and {k.dtype} on "
-            f"{k.device})"
+            f"'q' and 'k' must be floating point, of one dtype and on one device "
+            f"(got {q.dtype} on {q.device} and {k.dtype} on {k.device})"
         )
 
 

@@ -105,7 +105,8 @@ void search_all_flat(std::vector<Problem<T>>& problems, int dim, int64_t width, 
 
 // q [heads, num_q, dim], k [heads, num_k, dim], out [heads, num_q, topk] filled with -1; graph g has rows
 // ptr_q[g] .. ptr_q[g + 1]. Graphs of at least `prune_from` keys are pruned unless a sample visits more than
-// `max_visit` of the leaves. Returns the largest share visited, 1 without pruning, -1 if memory is short.
+// `max_visit` of the leaves. Returns the largest share visited, 1 without pruning, -1 if memory is
+// short, -2 at any other exception.
 template <class T>
 double search(const T* q, const T* k, int64_t heads, int64_t num_q, int64_t num_k, int64_t dim, int64_t graphs,
               const int64_t* ptr_q, const int64_t* ptr_k, int64_t topk, int64_t prune_from, double max_visit,
@@ -130,6 +131,8 @@ double search(const T* q, const T* k, int64_t heads, int64_t num_q, int64_t num_
     return share < 0 ? 1.0 : share;
 } catch (const std::bad_alloc&) {
     return -1;
+} catch (...) {  // an exception that leaves C++ would end the process
+    return -2;
 }
 
 }  // namespace

@@ -141,6 +141,8 @@ def search(
         torch.get_num_threads() if work > 2**22 else 1,  # a thread costs as much as 2^20 products
         index.data_ptr(),
     )
+    if share == -2:
+        raise RuntimeError("the compiled search failed; this is a bug: name backend='torch' to go on without it")
     if share < 0:
         raise MemoryError(f"not enough memory to search {k.size(1)} keys of {heads} heads")
     return index, share

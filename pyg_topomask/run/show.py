@@ -47,7 +47,7 @@ def picture(
             :obj:`None`.
         checkpoint: ``best.ckpt`` of a run of this config, or the folder that holds it. An untrained model with weights
             drawn from the config's seed, which the title then says, if :obj:`None`.
-        overrides: Settings that go before the file's.
+        overrides: Settings in place of the file's.
 
     Raises:
         RunError: With one message that says what to change.

@@ -193,7 +193,7 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Bars of all methods, forward and with backward, for both data sets."""
+    """Times of all methods, forward and with backward, for both data sets."""
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -201,9 +201,10 @@ def plot(report: dict[str, Any], path: Path) -> None:
     for axis, kind in zip(axes, DATA):
         rows = report["comparison"][kind]["milliseconds"]
         for shift, (what, color) in enumerate((("forward", "#0072B2"), ("forward + backward", "#E69F00"))):
-            there = [(place, row[what]["wall"]) for place, row in enumerate(rows.values()) if what in row]
-            axis.barh([place + 0.4 * shift for place, _ in there], [t for _, t in there], 0.38, color=color, label=what)
-        axis.set_yticks([place + 0.2 for place in range(len(rows))], list(rows))
+            there = [(row[what]["wall"], place) for place, row in enumerate(rows.values()) if what in row]
+            axis.plot(*zip(*there), "os"[shift], color=color, markersize=8, label=what)
+        axis.set_yticks(range(len(rows)), list(rows))
+        axis.grid(axis="x", alpha=0.4)
         axis.invert_yaxis()
         axis.set(xscale="log", xlabel="wall milliseconds", title=f"{kind}, N = {report['num_nodes']:,}")
     axes[0].legend()
@@ -215,7 +216,10 @@ def plot(report: dict[str, Any], path: Path) -> None:
 def print_comparison(kind: str, result: dict[str, Any]) -> None:
     """One line for each method."""
     visits = result["tree visits"] or 1
-    print(f"{kind}, N = {result['num_nodes']:,}, tree visits {visits:.1%}; ms wall (CPU), x chosen")
+    print(
+        f"{kind}, N = {result['num_nodes']:,}: the tree of keys visits {visits:.1%} of them. Milliseconds of wall time "
+        "(CPU time of all threads), each followed by its ratio to the library's own choice"
+    )
     chosen = result["milliseconds"]["chosen"]
     for name, row in result["milliseconds"].items():
         parts = [
@@ -236,7 +240,7 @@ def print_searches(kind: str, num_nodes: int, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer nodes, in half a minute")
     parser.add_argument("--num-nodes", type=int, help="nodes (31,623, or 3,162 with --quick)")
     parser.add_argument("--repeats", type=int, default=6, help="timed calls of the library's own rows")

@@ -101,6 +101,17 @@ def test_batch_without_nodes():
         out.sum().backward()
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_compiled_is_the_same(checkpoint):
+    torch.manual_seed(0)
+    attn = KMIPAttention(24, heads=3, k=5, checkpoint=checkpoint)
+    x, batch = torch.randn(171, 24), torch.tensor([0] * 3 + [2] * 37 + [5] + [6] * 130)
+    wanted = attn(x, batch)
+    compiled = torch.compile(attn, backend="eager")  # what may go wrong is the tracing, which all back ends share
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x, batch), wanted)
+
+
 def test_in_a_gps_layer():
     batch = Batch.from_data_list([GRAPHS["star"], GRAPHS["path"]])
     layer = GPSLayer(8, attn=KMIPAttention(8, heads=2, k=2))
@@ -122,8 +133,9 @@ def test_reset_draws_anew():
     [
         ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
         ({"heads": 0}, "divisible by 'heads'"),
-        ({"k": 0}, r"'k' must be at least 1 \(got 0\)"),
-        ({"kq_dim": 0}, r"'kq_dim' must be at least 1"),
+        ({"k": 0}, r"'k' must be an integer of at least 1 \(got 0\)"),
+        ({"k": 2.5}, r"'k' must be an integer of at least 1 \(got 2.5\)"),
+        ({"kq_dim": 0}, r"'kq_dim' must be an integer of at least 1"),
         ({"dropout": 1.0}, r"in \[0, 1\) \(got 1.0\)"),
         ({"head_agg": "sum"}, r"one of linear, none \(got 'sum'\)"),
         ({"head_agg": "none", "val_dim": 3}, r"got 3, 1 and 8"),

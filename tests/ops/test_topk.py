@@ -275,7 +275,7 @@ def test_edge_index():
         ({"topk": 0}, ValueError, r"'topk' must be an integer of at least 1 \(got 0\)"),
         ({"topk": 2.0}, ValueError, r"got 2.0"),
         ({"k": torch.ones(4, 2)}, ValueError, r"\[4, 1, 2\]"),
-        ({"k": torch.ones(4, 3).double()}, TypeError, "one floating dtype"),
+        ({"k": torch.ones(4, 3).double()}, TypeError, "floating point, of one dtype"),
         ({"q": torch.tensor([[0.0, 1, 2], [0, torch.nan, 0]])}, ValueError, "'q' holds NaN.*, first in row 1"),
         ({"k": torch.tensor([[0.0, 1, torch.inf]])}, ValueError, "'k' holds NaN.*, first in row 0"),
         ({"q": torch.full((4, 3), 1e20), "k": torch.full((4, 3), 1e20)}, ValueError, "overflow torch.float32"),

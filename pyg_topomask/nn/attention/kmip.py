@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from torch import Tensor
 from torch.nn import Linear, Module
 from torch.nn.functional import pad
@@ -36,7 +38,7 @@ class KMIPAttention(Module):
         head_agg: ``"linear"`` mixes the heads by an output projection; ``"none"`` only concatenates them, and then
             ``val_dim * heads`` must be ``channels``.
         bias: Whether the projections have a bias.
-        backend: Search engine, as in :func:`~pyg_topomask.ops.topk_inner_product`.
+        backend: Search engine, as in :func:`~pyg_topomask.ops.topk_inner_product`; ``"auto"`` takes the fastest.
         checkpoint: Keep only the chosen keys for the backward pass and compute scores and weights again there; the
             search is not repeated.
 
@@ -72,8 +74,8 @@ class KMIPAttention(Module):
         kq_dim = channels // heads if kq_dim is None else kq_dim
         val_dim = channels // heads if val_dim is None else val_dim
         for name, size in (("k", k), ("kq_dim", kq_dim), ("val_dim", val_dim)):
-            if size < 1:
-                raise ValueError(f"'{name}' must be at least 1 (got {size})")
+            if not isinstance(size, Integral) or size < 1:
+                raise ValueError(f"'{name}' must be an integer of at least 1 (got {size!r})")
         if not 0 <= dropout < 1:
             raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
         if head_agg not in HEAD_AGG:
@@ -85,7 +87,7 @@ class KMIPAttention(Module):
             )
         if backend not in BACKENDS:
             raise ValueError(f"'backend' must be one of {', '.join(BACKENDS)} (got {backend!r})")
-        self.channels, self.heads, self.k, self.kq_dim, self.val_dim = channels, heads, k, kq_dim, val_dim
+        self.channels, self.heads, self.k, self.kq_dim, self.val_dim = channels, heads, int(k), kq_dim, val_dim
         self.dropout, self.backend, self.checkpoint = dropout, backend, checkpoint
         self.qkv = Linear(channels, heads * (2 * kq_dim + val_dim), bias=bias)
         self.out = Linear(heads * val_dim, channels, bias=bias) if head_agg == "linear" else None

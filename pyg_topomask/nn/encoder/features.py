@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import BatchNorm1d, Dropout, EmbeddingBag, Linear, ModuleList, Parameter
+from torch.nn import BatchNorm1d, EmbeddingBag, Linear, ModuleList, Parameter
 from torch.nn.functional import normalize
 from torch.nn.init import normal_, xavier_uniform_
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.norm import apply_norm
 
