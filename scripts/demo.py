@@ -24,7 +24,7 @@ from torch_geometric.data import Data
 from pyg_topomask import viz
 from pyg_topomask.nn.mask import GRFMask
 from pyg_topomask.run import Display, RunError, run_config
-from pyg_topomask.run.build import build_model, build_walks
+from pyg_topomask.run.build import build_draws, build_model
 from pyg_topomask.run.data import load_dataset, prepare
 from pyg_topomask.run.lightning_module import GraphModule
 from pyg_topomask.run.reading import load
@@ -117,9 +117,9 @@ def draw(summaries: dict[str, dict[str, Any]], overrides: list[str]) -> Path:
 def learned_mask(checkpoint: Path, overrides: list[str], seed: int) -> tuple[torch.Tensor, Data]:
     """The first layer's mask ``[N, N]`` or ``[H, N, N]`` on the first positive test graph, and that graph."""
     config = load(CONFIG, overrides).config
-    splits = prepare(config, load_dataset(config.dataset), seed, build_walks(config, seed), tick=lambda: None)
-    model = build_model(config, splits.in_channels, splits.num_classes, splits.edge_channels)
-    module = GraphModule(model, config, splits.num_classes)
+    splits = prepare(config, load_dataset(config.dataset), seed, build_draws(config, seed), tick=lambda: None)
+    model = build_model(config, splits.in_channels, splits.task.num_outputs, splits.edge_channels)
+    module = GraphModule(model, config, splits.task)
     module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
     mask = next(part for part in module.modules() if isinstance(part, GRFMask))
     graph = next(graph for graph in splits.test if int(graph.y) == 1)

@@ -25,7 +25,7 @@ def auxiliary_loss(module: Module) -> Tensor:
         term = getattr(part, "auxiliary_loss", None)
         if not isinstance(term, Tensor):
             continue
-        learns = part.training and any(parameter.requires_grad for parameter in part.parameters())
+        learns = part.training and all(parameter.requires_grad for parameter in part.parameters())
         if learns and torch.is_grad_enabled() and not term.requires_grad:
             raise RuntimeError(
                 f"the auxiliary loss of {type(part).__name__} was computed without a gradient. Checkpoint with "

@@ -123,6 +123,9 @@ class GPSLayer(Module):
 
         Returns:
             ``x``; ``(x, edge_attr)`` where the convolution updates edges; ``(that, carry)`` with a carry.
+
+        Raises:
+            ValueError: If the carry is not one that the attention takes.
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
@@ -140,7 +143,7 @@ class GPSLayer(Module):
             if not getattr(conv, "has_residual", False):
                 local = self.dropout(local) + x
             branches.append(apply_norm(norm, local, batch))
-        carries = carry if isinstance(self.attn, ModuleList) and carry is not None else [carry] * len(self.attentions)
+        carries = self._carries(carry)
         handed = []
         for attn, norm, given in zip(self.attentions, _listed(self.norm_attn, len(self.attentions)), carries):
             update = attn(x, batch, graph) if given is None else attn(x, batch, graph, carry=given)
@@ -154,6 +157,22 @@ class GPSLayer(Module):
         if carry is None:
             return result
         return result, handed if isinstance(self.attn, ModuleList) else handed[0]
+
+    def _carries(self, carry: Any) -> list[Any]:
+        """The carry of each attention."""
+        attentions = self.attentions
+        if carry is None:
+            return [None] * len(attentions)
+        carries = carry if isinstance(self.attn, ModuleList) else [carry]
+        if not isinstance(carries, list) or len(carries) != len(attentions):
+            raise ValueError(
+                f"'carry' must be as initial_carry(num_graphs) returns it: for {len(attentions)} attentions a list of "
+                f"as many (got {type(carry).__name__})"
+            )
+        for part, given in zip(attentions, carries):
+            if given is not None and not hasattr(part, "initial_carry"):
+                raise ValueError(f"{type(part).__name__} carries nothing from layer to layer: leave out 'carry'")
+        return carries
 
 
 def _branches(name: str, given: Module | Sequence[Module] | None) -> Module | None:

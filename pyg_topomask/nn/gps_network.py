@@ -5,12 +5,14 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
+from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.pool import count_graphs
 
 BIAS = "attn_bias"
@@ -39,6 +41,9 @@ class GPSNetwork(Module):
         pe_encoder: ``encoder(graph) → [N, *]``, for convolutions that take ``pe``.
         bias_encoder: ``encoder(graph) → [P, H]`` for every pair of nodes, which attention reads as ``graph.attn_bias``.
         dropout: Probability of zeroing after the node encoder, in training.
+        graph_token: One more node per graph among those that the layers see; not handed to the head, or with
+            ``pool_token`` in place of the others.
+        pool_token: Whether the head gets the graph tokens alone, one per graph, whatever its pooling.
 
     Raises:
         ValueError: If widths differ, or there is a ``pe_encoder`` that no convolution has a use for.
@@ -53,6 +58,8 @@ class GPSNetwork(Module):
         pe_encoder: Module | None = None,
         bias_encoder: Module | None = None,
         dropout: float = 0.0,
+        graph_token: GraphToken | None = None,
+        pool_token: bool = False,
     ) -> None:
         super().__init__()
         self.attends_edges = any(getattr(a, "edge_dim", None) for layer in layers for a in layer.attentions)
@@ -65,7 +72,9 @@ class GPSNetwork(Module):
             raise ValueError("'pe_encoder' is given, but no convolution takes 'pe'; GatedGCN and StableGINEConv do")
         self.node_encoder, self.pe_encoder, self.bias_encoder = node_encoder, pe_encoder, bias_encoder
         self.edge_encoder = edge_encoder if takes_edges else None
-        self.dropout = Dropout(dropout)
+        if pool_token and graph_token is None:
+            raise ValueError("'pool_token' needs a 'graph_token'")
+        self.dropout, self.graph_token, self.pool_token = Dropout(dropout), graph_token, pool_token
         self.layers, self.head = layers, head
 
     @property
@@ -78,23 +87,34 @@ class GPSNetwork(Module):
 
     def forward(self, graph: Data) -> Tensor:
         """The head's prediction for a ``Data`` or ``Batch``."""
-        return self.head(self.embed(graph), graph)
+        x = self.embed(graph)
+        if self.pool_token:  # each token is a graph of its own
+            graph = Data(x=x, batch=torch.arange(x.size(0), device=x.device))
+        return self.head(x, graph)
 
     def embed(self, graph: Data) -> Tensor:
-        """Nodes ``[N, C]`` after the last layer."""
+        """Nodes ``[N, C]`` after the last layer; the tokens ``[B, C]`` with ``pool_token``."""
         x = self.dropout(self.node_encoder(graph))
         extra: dict[str, Any] = {}
         for name, encoder in (("edge_attr", self.edge_encoder), ("pe", self.pe_encoder)):
             if encoder is not None:
                 extra[name] = encoder(graph)
-        added: dict[str, Any] = {}
-        if self.bias_encoder is not None:
-            added[BIAS] = self.bias_encoder(graph)
-        if self.attends_edges and "edge_attr" in extra:
-            added["edge_attr"] = extra["edge_attr"]
-        if added:
-            graph = copy(graph)  # shallow: the caller's graph stays as it is
-            for name, value in added.items():
-                graph[name] = value
+        bias = None if self.bias_encoder is None else self.bias_encoder(graph)
+        given, place = graph, None
+        if self.graph_token is not None:
+            x, graph, bias, place = self.graph_token.insert(x, graph, bias)
+            if "pe" in extra:
+                extra["pe"] = extra["pe"].new_zeros(x.size(0), extra["pe"].size(1)).index_copy(0, place, extra["pe"])
+        graph = copy(graph) if graph is given else graph  # shallow: the caller's graph stays as it is
+        if bias is not None:
+            graph[BIAS] = bias
+        if self.attends_edges:
+            graph.edge_attr = extra["edge_attr"]
         batch = graph.get("batch")
-        return self.layers(x, graph.edge_index, batch, graph, count_graphs(graph, batch), **extra)
+        x = self.layers(x, graph.edge_index, batch, graph, count_graphs(graph, batch), **extra)
+        if place is None:
+            return x
+        if not self.pool_token:
+            return x.index_select(0, place)
+        tokens = torch.ones(x.size(0), dtype=torch.bool, device=x.device).index_fill(0, place, False)
+        return x[tokens]

@@ -25,8 +25,9 @@ class GPSStack(ModuleList):
         conv: Function of the layer's number that returns its convolution, or a list of several; no local branch if
             :obj:`None`.
         attn: Function of the layer's number that returns its attention, or a list of several; no global branch if
-            :obj:`None`. Attentions with a method ``tie(first)`` are tied to the first of them: it makes a layer share
-            the parameters that belong to the whole stack.
+            :obj:`None`. Attentions of one class carry on from layer to layer, also over layers of another. Those with
+            a method ``tie(first)`` are tied to the first of them: it makes a layer share the parameters that belong to
+            the whole stack.
         norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"`` or :obj:`None`.
         dropout: Probability of zeroing in the layers, in training.
         act: Activation of the layers, by PyG's names.
@@ -73,10 +74,11 @@ class GPSStack(ModuleList):
             for number in range(num_layers)
         )
         self.channels, self.checkpoint = channels, checkpoint
-        for parts in zip(*(layer.attentions for layer in self)):
-            tied: list[Any] = [part for part in parts if hasattr(part, "tie")]
-            for part in tied[1:]:
-                part.tie(tied[0])
+        first: dict[Any, Any] = {}
+        for layer in self:
+            for key, part in zip(_kinds(layer), layer.attentions):
+                if hasattr(part, "tie") and first.setdefault(key, part) is not part:
+                    part.tie(first[key])
 
     def __iter__(self) -> Iterator[GPSLayer]:
         return super().__iter__()  # type: ignore[return-value]
@@ -115,11 +117,13 @@ class GPSStack(ModuleList):
             **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
         """
         given = {name: value for name, value in conv_kwargs.items() if value is not None}
-        carry = self[0].initial_carry(num_graphs)
+        carries: dict[Any, Any] = {}
         for layer in self:
+            carry = _carry_in(layer, carries, num_graphs)
             result = self._apply_layer(layer, x, edge_index, batch, graph, carry, given)
             if carry is not None:
                 result, carry = result
+                carries.update(zip(_kinds(layer), carry if isinstance(carry, list) else [carry]))
             if isinstance(result, tuple):
                 x, given["edge_attr"] = result
             else:
@@ -138,6 +142,22 @@ class GPSStack(ModuleList):
 
         arguments = (x, edge_index, batch, graph, carry)
         return checkpoint(layer, *arguments, use_reentrant=False, context_fn=contexts, **taken)  # type: ignore[arg-type]
+
+
+def _kinds(layer: GPSLayer) -> list[tuple[type, int]]:
+    """For each attention of a layer its class, and how many of that class stand before it: it carries on, and is tied
+    to, what is of the same kind in the layers before, whatever else they hold.
+    """
+    types = [type(part) for part in layer.attentions]
+    return [(kind, types[:place].count(kind)) for place, kind in enumerate(types)]
+
+
+def _carry_in(layer: GPSLayer, carries: dict[Any, Any], num_graphs: int) -> Any:
+    """What a layer is given to carry: for each attention what the last one of its kind handed on, or its own start."""
+    start = layer.initial_carry(num_graphs)
+    if isinstance(start, list):
+        return [None if own is None else carries.get(kind, own) for kind, own in zip(_kinds(layer), start)]
+    return None if start is None else carries.get(_kinds(layer)[0], start)
 
 
 @contextmanager

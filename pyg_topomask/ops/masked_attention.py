@@ -37,7 +37,8 @@ def masked_linear_attention(
     r"""Attention with the kernel :math:`K(q_i, k_j) = q_i \cdot k_j` of features that a feature map has produced.
 
     Where the denominator vanishes, that is where it is at most machine epsilon times the sum of the absolute values
-    of its terms, the output is zero with zero gradient, whatever the scale of ``mask``, ``q`` and ``k``.
+    of its terms, the output is zero with zero gradient, whatever the scale of ``mask``, ``q`` and ``k``. So it is where
+    all terms are next to underflow (below 2^-116 in float32), as random features of very long queries are.
 
     Cost, per head, with ``P`` pairs in the support of the mask and ``T`` multiply-adds in one product ``mask @ x``:
     factored :math:`O(T R D)` with at most 64 columns or 2^24 numbers of the intermediate in memory, recomputed in the
@@ -197,12 +198,16 @@ def _power_of_two(x: Tensor) -> Tensor:
 
 
 def _divide(sums: Tensor, magnitude: Tensor) -> Tensor:
-    """Numerator over denominator (the last column), zero where it vanishes beside the ``magnitude`` of its terms."""
+    """Numerator over denominator (the last column), zero where it vanishes beside the ``magnitude`` of its terms.
+
+    Or where all terms are next to underflow: few digits are left of them, and one over them may be infinite.
+    """
     magnitude = magnitude.detach()[..., None]
+    underflown = magnitude < 2**10 * torch.finfo(magnitude.dtype).tiny
     scale = _power_of_two(magnitude)  # a mask may be scaled, too
     sums, magnitude = sums * scale, magnitude * scale
     num, den = sums[..., :-1], sums[..., -1:]
-    vanished = den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude
+    vanished = underflown | (den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude)
     return torch.where(vanished, 0, num) / torch.where(vanished, 1, den)
 
 

@@ -12,6 +12,7 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn import ATTENTION, HEADS, GPSNetwork, GPSStack
 from pyg_topomask.nn.gps_network import BIAS
+from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.convs import CONVS, ConvSettings
 from pyg_topomask.run.encoders import (
@@ -19,6 +20,7 @@ from pyg_topomask.run.encoders import (
     build_edge_encoder,
     build_node_encoder,
     build_pe_encoder,
+    uses_graph_token,
     uses_pair_bias,
     uses_stable_gate,
 )
@@ -173,6 +175,8 @@ def build_model(
         pe_encoder=build_pe_encoder(config),
         bias_encoder=build_bias_encoder(config),
         dropout=config.topomask.encoder_dropout,
+        graph_token=GraphToken(gt.dim_hidden, gt.n_heads) if uses_graph_token(config) else None,
+        pool_token=config.model.graph_pooling == "graph_token",
     )
 
 
@@ -191,7 +195,7 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
     name = level if config.gnn.head == "default" else config.gnn.head
     cls, pool = HEADS[name], config.model.graph_pooling
     given: dict[str, Any] = {"layers": config.gnn.layers_post_mp, "decoding": config.model.edge_decoding}
-    given["pool"] = "add" if pool == "sum" else pool
+    given["pool"] = {"sum": "add", "graph_token": "mean"}.get(pool, pool)  # a token is pooled alone
     if "l2_norm" not in arguments_of(cls):
         given |= {"dropout": config.gnn.dropout, "act": config.gnn.act}
     return cls(config.gt.dim_hidden, out_channels, **{key: x for key, x in given.items() if key in arguments_of(cls)})

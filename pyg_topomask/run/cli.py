@@ -163,19 +163,24 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from pyg_topomask.run.pretrained import has_run
     from pyg_topomask.run.runner import check_config
 
     configs, overrides = _split_overrides(arguments.configs)
     files, failures = _files(configs), 0
     for path in files:
         try:
-            _, idle = check_config(path, overrides)
+            loaded, idle = check_config(path, overrides)
         except RunError as error:
             failures += 1
             print(f"error  {path}")
             print("\n".join(f"       {line}" for line in str(error).splitlines()))
         else:
-            print(f"ok     {path}" + (f" (without {', '.join(idle)})" if idle else ""))
+            start = loaded.config
+            note = f" (without {', '.join(idle)})" if idle else ""
+            if start.pretrained.dir and not has_run(start):
+                note += f" (model not tried: pretrained.dir {start.pretrained.dir} holds no run)"
+            print(f"ok     {path}{note}")
     if len(files) > 1:
         print(f"{len(files)} configs: {len(files) - failures} ok, {failures} with errors")
     return 1 if failures else 0

@@ -69,6 +69,11 @@ def uses_pair_bias(config: Config) -> bool:
     return named and not config.posenc_GraphormerBias.node_degrees_only
 
 
+def uses_graph_token(config: Config) -> bool:
+    """Whether each graph has one more node, as Graphormer's."""
+    return "GraphormerBias" in encodings_of(config) and config.graphormer.use_graph_token
+
+
 def _num_path_types(config: Config) -> int | None:
     """Edge types along shortest paths, where edges have types."""
     data = config.dataset

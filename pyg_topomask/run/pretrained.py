@@ -6,6 +6,8 @@ import pickle
 from pathlib import Path
 
 import torch
+import yaml
+from pydantic import ValidationError
 from torch.nn import Module
 
 from pyg_topomask.run.config import Config
@@ -14,15 +16,46 @@ from pyg_topomask.run.errors import RunError
 HEAD = "head."
 
 
+_OF_THE_MODEL = ("gt", "gnn", "topomask", "prep", "graphormer")
+"""Sections, beside the encodings', that describe a model."""
+
+
+def has_run(config: Config) -> bool:
+    """Whether ``pretrained.dir`` holds a run."""
+    return _checkpoint(config) is not None
+
+
+def _checkpoint(config: Config) -> Path | None:
+    folder = Path(config.pretrained.dir).expanduser()
+    found = [folder / "best.ckpt", folder / str(config.seed) / "best.ckpt", *sorted(folder.glob("*/best.ckpt"))]
+    return next((path for path in found if path.is_file()), None)
+
+
+def with_model_of(config: Config) -> Config:
+    """The config, with those sections on the model that it lacks from the run in ``pretrained.dir``, as in GraphGPS.
+
+    Raises:
+        RunError: If that run has no readable config.
+    """
+    path = find_checkpoint(config).parent / "config.yaml"
+    try:
+        theirs = Config.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"pretrained.dir: {path} is missing, damaged or of another version ({reason})") from None
+    names = [name for name in type(config).model_fields if name in _OF_THE_MODEL or name.startswith("posenc_")]
+    return config.model_copy(
+        update={name: getattr(theirs, name) for name in names if name not in config.model_fields_set}
+    )
+
+
 def find_checkpoint(config: Config) -> Path:
     """Best checkpoint of the run in ``pretrained.dir``: of the same seed, else of the first.
 
     Raises:
         RunError: If there is none.
     """
-    folder = Path(config.pretrained.dir).expanduser()
-    found = [folder / "best.ckpt", folder / str(config.seed) / "best.ckpt", *sorted(folder.glob("*/best.ckpt"))]
-    path = next((path for path in found if path.is_file()), None)
+    folder, path = Path(config.pretrained.dir).expanduser(), _checkpoint(config)
     if path is None:
         raise RunError(f"pretrained.dir: {folder} holds no run: neither best.ckpt nor <seed>/best.ckpt is there")
     return path

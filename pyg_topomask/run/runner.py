@@ -35,7 +35,7 @@ from pyg_topomask.run.inference import evaluate, write_submission
 from pyg_topomask.run.lightning_module import GraphModule
 from pyg_topomask.run.loggers import build_loggers
 from pyg_topomask.run.losses import loss_problem
-from pyg_topomask.run.pretrained import load_pretrained
+from pyg_topomask.run.pretrained import find_checkpoint, has_run, load_pretrained, with_model_of
 from pyg_topomask.run.processes import is_main, local_world_size, world_size
 from pyg_topomask.run.progress import Display, Job
 from pyg_topomask.run.reading import Loaded, load
@@ -48,6 +48,8 @@ Source = str | Path | Mapping[str, Any] | Config
 def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[Loaded, list[str]]:
     """Validate a config and build its model on a fake graph.
 
+    A config that starts from a run that is not there yet is validated only.
+
     Returns:
         The config, and the keys that an overridden ``gt.layer_type`` has no use for; these are at their defaults.
 
@@ -58,6 +60,10 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
     loaded.refuse([*dataset_problems(loaded.config.dataset), *sampler_problems(loaded.config)])
     if loaded.config.accelerator == "cuda" and not torch.cuda.is_available():
         loaded.refuse([("accelerator", "there is no CUDA device")])
+    if loaded.config.pretrained.dir:
+        if not has_run(loaded.config):
+            return loaded, []
+        loaded = replace(loaded, config=with_model_of(loaded.config))
     idle = check_loaded(loaded)
     return replace(loaded, config=loaded.config.with_defaults(idle)), idle
 
@@ -91,6 +97,8 @@ def run_config(
         raise RunError(f"--repeat: at least one run is needed (got {repeat})")
     loaded, idle = check_config(source, overrides, name)
     config = loaded.config
+    if config.pretrained.dir:
+        find_checkpoint(config)  # told ahead of loading the data
     if repeat > 1 and config.run_multiple_splits:
         raise RunError("--repeat runs seeds and run_multiple_splits runs splits: ask for one of them")
     folder = Path(out if out is not None else config.out_dir).expanduser() / loaded.name

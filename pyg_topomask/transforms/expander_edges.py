@@ -68,6 +68,11 @@ class AddExpanderEdges(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         num_nodes = num_nodes_of(data)
+        batch = data.get("batch")
+        if batch is not None and batch.numel() > 0 and int(batch.max()) > 0:
+            raise ValueError(
+                "expander edges of a batch would join its graphs: apply AddExpanderEdges to each graph, before batching"
+            )
         has_edges = data.get("edge_index") is not None or data.get("adj_t") is not None
         edge_index = edges_of(data)[0] if has_edges else torch.empty(2, 0, dtype=torch.int64)
         if num_nodes <= 2 * self.degree + 1:

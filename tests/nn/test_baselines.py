@@ -372,3 +372,13 @@ def test_heads_must_divide_channels(cls):
 def test_bad_arguments_are_refused(cls, arguments, message):
     with pytest.raises(ValueError, match=message):
         cls(8, **arguments)
+
+
+@pytest.mark.parametrize("scale", [30, 100, 300, 1000])
+def test_random_features_of_long_queries_have_finite_gradients(scale):
+    torch.manual_seed(0)
+    attn, x = PerformerAttention(8, heads=2, num_features=16), scale * torch.randn(60, 8)
+    x.requires_grad_()
+    attn(x).square().mean().backward()
+    assert x.grad.isfinite().all()
+    assert attn.qkv.weight.grad.isfinite().all()

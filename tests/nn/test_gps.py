@@ -4,7 +4,15 @@ from torch.nn import Linear, Module
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, GINEConv
 
-from pyg_topomask.nn import GPSLayer, GPSModel, GPSStack, GRFAttention, MaskedAttention, auxiliary_loss
+from pyg_topomask.nn import (
+    GPSLayer,
+    GPSModel,
+    GPSStack,
+    GRFAttention,
+    MaskedAttention,
+    PrimphormerAttention,
+    auxiliary_loss,
+)
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -347,3 +355,33 @@ def test_carries_of_several_attentions_are_kept_apart():
     assert [tuple(carry.shape) for carry in seen] == [(3, 8)] * 3
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
+
+
+def test_carries_and_ties_pass_over_layers_of_another_kind():
+    torch.manual_seed(0)
+    graph = batch_of()
+    x = torch.randn(graph.num_nodes, 8)
+    kinds = [MaskedAttention, PrimphormerAttention, GRFAttention, PrimphormerAttention]
+    stack = GPSStack(8, 4, attn=lambda n: kinds[n](8), norm=None, feed_forward=False)
+    assert stack[3].attn.projection is stack[1].attn.projection
+    seen = []
+    for layer in (stack[1], stack[3]):
+        layer.attn.register_forward_hook(
+            lambda m, args, kwargs, out: seen.append((kwargs["carry"], out[1])), with_kwargs=True
+        )
+    stack(x, graph.edge_index, graph.batch, graph, graph.num_graphs).sum().backward()
+    torch.testing.assert_close(seen[1][0], seen[0][1])
+    assert seen[0][0].count_nonzero() == 0
+    assert seen[1][0].count_nonzero() > 0
+
+
+def test_carries_that_do_not_fit_are_refused():
+    graph, x = batch_of(), torch.randn(sum(GRAPHS[name].num_nodes for name in NAMES), 8)
+    both = GPSLayer(8, attn=[Carrying(), MaskedAttention(8)])
+    start = both.initial_carry(3)
+    for wrong in (start[:1], start[0], (*start,)):
+        with pytest.raises(ValueError, match="for 2 attentions a list of as many"):
+            both(x, graph.edge_index, graph.batch, graph, wrong)
+    for layer, carry in ((both, [start[0], start[0]]), (GPSLayer(8, attn=MaskedAttention(8)), start[0])):
+        with pytest.raises(ValueError, match="MaskedAttention carries nothing"):
+            layer(x, graph.edge_index, graph.batch, graph, carry)

@@ -21,7 +21,7 @@ def test_every_pair_builds_and_steps(conv, attention):
 
 def test_numbers_reach_the_model():
     overrides = "gt.layers=3 gt.n_heads=2 gt.dim_hidden=12 gt.dropout=0.25 gt.attn_dropout=0.5 topomask.max_length=6"
-    overrides += " topomask.input_dropout=0.75"
+    overrides += " topomask.input_dropout=0.75 topomask.encoder_dropout=0.125"
     config = load(PLAIN, [*overrides.split(), "gnn.layers_post_mp=2", "gt.batch_norm=false"]).config
     model = build_model(config, 5, 4)
     assert len(model.layers) == 3
@@ -29,7 +29,7 @@ def test_numbers_reach_the_model():
     assert attention.heads == 2
     assert attention.mask.max_length == 6
     rates = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
-    assert rates - {0.0} == {0.25, 0.5, 0.75}
+    assert rates - {0.0} == {0.125, 0.25, 0.5, 0.75}
     assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules())
     assert sum(isinstance(module, torch.nn.Linear) for module in model.head.modules()) == 2
 
@@ -93,8 +93,13 @@ def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny)
         ),
         ("gt.sparse.head_agg=None", r"gt\.sparse\.head_agg: must be one of Linear, none \(got 'None'\)"),
         ("dataset.format=PyG-MotivDataset", r"no family of data sets is called .*Did you mean 'PyG-MotifDataset'"),
-        ("gnn.layers_pre_mp=1", r"gnn\.layers_pre_mp: the runner's model does not have it"),
-        ("gnn.head=san_graph", r"gnn\.head: the runner's model does not have it"),
+        ("gnn.head=san_graf", r"gnn\.head: no head is called 'san_graf'; there are .*Did you mean 'san_graph'"),
+        ("dataset.node_encoder_name=Atom+LinearNode", "Atom and LinearNode both encode node features: name one"),
+        ("dataset.node_encoder_name=Atom+RWSEE", r"no encoder is called 'RWSEE'; there are .*Did you mean 'RWSE'"),
+        (
+            "dataset.edge_encoder=true dataset.edge_encoder_name=Bnod",
+            "no encoder is called 'Bnod'.*'Bond'",
+        ),
         ("dataset.name=circel", "Did you mean 'circle'"),
         ("dataset.name=../x", "must be a plain name"),
     ],

@@ -139,9 +139,9 @@ def test_too_few_graphs_for_the_shares():
         split_items(data, 5, None, None, seed=0)
 
 
-def parts_of(config, walks=None):
+def parts_of(config, draws=()):
     dataset = load_dataset(config.dataset)
-    return prepare(config, dataset, seed=0, walks=walks, tick=lambda: None)
+    return prepare(config, dataset, seed=0, draws=draws, tick=lambda: None)
 
 
 def test_features_where_there_are_none_and_dummy_edges(tu_folder, own_cache):
@@ -175,10 +175,10 @@ def test_order_of_an_epoch_depends_on_seed_and_epoch_alone():
 
 
 def test_redrawing_changes_training_walks_only(tiny):
-    from pyg_topomask.run.build import build_walks
+    from pyg_topomask.run.build import build_draws
 
     config = load(tiny, ["topomask.redraw=epoch"]).config
-    splits = parts_of(config, build_walks(config, 0))
+    splits = parts_of(config, build_draws(config, 0))
 
     def drawn():
         train, val, _ = loaders(config, splits, seed=0)
@@ -204,6 +204,6 @@ def test_real_files(real_data, own_cache, data, sizes):
     graph = dataset.graphs[0]
     assert (len(dataset), graph.num_node_features, dataset.task.num_classes) == sizes
     config = load({"dataset": data}).config
-    splits = prepare(config, dataset, seed=0, walks=None, tick=lambda: None)
+    splits = prepare(config, dataset, seed=0, draws=[], tick=lambda: None)
     if data["name"] == "Cora":
         assert splits.sizes == {"train": 140, "val": 500, "test": 1000}

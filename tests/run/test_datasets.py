@@ -88,7 +88,7 @@ def test_superpixels_and_their_normalisation(tmp_path):
     dataset = loaded(tmp_path, **data)
     assert dataset.task == classification("node", 21)
     config = load({"dataset": data | {"normalize": True, "edge_encoder": True, "edge_encoder_name": "LinearEdge"}})
-    splits = prepare(config.config, dataset, 0, None, lambda: None)
+    splits = prepare(config.config, dataset, 0, [], lambda: None)
     for name in ("x", "edge_attr"):
         values = torch.cat([graph[name] for graph in splits.train])
         torch.testing.assert_close(values.mean(0), torch.zeros(values.size(1)), atol=1e-5, rtol=0)
@@ -111,7 +111,7 @@ def test_contacts_and_their_negatives(tmp_path):
     data = {"format": "OGB", "name": "PCQM4Mv2Contact-shuffle", "resample_negative": True, "task": "edge"}
     dataset = loaded(tmp_path, **data)
     assert dataset.task == Task("edge", "binary", 1, ranked=True)
-    splits = prepare(load({"dataset": data, "metric_best": "mrr"}).config, dataset, 0, None, lambda: None)
+    splits = prepare(load({"dataset": data, "metric_best": "mrr"}).config, dataset, 0, [], lambda: None)
     negatives = [graph.edge_label_index[:, graph.edge_label == 0] for graph in splits.test]
     assert all(pairs.size(1) >= 2 for pairs in negatives)
     assert len(splits.redraw) == 1
@@ -172,14 +172,14 @@ def test_nodes_with_several_splits(tmp_path):
     assert (len(dataset), dataset.task) == (1, classification("node", 5))
     for split in (0, 3):
         config = load({"dataset": data | {"split_index": split}}).config
-        splits = prepare(config, dataset, 0, None, lambda: None)
+        splits = prepare(config, dataset, 0, [], lambda: None)
         assert splits.sizes == {"train": 5, "val": 2, "test": 3}
         assert splits.train[0].mask.nonzero().view(-1).sort().values.tolist() == sorted(
             (i + split) % 10 for i in range(5)
         )
     config = load({"dataset": data | {"split_index": 12}}).config
     with pytest.raises(RunError, match=r"there are 10 splits \(got 12\)"):
-        prepare(config, dataset, 0, None, lambda: None)
+        prepare(config, dataset, 0, [], lambda: None)
 
 
 def test_clouds_get_edges_from_their_nearest_points():
@@ -290,7 +290,7 @@ def test_real_published_folds(real_data, name, sizes):
     tests = []
     for fold in range(10):
         config = load({"dataset": data | {"split_index": fold}}).config
-        splits = prepare(config, dataset, 0, None, lambda: None)
+        splits = prepare(config, dataset, 0, [], lambda: None)
         tests += splits.test
         assert sizes is None or tuple(splits.sizes.values()) == sizes
     assert len(tests) == len(dataset)
@@ -323,13 +323,13 @@ def test_real_runs_report_what_ogb_does(real_data, tmp_path, name, monkeypatch):
     }
     summary = run_config(config, tmp_path)
     dataset, config = first_graphs(DatasetConfig(**config["dataset"])), load(config).config
-    splits = prepare(config, dataset, 0, None, lambda: None)
+    splits = prepare(config, dataset, 0, [], lambda: None)
     model = build_model(config, splits.in_channels, dataset.task.num_outputs)
     state = torch.load(tmp_path / "config" / "0" / "best.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({key.removeprefix("model."): value for key, value in state.items()})
     model.eval()
     with torch.no_grad():
-        predicted = torch.cat([model(graph.x, graph.edge_index, graph=graph) for graph in splits.test])
+        predicted = torch.cat([model(graph) for graph in splits.test])
     if name != "ogbg-molhiv":  # OGB knows the metric, with another number of labels
         evaluator.num_tasks = 10
     true = torch.cat([graph.y for graph in splits.test])

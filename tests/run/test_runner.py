@@ -6,7 +6,7 @@ import torch
 import yaml
 
 from pyg_topomask.run import run_config
-from pyg_topomask.run.build import build_model, build_walks
+from pyg_topomask.run.build import build_draws, build_model
 from pyg_topomask.run.callbacks import Recorder
 from pyg_topomask.run.data import prepare
 from pyg_topomask.run.datasets import load_dataset
@@ -55,7 +55,7 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     tiny["dataset"]["split"] = [0.5, 0.2, 0.3]
     summary = run_config(tiny, tmp_path)
     config = load(tiny).config
-    splits = prepare(config, load_dataset(config.dataset), 0, build_walks(config, 0), tick=lambda: None)
+    splits = prepare(config, load_dataset(config.dataset), 0, build_draws(config, 0), tick=lambda: None)
     model = build_model(config, splits.in_channels, splits.task.num_outputs)
     state = torch.load(tmp_path / "config" / "0" / "best.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")})
@@ -63,7 +63,7 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     right, loss = 0, 0.0
     with torch.no_grad():
         for graph in splits.test:
-            logits = model(graph.x, graph.edge_index, graph=graph)
+            logits = model(graph)
             right += int((logits.view(-1) > 0) == graph.y)
             loss += float(torch.nn.functional.binary_cross_entropy_with_logits(logits.view(-1), graph.y.float()))
     count = len(splits.test)
@@ -160,12 +160,13 @@ def test_a_diverging_run_says_so(tiny, tmp_path, monkeypatch):
 
 
 def test_auxiliary_loss_is_trained_on_and_not_reported(tiny, tmp_path, monkeypatch):
-    plain = run_config(tiny, tmp_path / "a", overrides=["optim.max_epoch=2"])
+    overrides = ["optim.max_epoch=2", "optim.scheduler=none"]
+    plain = run_config(tiny, tmp_path / "a", overrides=overrides)
     monkeypatch.setattr(
         "pyg_topomask.run.lightning_module.auxiliary_loss",
         lambda model: 100 * sum(parameter.square().sum() for parameter in model.parameters()),
     )
-    pulled = run_config(tiny, tmp_path / "b", overrides=["optim.max_epoch=2"])
+    pulled = run_config(tiny, tmp_path / "b", overrides=overrides)
     values = [s["metrics"]["train_loss"]["mean"] for s in (plain, pulled)]
     assert values[0] != values[1]
     assert max(values) < 10

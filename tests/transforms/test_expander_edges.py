@@ -277,3 +277,10 @@ def test_bound_is_that_of_near_ramanujan_graphs():
     generator = torch.Generator().manual_seed(0)
     gaps = [spectral_gap(random_cycles(30, 5, generator), 30) for _ in range(400)]
     assert 0 < sum(gap < 3.9 for gap in gaps) < 40
+
+
+def test_a_batch_is_refused():
+    batch = Batch.from_data_list([GRAPHS["path"], GRAPHS["star"]])
+    with pytest.raises(ValueError, match="to each graph, before batching"):
+        AddExpanderEdges(degree=2)(batch)
+    AddExpanderEdges(degree=2)(Batch.from_data_list([GRAPHS["path"].clone()]))

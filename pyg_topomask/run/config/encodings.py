@@ -130,7 +130,7 @@ class GraphormerConfig(Section):
 
     use_graph_token: bool = Field(
         default=True,
-        description="One more node that is joined to all others (with GraphormerBias); pooled by graph_token.",
+        description="One more node that attends to all others (with GraphormerBias); pooled by graph_token.",
     )
     num_layers: Size = Field(default=6, description="Layers; not read.")
     embed_dim: Size = Field(default=80, description="Width; not read.")
