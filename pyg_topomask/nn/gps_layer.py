@@ -37,8 +37,8 @@ class GPSLayer(Module):
             :math:`X_M`; each is given those ``conv_kwargs`` that it takes. The edges of the last one that updates them
             are handed on: let at most one do so.
         attn: Attention, called as ``attn(x, batch, graph)``, or a list of several. No global branch if :obj:`None`.
-        norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS) or
-            :obj:`None`.
+        norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS),
+            ``"graph_norm"`` (over the nodes of each graph, as in Exphormer) or :obj:`None`.
         dropout: Probability of zeroing in both branches and the feed-forward part, in training.
         act: Activation of the feed-forward part, by PyG's names.
         feed_forward: Whether the two-layer MLP, of width ``2 C``, follows. Without it the layer returns :math:`X'`.

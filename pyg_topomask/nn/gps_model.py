@@ -30,7 +30,7 @@ class GPSModel(Module):
         edge_dim: Width of the edge features, encoded to ``C`` and given to the convolution as ``edge_attr``; edge
             features are not used if :obj:`None`.
         pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; predictions per node if :obj:`None`.
-        norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"`` or :obj:`None`.
+        norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"``, ``"graph_norm"`` or :obj:`None`.
         dropout: Probability of zeroing after the encoder, in the layers and in the head, in training.
         act: Activation of the layers and the head, by PyG's names.
         feed_forward: Whether layers have their MLP.

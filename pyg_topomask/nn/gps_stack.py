@@ -29,7 +29,7 @@ class GPSStack(ModuleList):
             :obj:`None`. Attentions of one class carry on from layer to layer, also over layers of another. Those with
             a method ``tie(first)`` are tied to the first of them: it makes a layer share the parameters that belong to
             the whole stack.
-        norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"`` or :obj:`None`.
+        norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"``, ``"graph_norm"`` or :obj:`None`.
         dropout: Probability of zeroing in the layers, in training.
         act: Activation of the layers, by PyG's names.
         feed_forward: Whether layers have their MLP.

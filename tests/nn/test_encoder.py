@@ -356,3 +356,21 @@ def test_normalized_encoder():
 def test_bad_arguments_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_layers_ahead_of_message_passing_take_an_encoder():
+    graph = prepared(GRAPHS["path"])
+    base = NODE_ENCODERS["LinearNode"](6, graph.x.size(1))
+    encoder = MLPNodeEncoder(8, 6, layers=2, base=base).eval()
+    assert encoder.requires == base.requires
+    plain = MLPNodeEncoder(8, 6, layers=2).eval()
+    plain.load_state_dict({name: x for name, x in encoder.state_dict().items() if not name.startswith("base.")})
+    embedded = Data(x=base(graph), edge_index=graph.edge_index)
+    torch.testing.assert_close(encoder(graph), plain(embedded))
+
+
+def test_input_dropout_zeroes_features_in_training_only():
+    encoder = NODE_ENCODERS["LinearNode"](4, 50, dropout=0.5)
+    graph = Data(x=torch.ones(3, 50))
+    torch.testing.assert_close(encoder.eval()(graph), encoder.linear(graph.x))
+    assert not torch.equal(encoder.train()(graph), encoder(graph))

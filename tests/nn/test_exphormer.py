@@ -77,7 +77,9 @@ def exphormer_reference(attn, x, batch, carry=None):
     graph = torch.cat([batch.batch, torch.arange(graphs).repeat_interleave(v_nodes)])
     is_virtual = torch.arange(len(nodes)) >= n
     same = graph[:, None] == graph
-    lists = [batch.edge_index] + ([batch.expander_index.long()] if attn.expander else [])
+    lists = [batch.edge_index[:, : None if attn.graph_edges else 0]] + (
+        [batch.expander_index.long()] if attn.expander else []
+    )
     counts = []
     for index in lists:  # receiver × sender
         count = torch.zeros(len(nodes), len(nodes), dtype=x.dtype)
@@ -105,7 +107,16 @@ def exphormer_reference(attn, x, batch, carry=None):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"num_virtual": 0}, {"num_virtual": 3}, {"edge_dim": 3}, {"expander": False, "edge_dim": 3}]
+    "settings",
+    [
+        {},
+        {"num_virtual": 0},
+        {"num_virtual": 3},
+        {"edge_dim": 3},
+        {"expander": False, "edge_dim": 3},
+        {"graph_edges": False},
+        {"graph_edges": False, "expander": False},
+    ],
 )
 def test_is_the_formula(settings):
     torch.manual_seed(0)
@@ -335,6 +346,7 @@ def test_requires_and_size():
         ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
         ({"num_virtual": -1}, r"'num_virtual' must not be negative \(got -1\)"),
         ({"edge_dim": 0}, r"'edge_dim' must be at least 1, or None \(got 0\)"),
+        ({"edge_dim": 3, "graph_edges": False}, r"edge_dim=3 is of graph edges"),
         ({"dropout": 1.0}, r"in \[0, 1\) \(got 1.0\)"),
     ],
 )

@@ -65,6 +65,16 @@ def layer_norm(norm, x, batch):
     return out * norm.weight + norm.bias
 
 
+def graph_norm(norm, x, batch):
+    """Norm of each channel over the nodes of each graph; only a learned share of the mean is taken off."""
+    out = torch.empty_like(x)
+    for graph in batch.unique():
+        rows = x[batch == graph]
+        centred = rows - norm.mean_scale * rows.mean(0)
+        out[batch == graph] = centred / (centred.square().mean(0) + norm.eps).sqrt() * norm.weight + norm.bias
+    return out
+
+
 def randomise(module):
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         if "norm" in name and value.is_floating_point():
@@ -72,7 +82,7 @@ def randomise(module):
     return module
 
 
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
 @pytest.mark.parametrize("branches", ["both", "conv", "attn"])
 @pytest.mark.parametrize("feed_forward", [True, False])
 def test_layer_is_the_formula(norm, branches, feed_forward):
@@ -86,7 +96,9 @@ def test_layer_is_the_formula(norm, branches, feed_forward):
     def normed(module, value):
         if norm is None:
             return value
-        return batch_norm(module, value) if norm == "batch_norm" else layer_norm(module, value, batch.batch)
+        if norm == "batch_norm":
+            return batch_norm(module, value)
+        return (layer_norm if norm == "layer_norm" else graph_norm)(module, value, batch.batch)
 
     wanted = 0
     if conv is not None:
@@ -247,7 +259,7 @@ def test_edge_features_reach_the_convolution():
     assert model.edge_encoder.weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
 @pytest.mark.parametrize("names", [("single",), ("single", "single"), ("isolated",)])
 def test_tiny_graphs_train(norm, names):
     batch = batch_of(*names)
@@ -258,7 +270,7 @@ def test_tiny_graphs_train(norm, names):
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
 def test_a_graph_without_nodes(norm):
     data = AddRandomWalks(seed=0)(empty_graph())
     model = GPSModel(4, 8, 2, 1, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), norm=norm)
@@ -290,7 +302,7 @@ def test_gradient_checkpointing_changes_nothing():
     ("build", "message"),
     [
         (lambda: GPSLayer(8), r"needs 'conv' or 'attn' \(both are None\)"),
-        (lambda: GPSLayer(8, Conv(), norm="group"), r"batch_norm, layer_norm or None \(got 'group'\)"),
+        (lambda: GPSLayer(8, Conv(), norm="group"), r"batch_norm, layer_norm, graph_norm or None \(got 'group'\)"),
         (lambda: GPSModel(4, 8, 2, 0, lambda _: Conv()), r"'num_layers' must be at least 1 \(got 0\)"),
         (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), pool="median"), r"mean, add, max or None \(got 'median'\)"),
         (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), head_layers=0), r"at least 1 layer \(got 0\)"),
@@ -321,7 +333,7 @@ def test_edge_features_without_an_encoder_and_the_other_way_round(edge_dim, give
         model(torch.rand(2, 3), edge_index, edge_attr=torch.rand(2, 2) if given else None)
 
 
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
 def test_several_branches_are_summed(norm):
     torch.manual_seed(0)
     graph, x = batch_of(), torch.randn(batch_of().num_nodes, 8)

@@ -12,7 +12,7 @@ from pyg_topomask.run.data import prepare
 from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.reading import load
-from pyg_topomask.run.runner import _flat
+from pyg_topomask.run.runner import _flat, check_config
 
 
 def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
@@ -295,3 +295,18 @@ def test_half_precision_trains(tiny, tmp_path):
     )
     assert full != half
     assert half == pytest.approx(full, rel=0.1)
+
+
+def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, tmp_path):
+    data = {"dataset": tiny["dataset"], "train": {"mode": "inference-only"}}
+    start = [f"pretrained.dir={tmp_path / 'first'}"]
+    loaded, idle = check_config(data, start)  # nothing is there yet: validated only
+    assert (loaded.config.gt.layers, idle) == (2, [])
+    with pytest.raises(RunError, match=r"pretrained\.dir: .*first holds no run"):
+        run_config(data, tmp_path, overrides=start, name="second")
+    first = run_config(tiny, tmp_path, name="first")
+    again = run_config(data, tmp_path, overrides=start, name="second")
+    assert again["metrics"]["test_loss"]["mean"] == pytest.approx(first["metrics"]["test_loss"]["mean"], rel=1e-5)
+    (tmp_path / "first" / "0" / "config.yaml").write_text("gt: 3")
+    with pytest.raises(RunError, match=r"config\.yaml is missing, damaged or of another version"):
+        check_config(data, start)
