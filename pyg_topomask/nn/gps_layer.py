@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Dropout, Linear, Module, ModuleList, Sequential
+from torch.nn import Linear, Module, ModuleList, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.typing import Adj
 

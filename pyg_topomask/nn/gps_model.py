@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 from torch.nn import Linear, Module
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.head import MLPHead
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
@@ -67,7 +67,7 @@ class GPSModel(Module):
         self.pool = pool
         self.encoder = Linear(in_channels, channels)
         self.edge_encoder = Linear(edge_dim, channels) if edge_dim is not None else None
-        self.input_dropout, self.dropout = torch.nn.Dropout(input_dropout), torch.nn.Dropout(dropout)
+        self.input_dropout, self.dropout = Dropout(input_dropout), Dropout(dropout)
         self.layers = GPSStack(channels, num_layers, conv, attn, norm, dropout, act, feed_forward, checkpoint)
         self.head = MLPHead(channels, out_channels, head_layers, dropout, act)
 

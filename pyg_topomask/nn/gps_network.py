@@ -6,9 +6,10 @@ from copy import copy
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Dropout, Module
+from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.pool import count_graphs
 
@@ -33,7 +34,8 @@ class GPSNetwork(Module):
         node_encoder: ``encoder(graph) → [N, C]``.
         layers: The layers, of width ``C``.
         head: ``head(x, graph)`` → prediction.
-        edge_encoder: ``encoder(graph) → [E, C]``, for convolutions that take ``edge_attr``; left out if none does.
+        edge_encoder: ``encoder(graph) → [E, C]``, for convolutions that take ``edge_attr`` and attentions with
+            ``edge_dim``, which read it as ``graph.edge_attr``; left out if there are neither.
         pe_encoder: ``encoder(graph) → [N, *]``, for convolutions that take ``pe``.
         bias_encoder: ``encoder(graph) → [P, H]`` for every pair of nodes, which attention reads as ``graph.attn_bias``.
         dropout: Probability of zeroing after the node encoder, in training.
@@ -53,7 +55,8 @@ class GPSNetwork(Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        takes_edges = layers.takes("edge_attr")
+        self.attends_edges = any(getattr(a, "edge_dim", None) for layer in layers for a in layer.attentions)
+        takes_edges = layers.takes("edge_attr") or self.attends_edges
         for name, part in (("node_encoder", node_encoder), ("edge_encoder", edge_encoder if takes_edges else None)):
             width = getattr(part, "channels", layers.channels)
             if width != layers.channels:
@@ -84,9 +87,14 @@ class GPSNetwork(Module):
         for name, encoder in (("edge_attr", self.edge_encoder), ("pe", self.pe_encoder)):
             if encoder is not None:
                 extra[name] = encoder(graph)
+        added: dict[str, Any] = {}
         if self.bias_encoder is not None:
-            bias = self.bias_encoder(graph)
+            added[BIAS] = self.bias_encoder(graph)
+        if self.attends_edges and "edge_attr" in extra:
+            added["edge_attr"] = extra["edge_attr"]
+        if added:
             graph = copy(graph)  # shallow: the caller's graph stays as it is
-            graph[BIAS] = bias
+            for name, value in added.items():
+                graph[name] = value
         batch = graph.get("batch")
         return self.layers(x, graph.edge_index, batch, graph, count_graphs(graph, batch), **extra)

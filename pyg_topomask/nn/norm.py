@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import BatchNorm1d, Module
 from torch.nn.functional import batch_norm
-from torch_geometric.nn import LayerNorm
+from torch_geometric.nn import GraphNorm, LayerNorm
 
-NORMS = ("batch_norm", "layer_norm")
+NORMS = ("batch_norm", "layer_norm", "graph_norm")
 
 
 def build_norm(name: str | None, channels: int) -> Module | None:
@@ -20,14 +20,14 @@ def build_norm(name: str | None, channels: int) -> Module | None:
         return None
     if name not in NORMS:
         raise ValueError(f"'norm' must be one of {', '.join(NORMS)} or None (got {name!r})")
-    return BatchNorm1d(channels) if name == "batch_norm" else LayerNorm(channels)
+    return {"batch_norm": BatchNorm1d, "layer_norm": LayerNorm, "graph_norm": GraphNorm}[name](channels)
 
 
 def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> Tensor:
     """Apply a norm to rows ``x`` ``[N, C]`` of the graphs ``batch``; nothing if :obj:`None`."""
     if norm is None or x.size(0) == 0:
         return x
-    if isinstance(norm, LayerNorm):
+    if isinstance(norm, (LayerNorm, GraphNorm)):
         return norm(x, batch)
     if isinstance(norm, BatchNorm1d) and norm.training and x.size(0) == 1:
         # One node has no variance: normalise it by the running statistics.

@@ -33,12 +33,13 @@ class ConvSettings:
 
 @dataclass(frozen=True)
 class ConvEntry:
-    """How a convolution is built, its class, and whether it takes edge features."""
+    """How a convolution is built, its class, and whether it takes edge features and gates by encodings."""
 
     build: Callable[[ConvSettings], Module]
     source: type[Module]
     takes_edges: bool = False
     needs_edges: bool = False
+    takes_pe: bool = False
 
 
 def _mlp(settings: ConvSettings) -> Sequential:
@@ -76,11 +77,11 @@ def _pna(settings: ConvSettings) -> Module:
 CONVS: dict[str, ConvEntry] = {
     "GCN": ConvEntry(lambda settings: GCNConv(settings.channels, settings.channels), GCNConv),
     "GIN": ConvEntry(lambda settings: GINConv(_mlp(settings)), GINConv),
-    "GINE": ConvEntry(_gine, GINEConv, takes_edges=True, needs_edges=True),
+    "GINE": ConvEntry(_gine, GINEConv, takes_edges=True, needs_edges=True, takes_pe=True),
     "GENConv": ConvEntry(lambda settings: GENConv(settings.channels, settings.channels), GENConv, takes_edges=True),
     "GAT": ConvEntry(_gat, GATConv, takes_edges=True),
     "PNA": ConvEntry(_pna, PNAConv, takes_edges=True),
-    "CustomGatedGCN": ConvEntry(_gated_gcn, GatedGCN, takes_edges=True, needs_edges=True),
+    "CustomGatedGCN": ConvEntry(_gated_gcn, GatedGCN, takes_edges=True, needs_edges=True, takes_pe=True),
     "SAGE": ConvEntry(lambda settings: SAGEConv(settings.channels, settings.channels), SAGEConv),
 }
 """Name in ``gt.layer_type`` -> convolution."""

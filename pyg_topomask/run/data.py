@@ -15,12 +15,14 @@ from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.datasets import LoadedDataset
+from pyg_topomask.run.encoders import build_encodings
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.features import Standardize, input_features
+from pyg_topomask.run.features import Standardize, input_features, width
 from pyg_topomask.run.processes import rank, world_size
 from pyg_topomask.run.samplers import EpochSampler, GraphParts, PartSampler, clusters, neighbor_loader
 from pyg_topomask.run.splits import node_masks, split_items
 from pyg_topomask.run.task import Task, check_targets
+from pyg_topomask.transforms import AddRandomWalks, precompute
 
 
 @dataclass
@@ -59,13 +61,18 @@ class Splits:
     def set_epoch(self, epoch: int) -> None:
         """Let what is drawn be that of an epoch."""
         for transform in self.redraw:
-            transform.set_epoch(epoch)
+            if hasattr(transform, "set_epoch"):
+                transform.set_epoch(epoch)
 
 
 def prepare(
-    config: Config, dataset: LoadedDataset, seed: int, walks: BaseTransform | None, tick: Callable[[], Any]
+    config: Config, dataset: LoadedDataset, seed: int, draws: Sequence[BaseTransform], tick: Callable[[], Any]
 ) -> Splits:
-    """Split the data set for one seed and draw its walks, calling ``tick`` after each graph."""
+    """Split the data set for one seed, encode positions and draw walks and the like, with a ``tick`` for each graph.
+
+    Encodings are functions of a graph and are kept in the cache folder. Of a graph that is served in parts, each part
+    has those of the whole graph, and draws of its own.
+    """
     features = input_features(config)
     graphs = [_checked(features(graph), dataset.task) for graph in dataset.graphs]
     parts = None if dataset.is_one_graph else _graph_parts(config, dataset, graphs, seed)
@@ -75,18 +82,19 @@ def prepare(
     in_parts = config.train.sampler != "full_batch"
     if in_parts and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
-    fresh = [dataset.resample] if dataset.resample is not None else []
-    if walks is not None and (config.topomask.redraw == "epoch" or in_parts):
-        fresh.append(walks)
-    fixed = []
-    for graph in graphs:
-        fixed.append(graph if walks is None else walks(graph))
+    graphs = precompute(graphs, build_encodings(config), num_workers=config.num_workers)
+    redrawn = [step for step in draws if in_parts or _is_redrawn(config, step)]
+    fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
+    source = Compose([step for step in draws if step not in redrawn])
+    again, graphs, fixed = Compose(redrawn), list(graphs), []
+    for place, graph in enumerate(graphs):
+        graphs[place] = source(graph)
+        fixed.append(again(graphs[place]))
         tick()
-    source = graphs if walks in fresh and walks is not None else fixed
-    sizes = (_width(graphs[0].x) or 1, _width(graphs[0].edge_attr))
+    sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
     if parts is None:
         masks = node_masks(config.dataset, graphs[0], seed)
-        served = [_with_mask(graph, mask) for graph, mask in zip([source[0], fixed[0], fixed[0]], masks)]
+        served = [_with_mask(graph, mask) for graph, mask in zip([graphs[0], fixed[0], fixed[0]], masks)]
         return Splits([served[0]], [served[1]], [served[2]], dataset.task, *sizes, tuple(fresh))
     evaluated = fixed
     if dataset.resample is not None:  # one draw, of epoch 0, for all evaluations
@@ -94,9 +102,13 @@ def prepare(
         evaluated = [dataset.resample(graph) if i in shown else graph for i, graph in enumerate(fixed)]
     train, val, test = parts
     return Splits(
-        [source[i] for i in train], [evaluated[i] for i in val], [evaluated[i] for i in test], dataset.task, *sizes,
+        [graphs[i] for i in train], [evaluated[i] for i in val], [evaluated[i] for i in test], dataset.task, *sizes,
         tuple(fresh),
     )  # fmt: skip
+
+
+def _is_redrawn(config: Config, step: BaseTransform) -> bool:
+    return config.topomask.redraw == "epoch" and isinstance(step, AddRandomWalks)
 
 
 def _graph_parts(
@@ -107,10 +119,6 @@ def _graph_parts(
         labels = torch.cat([dataset.task.target(graph) for graph in graphs]).long()
     train, val, test = (part.tolist() for part in split_items(data, len(graphs), labels, dataset.parts, seed))
     return train, val, test
-
-
-def _width(features: Tensor | None) -> int | None:
-    return None if features is None else features.size(1) if features.dim() == 2 else 1
 
 
 def _checked(data: Data, task: Task) -> Data:

@@ -26,6 +26,11 @@ def input_features(config: Config) -> BaseTransform:
     return Compose(steps)
 
 
+def width(features: Tensor | None) -> int | None:
+    """Columns of features; one where they are a vector, :obj:`None` where there are none."""
+    return None if features is None else features.size(1) if features.dim() == 2 else 1
+
+
 class _Features(BaseTransform):
     """Float features, and a 1 for each node where there are none; categories stay integers."""
 

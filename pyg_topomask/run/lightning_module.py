@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import auxiliary_loss
-from pyg_topomask.run.build import apply_model
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.losses import task_loss
@@ -49,7 +48,7 @@ class GraphModule(pl.LightningModule):
 
     def forward(self, data: Data) -> Tensor:
         """Predictions for a batch."""
-        return apply_model(self._called[0], data)
+        return self._called[0](data)
 
     def _predict(self, data: Data) -> Tensor:
         try:

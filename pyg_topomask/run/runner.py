@@ -23,8 +23,9 @@ from rich.console import Console
 from torch.nn import Module
 
 from pyg_topomask import __version__
-from pyg_topomask.run.build import build_model, build_walks, check_loaded
+from pyg_topomask.run.build import build_draws, build_model
 from pyg_topomask.run.callbacks import EpochSeed, Recorder, early_stopping
+from pyg_topomask.run.checking import check_loaded
 from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
 from pyg_topomask.run.data import Splits, loaders, prepare
 from pyg_topomask.run.datasets import LoadedDataset, dataset_problems, load_dataset
@@ -207,7 +208,8 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
         raise RunError(f"model.loss_fun: {problem}")
     splits = _prepare(config, dataset, seed, run.title, display)
     torch.manual_seed(seed)
-    model = build_model(config, splits.in_channels, splits.task.num_outputs, splits.edge_channels)
+    task = splits.task
+    model = build_model(config, splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
     module = GraphModule(model, config, splits.task)
     if config.pretrained.dir:
         load_pretrained(model, config)
@@ -266,9 +268,9 @@ def _result(
 
 
 def _prepare(config: Config, dataset: LoadedDataset, seed: int, title: str, display: Display) -> Splits:
-    walks = build_walks(config, seed)
-    job = display.job(f"{title}: " + ("drawing walks" if walks else "preparing"), len(dataset))
-    splits = prepare(config, dataset, seed, walks, tick=lambda: job.update(job.done + 1))
+    draws = build_draws(config, seed)
+    job = display.job(f"{title}: " + ("drawing walks" if draws else "preparing"), len(dataset))
+    splits = prepare(config, dataset, seed, draws, tick=lambda: job.update(job.done + 1))
     job.remove()
     return splits
 

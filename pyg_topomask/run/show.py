@@ -10,12 +10,13 @@ import torch
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import GPSModel, KMIPAttention
-from pyg_topomask.run.build import apply_model, build_model, build_walks
+from pyg_topomask.nn import GPSNetwork, KMIPAttention
+from pyg_topomask.run.build import build_draws, build_model
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.datasets import load_dataset
+from pyg_topomask.run.encoders import build_encodings
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.features import input_features
+from pyg_topomask.run.features import input_features, width
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.viz import plot_kept_pairs, plot_mask
 
@@ -64,12 +65,12 @@ def picture(
     data = input_features(made)(dataset.graphs[graph])
     if node is not None and not 0 <= node < data.num_nodes:
         raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
-    edge_channels = None if data.edge_attr is None else data.edge_attr.size(1)
+    task = dataset.task
     with torch.random.fork_rng(devices=[]):
-        walks = build_walks(made, made.seed)
-        data = data if walks is None else walks(data)
+        for step in (*build_encodings(made), *build_draws(made, made.seed)):
+            data = step(data)
         torch.manual_seed(made.seed)
-        model = build_model(made, data.x.size(1), dataset.task.num_outputs, edge_channels)
+        model = build_model(made, width(data.x) or 1, task.num_outputs, width(data.edge_attr), task.level)
     origin = f"untrained, weights drawn from seed {made.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
@@ -81,7 +82,7 @@ def picture(
 
 
 def _attention(
-    config: Config, model: GPSModel, data: Data, layer: int, head: int, node: int | None, where: str
+    config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str
 ) -> Figure:
     attn: Any = model.layers[layer].attn
     if not isinstance(attn, KMIPAttention):
@@ -92,13 +93,13 @@ def _attention(
     given: list[Any] = []
     handle = attn.register_forward_pre_hook(lambda module, inputs: given.extend(inputs))
     with torch.no_grad():
-        apply_model(model, data)
+        model(data)
         handle.remove()
         index = attn(*given, return_index=True)[1]
     return plot_kept_pairs(index, data.edge_index, f"{attn.k} keys for each node: {where}", node, head)
 
 
-def _mask(config: Config, model: GPSModel, data: Data, layer: int, head: int, node: int | None, where: str) -> Figure:
+def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str) -> Figure:
     attn: Any = model.layers[layer].attn
     mask = getattr(attn, "mask", None)
     if mask is None:
@@ -120,7 +121,7 @@ def _try_other(attn: Module | None, kind: str) -> str:
     return f"; for this config there is 'topomask show {kind}'" if has else ""
 
 
-def _restore(model: GPSModel, path: Path) -> int:
+def _restore(model: GPSNetwork, path: Path) -> int:
     """Load a run's weights; return the number of epochs that they were trained for."""
     path = path / "best.ckpt" if path.is_dir() else path
     try:

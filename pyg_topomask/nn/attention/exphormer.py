@@ -51,6 +51,8 @@ class ExphormerAttention(Module):
             It may be the output of an encoder: put that on the graph ahead of the model, gradients reach it.
         expander: Whether there are expander edges; without, graph edges and virtual nodes remain, as in the authors'
             configs with ``prep.exp: False``.
+        graph_edges: Whether nodes see their neighbours in the graph; without, expander edges and virtual nodes remain,
+            as in the authors' ablation with ``prep.add_edge_index: False``, and ``edge_dim`` has no use.
         dropout: Probability of zeroing a normalised attention weight, in training.
         bias: Whether the projections have a bias.
 
@@ -70,6 +72,7 @@ class ExphormerAttention(Module):
         expander: bool = True,
         dropout: float = 0.0,
         bias: bool = True,
+        graph_edges: bool = True,
     ) -> None:
         super().__init__()
         if heads < 1 or channels % heads != 0:
@@ -78,10 +81,12 @@ class ExphormerAttention(Module):
             raise ValueError(f"'num_virtual' must not be negative (got {num_virtual})")
         if edge_dim is not None and edge_dim < 1:
             raise ValueError(f"'edge_dim' must be at least 1, or None (got {edge_dim})")
+        if not graph_edges and edge_dim is not None:
+            raise ValueError(f"edge_dim={edge_dim} is of graph edges, and 'graph_edges' is false")
         if not 0 <= dropout < 1:
             raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
         self.channels, self.heads, self.num_virtual, self.edge_dim = channels, heads, num_virtual, edge_dim
-        self.expander, self.dropout = expander, dropout
+        self.expander, self.graph_edges, self.dropout = expander, graph_edges, dropout
         self.qkv = Linear(channels, 3 * channels, bias=bias)
         self.out = Linear(channels, channels, bias=bias)
         self.edge = Linear(edge_dim, channels, bias=False) if edge_dim is not None else None
@@ -171,7 +176,8 @@ class ExphormerAttention(Module):
         adj = graph.get("adj_t") if adj is None else adj
         if adj is None:
             raise ValueError(f"{type(self).__name__} needs the graph's edges, 'edge_index' or 'adj_t'")
-        return edge_tensors(adj)[0], tables[0] if self.expander else None
+        edge_index = edge_tensors(adj)[0]
+        return edge_index if self.graph_edges else edge_index[:, :0], tables[0] if self.expander else None
 
     def _check_num_virtual(self, prepared: int | Tensor | None) -> None:
         """Refuse graphs that were prepared for another number of virtual nodes; on CUDA without waiting."""

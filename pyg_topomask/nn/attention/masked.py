@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Dropout, Linear, Module
+from torch.nn import Linear, Module
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.ops.masked_attention import (
     PATHS,

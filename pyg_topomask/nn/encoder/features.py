@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import BatchNorm1d, Dropout, EmbeddingBag, Linear, ModuleList, Parameter
+from torch.nn import BatchNorm1d, EmbeddingBag, Linear, ModuleList, Parameter
 from torch.nn.functional import normalize
 from torch.nn.init import normal_, xavier_uniform_
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.norm import apply_norm
 
@@ -134,14 +135,15 @@ class LinearNodeEncoder(Encoder):
     Args:
         channels: Width ``C``.
         in_channels: Columns of the attribute.
+        dropout: Probability of zeroing a number, in training; helps on sparse bags of words.
     """
 
     requires = ("x",)
 
-    def __init__(self, channels: int, in_channels: int) -> None:
+    def __init__(self, channels: int, in_channels: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.channels = channels
-        self.linear = Linear(in_channels, channels)
+        self.dropout, self.linear = Dropout(dropout), Linear(in_channels, channels)
 
     def forward(self, graph: Data) -> Tensor:
         """``[rows, C]``."""
@@ -152,7 +154,7 @@ class LinearNodeEncoder(Encoder):
                 f"{type(self).__name__} was built for {self.linear.in_features} columns in '{self.requires[0]}' "
                 f"(got {list(value.shape)})"
             )
-        return self.linear(value.to(self.linear.weight.dtype))
+        return self.linear(self.dropout(value.to(self.linear.weight.dtype)))
 
 
 class LinearEdgeEncoder(LinearNodeEncoder):
@@ -225,9 +227,8 @@ class MLPNodeEncoder(Encoder):
         act: Activation, by PyG's names.
         batch_norm: Whether there is a batch norm; it replaces the bias.
         l2_norm: Whether rows are scaled to length 1.
+        base: Encoder whose rows ``[N, in_channels]`` go in instead of ``x``.
     """
-
-    requires = ("x",)
 
     def __init__(
         self,
@@ -238,9 +239,11 @@ class MLPNodeEncoder(Encoder):
         act: str = "relu",
         batch_norm: bool = True,
         l2_norm: bool = True,
+        base: Encoder | None = None,
     ) -> None:
         super().__init__()
-        self.channels, self.l2_norm = channels, l2_norm
+        self.channels, self.l2_norm, self.base = channels, l2_norm, base
+        self.requires = ("x",) if base is None else base.requires
         self.linear: list[Linear] = ModuleList(  # type: ignore[assignment]
             Linear(channels if number else in_channels, channels, bias=not batch_norm) for number in range(layers)
         )
@@ -249,7 +252,7 @@ class MLPNodeEncoder(Encoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, C]``."""
-        (x,) = self.read(graph)
+        x = self.read(graph)[0] if self.base is None else self.base(graph)
         for number, linear in enumerate(self.linear):
             x = linear(x.to(linear.weight.dtype))
             x = self.act(self.dropout(apply_norm(self.norms[number], x) if len(self.norms) else x))

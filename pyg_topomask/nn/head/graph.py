@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import Dropout, Linear, Module, Sequential
+from torch.nn import Linear, Module, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import Dropout, Linear, Module, Sequential
+from torch.nn import Linear, Module, Sequential
 from torch.nn.functional import normalize
 from torch_geometric.nn.resolver import activation_resolver
+
+from pyg_topomask.nn.dropout import Dropout
 
 
 class MLPHead(Module):

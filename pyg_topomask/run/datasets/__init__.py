@@ -14,7 +14,7 @@ from pyg_topomask.run.datasets import graphs, nodes, ogb
 from pyg_topomask.run.datasets.base import LoadedDataset
 from pyg_topomask.run.errors import did_you_mean
 
-__all__ = ["FORMATS", "Format", "LoadedDataset", "dataset_problems", "load_dataset"]
+__all__ = ["FORMATS", "Format", "LoadedDataset", "dataset_problems", "level_of", "load_dataset"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,16 @@ def dataset_problems(data: DatasetConfig) -> list[tuple[str, str]]:
     if data.split_mode == "errica" and data.format != "PyG-TUDataset":
         found.append(("dataset.split_mode", f"errica's splits are of PyG-TUDataset (got {data.format})"))
     return found
+
+
+def level_of(data: DatasetConfig) -> str:
+    """What has a target, graphs, nodes or edges: known from the names, ahead of loading."""
+    name = data.name.lower()
+    known = (
+        graphs.LRGB.get(name) or graphs.LRGB.get(ogb.LRGB_NAMES.get(data.name, "")) or graphs.BENCHMARK.get(data.name)
+    )
+    by_prefix = {"ogbn": "node", "ogbl": "edge"}.get(name[:4], "graph")
+    return FORMATS[data.format].level or (known.level if known else by_prefix)
 
 
 def load_dataset(data: DatasetConfig) -> LoadedDataset:

@@ -7,7 +7,7 @@
   checked on 1,000 of its nodes
 - what the cache costs and saves
 
-Run: python scripts/bench/encodings.py [--quick] [--out results/bench]
+Run: python scripts/bench/posenc.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def main() -> None:
         f"{last['heat, ours s']:.2f} s"
     )
     print(f"cache: first call {many['cache']['first s']:.2f} s, second {many['cache']['second s']:.2f} s")
-    save_json(options.out / "encodings.json", report)
-    plot(report, options.out / "encodings.png")
+    save_json(options.out / "posenc.json", report)
+    plot(report, options.out / "posenc.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,343 @@
+"""Every attention in a GraphGPS stack: seconds per epoch and peak memory on batches of the sizes the papers report.
+
+One run measures, for each workload, a stack of GPSLayers (GINEConv beside the attention, batch norm, feed-forward
+part) and the attention of one layer alone, forward and backward, in training, beside PyG's GPSConv with its
+"multihead" and "performer" attentions. Layers, widths and batch sizes are those of the Primphormer paper's Table 4;
+"large" is one graph of 100,000 nodes. Seconds per epoch are the median step times the steps of the training split.
+Real graphs are taken from $TOPOMASK_DATA where they are there (peptides), otherwise random ones with the published
+numbers of nodes and edges. The part "scaling" times the linear attentions alone on one graph of 10^4 to 10^6 nodes and
+fits the exponent of N.
+
+Run: python scripts/bench/attention.py [--quick] [--only PART …] [--out results/bench]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, save_json
+from torch import Tensor
+from torch.nn import Linear, Module, ModuleList, ReLU, Sequential
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GINEConv, GPSConv
+from torch_geometric.utils import to_dense_batch, to_undirected
+
+from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, PrimalAttention, auxiliary_loss
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One batch of a data set, and the stack that is run on it."""
+
+    mean_nodes: float
+    nodes_range: tuple[int, int]
+    mean_edges: float  # entries of edge_index
+    train_graphs: int
+    batch_size: int
+    layers: int
+    channels: int
+    heads: int = 4
+
+
+WORKLOADS = {
+    "CIFAR10": Workload(117.6, (85, 150), 941.2, 45_000, 128, 5, 40),
+    "MalNet-Tiny": Workload(1_410.3, (5, 5_000), 2_859.9, 3_500, 4, 5, 64),
+    "PascalVOC-SP": Workload(479.4, (395, 500), 2_710.5, 8_498, 32, 4, 96),
+    "Peptides-func": Workload(150.9, (8, 444), 307.3, 10_873, 128, 4, 96),
+    "large": Workload(100_000, (100_000, 100_000), 1_000_000, 1, 1, 2, 128),
+}
+"""Published statistics: Dwivedi et al. 2022 (LRGB) and 2020 (CIFAR10), Freitas et al. 2021 (MalNet-Tiny)."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Exphormer": {"num_virtual": 1},
+    "GKAT": {"num_features": 16, "max_length": 3},
+    "GRF": {"max_length": 3},
+    "KMIP": {"k": 10},
+    "Primphormer": {"num_virtual": 30, "rank": 30},
+}
+"""Constructor arguments where an attention's own defaults are not what a paper runs."""
+
+CLASSES = ATTENTION | {"Primal": PrimalAttention}
+PYG = {"GPSConv multihead": "multihead", "GPSConv performer": "performer"}
+QUADRATIC = ("Transformer", "GPSConv multihead")
+LARGEST_QUADRATIC = 20_000  # nodes of one graph: beyond, one step takes minutes
+LINEAR = ("Primphormer", "Primal", "Linear", "Performer", "SGFormer", "Polynormer", "BigBird", "Exphormer", "GRF")
+"""Attentions whose time is linear in the nodes."""
+
+SCALING = Workload(0, (0, 0), 0, 1, 1, 1, 32, heads=1)
+SCALING_NODES, EDGES_PER_NODE = (10_000, 100_000, 1_000_000), 4
+
+
+def random_graph(nodes: int, edges: float, rng: np.random.Generator) -> Data:
+    """A random tree of ``nodes`` nodes with more random edges, ``edges`` entries of ``edge_index`` in all."""
+    child = np.arange(1, nodes)
+    parent = (child * rng.random(nodes - 1)).astype(np.int64)
+    more = max(0, round(edges / 2) - (nodes - 1))
+    far = rng.integers(0, nodes, (2, more))
+    both = np.concatenate([np.stack([child, parent]), far[:, far[0] != far[1]]], axis=1)
+    return Data(edge_index=to_undirected(torch.from_numpy(both), num_nodes=nodes), num_nodes=nodes)
+
+
+def sizes(load: Workload, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of nodes within the published range, with about the published mean."""
+    low, high = load.nodes_range
+    share = (load.mean_nodes - low) / max(high - low, 1)
+    return (
+        (low + (high - low) * rng.beta(4 * share, 4 * (1 - share), load.batch_size)).astype(int)
+        if low < high
+        else (np.full(load.batch_size, low))
+    )
+
+
+def peptides(number: int) -> list[Data] | None:
+    """The first graphs of the Peptides-func sample in $TOPOMASK_DATA, or none where it is not there."""
+    file = Path(os.environ.get("TOPOMASK_DATA", "")) / "LRGB-sample/peptides-func/raw/train.pt"
+    if not file.is_file():
+        return None
+    return [Data(edge_index=graph[2], num_nodes=graph[0].size(0)) for graph in torch.load(file)[:number]]
+
+
+def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
+    """One batch with what an attention requires, and whether its graphs are real."""
+    load, rng = WORKLOADS[name], np.random.default_rng(0)
+    graphs = peptides(load.batch_size) if name == "Peptides-func" else None
+    real = graphs is not None
+    if graphs is None:
+        graphs = [random_graph(int(n), load.mean_edges * n / load.mean_nodes, rng) for n in sizes(load, rng)]
+    return Batch.from_data_list([prepared(graph, requires) for graph in graphs]), real
+
+
+def prepared(graph: Data, requires: tuple[str, ...]) -> Data:
+    """A graph with what an attention requires."""
+    transforms: list[Callable[[Data], Data]] = []
+    if any(key.startswith("walk") for key in requires):
+        transforms.append(AddRandomWalks(16, 3, 0.5, seed=0, pair_table=True, independent="walk_key_index" in requires))
+    if any(key.startswith("expander") for key in requires):
+        transforms.append(AddExpanderEdges(degree=5, num_virtual=1, seed=0))
+    for transform in transforms:
+        graph = transform(graph)
+    return graph
+
+
+def gine(channels: int) -> GINEConv:
+    """The convolution of the stacks that are compared with PyG's."""
+    return GINEConv(Sequential(Linear(channels, channels), ReLU(), Linear(channels, channels)))
+
+
+CONVS: dict[str, Callable[[int], Module]] = {"GINE": gine, "GatedGCN": GatedGCN}
+
+
+class PyGStack(Module):
+    """The same stack of PyG's own layers."""
+
+    def __init__(self, load: Workload, attn_type: str) -> None:
+        super().__init__()
+        self.layers = ModuleList(
+            GPSConv(load.channels, gine(load.channels), load.heads, attn_type=attn_type) for _ in range(load.layers)
+        )
+
+    def forward(self, x: Tensor, batch: Batch, edge_attr: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, batch.edge_index, batch.batch, edge_attr=edge_attr)
+        return x
+
+
+class OurStack(Module):
+    """The library's model without pooling, as wide on entry and exit as inside."""
+
+    def __init__(self, load: Workload, attention: Callable[[int], Module] | None, conv: str) -> None:
+        super().__init__()
+        width, build_conv = load.channels, CONVS[conv]
+        self.model = GPSModel(width, width, width, load.layers, lambda _: build_conv(width), attention, edge_dim=width)
+
+    def forward(self, x: Tensor, batch: Batch, edge_attr: Tensor) -> Tensor:
+        return self.model(x, batch.edge_index, batch.batch, batch, edge_attr)
+
+
+def attention_of(name: str, load: Workload) -> Callable[[int], Module]:
+    """Function of the layer's number that builds an attention of the library."""
+    return lambda _: CLASSES[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
+
+
+def build(
+    name: str, load: Workload, conv: str = "GINE"
+) -> tuple[Module, Callable[..., Tensor] | None, tuple[str, ...]]:
+    """The stack, one layer's attention as a function of ``(x, batch)``, and what it requires of a graph."""
+    if name in PYG:
+        stack = PyGStack(load, PYG[name])
+        attn = stack.layers[0].attn
+
+        def padded(x: Tensor, batch: Batch) -> Tensor:
+            dense, mask = to_dense_batch(x, batch.batch)
+            if PYG[name] == "performer":
+                return attn(dense, mask=mask)[mask]
+            return attn(dense, dense, dense, key_padding_mask=~mask, need_weights=False)[0][mask]
+
+        return stack, padded, ()
+    if name == "none":
+        return OurStack(load, None, conv), None, ()
+    stack = OurStack(load, attention_of(name, load), conv)
+    attn = attention_of(name, load)(0)
+    return stack, lambda x, batch: attn(x, batch.batch, batch), tuple(getattr(attn, "requires", ()))
+
+
+def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[str, Any]:
+    """Median step and peak memory of the stack and of one layer's attention, in this process."""
+    torch.manual_seed(0)
+    load = WORKLOADS[workload]
+    stack, attention, requires = build(name, load, conv)
+    batch, real = make_batch(workload, requires)
+    x = torch.randn(batch.num_nodes, load.channels, requires_grad=True)
+    edge_attr = torch.randn(batch.num_edges, load.channels)
+
+    def step() -> None:
+        (stack(x, batch, edge_attr).sum() + auxiliary_loss(stack)).backward()
+
+    def attend() -> None:
+        attention(x, batch).sum().backward()
+
+    row = {"nodes": batch.num_nodes, "edges": batch.num_edges, "real graphs": real}
+    if attention is not None:
+        row |= {"attention_mib": peak_mib(attend), "attention_ms": median_ms(attend, repeats, warmup=1)}
+    row |= {"step_mib": peak_mib(step), "step_ms": median_ms(step, repeats, warmup=1)}
+    row["epoch_s"] = row["step_ms"] / 1e3 * -(-load.train_graphs // load.batch_size)
+    row["parameters"] = sum(p.numel() for p in stack.parameters())
+    return row
+
+
+def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """Each attention's figures on a workload, or why it was not run; every one in a process of its own."""
+    largest = WORKLOADS[workload].nodes_range[1]
+    for name in ("none", *PYG, *CLASSES):
+        if name in QUADRATIC and largest > LARGEST_QUADRATIC:
+            yield name, f"not run: quadratic, and one graph has {largest:,} nodes"
+            continue
+        try:
+            yield name, in_fresh_process(measure, workload, name, repeats)
+        except (RuntimeError, MemoryError) as error:
+            yield name, f"failed: {str(error).splitlines()[0]}"
+
+
+def comparisons(results: dict[str, Any]) -> dict[str, float]:
+    """Ratios of attention parts, forward and backward: the peer's over ours, for time and for memory."""
+    found = {}
+    for name in LINEAR:
+        for peer in PYG:
+            ours, theirs = results.get(name), results.get(peer)
+            if isinstance(ours, dict) and isinstance(theirs, dict):
+                for key, unit in (("attention_ms", "time"), ("attention_mib", "memory")):
+                    found[f"{peer} / {name}, {unit}"] = theirs[key] / max(ours[key], 1e-3)
+    return found
+
+
+def step_on_one_graph(name: str, num_nodes: int, repeats: int) -> dict[str, Any]:
+    """Forward and backward of one attention on a graph of so many nodes, in this process."""
+    torch.manual_seed(0)
+    attention = attention_of(name, SCALING)(0)
+    graph = random_graph(num_nodes, EDGES_PER_NODE * num_nodes, np.random.default_rng(0))
+    graph = prepared(graph, tuple(getattr(attention, "requires", ())))
+    x = torch.randn(num_nodes, SCALING.channels, requires_grad=True)
+
+    def step() -> None:
+        attention(x, None, graph).sum().backward()
+
+    return {"mib": peak_mib(step), "ms": median_ms(step, repeats, warmup=1)}
+
+
+def scaling(nodes: tuple[int, ...], repeats: int) -> dict[str, Any]:
+    """Time and memory of the linear attentions over N, and the exponents of N."""
+    found: dict[str, Any] = {}
+    for name in LINEAR:
+        try:
+            steps = [in_fresh_process(step_on_one_graph, name, n, repeats) for n in nodes]
+        except (RuntimeError, MemoryError) as error:
+            found[name] = f"failed: {str(error).splitlines()[0]}"
+            print(f"{name:18s} {found[name]}")
+            continue
+        row = {"nodes": list(nodes), "ms": [step["ms"] for step in steps], "mib": [step["mib"] for step in steps]}
+        row["exponent"] = exponent(row["nodes"], row["ms"])
+        found[name] = row
+        cells = "  ".join(f"{n:,}: {ms:.1f} ms {mib:.0f} MiB" for n, ms, mib in zip(nodes, row["ms"], row["mib"]))
+        print(f"{name:18s} exponent {row['exponent']:.2f}   {cells}")
+    return found
+
+
+def report_lines(results: dict[str, Any]) -> Iterator[str]:
+    """A table of one workload, ratios to PyG's multihead attention part beside the figures."""
+    yield f"{'attention':18s} {'ms/step':>9} {'s/epoch':>9} {'MiB':>7} | {'attn ms':>9} {'MiB':>7} {'x multihead':>11}"
+    base = results.get("GPSConv multihead")
+    for name, row in results.items():
+        if isinstance(row, str):
+            yield f"{name:18s} {row}"
+            continue
+        line = f"{name:18s} {row['step_ms']:9.1f} {row['epoch_s']:9.1f} {row['step_mib']:7.0f} |"
+        if "attention_ms" in row:
+            ratio = f"{row['attention_ms'] / base['attention_ms']:11.2f}" if isinstance(base, dict) else ""
+            line += f" {row['attention_ms']:9.1f} {row['attention_mib']:7.0f} {ratio}"
+        yield line
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Seconds per epoch and peak memory of every stack, one panel per workload."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    results = report["workloads"]
+    figure, axes = plt.subplots(
+        2, len(results), figsize=(3.4 * len(results), 6.4), layout="constrained", squeeze=False, sharey=True
+    )
+    names = list(next(iter(results.values())))
+    for column, (workload, found) in enumerate(results.items()):
+        for axis, key, label in (
+            (axes[0, column], "epoch_s", "seconds per epoch"),
+            (axes[1, column], "step_mib", "MiB"),
+        ):
+            there = [(place, found[name][key]) for place, name in enumerate(names) if isinstance(found[name], dict)]
+            colors = ["#999999" if names[place] in PYG else "#0072B2" for place, _ in there]
+            axis.barh([place for place, _ in there], [value for _, value in there], color=colors)
+            axis.set(xscale="log", xlabel=label)
+            axis.set_yticks(range(len(names)), names)
+        axes[0, column].set_title(workload)
+    axes[0, 0].invert_yaxis()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="peptides alone, one timed step, scaling to 10^5 nodes")
+    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "scaling"], help="workloads to run")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
+    options = parser.parse_args()
+    names = options.only or (["Peptides-func", "scaling"] if options.quick else [*WORKLOADS, "scaling"])
+    repeats = 1 if options.quick else options.repeats
+    report: dict[str, Any] = {"machine": machine(), "workloads": {}, "ratios": {}}
+    for workload in names:
+        if workload == "scaling":
+            print(f"\nscaling: one graph, {SCALING.channels} channels, forward and backward")
+            report["scaling"] = scaling(SCALING_NODES[: 2 if options.quick else None], repeats)
+        else:
+            print(f"\n{workload}: {WORKLOADS[workload]}")
+            results = report["workloads"][workload] = dict(rows(workload, repeats))
+            print("\n".join(report_lines(results)))
+            report["ratios"][workload] = comparisons(results)
+            for pair, ratio in report["ratios"][workload].items():
+                print(f"{pair}: {ratio:.2f}")
+        save_json(options.out / "attention.json", report)
+    if report["workloads"]:
+        plot(report, options.out / "attention.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Common parts of the scripts that repeat published tables: run configs, and set their figures beside the paper's."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from _measure import machine, save_json
+
+from pyg_topomask.run import RunError, check_config, run_config
+from pyg_topomask.run.datasets import load_dataset
+from pyg_topomask.run.report import format_metric
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FOLDERS = {"Primphormer": "primphormer", "Transformer": "full", "Exphormer": "exphormer", "GRF": "grf", "KMIP": "kmip"}
+"""Method -> its folder of configs."""
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs that a training epoch is timed on, before a budget is planned
+QUICK, QUICK_EPOCHS = (400, 100, 100), 1
+MISSING = "neither found nor downloaded"  # what the runner says of raw files that cannot be had
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of the paper: mean and standard deviation of a metric on a data set's test part."""
+
+    title: str
+    metric: str
+    value: Mapping[str, str]
+    """Method -> the figure as printed."""
+
+
+def parser(description: str, datasets: Sequence[str], out: str) -> argparse.ArgumentParser:
+    """The options that these scripts share."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--quick", action="store_true", help=f"{QUICK[0]} training graphs, {QUICK_EPOCHS} epoch, 1 seed")
+    made.add_argument("--datasets", nargs="+", choices=datasets, default=list(datasets))
+    made.add_argument("--methods", nargs="+", choices=list(FOLDERS), default=["Primphormer"])
+    made.add_argument("--seeds", type=int, default=4, help="runs of each config")
+    made.add_argument(
+        "--minutes", type=float, help="train each config only for the epochs that fit, its schedule planned for them"
+    )
+    made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{out}"), help="runs, report and plot")
+    made.add_argument("--results", type=Path, help="Markdown file to write the tables into, between markers")
+    return made
+
+
+def reproduce(name: str, table: Mapping[str, Published], options: argparse.Namespace) -> None:
+    """Run every method on every data set, and write JSON, Markdown and a plot after each.
+
+    Runs that are finished are kept and one that was interrupted goes on: start the same command again.
+    """
+    rows: list[dict[str, Any]] = []
+    report = {"machine": machine(), "quick": options.quick, "minutes": options.minutes, "rows": rows}
+    for dataset in options.datasets:
+        for method in options.methods:
+            rows.append(run_row(method, dataset, table[dataset], options))
+            save_json(options.out / f"{name}.json", report)
+            text = markdown(report)
+            (options.out / f"{name}.md").write_text(text)
+            if options.results is not None:
+                write_section(options.results, name, text)
+    plot(report, options.out / f"{name}.png")
+    print(text)
+
+
+def run_row(method: str, dataset: str, published: Published, options: argparse.Namespace) -> dict[str, Any]:
+    """What one config reached, or a note why it was not run."""
+    path, folder = CONFIGS / FOLDERS[method] / f"{dataset}.yaml", options.out / method
+    row: dict[str, Any] = {"dataset": dataset, "title": published.title, "method": method}
+    row |= {"metric": published.metric, "published": published.value.get(method)}
+    if not path.is_file():
+        return row | {"note": f"no config for {method}"}
+    seeds = 1 if options.quick else options.seeds
+    try:
+        overrides = shortened(path, folder, options)
+        summary = run_config(path, folder, seeds, overrides)
+    except RunError as error:
+        if MISSING not in str(error):
+            raise
+        return row | {"note": "not available here"}
+    metrics, epochs = summary["metrics"], summary["epochs"]
+    row |= {part: metrics[f"{part}_{published.metric}"] for part in ("val", "test")}
+    row |= {"epochs": epochs, "best_epochs": summary["best_epochs"], "parameters": summary["num_parameters"]}
+    row |= {"seeds": summary["seeds"], "seconds": summary["wall_time_s"]["values"]}
+    row["seconds_per_epoch"] = sum(row["seconds"]) / sum(epochs)
+    row["peak_memory_mib"] = summary["peak_memory_mib"]
+    runs = [Path(summary["folder"]) / str(seed) for seed in summary["seeds"]]
+    row["curves"] = [curve(run, published.metric, row["seconds_per_epoch"]) for run in runs]
+    return row
+
+
+def shortened(path: Path, folder: Path, options: argparse.Namespace) -> list[str]:
+    """Overrides that make a run fit: few graphs (``--quick``), or the epochs that fit into ``--minutes``."""
+    if options.quick:
+        return _sample(QUICK, QUICK_EPOCHS, "quick")
+    if options.minutes is None:
+        return []
+    optim = check_config(path)[0].config.optim
+    epochs = planned_epochs(path, folder, options.minutes)
+    warmup = round(optim.num_warmup_epochs * epochs / optim.max_epoch)
+    return [
+        f"optim.max_epoch={epochs}",
+        f"optim.num_warmup_epochs={warmup}",
+        "train.ckpt_period=1",
+        f"name_tag={options.minutes:g}min",
+    ]
+
+
+def planned_epochs(path: Path, folder: Path, minutes: float) -> int:
+    """Epochs of a config that fit, by the time of some on a sample of its graphs; kept for the next start.
+
+    The number is fixed ahead, not by a clock in the run, for the learning rate follows it, and so that the run can be
+    resumed and repeated.
+    """
+    plan = folder / f"plan-{path.stem}-{minutes:g}min.json"
+    if not plan.is_file():
+        timed = run_config(path, folder, overrides=_sample(SAMPLE, SAMPLE_EPOCHS, "timing"))
+        parts = load_dataset(check_config(path)[0].config.dataset).parts
+        if parts is None:
+            raise RunError("--minutes: only data sets with a split of their own can be planned for")
+        share = len(parts[0]) / SAMPLE[0]
+        seconds = timed["wall_time_s"]["total"] / SAMPLE_EPOCHS * share
+        save_json(plan, {"seconds_per_epoch": seconds, "epochs": max(1, int(60 * minutes / seconds))})
+    return int(json.loads(plan.read_text())["epochs"])
+
+
+def _sample(graphs: Sequence[int], epochs: int, tag: str) -> list[str]:
+    return [
+        "dataset.split_mode=random",
+        f"dataset.split={list(graphs)}",
+        f"optim.max_epoch={epochs}",
+        "optim.num_warmup_epochs=0",
+        f"name_tag={tag}",
+    ]
+
+
+def curve(run: Path, metric: str, seconds_per_epoch: float) -> list[tuple[float, float]]:
+    """Validation metric over seconds of training; all epochs take the same time."""
+    with (run / "metrics.csv").open() as file:
+        return [
+            ((int(row["epoch"]) + 1) * seconds_per_epoch, float(row[f"val_{metric}"])) for row in csv.DictReader(file)
+        ]
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """The table, and how it was measured."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    where = report["machine"]
+    yield f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}."
+    if report["quick"]:
+        yield f"A trial on {QUICK[0]} training graphs: these figures only show that everything runs."
+    if report["minutes"]:
+        yield (
+            f"Each run had {report['minutes']:g} minutes: the epochs that fit were planned from a timed sample, the "
+            "schedule shrunk to them; everything else is as published. The published figures are those of whole runs."
+        )
+    yield ""
+    yield "| data set | method | parameters | epochs | s/epoch | minutes | metric | validation | test | published |"
+    yield "|---|---|--:|--:|--:|--:|---|--:|--:|--:|"
+    for row in report["rows"]:
+        published = row["published"] or "–"
+        if "note" in row:
+            yield f"| {row['title']} | {row['method']} | {row['note']} | | | | {row['metric']} | | | {published} |"
+            continue
+        minutes = statistics.fmean(row["seconds"]) / 60
+        cells = (row["title"], row["method"], f"{row['parameters']:,}", max(row["epochs"]))
+        cells += (f"{row['seconds_per_epoch']:.1f}", f"{minutes:.1f}", row["metric"])
+        cells += (_figure(row, "val"), _figure(row, "test"), published)
+        yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _figure(row: Mapping[str, Any], part: str) -> str:
+    found = row[part]
+    return format_metric(row["metric"], found["mean"], found["std"] if len(row["seeds"]) > 1 else None)
+
+
+def write_section(path: Path, name: str, text: str) -> None:
+    """Replace what stands between the markers of that name, or append it with its markers."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    old = path.read_text() if path.is_file() else "# Results\n"
+    section = f"{begin}\n{text}{end}"
+    if begin in old and end in old:
+        head, tail = old.split(begin)[0], old.split(end, 1)[1]
+        path.write_text(head + section + tail)
+    else:
+        path.write_text(f"{old.rstrip()}\n\n## {name}\n\n{section}\n")
+
+
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Validation metric over time, a panel for each data set, a line for each seed."""
+    drawn = [row for row in report["rows"] if "curves" in row]
+    if not drawn:
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    titles = list(dict.fromkeys(row["title"] for row in drawn))
+    figure, axes = plt.subplots(1, len(titles), figsize=(5 * len(titles), 3.8), layout="constrained", squeeze=False)
+    methods = list(FOLDERS)
+    for row in drawn:
+        axis = axes[0, titles.index(row["title"])]
+        for number, points in enumerate(row["curves"]):
+            seconds, values = zip(*points)
+            label = f"{row['method']}, test {_figure(row, 'test')}" if number == 0 else None
+            color = COLORS[methods.index(row["method"])]
+            axis.plot([s / 60 for s in seconds], values, "o-", ms=3, lw=1.2, color=color, label=label)
+        axis.set(title=row["title"], xlabel="minutes of training", ylabel=f"validation {row['metric']}")
+        axis.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")

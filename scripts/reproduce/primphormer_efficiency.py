@@ -1,0 +1,115 @@
+"""Table 4 of the Primphormer paper: seconds per epoch and peak memory of attentions in one GraphGPS stack.
+
+GatedGCN beside each attention, with the paper's layers, widths and batch sizes. An epoch is the median training step
+times the steps of the training part; peak memory is that of a step. The paper measured a GPU: what can be compared is
+each attention's share of the Transformer's, which stands beside the figures. ogbn-products is left out: the paper does
+not say how it divides it. Rows that were measured are kept: the same command goes on.
+
+Run: python scripts/reproduce/primphormer_efficiency.py [--quick] [--results RESULTS.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from _tables import COLORS, write_section
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from _measure import in_fresh_process, machine, save_json
+from attention import measure
+
+DATASETS = ("CIFAR10", "MalNet-Tiny", "PascalVOC-SP", "Peptides-func")
+PUBLISHED = {
+    "none": ((20.3, 24.5, 15.7, 4.8), (2.31, 1.92, 4.18, 2.45)),
+    "Transformer": ((28.0, 232.4, 35.6, 12.8), (3.81, 35.32, 7.82, 8.46)),
+    "BigBird": ((55.2, 325.6, 52.3, 51.9), (2.81, 2.71, 4.99, 4.99)),
+    "Performer": ((50.8, 73.5, 49.7, 21.7), (10.5, 11.59, 6.14, 7.71)),
+    "Primal": ((32.1, 62.5, 25.7, 7.9), (2.74, 2.58, 4.74, 3.38)),
+    "Exphormer": ((44.5, 62.1, 35.2, 7.6), (5.54, 10.38, 7.35, 4.81)),
+    "Primphormer": ((32.6, 61.9, 25.3, 7.7), (2.74, 2.86, 4.72, 3.41)),
+}
+"""Method -> seconds per epoch and peak GB, by the order of DATASETS; none: the stack without attention."""
+
+Rows = dict[str, dict[str, Any]]
+
+
+def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
+    """Rows of every data set and method; those of an earlier, interrupted start are taken from the report."""
+    settings = {"machine": machine(), "repeats": repeats}
+    report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    if {key: report.get(key) for key in settings} != settings:
+        report = settings | {"rows": {}}
+    for dataset in datasets:
+        rows = report["rows"].setdefault(dataset, {})
+        for method in PUBLISHED:
+            if method not in rows:
+                rows[method] = in_fresh_process(measure, dataset, method, repeats, "GatedGCN")
+                save_json(path, report)
+    return {dataset: report["rows"][dataset] for dataset in datasets}
+
+
+def table(found: dict[str, Rows], repeats: int) -> Iterator[str]:
+    """Ours beside the paper's, and both as shares of the Transformer's."""
+    where = machine()
+    yield f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}; median of {repeats} steps."
+    yield ""
+    yield "| data set | method | s/epoch | of Transformer | published | of Transformer | MiB | of Transformer | published GB | of Transformer |"  # noqa: E501
+    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for dataset, rows in found.items():
+        place, base = DATASETS.index(dataset), rows["Transformer"]
+        for method, row in rows.items():
+            cells = [dataset, "MPNN only" if method == "none" else method]
+            for key, kind in (("epoch_s", 0), ("step_mib", 1)):
+                theirs, their_base = PUBLISHED[method][kind][place], PUBLISHED["Transformer"][kind][place]
+                cells += [f"{row[key]:.1f}" if kind == 0 else f"{row[key]:.0f}", f"{row[key] / base[key]:.2f}"]
+                cells += [f"{theirs}", f"{theirs / their_base:.2f}"]
+            yield "| " + " | ".join(cells) + " |"
+
+
+def plot(found: dict[str, Rows], path: Path) -> None:
+    """Shares of the Transformer's time, ours beside the paper's."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 3.6), layout="constrained", squeeze=False)
+    for axis, (dataset, rows) in zip(axes[0], found.items()):
+        place = DATASETS.index(dataset)
+        ours = [row["epoch_s"] / rows["Transformer"]["epoch_s"] for row in rows.values()]
+        paper = [PUBLISHED[name][0][place] / PUBLISHED["Transformer"][0][place] for name in rows]
+        for shift, values, label, color in ((-0.2, ours, "here", COLORS[0]), (0.2, paper, "paper, GPU", COLORS[1])):
+            axis.barh([row + shift for row in range(len(rows))], values, 0.4, label=label, color=color)
+        axis.set_yticks(range(len(rows)), list(rows))
+        axis.invert_yaxis()
+        axis.set(title=dataset, xlabel="seconds per epoch, Transformer = 1", xscale="log")
+    axes[0, 0].legend()
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="Peptides-func alone, one timed step")
+    parser.add_argument("--datasets", nargs="+", choices=DATASETS, help="all but with --quick")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps")
+    parser.add_argument("--out", type=Path, default=Path("results/reproduce/primphormer_efficiency"))
+    parser.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
+    options = parser.parse_args()
+    datasets = options.datasets or (["Peptides-func"] if options.quick else list(DATASETS))
+    repeats = 1 if options.quick else options.repeats
+    found = measured(options.out / "primphormer_efficiency.json", repeats, datasets)
+    text = "\n".join(table(found, repeats)) + "\n"
+    (options.out / "primphormer_efficiency.md").write_text(text)
+    if options.results is not None:
+        write_section(options.results, "primphormer_efficiency", text)
+    plot(found, options.out / "primphormer_efficiency.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Dropout of ours: what stays, what it is scaled by, and what decides on it."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from pyg_topomask.nn.dropout import Dropout, dropout
+
+PLACES = 1_000_001  # no multiple of the entries that one draw decides on
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.85])
+def test_entries_are_zeroed_independently_with_that_probability(p):
+    torch.manual_seed(0)
+    kept = (dropout(torch.ones(PLACES), p) != 0).double()
+    # Five standard deviations: a wrong implementation fails, a right one in one of 10^6 seeds.
+    assert abs(kept.mean() - (1 - p)) < 5 * (p * (1 - p) / PLACES) ** 0.5 + 2**-17
+    for lag in (1, 2, 3, 4, 8):  # within one draw, and beyond
+        both = ((kept[lag:] - (1 - p)) * (kept[:-lag] - (1 - p))).mean()
+        assert abs(both) < 5 * p * (1 - p) / PLACES**0.5 + 2**-16
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_expectation_stays(p):
+    torch.manual_seed(0)
+    out = dropout(torch.ones(PLACES, dtype=torch.float64), p)
+    values = out.unique()
+    assert values.numel() == 2
+    assert values[0] == 0
+    torch.testing.assert_close(values[1], torch.tensor(1 / (1 - p), dtype=torch.float64), rtol=2e-5, atol=0)
+    probability = 1 / float(values[1])  # of keeping, as rounded: the scale must be its inverse
+    assert abs(float((out != 0).double().mean()) - probability) < 5 * (p * (1 - p) / PLACES) ** 0.5
+
+
+def test_gradient_has_the_mask_of_the_forward_pass():
+    x = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
+
+    def call(value):
+        torch.manual_seed(3)
+        return dropout(value, 0.4)
+
+    assert gradcheck(call, (x,))
+    out = call(x)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad * x, out)
+
+
+def test_a_seed_gives_one_result():
+    module = Dropout(0.2)
+    x = torch.randn(33, 3)
+    torch.manual_seed(1)
+    first, second = module(x), module(x)
+    torch.manual_seed(1)
+    assert torch.equal(module(x), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(0, 4), (1,), (3, 5, 7)])
+def test_shapes_and_dtypes(shape, dtype):
+    x = torch.randn(shape, dtype=dtype)
+    out = dropout(x, 0.3)
+    assert out.shape == x.shape
+    assert out.dtype == dtype
+
+
+def test_edges_of_the_range():
+    x = torch.randn(50)
+    assert torch.equal(dropout(x, 0.0), x)
+    assert torch.equal(dropout(x, 1.0), torch.zeros(50))
+    assert torch.equal(dropout(x, 0.5, training=False), x)
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        dropout(x, 1.5)
+
+
+def test_the_input_stays_as_it_is():
+    x = torch.randn(100)
+    before = x.clone()
+    dropout(x, 0.5)
+    assert torch.equal(x, before)
+
+
+def test_compiled_modules_run():
+    module = torch.compile(Dropout(0.5), backend="eager", fullgraph=True)
+    out = module(torch.ones(64))
+    assert set(out.unique().tolist()) <= {0.0, 2.0}
