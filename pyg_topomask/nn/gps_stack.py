@@ -77,7 +77,8 @@ class GPSStack(ModuleList):
         self.channels, self.checkpoint = channels, checkpoint
         first: dict[Any, Any] = {}
         for layer in self:
-            for key, part in zip(_kinds(layer), layer.attentions):
+            attentions: list[Any] = layer.attentions
+            for key, part in zip(_kinds(layer), attentions):
                 if hasattr(part, "tie") and first.setdefault(key, part) is not part:
                     part.tie(first[key])
 
