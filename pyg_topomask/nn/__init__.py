@@ -6,6 +6,7 @@ from pyg_topomask.nn.attention import (
     ExphormerAttention,
     FullAttention,
     GKATAttention,
+    GKATConv,
     GRFAttention,
     KMIPAttention,
     MaskedAttention,
@@ -17,6 +18,7 @@ from pyg_topomask.nn.attention import (
 )
 from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.nn.conv import GatedGCN, StableGINEConv
+from pyg_topomask.nn.dynamic_walks import redraw_walks
 from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.gps_model import GPSModel
@@ -36,6 +38,7 @@ __all__ = [
     "ExphormerAttention",
     "FullAttention",
     "GKATAttention",
+    "GKATConv",
     "GPSLayer",
     "GPSModel",
     "GPSNetwork",
@@ -53,4 +56,5 @@ __all__ = [
     "SGFormerAttention",
     "StableGINEConv",
     "auxiliary_loss",
+    "redraw_walks",
 ]

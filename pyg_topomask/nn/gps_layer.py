@@ -34,7 +34,8 @@ class GPSLayer(Module):
             edges, ``(x, edge_attr)``. One whose attribute ``has_residual`` is true drops out and adds ``x`` itself, as
             `GatedGCN` does, and gets the norm only. No local branch if :obj:`None`.
             A list makes several branches, each with a norm of its own; all read the same ``x`` and their sum is
-            :math:`X_M`; each is given those ``conv_kwargs`` that it takes.
+            :math:`X_M`; each is given those ``conv_kwargs`` that it takes. The edges of the last one that updates them
+            are handed on: let at most one do so.
         attn: Attention, called as ``attn(x, batch, graph)``, or a list of several. No global branch if :obj:`None`.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS),
             ``"graph_norm"`` (over the nodes of each graph, as in Exphormer) or :obj:`None`.

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.gps_layer import GPSLayer
+from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
 
 
@@ -76,10 +77,10 @@ class GPSStack(ModuleList):
         self.channels, self.checkpoint = channels, checkpoint
         first: dict[Any, Any] = {}
         for layer in self:
-            for key, part in zip(_kinds(layer), layer.attentions):
-                attention: Any = part
-                if hasattr(attention, "tie") and first.setdefault(key, attention) is not attention:
-                    attention.tie(first[key])
+            attentions: list[Any] = layer.attentions
+            for key, part in zip(_kinds(layer), attentions):
+                if hasattr(part, "tie") and first.setdefault(key, part) is not part:
+                    part.tie(first[key])
 
     def __iter__(self) -> Iterator[GPSLayer]:
         return super().__iter__()  # type: ignore[return-value]
@@ -104,7 +105,7 @@ class GPSStack(ModuleList):
         edge_index: Adj,
         batch: Tensor | None = None,
         graph: Data | None = None,
-        num_graphs: int = 1,
+        num_graphs: int | None = None,
         **conv_kwargs: Tensor | None,
     ) -> Tensor:
         """Nodes ``[N, C]`` after all layers.
@@ -114,10 +115,12 @@ class GPSStack(ModuleList):
             edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``.
             batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with what masks need.
-            num_graphs: ``B``.
+            num_graphs: ``B``; read off ``batch``, whose last graphs may be empty, if :obj:`None`.
             **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
         """
         given = {name: value for name, value in conv_kwargs.items() if value is not None}
+        if num_graphs is None:
+            num_graphs = 1 if batch is None else segments(batch).num_graphs
         carries: dict[Any, Any] = {}
         for layer in self:
             carry = _carry_in(layer, carries, num_graphs)

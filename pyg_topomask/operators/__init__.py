@@ -2,6 +2,7 @@
 
 from pyg_topomask.operators.algebra import (
     BlockDiagonalOperator,
+    ConstantOperator,
     DiagonalScaledOperator,
     HeadStackOperator,
     KroneckerOperator,
@@ -16,6 +17,7 @@ from pyg_topomask.operators.sparse_factor import SparseFactorOperator
 
 __all__ = [
     "BlockDiagonalOperator",
+    "ConstantOperator",
     "DenseOperator",
     "DiagonalScaledOperator",
     "GRFOperator",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, check_heads
+from pyg_topomask.ops.blocks import BlockLayout, group_rows
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -28,6 +30,7 @@ class ScaledOperator(MaskOperator):
         self.operator, self.scale = operator, scale.reshape(()) if isinstance(scale, Tensor) else scale
         self.num_nodes, self.heads = operator.num_nodes, operator.heads
         self.dtype, self.device, self.is_dense = operator.dtype, operator.device, operator.is_dense
+        self.has_blocks = operator.has_blocks
 
     @property
     def T(self) -> ScaledOperator:
@@ -44,6 +47,9 @@ class ScaledOperator(MaskOperator):
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()
         return pattern, self.scale * value
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        return [self.scale * block for block in self.operator.blocks(layout)]
 
     def to_dense(self) -> Tensor:
         return self.scale * self.operator.to_dense()
@@ -72,7 +78,7 @@ class DiagonalScaledOperator(MaskOperator):
         self.operator, self.left, self.right = operator, left, right
         heads = [diagonal.size(1) if diagonal.dim() == 2 else None for diagonal in (left, right)]
         self.num_nodes, self.heads = operator.num_nodes, check_heads([operator.heads, *heads])
-        self.dtype, self.device = operator.dtype, operator.device
+        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
 
     @property
     def T(self) -> DiagonalScaledOperator:
@@ -97,6 +103,16 @@ class DiagonalScaledOperator(MaskOperator):
         left, right = (x[:, None] if x.dim() < value.dim() else x for x in (left, right))
         return pattern, left * value * right
 
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        left, right = (
+            group_rows(diagonal if self.heads is None or diagonal.dim() == 2 else diagonal[:, None], layout.groups)
+            for diagonal in (self.left, self.right)
+        )  # [g, n] or [g, H, n]
+        blocks = self.operator.blocks(layout)
+        if self.heads is not None and self.operator.heads is None:
+            blocks = [block[:, None] for block in blocks]
+        return [b[..., :, None] * block * a[..., None, :] for a, block, b in zip(left, blocks, right)]
+
     def to_dense(self) -> Tensor:
         left, right = (diagonal.t() for diagonal in (self.left, self.right))  # [N] or [H, N]
         return left[..., :, None] * self.operator.to_dense() * right[..., None, :]
@@ -110,6 +126,54 @@ class DiagonalScaledOperator(MaskOperator):
     @staticmethod
     def _aligned(diagonal: Tensor, x: Tensor) -> Tensor:
         return diagonal.view(*diagonal.shape, *[1] * (x.dim() - diagonal.dim()))
+
+
+class ConstantOperator(MaskOperator):
+    """A mask without learnable numbers, whose entries are computed once and then shared by layers and steps.
+
+    Args:
+        operator: The mask, made of tensors that require no gradient and are not changed in place.
+    """
+
+    def __init__(self, operator: MaskOperator) -> None:
+        self.operator = operator
+        self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
+        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
+        self._blocks: tuple[BlockLayout, list[Tensor]] | None = None
+
+    @property
+    def T(self) -> MaskOperator:
+        return self.operator.T
+
+    @property
+    def work(self) -> int:
+        return self.operator.work
+
+    @property
+    def num_pairs(self) -> int | None:
+        return self.operator.num_pairs
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _pairs(self) -> tuple[Pattern, Tensor]:
+        with torch.no_grad():
+            return self.operator.pairs()
+
+    def pairs(self) -> tuple[Pattern, Tensor]:
+        return self._pairs
+
+    @torch.inference_mode(False)
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        if self._blocks is None or self._blocks[0] is not layout:
+            with torch.no_grad():
+                self._blocks = (layout, [block.contiguous() for block in self.operator.blocks(layout)])
+        return self._blocks[1]
+
+    def to_dense(self) -> Tensor:
+        return self.operator.to_dense()
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        return self.operator @ x
 
 
 class SumOperator(MaskOperator):

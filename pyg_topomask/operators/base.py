@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
 
@@ -29,6 +30,8 @@ class MaskOperator:
     """``H`` where every head has its own mask, :obj:`None` where all share one."""
     is_dense: bool = False
     """Whether the matrix is stored as it is, so that `to_dense` costs nothing."""
+    has_blocks: bool = False
+    """Whether `blocks` can be formed at a cost in proportion to `work` and the blocks."""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
 
@@ -54,6 +57,17 @@ class MaskOperator:
             ValueError: If the support is not known to be sparse.
         """
         raise ValueError(f"{type(self).__name__} has no sparse support to list")
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        """Dense blocks of the transposed mask: for each group of ``layout``, ``[g, n, n]`` or ``[g, H, n, n]``.
+
+        Row ``j``, column ``i`` of a block is what the graph's node ``i`` takes from its node ``j``: the order in which
+        attention reads them.
+
+        Raises:
+            ValueError: If `has_blocks` is false, or the mask joins two graphs of ``layout``.
+        """
+        raise ValueError(f"{type(self).__name__} is not known by its graphs' blocks")
 
     def _matmul(self, x: Tensor) -> Tensor:
         """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` where there are heads."""

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
-from pyg_topomask.ops.pairs import EntryTable, WalkProduct
+from pyg_topomask.ops.blocks import BlockLayout, Entries, product_blocks
+from pyg_topomask.ops.pairs import EntryTable, WalkProduct, WalkTable
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -24,6 +25,8 @@ class GRFOperator(MaskOperator):
         modulation: :math:`f`, shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per head.
         pair_table: Pair table that a transform stored; built from the walks where it is needed if :obj:`None`.
     """
+
+    has_blocks = True
 
     def __init__(self, walks: WalkProduct, modulation: Tensor, pair_table: EntryTable | None = None) -> None:
         self.walks, self.modulation, self._stored = walks, modulation, pair_table
@@ -56,6 +59,16 @@ class GRFOperator(MaskOperator):
     def pairs(self) -> tuple[Pattern, Tensor]:
         table = self.walks.pairs if self._stored is None else self._stored
         return table.pattern, table.values(self.walks.pair_weights(self.modulation))
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        left, *right = (self._entries(table) for table in self.walks.distinct_tables)
+        second = None if not self.walks.symmetric else right[0] if right else left
+        return product_blocks(layout, left, second)
+
+    def _entries(self, table: WalkTable) -> Entries:
+        load = table.load.to(self.dtype) if self.heads is None else table.load.to(self.dtype)[:, None]
+        start, visited = table.index
+        return start, visited, load * self.modulation.t()[table.length.int()]
 
     def _matmul(self, x: Tensor) -> Tensor:
         return self.factors @ x

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, check_heads
+from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.pairs import join
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.typing import SparseEntries
@@ -64,6 +65,8 @@ class SparseFactorOperator(MaskOperator):
         TypeError: If values are not floating point.
     """
 
+    has_blocks = True
+
     def __init__(self, left: SparseEntries | None, right: SparseEntries | None, num_nodes: int) -> None:
         self._set(_factor(left, num_nodes, "left"), _factor(right, num_nodes, "right"), num_nodes)
 
@@ -113,6 +116,13 @@ class SparseFactorOperator(MaskOperator):
             a, b = (value if value.dim() == 2 else value[:, None] for value in (a, b))
         terms = a * b
         return pattern, terms.new_zeros(pattern.nnz, *terms.shape[1:]).index_add(0, slot, terms)
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        left, right = (
+            None if factor is None else (factor.pattern.row, factor.pattern.col, factor.value)
+            for factor in (self.left, self.right)
+        )
+        return product_blocks(layout, left, right)
 
     def _matmul(self, x: Tensor) -> Tensor:
         if self.right is not None:

@@ -7,7 +7,8 @@ arXiv:2107.07999, Definition 2.1, Lemma 3.1 and Algorithm 1; the pairwise path i
 Algorithm 1, evaluated on the support of the mask.
 
 A mask is anything with ``@``. Where it has them, these make it faster: ``heads``; ``work``, the multiply-adds of one
-column of ``mask @ x``; ``num_pairs`` and ``pairs()``, its support and entries; ``to_dense()``.
+column of ``mask @ x``; ``num_pairs`` and ``pairs()``, its support and entries; ``has_blocks`` and ``blocks(layout)``,
+each graph's dense block; ``to_dense()``.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout as zero_some
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max
+from pyg_topomask.ops.blocks import BlockLayout, block_layout, count_block_entries
+from pyg_topomask.ops.segment import check_batch, in_groups, segment_linear_attention, segment_max
 from pyg_topomask.ops.softmax_attention import segment_softmax_attention
 from pyg_topomask.ops.sparse import sampled_product, spmm
 from pyg_topomask.typing import PerformanceWarning
 
-PATHS = ("auto", "factored", "pairwise", "dense")
+PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 
 # Numbers in one slice of the factored path's N × m(d+1) intermediate, and the fewest columns worth one product.
 _SLICE_NUMEL = 2**24
 _SLICE_COLUMNS = 64
+
+# Entries of dense blocks for each number that a mask stores, up to which blocks are taken. A pair in a block costs a
+# fifth to a tenth of one in a sparse pattern, and no pattern need be found; the limit keeps memory within a constant
+# of the stored numbers.
+_BLOCK_ENTRIES = 4
 
 
 def masked_linear_attention(
@@ -42,15 +50,17 @@ def masked_linear_attention(
 
     Cost, per head, with ``P`` pairs in the support of the mask and ``T`` multiply-adds in one product ``mask @ x``:
     factored :math:`O(T R D)` with at most 64 columns or 2^24 numbers of the intermediate in memory, recomputed in the
-    backward pass; pairwise :math:`O(P (R + D))`; dense :math:`O(N^2 (R + D))`; without a mask :math:`O(N R D)`.
+    backward pass; pairwise :math:`O(P (R + D))`; blocks :math:`O(S (R + D))` with :math:`S = \sum_g n_g^2` the pairs
+    within graphs; dense :math:`O(N^2 (R + D))`; without a mask :math:`O(N R D)`.
 
     Args:
         q, k: Queries and keys after the feature map, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
         mask: Operator ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. A mask tells graphs apart itself.
-        path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"dense"``
-            forms it; ``"auto"`` counts the work of each and takes the least. All give the same numbers.
+        path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"blocks"`` all
+            pairs within graphs, ``"dense"`` forms the whole mask; ``"auto"`` counts the work of each and takes the
+            least. All give the same numbers.
 
     Returns:
         Shape ``[N, H, D]``, of the dtype of ``v``. Half precision inputs are computed in float32.
@@ -66,13 +76,13 @@ def masked_linear_attention(
         if batch is not None:
             check_batch(batch, q.size(0))
         if mask is not None:
-            _check_mask(mask, q)
+            check_mask(mask, q)
         q, k = _near_one(q, k, batch)
         if mask is None:
             out = _unmasked_linear(q, k, v, batch)
         else:
-            path = choose_path(mask, q.size(-1), v.size(-1)) if path == "auto" else path
-            out = _LINEAR[path](q, k, v, mask)
+            path = choose_path(mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
+            out = _blocks(q, k, v, mask, batch) if path == "blocks" else _LINEAR[path](q, k, v, mask)
     return out.to(dtype)
 
 
@@ -88,8 +98,9 @@ def masked_softmax_attention(
         q, k: Queries and keys, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
         mask: Operator ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
-        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. Only read without a mask.
-        path: ``"pairwise"``, ``"dense"`` or ``"auto"``: pairwise where the mask has a sparse support.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. A mask tells graphs apart itself.
+        path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``: blocks where graphs are small beside what the
+            mask stores, pairwise where it has a sparse support.
 
     Returns:
         Shape ``[N, H, D]``. Rows whose denominator vanishes are zero, as in `masked_linear_attention`.
@@ -98,15 +109,19 @@ def masked_softmax_attention(
         ValueError: If shapes disagree, ``batch`` is not sorted or the mask cannot serve the path.
     """
     check_qkv(q, k, v)
-    if path not in ("auto", "pairwise", "dense"):
-        raise ValueError(f"the softmax kernel takes path 'auto', 'pairwise' or 'dense' (got {path!r})")
+    if path not in PATHS or path == "factored":
+        raise ValueError(f"the softmax kernel takes path 'auto', 'pairwise', 'blocks' or 'dense' (got {path!r})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
+        if batch is not None:
+            check_batch(batch, q.size(0))
         if mask is None:
-            if batch is not None:
-                check_batch(batch, q.size(0))
             return segment_softmax_attention(q, k, v, batch).to(dtype)
-        _check_mask(mask, q)
+        check_mask(mask, q)
+        if path == "auto" and prefers_blocks(mask, q.size(0), batch):
+            path = "blocks"
+        if path == "blocks":
+            return _blocks(q, k, v, mask, batch, softmax=True).to(dtype)
         if path == "auto":
             path = "dense" if getattr(mask, "num_pairs", None) is None else "pairwise"
             if path == "dense" and not _is_dense(mask):
@@ -128,10 +143,12 @@ def masked_linear_attention_reference(
     return torch.where(vanished, 0, weight @ v.transpose(0, 1) / den.where(~vanished, 1)).transpose(0, 1)
 
 
-def choose_path(mask: Any, num_features: int, head_channels: int) -> str:
+def choose_path(mask: Any, num_features: int, head_channels: int, batch: Tensor | None = None) -> str:
     """Path with the least counted work for a mask, ``R`` features and ``D`` channels per head."""
     if _is_dense(mask):
         return "dense"
+    if prefers_blocks(mask, mask.num_nodes if hasattr(mask, "num_nodes") else 0, batch):
+        return "blocks"
     num_pairs, work = getattr(mask, "num_pairs", None), getattr(mask, "work", None)
     if num_pairs is None or work is None:
         return "factored"
@@ -150,7 +167,8 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise TypeError(f"'q', 'k' and 'v' must share one floating dtype (got {q.dtype}, {k.dtype} and {v.dtype})")
 
 
-def _check_mask(mask: Any, q: Tensor) -> None:
+def check_mask(mask: Any, q: Tensor) -> None:
+    """Refuse a mask of other nodes or heads than ``q`` ``[N, H, R]``. Raises ValueError."""
     num_nodes = mask.size(-1) if isinstance(mask, Tensor) else getattr(mask, "num_nodes", q.size(0))
     if num_nodes != q.size(0):
         raise ValueError(f"the mask is for {num_nodes} nodes, but 'q' has {q.size(0)} rows; is it of another batch?")
@@ -174,7 +192,7 @@ def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors)
 
 
-def _with_ones(v: Tensor) -> Tensor:
+def with_ones(v: Tensor) -> Tensor:
     """Values with a last column of ones, whose weighted sum is the denominator."""
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
 
@@ -212,7 +230,7 @@ def _divide(sums: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def _unmasked_linear(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
-    sums = segment_linear_attention(q, k, _with_ones(v), batch)
+    sums = segment_linear_attention(q, k, with_ones(v), batch)
     magnitude = sums[..., -1]
     with torch.no_grad():
         if not _non_negative(q) or not _non_negative(k):  # sum_k |q_k| |z_k|, z the sum of the graph's keys
@@ -224,7 +242,7 @@ def _unmasked_linear(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> T
 
 def _factored_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     num_nodes, heads, num_features = q.shape
-    values = _with_ones(v)
+    values = with_ones(v)
 
     def slice_sums(q: Tensor, k: Tensor, values: Tensor) -> Tensor:  # [N, H, D + 2], the last column the magnitude
         outer = k[..., :, None] * values[..., None, :]  # [N, H, r, D + 1]
@@ -245,8 +263,8 @@ def _factored_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
 
 
 def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
-    pattern, entries = _pairs(mask, q.dtype)
-    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(_with_ones(v))
+    pattern, entries = supported_pairs(mask, q.dtype)
+    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(with_ones(v))
     out = []
     for head in range(q.size(1)):
         entry = entries if entries.dim() == 1 else entries[:, head]
@@ -259,25 +277,114 @@ def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
 def _dense_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     entry = _dense(mask, q.dtype)
     weight = torch.einsum("ihr,jhr->hij", q, k).masked_fill(entry == 0, 0) * entry  # infinity times 0 is no 0
-    sums = weight @ _with_ones(v).transpose(0, 1)
+    sums = weight @ with_ones(v).transpose(0, 1)
     return _divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
 
 
-def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
-    pattern, entries = _pairs(mask, q.dtype)
-    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(_with_ones(v))
+def prefers_blocks(mask: Any, num_nodes: int, batch: Tensor | None) -> bool:
+    """Whether dense blocks of the graphs are small beside what the mask stores."""
+    if not getattr(mask, "has_blocks", False):
+        return False
+    return count_block_entries(num_nodes if batch is None else batch) <= _BLOCK_ENTRIES * mask.work
+
+
+def mask_blocks(mask: Any, batch: Tensor | None, q: Tensor) -> tuple[BlockLayout, dict[int, Tensor]]:
+    """Layout of a batch, and the mask's dense blocks, each group's under its first graph, in the dtype of ``q``.
+
+    Raises:
+        ValueError: If the mask is not known by its blocks.
+    """
+    if not getattr(mask, "has_blocks", False):
+        raise ValueError(f"path 'blocks' needs a mask known by its graphs' blocks, which {type(mask).__name__} is not")
+    layout = block_layout(torch.zeros(q.size(0), dtype=torch.int64, device=q.device) if batch is None else batch)
+    return layout, {graphs[0]: block.to(q.dtype) for graphs, block in zip(layout.groups.graphs, mask.blocks(layout))}
+
+
+def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None, softmax: bool = False) -> Tensor:
+    """Attention within each graph under its dense block of the mask, graphs of equal size in one call.
+
+    Weights are transposed and channels come ahead of nodes: on CPU that is twice as fast for narrow heads.
+    """
+    layout, blocks = mask_blocks(mask, batch, q)
+    if not layout.groups.graphs:
+        return v.clone()
+    if softmax:
+        q = q * q.size(-1) ** -0.5
+
+    def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        entry = blocks[graphs[0]]
+        entry = entry[:, None] if entry.dim() == 3 else entry  # [g, H or 1, n, n], senders ahead of receivers
+        q, k, v = (x.mT.contiguous() for x in (q, k, v))  # [g, H, R or D + 1, n]
+        if softmax:
+            return softmax_in_block(k.mT @ q, entry, v)
+        score = k.mT @ q
+        weight = score * entry if entry.requires_grad else score.mul_(entry)
+        sums = (v @ weight).mT
+        with torch.no_grad():
+            known = all(map(_non_negative, (entry, q, k)))
+            magnitude = sums[..., -1] if known else weight.abs().sum(-2)
+        return _divide(sums, magnitude)
+
+    return in_groups(attend, layout.groups, q, k, with_ones(v))
+
+
+def softmax_in_block(score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+    """Softmax attention under a dense mask within graphs of one size.
+
+    Args:
+        score: Scores, senders ahead of receivers, shape ``[g, H, n, n]``.
+        entry: Entries of the mask, shape ``[g, H or 1, n, n]``.
+        v: Values and a last channel of ones, shape ``[g, H, D + 1, n]``.
+        dropout: Probability of zeroing a normalised weight.
+
+    Returns:
+        Shape ``[g, H, n, D]``.
+    """
+    top = score.detach().masked_fill(entry == 0, -torch.inf).amax(-2, keepdim=True)
+    weight = entry * _exp_below(score, top)
+    sums = (v @ weight).mT
+    with torch.no_grad():
+        magnitude = sums[..., -1] if _non_negative(entry) else weight.abs().sum(-2)
+    if dropout:
+        kept = (v[..., :-1, :] @ zero_some(weight, dropout)).mT
+        sums = torch.cat([kept, sums[..., -1:]], dim=-1)
+    return _divide(sums, magnitude)
+
+
+def softmax_on_pairs(pattern: Any, score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+    """One head's softmax attention on the support of a mask.
+
+    Args:
+        pattern: The support, ``P`` pairs.
+        score, entry: Score and mask entry of each pair, shape ``[P]``.
+        v: Values and a last channel of ones, shape ``[N, D + 1]``, contiguous.
+        dropout: Probability of zeroing a normalised weight.
+
+    Returns:
+        Shape ``[N, D]``.
+    """
     row = pattern.row.long()
+    with torch.no_grad():  # the largest score of a row is a factor that cancels; pairs of entry 0 do not count
+        top = score.new_full((pattern.num_rows,), -torch.inf)
+        top = top.scatter_reduce(0, row, score.masked_fill(entry == 0, -torch.inf), "amax")
+    weight = entry * _exp_below(score, top.index_select(0, row))
+    sums = spmm(pattern, weight, v)
+    magnitude = _row_magnitude(pattern, weight, sums)
+    if dropout:
+        kept = spmm(pattern, zero_some(weight, dropout), v[:, :-1].contiguous())
+        sums = torch.cat([kept, sums[:, -1:]], dim=-1)
+    return _divide(sums, magnitude)
+
+
+def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+    pattern, entries = supported_pairs(mask, q.dtype)
+    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(with_ones(v))
     scale = q.size(-1) ** -0.5
     out = []
     for head in range(q.size(1)):
         entry = entries if entries.dim() == 1 else entries[:, head]
         score = sampled_product(pattern, q[:, head].contiguous() * scale, k[:, head].contiguous())
-        with torch.no_grad():  # the largest score of a row is a factor that cancels; pairs of entry 0 do not count
-            top = score.new_full((pattern.num_rows,), -torch.inf)
-            top = top.scatter_reduce(0, row, score.masked_fill(entry == 0, -torch.inf), "amax")
-        weight = entry * _exp_below(score, top.index_select(0, row))
-        sums = spmm(pattern, weight, values[:, head].contiguous())
-        out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
+        out.append(softmax_on_pairs(pattern, score, entry, values[:, head].contiguous()))
     return pattern.restore(torch.stack(out, dim=1))
 
 
@@ -286,7 +393,7 @@ def _softmax_dense(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     score = torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5
     top = score.detach().masked_fill(entry == 0, -torch.inf).amax(-1, keepdim=True) if q.size(0) else score.detach()
     weight = entry * _exp_below(score, top)
-    sums = weight @ _with_ones(v).transpose(0, 1)
+    sums = weight @ with_ones(v).transpose(0, 1)
     return _divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
 
 
@@ -298,7 +405,8 @@ def _exp_below(score: Tensor, top: Tensor) -> Tensor:
     return (score - top.masked_fill(top == -torch.inf, 0)).clamp(max=40).exp()
 
 
-def _pairs(mask: Any, dtype: torch.dtype) -> tuple[Any, Tensor]:
+def supported_pairs(mask: Any, dtype: torch.dtype) -> tuple[Any, Tensor]:
+    """Support and entries of a mask. Raises ValueError if it has no sparse support."""
     if getattr(mask, "num_pairs", None) is None:
         raise ValueError(f"path 'pairwise' needs a mask with a sparse support, which {type(mask).__name__} has not")
     pattern, entries = mask.pairs()

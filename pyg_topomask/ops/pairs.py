@@ -60,7 +60,8 @@ class WalkProduct:
 
     Args:
         left: Walks of the queries.
-        right: Walks of the keys; the identity instead of :math:`\Phi_2` if :obj:`None`.
+        right: Walks of the keys, which may be ``left`` itself; the identity instead of :math:`\Phi_2` if
+            :obj:`None`.
         num_nodes: ``N``.
         max_length: Longest walk that the modulation function covers.
 
@@ -70,6 +71,7 @@ class WalkProduct:
 
     def __init__(self, left: WalkTable, right: WalkTable | None, num_nodes: int, max_length: int) -> None:
         self.num_nodes, self.max_length, self.symmetric = num_nodes, max_length, right is not None
+        self.shared = right is left
         self._stored = [table for table in (left, right) if table is not None]
         for table in self._stored:
             if table.length.numel() > 0 and int(table.length.max()) > max_length:
@@ -77,6 +79,11 @@ class WalkProduct:
                     f"the stored walks reach {int(table.length.max())} hops, but the modulation function covers "
                     f"'max_length' = {max_length}. Give the mask and the transform the same 'max_length'"
                 )
+
+    @property
+    def distinct_tables(self) -> list[WalkTable]:
+        """The stored tables as they came: one if queries and keys share it."""
+        return self._stored[:1] if self.shared else self._stored
 
     @property
     def num_entries(self) -> int:
@@ -95,7 +102,8 @@ class WalkProduct:
     @cached_property
     @torch.inference_mode(False)
     def _sorted(self) -> list[WalkTable]:
-        return [_sorted_walks(table, self.num_nodes, self.max_length) for table in self._stored]
+        tables = [_sorted_walks(table, self.num_nodes, self.max_length) for table in self.distinct_tables]
+        return tables * 2 if self.shared else tables
 
     @cached_property
     @torch.inference_mode(False)
@@ -107,7 +115,9 @@ class WalkProduct:
     @torch.inference_mode(False)
     def right(self) -> EntryTable | None:
         r"""Entries of :math:`\Phi_2`, linear in ``f``; :obj:`None` for the identity."""
-        return _merge_lengths(self._sorted[1], self.num_nodes, self.max_length) if self.symmetric else None
+        if self.shared or not self.symmetric:
+            return self.left if self.shared else None
+        return _merge_lengths(self._sorted[1], self.num_nodes, self.max_length)
 
     @cached_property
     @torch.inference_mode(False)
@@ -140,10 +150,13 @@ def walk_product(
 
     Its coefficients have the ``dtype`` of the modulation function, so that rounding them costs no accuracy.
     """
-    right = None
-    if key_index is not None and key_length is not None and key_load is not None:
-        right = WalkTable(key_index.clone(), key_length, key_load.to(dtype))  # may be the first argument again
-    return WalkProduct(WalkTable(index.clone(), length, load.to(dtype)), right, num_nodes, max_length)
+    left = WalkTable(index.clone(), length, load.to(dtype))
+    right: WalkTable | None = left
+    if key_index is None or key_length is None or key_load is None:
+        right = None
+    elif key_index is not index or key_length is not length or key_load is not load:
+        right = WalkTable(key_index.clone(), key_length, key_load.to(dtype))
+    return WalkProduct(left, right, num_nodes, max_length)
 
 
 @once_per_batch
@@ -254,7 +267,11 @@ def _row_blocks(row: Tensor, terms: Tensor, num_nodes: int) -> list[tuple[int, i
 def _sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:
     """Widen stored types and sort by (start, visited, length), which relabelling nodes may have undone."""
     index, length = table.index.long(), table.length.long()
-    order = ((index[0] * num_nodes + index[1]) * (max_length + 1) + length).argsort(stable=True)
+    key = (index[0] * num_nodes + index[1]) * (max_length + 1) + length
+    if index.is_cuda or bool((key.diff() < 0).any()):
+        order = key.argsort(stable=True)
+    else:
+        return WalkTable(index, length, table.load)
     return WalkTable(index[:, order], length[order], table.load[order])
 
 

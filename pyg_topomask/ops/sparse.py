@@ -151,7 +151,8 @@ def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
     if pattern.nnz == 0 or left.size(1) == 0:
         return left.new_zeros(pattern.nnz)
     zeros = _csr_tensor(pattern, left.new_zeros(pattern.nnz))
-    return torch.sparse.sampled_addmm(zeros, left, right.t(), beta=0.0).values()
+    # A copy, since the values are a view of a sparse matrix, which torch.compile cannot trace on with.
+    return torch.sparse.sampled_addmm(zeros, left, right.t(), beta=0.0).values().clone()
 
 
 def _csr_tensor(pattern: Pattern, value: Tensor) -> Tensor:

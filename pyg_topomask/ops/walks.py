@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,13 +50,16 @@ def sample_walks(
     scheme: str = "iid",
     generator: torch.Generator | None = None,
     start: Tensor | None = None,
+    transition: Tensor | None = None,
 ) -> Walks:
     r"""Walk from every node, depositing an importance-weighted load at every visit.
 
-    A walker moves to a uniform out-neighbour. Before each step it halts with probability ``halt_prob``; it also ends
-    where there is no neighbour to go to, and after ``max_length`` hops, which biases nothing up to that length. Having
-    made the hops :math:`v_0, …, v_\ell` it deposits :math:`\prod_{t<\ell} W_{v_t v_{t+1}} \deg(v_t) / (1 - p_{halt})`
-    at :math:`(v_0, v_\ell, \ell)`, whose expectation is :math:`(W^\ell)_{v_0 v_\ell}`.
+    A walker moves to a uniform out-neighbour, or as ``transition`` says. Before each step it halts with probability
+    ``halt_prob``; it also ends where there is no neighbour to go to, and after ``max_length`` hops, which biases
+    nothing up to that length. Having made the hops :math:`v_0, …, v_\ell` it deposits
+    :math:`\prod_{t<\ell} W_{v_t v_{t+1}} \deg(v_t) / (1 - p_{halt})`
+    at :math:`(v_0, v_\ell, \ell)`, whose expectation is :math:`(W^\ell)_{v_0 v_\ell}`; with ``transition``, the
+    inverse of the step's probability takes the place of the degree.
 
     Every draw is a hash of (a 64-bit seed taken once from ``generator``, start node, walk, step). So walks do not
     depend on the device, on how the nodes are split over calls by ``start``, or on the order of the edges.
@@ -73,6 +77,9 @@ def sample_walks(
         scheme: How the walkers of one start depend on each other; ``"iid"`` is independent walkers.
         generator: Source of the seed; torch's default generator if :obj:`None`.
         start: Nodes to start from, shape ``[S]``; every node if :obj:`None`.
+        transition: What the probability of a step along each edge is proportional to, among the edges that leave its
+            node, shape ``[E]``, ≥ 0; equal edges add up. Loads are unbiased where every edge of nonzero ``W`` has a
+            positive one. Uniform if :obj:`None`.
 
     Returns:
         The visits as :class:`Walks`; ``load`` and ``count`` have the dtype of ``edge_weight``, or torch's default.
@@ -85,9 +92,52 @@ def sample_walks(
     check_edges(edge_index, num_nodes, edge_weight)
     check_walk_settings(num_walks, max_length, halt_prob, scheme)
     csr = to_csr(edge_index, num_nodes, edge_weight)
+    steps = None if transition is None else step_table(edge_index, num_nodes, transition)
     if start is not None:
         start = _check_start(start, num_nodes)
-    return walk_tables(csr, draw_seed(generator), 1, num_walks, max_length, halt_prob, start)[0]
+    return walk_tables(csr, draw_seed(generator), 1, num_walks, max_length, halt_prob, start, steps)[0]
+
+
+class StepTable(NamedTuple):
+    """How a walker picks the next edge where that is not uniform."""
+
+    bound: Tensor
+    """Where each edge's interval ends: that of edge ``e`` of node ``i`` lies between ``i 2^32`` and ``(i + 1) 2^32``,
+    as long as its probability; shape ``[E']``, int64."""
+    prob: Tensor
+    """Probability of each edge, shape ``[E']``, float64; rounded as the intervals are, so that loads are unbiased."""
+
+
+def step_table(edge_index: Tensor, num_nodes: int, transition: Tensor) -> StepTable:
+    """Table of steps with probabilities in proportion to ``transition`` ``[E]``.
+
+    Weights become integers, for then their sums do not depend on the device or on the order of the edges; a weight
+    counts at least 2^-24 of the largest of its node. Probabilities are multiples of 2^-32.
+
+    Raises:
+        ValueError: If ``transition`` is not one finite number ≥ 0 per edge, or all edges of a node have 0.
+    """
+    if transition.shape != edge_index.shape[1:] or not transition.is_floating_point():
+        raise ValueError(
+            f"'transition' must hold one floating-point number per edge, [{edge_index.size(1)}] "
+            f"(got {transition.dtype}, shape {list(transition.shape)})"
+        )
+    csr = to_csr(edge_index, num_nodes, transition.detach().double())
+    weight, row = csr.weight, csr.row
+    if weight.numel() and not bool(((weight >= 0) & (weight < torch.inf)).all()):
+        raise ValueError("'transition' must be finite and ≥ 0; is it a softmax over each node's edges?")
+    top = weight.new_zeros(num_nodes).scatter_reduce(0, row, weight, "amax")
+    if bool(((top == 0) & (csr.degree > 0)).any()):
+        node = int(((top == 0) & (csr.degree > 0)).nonzero()[0])
+        raise ValueError(f"'transition' is 0 on all edges of node {node}, which could go nowhere")
+    level = torch.where(weight > 0, (weight / top[row] * 2**24).round().clamp(min=1), 0).long()
+    total = level.cumsum(0)
+    before = torch.cat([total.new_zeros(1), total])[csr.rowptr]  # [N + 1], the sum of all earlier rows
+    of_row = before.diff()[row]
+    bound = ((total - before[row]).double() / of_row.double() * 2**32).round().long()
+    first = torch.arange(row.numel(), device=row.device) == csr.rowptr[row]
+    width = torch.where(first, bound, bound - bound.roll(1))
+    return StepTable(row * 2**32 + bound, width.double() / 2**32)
 
 
 def check_walk_settings(num_walks: int, max_length: int, halt_prob: float, scheme: str) -> None:
@@ -129,15 +179,17 @@ def walk_tables(
     max_length: int,
     halt_prob: float,
     start: Tensor | None = None,
+    steps: StepTable | None = None,
 ) -> list[Walks]:
     """Sample ``num_tables`` independent tables of checked settings in one pass; the first is that of `sample_walks`."""
     num_nodes, device = csr.rowptr.numel() - 1, csr.col.device
     start = torch.arange(num_nodes, device=device) if start is None else start
     block = max(1, _WALKERS_PER_BLOCK.get(device.type, 2**17) // (num_tables * num_walks))
-    factor = csr.weight * (csr.degree[csr.row] / (1 - halt_prob)).to(csr.weight.dtype)  # load gained on each edge
+    chance = csr.degree[csr.row] if steps is None else torch.where(steps.prob > 0, 1 / steps.prob, 0)
+    factor = csr.weight * (chance / (1 - halt_prob)).to(csr.weight.dtype)  # load gained on each edge
     blocks = []
     for nodes in start.split(block) or (start,):
-        visits = _walk_block(csr, factor, nodes, seed, num_tables, num_walks, max_length, halt_prob)
+        visits = _walk_block(csr, factor, steps, nodes, seed, num_tables, num_walks, max_length, halt_prob)
         blocks.append(_merge_visits(visits, nodes, num_nodes, num_tables, num_walks))
     return [_concatenate(list(tables)) for tables in zip(*blocks)]
 
@@ -145,6 +197,7 @@ def walk_tables(
 def _walk_block(
     csr: CSR,
     factor: Tensor,
+    steps: StepTable | None,
     nodes: Tensor,
     seed: int,
     num_tables: int,
@@ -173,7 +226,10 @@ def _walk_block(
             row, state, node, load, draw, degree = (
                 column.index_select(0, alive) for column in (row, state, node, load, draw, degree)
             )
-        edge = csr.rowptr.index_select(0, node) + below(draw, degree)
+        if steps is None:
+            edge = csr.rowptr.index_select(0, node) + below(draw, degree)
+        else:
+            edge = torch.searchsorted(steps.bound, node * 2**32 + (draw & LOW_32), right=True)
         node = csr.col.index_select(0, edge)
         load = load * factor.index_select(0, edge)
         visits.append((row, node, load))

@@ -11,13 +11,17 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from torch.nn import Module
+from torch_geometric.data import Data
 
+from pyg_topomask.nn import redraw_walks
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import replacing
 from pyg_topomask.run.metrics import best_is_max
 from pyg_topomask.run.processes import is_main, rank
 from pyg_topomask.run.report import write_metrics
+from pyg_topomask.transforms import AddRandomWalks
 
 
 class EpochSeed(pl.Callback):
@@ -43,6 +47,39 @@ class EpochSeed(pl.Callback):
         """Seed here, since Lightning skips ``on_train_epoch_start`` in the first epoch after resuming."""
         if batch_idx == 0:
             torch.manual_seed((self.seed + 1_000_003 * rank()) * 1_000_003 + trainer.current_epoch)
+
+
+class RedrawWalks(pl.Callback):
+    """Dynamic GKAT: before each epoch but the first, walks drawn afresh that follow a layer's attention.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
+
+    Args:
+        graphs: The training graphs with walks, a list that the loader reads; its items are replaced.
+        transform: The transform that drew them, with ``transition=`` set if there is a ``layer``.
+        layer: As in :func:`~pyg_topomask.nn.redraw_walks`; steps are uniform if :obj:`None`.
+        batch_size: Graphs in one pass of the model.
+    """
+
+    def __init__(
+        self, graphs: list[Data], transform: AddRandomWalks, layer: Module | None = None, batch_size: int = 32
+    ) -> None:
+        self.graphs, self.transform, self.layer, self.batch_size = graphs, transform, layer, batch_size
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ahead of the loader's first batch of an epoch."""
+        if trainer.current_epoch == 0:
+            return
+        training = pl_module.training
+
+        def forward(batch: Data) -> Any:
+            return pl_module(batch.to(pl_module.device))
+
+        pl_module.eval()
+        self.graphs[:] = redraw_walks(
+            self.graphs, self.transform, trainer.current_epoch, self.layer, forward, self.batch_size
+        )
+        pl_module.train(training)
 
 
 class Recorder(Checkpoint):

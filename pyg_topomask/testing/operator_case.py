@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.operators import MaskOperator
+from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing.graphs import GRAPHS, permute
 
 
@@ -130,6 +131,20 @@ class OperatorCase:
             for entry, (i, j) in enumerate(zip(pattern.row.tolist(), pattern.col.tolist())):
                 listed[:, i, j] += value[entry]
             torch.testing.assert_close(listed, dense.expand_as(listed), **self.tol)
+
+    def test_blocks_are_those_of_the_matrix(self) -> None:
+        batched = Batch.from_data_list([self.graphs[name] for name in self.batch])
+        cases = [(data, torch.zeros(data.num_nodes, dtype=torch.long)) for data in self.graphs.values()]
+        for data, batch in [*cases, (batched, batched.batch)]:
+            op, dense = self.build(data), self.reference(data)
+            if not op.has_blocks:
+                continue
+            layout = block_layout(batch)
+            for graphs, blocks in zip(layout.groups.graphs, op.blocks(layout)):
+                for graph, block in zip(graphs, blocks):
+                    mine = (batch == graph).nonzero().squeeze(1)
+                    wanted = dense[..., mine, :][..., :, mine].mT
+                    torch.testing.assert_close(block.double().expand_as(wanted), wanted, **self.tol)
 
     def test_wrong_shapes_are_refused(self) -> None:
         op = self.build(self.graphs[self.moved])

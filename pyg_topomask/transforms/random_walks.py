@@ -11,7 +11,7 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.ops.graph import sym_normalize, to_csr
 from pyg_topomask.ops.pairs import WalkTable, pair_table
-from pyg_topomask.ops.walks import Walks, check_walk_settings, draw_seed, hash_graph, walk_tables
+from pyg_topomask.ops.walks import Walks, check_walk_settings, draw_seed, hash_graph, step_table, walk_tables
 from pyg_topomask.transforms.graph_input import check_name, edges_of, num_nodes_of
 
 
@@ -48,6 +48,9 @@ class AddRandomWalks(BaseTransform):
         pair_table: Store the pair table as well, which layers otherwise build once per batch. Worth its memory (68
             bytes a pair at 4 hops) where walks stay the same for the whole training and no node is a hub, which would
             make nearly every pair supported. The mask must be symmetric.
+        transition: Name of an edge attribute ``[E]``, ≥ 0, that the probability of a step is proportional to among a
+            node's edges, as in dynamic GKAT (:func:`~pyg_topomask.nn.redraw_walks` sets it). Steps are uniform on a
+            graph without it, and by default.
 
     Raises:
         ValueError: If a setting or the graph is out of range.
@@ -64,6 +67,7 @@ class AddRandomWalks(BaseTransform):
         seed: int | None = None,
         name: str = "walk",
         pair_table: bool = False,
+        transition: str | None = None,
     ) -> None:
         check_walk_settings(num_walks, max_length, halt_prob, scheme)
         check_name(name)
@@ -71,6 +75,7 @@ class AddRandomWalks(BaseTransform):
             raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")
         self.num_walks, self.max_length, self.halt_prob, self.scheme = num_walks, max_length, halt_prob, scheme
         self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
+        self.transition = transition
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers must see it change
 
     def set_epoch(self, epoch: int) -> None:
@@ -87,7 +92,11 @@ class AddRandomWalks(BaseTransform):
         edge_weight = None if edge_weight is None else edge_weight.to(torch.get_default_dtype())
         csr = sym_normalize(to_csr(edge_index, num_nodes, edge_weight))
         seed = draw_seed(None) if self.seed is None else hash_graph(csr, self.seed, int(self._epoch))
-        tables = walk_tables(csr, seed, 2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
+        steps = None
+        if self.transition is not None and self.transition in data:
+            steps = step_table(edge_index, num_nodes, data[self.transition])
+        settings = (2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
+        tables = walk_tables(csr, seed, *settings, steps=steps)
         for kind in ("key", "pair"):  # an earlier table of other walks would be taken for one of these
             for part in ("index", "length", "load", "count", "coeffs"):
                 if (stale := f"{self.name}_{kind}_{part}") in data:

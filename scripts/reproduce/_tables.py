@@ -119,7 +119,7 @@ def shortened(path: Path, folder: Path, options: argparse.Namespace) -> list[str
 
 
 def planned_epochs(path: Path, folder: Path, minutes: float) -> int:
-    """Epochs of a config that fit, by the time of some on a sample of its graphs; kept for the next start.
+    """Epochs that fit, to the nearest, by the time of some on a sample of the graphs; kept for the next start.
 
     The number is fixed ahead, not by a clock in the run, for the learning rate follows it, and so that the run can be
     resumed and repeated.
@@ -132,7 +132,7 @@ def planned_epochs(path: Path, folder: Path, minutes: float) -> int:
             raise RunError("--minutes: only data sets with a split of their own can be planned for")
         share = len(parts[0]) / SAMPLE[0]
         seconds = timed["wall_time_s"]["total"] / SAMPLE_EPOCHS * share
-        save_json(plan, {"seconds_per_epoch": seconds, "epochs": max(1, int(60 * minutes / seconds))})
+        save_json(plan, {"seconds_per_epoch": seconds, "epochs": max(1, round(60 * minutes / seconds))})
     return int(json.loads(plan.read_text())["epochs"])
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.nn import GKATAttention, RWGNKMask
+from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, AttentionCase, OperatorCase, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -159,9 +160,28 @@ class TestGKAT0(GKATCase):
         return GKATAttention(8, heads=2, kernel="softmax", max_length=3)
 
 
+class TestGKATPairwise(GKATCase):
+    def build(self):
+        return GKATAttention(8, heads=2, num_features=16, max_length=3, path="pairwise")
+
+
 class TestGKATFactored(GKATCase):
     def build(self):
         return GKATAttention(8, heads=2, num_features=16, max_length=3, path="factored")
+
+
+def test_a_constant_kernel_is_computed_once_for_all_layers():
+    data = walked(GRAPHS["star"])
+    first, second = (RWGNKMask(decay=0.5, max_length=3) for _ in range(2))
+    layout = block_layout(torch.zeros(5, dtype=torch.long))
+    assert first(data) is second(data)
+    assert first(data).blocks(layout)[0] is second(data).blocks(layout)[0]
+    assert first(data).pairs()[1] is second(data).pairs()[1]
+    with torch.no_grad():
+        second.decay.fill_(1.0)  # as loading a state does
+    assert not torch.allclose(first(data).to_dense(), second(data).to_dense())
+    torch.testing.assert_close(second(data).to_dense(), RWGNKMask(max_length=3)(data).to_dense())
+    assert first.double()(data).dtype == torch.float64
 
 
 def test_gkat_tends_to_gkat_0_like_one_over_the_root_of_the_features():

@@ -2,6 +2,7 @@ import warnings
 
 import pytest
 import torch
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator, SparseFactorOperator
@@ -11,7 +12,7 @@ from pyg_topomask.testing import GRAPHS, permute
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.typing import PerformanceWarning
 
-LINEAR = ("factored", "pairwise", "dense")
+LINEAR = ("factored", "pairwise", "blocks", "dense")
 K = 3
 
 
@@ -300,6 +301,53 @@ def test_half_precision_is_computed_in_float32():
         out = function(q, k, v)
         assert out.dtype == torch.bfloat16
         assert torch.equal(out, function(q.float(), k.float(), v.float()).bfloat16())
+
+
+def ragged(dtype):
+    """Rings of several sizes, some of them equal and out of order, and a lone node: (batch, q, k, v)."""
+    batch = Batch.from_data_list([ring(n, num_walks=12) for n in (5, 3, 9, 5, 4, 3, 5)] + [walked_single()])
+    n = batch.num_nodes
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.rand(n, 2, c, dtype=dtype, generator=generator).add(0.1).requires_grad_() for c in (4, 4, 3))
+    return batch, q, k, v
+
+
+def walked_single():
+    return AddRandomWalks(max_length=K, seed=0)(
+        Data(x=torch.randn(1, 4), edge_index=torch.zeros(2, 0).long(), num_nodes=1)
+    )
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("function", [masked_linear_attention, masked_softmax_attention])
+def test_blocks_of_a_batch_equal_pairs_in_value_and_gradient(function, per_head):
+    batch, q, k, v = ragged(torch.float64)
+    f = modulation_of(2 if per_head else None, torch.float64, True).requires_grad_()
+    results = []
+    for path in ("pairwise", "blocks"):
+        out = function(q, k, v, walked(batch, torch.float64)(f), batch.batch, path)
+        results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v, f))))
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_small_graphs_go_by_blocks_and_large_ones_do_not():
+    batch, q, k, v = ragged(torch.float32)
+    mask = GRFMask(max_length=K)(batch)
+    assert choose_path(mask, 4, 3, batch.batch) == "blocks"
+    masked_softmax_attention(q, k, v, mask, batch.batch)
+    assert "pairs" not in mask.walks.__dict__
+    large = Batch.from_data_list([ring(300), ring(4)])
+    assert choose_path(GRFMask(max_length=K)(large), 4, 3, large.batch) == "pairwise"
+
+
+def test_blocks_refuse_a_batch_that_splits_a_graph():
+    q, k, v = (torch.rand(6, 1, 2) for _ in range(3))
+    mask = GRFMask(max_length=K)(ring(6))
+    with pytest.raises(ValueError, match=r"joins nodes \d+ and \d+ of different graphs"):
+        masked_linear_attention(q, k, v, mask, torch.tensor([0, 0, 0, 1, 1, 1]), "blocks")
+    with pytest.raises(ValueError, match="which OnesOperator is not"):
+        masked_linear_attention(q, k, v, OnesOperator(torch.zeros(6, dtype=torch.long)), path="blocks")
 
 
 def test_sparse_walks_go_pairwise_and_a_hub_goes_factored():

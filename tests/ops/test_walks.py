@@ -236,3 +236,57 @@ def test_bad_arguments_are_refused(change, error, message):
     edge_index, num_nodes = arguments.pop("edge_index"), arguments.pop("num_nodes")
     with pytest.raises(error, match=message):
         sample_walks(edge_index, num_nodes, **arguments)
+
+
+@pytest.mark.parametrize("name", ["star", "path", "weighted", "one_way", "isolated"])
+@pytest.mark.parametrize("halt_prob", [0.0, 0.3])
+def test_walks_that_follow_transitions_have_the_exact_means(name, halt_prob):
+    data, draws = GRAPHS[name], 300
+    weight = torch.rand(data.num_edges, generator=seeded(1), dtype=torch.float64) * 3 + 0.1
+    num_nodes, adj = data.num_nodes, dense_adjacency(data)
+    tables = [
+        draw(data, seed, num_walks=32, max_length=3, halt_prob=halt_prob, transition=weight) for seed in range(draws)
+    ]
+    step = torch.zeros(num_nodes, num_nodes, dtype=torch.float64).index_put_(tuple(data.edge_index), weight, True)
+    step = step / step.sum(1, keepdim=True).where(step.sum(1, keepdim=True) > 0, 1)
+    for column, matrix in [("load", adj), ("count", (1 - halt_prob) * step)]:
+        samples = torch.stack([dense(table, column, num_nodes, 3) for table in tables])
+        wanted = torch.stack([torch.linalg.matrix_power(matrix, k) for k in range(4)])
+        error = (samples.mean(0) - wanted).abs()
+        assert (error <= 5 * samples.std(0) / draws**0.5 + 1e-6).all()
+
+
+def test_transitions_do_not_depend_on_edge_order_shards_or_scale():
+    data = GRAPHS["star"]
+    weight = torch.arange(1.0, data.num_edges + 1)
+    order = torch.randperm(data.num_edges, generator=seeded(2))
+    whole, settings = draw(data, transition=weight), {"num_walks": 5, "max_length": 3, "halt_prob": 0.3}
+    moved = sample_walks(data.edge_index[:, order], 5, generator=seeded(0), transition=4 * weight[order], **settings)
+    part = draw(data, transition=weight, start=torch.tensor([1, 3]))
+    plain = sample_walks(data.edge_index, 5, generator=seeded(0), transition=weight, **settings)
+    assert torch.equal(moved.index, plain.index)
+    assert torch.equal(moved.count, plain.count)
+    mine = (whole.index[0] == 1) | (whole.index[0] == 3)
+    assert torch.equal(whole.index[:, mine], part.index)
+    assert torch.equal(whole.count[mine], part.count)
+
+
+def test_an_edge_of_transition_zero_is_never_taken():
+    edges = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
+    table = sample_walks(
+        edges, 4, num_walks=200, max_length=3, transition=torch.tensor([1.0, 0, 0, 1, 1, 1]), generator=seeded(0)
+    )
+    assert set(table.index[1, (table.index[0] == 0)].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("transition", "words"),
+    [
+        (torch.ones(3), r"one floating-point number per edge, \[2\]"),
+        (torch.tensor([1.0, -1.0]), "must be finite and ≥ 0"),
+        (torch.tensor([1.0, 0.0]), "is 0 on all edges of node 1"),
+    ],
+)
+def test_bad_transitions_are_refused(transition, words):
+    with pytest.raises(ValueError, match=words):
+        sample_walks(torch.tensor([[0, 1], [1, 0]]), 2, num_walks=1, max_length=1, transition=transition)

@@ -3,7 +3,7 @@
 from pyg_topomask.nn.attention.bigbird import BigBirdAttention
 from pyg_topomask.nn.attention.exphormer import ExphormerAttention
 from pyg_topomask.nn.attention.full import FullAttention
-from pyg_topomask.nn.attention.gkat import GKATAttention
+from pyg_topomask.nn.attention.gkat import GKATAttention, GKATConv
 from pyg_topomask.nn.attention.grf import GRFAttention
 from pyg_topomask.nn.attention.kmip import KMIPAttention
 from pyg_topomask.nn.attention.masked import MaskedAttention
@@ -33,6 +33,7 @@ __all__ = [
     "ExphormerAttention",
     "FullAttention",
     "GKATAttention",
+    "GKATConv",
     "GRFAttention",
     "KMIPAttention",
     "MaskedAttention",

@@ -156,10 +156,12 @@ class ExphormerAttention(Module):
 
     def _check_carry(self, carry: Tensor, num_graphs: int) -> int:
         """Number of graphs, those without a node included."""
-        if carry.dim() != 3 or carry.size(0) < num_graphs or carry.shape[1:] != (self.num_virtual, self.channels):
+        shape = carry.shape if isinstance(carry, Tensor) else ()
+        if len(shape) != 3 or shape[0] < num_graphs or shape[1:] != (self.num_virtual, self.channels):
+            got = list(shape) if isinstance(carry, Tensor) else type(carry).__name__
             raise ValueError(
                 f"'carry' must have shape [{num_graphs}, {self.num_virtual}, {self.channels}], graphs × virtual nodes "
-                f"× channels (got {list(carry.shape)}); start from initial_carry(num_graphs)"
+                f"× channels (got {got}); start from initial_carry(num_graphs)"
             )
         return carry.size(0)
 

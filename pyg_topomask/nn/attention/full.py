@@ -31,6 +31,7 @@ class FullAttention(Module):
         batch.attn_bias = self.distance_embedding(distance(query, key))  # [P, H], differentiable
         x = attn(x, batch.batch, batch)
 
+    On CPU torch's fused kernel has no second derivative.
     Cost: :math:`O(\sum_g n_g^2 C)` operations. Nothing is padded and no array over the pairs of the whole batch is
     formed, apart from what :func:`~pyg_topomask.ops.softmax_attention.segment_softmax_attention` says of biases.
 

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from pyg_topomask.nn.attention.masked import MaskedAttention
+import torch
+from torch import Tensor
+from torch.nn import Linear, Module, Parameter
+from torch.nn.functional import elu, leaky_relu
+from torch.nn.init import xavier_uniform_, zeros_
+from torch_geometric.data import Data
+from torch_geometric.utils import softmax
+
+from pyg_topomask.nn.attention.masked import MaskedAttention, check_input
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
+from pyg_topomask.ops.additive_attention import PATHS as ADDITIVE_PATHS
+from pyg_topomask.ops.additive_attention import masked_additive_attention
+from pyg_topomask.ops.masked_attention import at_least_float32
 
 
 class GKATAttention(MaskedAttention):
@@ -47,3 +58,138 @@ class GKATAttention(MaskedAttention):
     ) -> None:
         mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias)
+
+    def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Attention of each node over its neighbours, for dynamic GKAT: walks that follow it.
+
+        Only edges are scored, so the cost is linear in them. Used by :func:`~pyg_topomask.nn.redraw_walks`.
+
+        Args:
+            x: Input of the layer, shape ``[N, C]``.
+            edge_index: Edges (node, its neighbour) as columns, shape ``[2, E]``.
+
+        Returns:
+            Weight of each edge, the mean over heads of the softmax over the node's edges, shape ``[E]``, without
+            gradient.
+        """
+        with torch.no_grad():
+            q, k, _ = self.qkv(x).view(x.size(0), 3, self.heads, -1).unbind(dim=1)
+            score = (q[edge_index[0]] * k[edge_index[1]]).sum(-1) * q.size(-1) ** -0.5
+            return softmax(score, edge_index[0], num_nodes=x.size(0)).mean(1)
+
+
+class GKATConv(Module):
+    r"""A graph attention layer whose neighbourhoods are those of the random walks graph-nodes kernel.
+
+    .. math:: x_i' = \mathrm{ELU}\Big(\sum_j \alpha_{ij} W x_j + b\Big), \qquad
+        \alpha_{ij} \propto M_{ij} \exp(\mathrm{LeakyReLU}(a_1 \cdot W x_i + a_2 \cdot W x_j))
+
+    The layer of graph attention networks (Veličković et al., ICLR 2018, arXiv:1710.10903, Eqs. 3 to 6), the
+    adjacency replaced by the kernel: what Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, run on
+    citation graphs. Exact on the support of the kernel, without an array over all pairs of nodes.
+
+    The graph must carry walks: :class:`~pyg_topomask.transforms.AddRandomWalks` with ``independent=False``, the same
+    ``max_length`` and ``name``.
+
+    Args:
+        in_channels: Width of the input.
+        out_channels: Width ``D`` of each head.
+        heads: Heads ``H``.
+        concat: Concatenate the heads, else take their mean.
+        negative_slope: Slope of the leaky ReLU; 0.2 as in graph attention networks.
+        dropout: Probability of zeroing a normalised weight in training; 0.6 in the paper.
+        elu: Apply the ELU. Leave it out of a last layer that returns logits.
+        bias: Whether there is a bias.
+        max_length, decay, alpha, learnable, name: As in :class:`GKATAttention`.
+        path: ``"pairwise"``, ``"blocks"`` or ``"auto"``; all give the same result.
+
+    Shapes:
+        - ``x``: ``[N, in_channels]``; output ``[N, H D]``, or ``[N, D]`` where heads are averaged
+
+    Raises:
+        ValueError: If a width, ``heads`` or ``dropout`` is out of range or ``path`` unknown.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        elu: bool = True,
+        bias: bool = True,
+        max_length: int = 4,
+        decay: float = 1.0,
+        alpha: float = 1.0,
+        learnable: bool = False,
+        name: str = "walk",
+        path: str = "auto",
+    ) -> None:
+        super().__init__()
+        if min(in_channels, out_channels, heads) < 1:
+            raise ValueError(f"widths and 'heads' must be ≥ 1 (got {in_channels}, {out_channels} and {heads})")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"'dropout' must be a probability in [0, 1) (got {dropout})")
+        if path not in ADDITIVE_PATHS:
+            raise ValueError(f"'path' must be one of {', '.join(ADDITIVE_PATHS)} (got {path!r})")
+        self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
+        self.negative_slope, self.dropout, self.elu, self.path = negative_slope, dropout, elu, path
+        self.mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
+        self.lin = Linear(in_channels, heads * out_channels, bias=False)
+        self.att_receiver = Parameter(torch.empty(heads, out_channels))
+        self.att_sender = Parameter(torch.empty(heads, out_channels))
+        width = heads * out_channels if concat else out_channels
+        self.bias = Parameter(torch.empty(width)) if bias else None
+        self.reset_parameters()
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Attributes that the graph must carry."""
+        return self.mask.requires
+
+    def reset_parameters(self) -> None:
+        """Draw the weights afresh as graph attention networks do, and reset the mask."""
+        for weight in (self.lin.weight, self.att_receiver, self.att_sender):
+            xavier_uniform_(weight)
+        if self.bias is not None:
+            zeros_(self.bias)
+        self.mask.reset_parameters()
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
+        """Attend. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite or the graph lacks walks.
+        """
+        batch = check_input(x, self.in_channels, batch, graph)
+        v, receiver, sender = self.project(x)
+        out = masked_additive_attention(
+            receiver,
+            sender,
+            v,
+            self.mask(graph),
+            batch,
+            self.path,
+            self.negative_slope,
+            self.dropout if self.training else 0.0,
+        )
+        out = out.flatten(1) if self.concat else out.mean(1)
+        out = out if self.bias is None else out + self.bias
+        return elu(out) if self.elu else out
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Values ``[N, H, D]``, and the receivers' and senders' parts of the score, ``[N, H]``."""
+        (v,) = at_least_float32(self.lin(x).view(x.size(0), self.heads, self.out_channels))
+        return v, (v * self.att_receiver).sum(-1), (v * self.att_sender).sum(-1)
+
+    def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """As :meth:`GKATAttention.edge_attention`."""
+        with torch.no_grad():
+            _, receiver, sender = self.project(x)
+            score = receiver[edge_index[0]] + sender[edge_index[1]]
+            return softmax(leaky_relu(score, self.negative_slope), edge_index[0], num_nodes=x.size(0)).mean(1)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, concat={self.concat}"

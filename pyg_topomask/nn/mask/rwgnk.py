@@ -8,9 +8,10 @@ from torch.nn import Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.mask.base import Mask, check_table_size
-from pyg_topomask.operators import DiagonalScaledOperator
+from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.pairs import EntryTable, walk_product
 
 
@@ -76,7 +77,7 @@ class RWGNKMask(Mask):
             for key, value in self._initial.items():
                 getattr(self, key).fill_(value)
 
-    def forward(self, graph: Data) -> DiagonalScaledOperator:
+    def forward(self, graph: Data) -> DiagonalScaledOperator | ConstantOperator:
         """The mask of a graph or batch that carries walks.
 
         Raises:
@@ -85,15 +86,47 @@ class RWGNKMask(Mask):
         index, length, count, size = self.read(graph)
         check_table_size(graph, size, self.remedy)
         decay, alpha = (x.abs() for x in at_least_float32(self.decay, self.alpha))
-        lengths = torch.arange(self.max_length + 1, device=decay.device, dtype=decay.dtype)
-        modulation = decay[..., None] ** lengths  # [K + 1] or [H, K + 1]
-        table = (index, length, count)
-        walks = walk_product(*table, *table, int(graph.num_nodes), self.max_length, modulation.dtype)
-        scale = _squared_norms(walks.left, modulation) ** (-alpha / 2)
-        return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
+        table = (index, length, count, int(graph.num_nodes), self.max_length)
+        if self.learnable:
+            return _kernel(*table, decay, alpha)
+        return _constant_kernel(*table, *_numbers(self.decay, self.alpha), decay.dtype)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, max_length={self.max_length}, learnable={self.learnable}"
+
+
+def _kernel(
+    index: Tensor, length: Tensor, count: Tensor, num_nodes: int, max_length: int, decay: Tensor, alpha: Tensor
+) -> DiagonalScaledOperator:
+    lengths = torch.arange(max_length + 1, device=decay.device, dtype=decay.dtype)
+    modulation = decay[..., None] ** lengths  # [K + 1] or [H, K + 1]
+    table = (index, length, count)
+    walks = walk_product(*table, *table, num_nodes, max_length, modulation.dtype)
+    scale = _squared_norms(walks.left, modulation) ** (-alpha / 2)
+    return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
+
+
+@once_per_batch
+def _numbers(decay: Tensor, alpha: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Absolute values as numbers, read once: on CUDA reading waits."""
+    first, second = (tuple(x.abs().flatten().tolist()) for x in (decay, alpha))
+    return first, second
+
+
+@once_per_batch
+def _constant_kernel(
+    index: Tensor,
+    length: Tensor,
+    count: Tensor,
+    num_nodes: int,
+    max_length: int,
+    decay: tuple[float, ...],
+    alpha: tuple[float, ...],
+    dtype: torch.dtype,
+) -> ConstantOperator:
+    """The kernel for numbers that do not change, computed once for all layers that read the same tensors."""
+    numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device=index.device) for x in (decay, alpha))
+    return ConstantOperator(_kernel(index, length, count, num_nodes, max_length, *numbers))
 
 
 def _squared_norms(table: EntryTable, modulation: Tensor) -> Tensor:

@@ -1,0 +1,88 @@
+"""Dynamic GKAT: walks that are drawn afresh and follow the attention of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Batch, Data
+
+
+class WalkTransform(Protocol):
+    """What `redraw_walks` asks of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
+
+    transition: str | None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw afresh from here on."""
+
+    def __call__(self, data: Data) -> Data:
+        """Put walks on a graph."""
+
+
+def redraw_walks(
+    graphs: Sequence[Data],
+    transform: WalkTransform,
+    epoch: int,
+    layer: Module | None = None,
+    forward: Callable[[Batch], Any] | None = None,
+    batch_size: int = 32,
+) -> list[Data]:
+    """The graphs with walks drawn afresh, along edges in proportion to a layer's attention over a node's neighbours.
+
+    The layer's input is what it is given in one pass of the model in evaluation mode over the graphs as they are; only
+    edges are scored, so nothing is quadratic in the nodes. Without a layer, steps are uniform.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, dynamic GKAT.
+
+    Args:
+        graphs: Graphs with walks from an earlier call of ``transform``; they are not changed.
+        transform: :class:`~pyg_topomask.transforms.AddRandomWalks` with ``transition=`` set to the name of the edge
+            attribute that shall hold the attention.
+        epoch: Number of the epoch: with a ``seed``, walks are a function of (seed, epoch, graph, attention).
+        layer: Layer with ``edge_attention(x, edge_index)``, such as :class:`GKATAttention` or :class:`GKATConv`.
+        forward: Runs the model that ``layer`` is a part of on a batch. The caller sets it to evaluation mode.
+        batch_size: Graphs in one pass.
+
+    Returns:
+        New graphs, in the same order.
+
+    Raises:
+        ValueError: If there is a layer but no ``forward`` or no ``transition``, or the pass does not reach the layer.
+    """
+    if layer is None:
+        transform.set_epoch(epoch)
+        return [transform(graph.clone()) for graph in graphs]
+    if forward is None or transform.transition is None:
+        raise ValueError(
+            "walks that follow a layer's attention need 'forward' to find its input, and AddRandomWalks(transition=...)"
+        )
+    weights: list[Tensor] = []
+    for first in range(0, len(graphs), batch_size):
+        batch = Batch.from_data_list(list(graphs[first : first + batch_size]))
+        weight = _attention_on_edges(batch, layer, forward)
+        weights += weight.split([graph.num_edges for graph in graphs[first : first + batch_size]])
+    transform.set_epoch(epoch)
+    drawn = []
+    for graph, weight in zip(graphs, weights):
+        graph = graph.clone()
+        graph[transform.transition] = weight
+        drawn.append(transform(graph))
+    return drawn
+
+
+def _attention_on_edges(batch: Batch, layer: Module, forward: Callable[[Batch], Any]) -> Tensor:
+    inputs: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    try:
+        with torch.no_grad():
+            forward(batch)
+    finally:
+        handle.remove()
+    if len(inputs) != 1:
+        raise ValueError(f"the model must call the layer once in a pass (it did {len(inputs)} times)")
+    weight: Tensor = layer.edge_attention(inputs[0], batch.edge_index.to(inputs[0].device))  # type: ignore[operator]
+    return weight.to(batch.edge_index.device)

@@ -1,0 +1,124 @@
+"""Dense blocks of a block-diagonal matrix, one for each graph of a batch, those of equal size together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.segment import SizeGroups, size_groups
+from pyg_topomask.ops.sparse import permute_rows
+
+Entries = tuple[Tensor, Tensor, Tensor]
+"""Rows, columns and entries of a sparse matrix."""
+
+
+class BlockLayout(NamedTuple):
+    """Where the entries of all graphs' ``n × n`` blocks lie in one flat array."""
+
+    groups: SizeGroups
+    first: Tensor
+    """First entry of each node's row, shape ``[N]``."""
+    column: Tensor
+    """Place of each node within the rows of its graph's block, shape ``[N]``."""
+    block: Tensor
+    """First entry of each node's block, shape ``[N]``."""
+    lengths: list[int]
+    """Entries of each group's blocks."""
+
+
+def count_block_entries(batch: Tensor | int) -> int:
+    """Entries of the blocks of a batch vector that `check_batch` accepts, or of one graph of so many nodes."""
+    return sum(n * n for n in size_groups(batch).num_nodes)
+
+
+def block_layout(batch: Tensor) -> BlockLayout:
+    """Layout of a batch vector that `check_batch` accepts, built once per batch."""
+    return _layout(batch)
+
+
+@once_per_batch
+def _layout(batch: Tensor) -> BlockLayout:
+    groups = size_groups(batch)
+    sizes = [groups.num_nodes[graph] for graphs in groups.graphs for graph in graphs]
+    size = torch.tensor(sizes, dtype=torch.int64, device=batch.device)
+    area = size.square()
+    begin, node = area.cumsum(0) - area, size.cumsum(0) - size
+    block, node = (x.repeat_interleave(size) for x in (begin, node))
+    column = torch.arange(node.numel(), device=batch.device) - node
+    first = block + column * size.repeat_interleave(size)
+    if groups.place is not None:
+        first, column, block = (x.index_select(0, groups.place) for x in (first, column, block))
+    lengths = [len(graphs) * groups.num_nodes[graphs[0]] ** 2 for graphs in groups.graphs]
+    return BlockLayout(groups, first, column, block, lengths)
+
+
+def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) -> list[Tensor]:
+    """Dense blocks of a sparse matrix, equal entries added up; differentiable in ``value``.
+
+    Args:
+        layout: Layout of the batch.
+        row, col: Nodes of each entry, shape ``[nnz]``.
+        value: Entries, shape ``[nnz]``, or ``[nnz, H]`` for a matrix per head.
+
+    Returns:
+        For each group of ``g`` graphs of ``n`` nodes, ``[g, n, n]`` or ``[g, H, n, n]``.
+
+    Raises:
+        ValueError: If an entry joins two graphs (checked on CPU).
+    """
+    if not row.is_cuda:
+        crosses = layout.block.index_select(0, row) != layout.block.index_select(0, col)
+        if bool(crosses.any()):
+            bad = int(crosses.nonzero()[0])
+            raise ValueError(
+                f"the mask joins nodes {int(row[bad])} and {int(col[bad])} of different graphs; is 'batch' that "
+                "of the graph which the mask was built from?"
+            )
+    place = layout.first.index_select(0, row) + layout.column.index_select(0, col)
+    flat = value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, place, value)
+    return [
+        part.view(len(graphs), n, n) if value.dim() == 1 else part.view(len(graphs), n, n, -1).permute(0, 3, 1, 2)
+        for graphs, part in zip(layout.groups.graphs, flat.split(layout.lengths))
+        for n in (layout.groups.num_nodes[graphs[0]],)
+    ]
+
+
+def product_blocks(layout: BlockLayout, left: Entries | None, right: Entries | None) -> list[Tensor]:
+    r"""Dense blocks of :math:`(\Phi_1 \Phi_2^\top)^\top` for sparse factors, one of which may be the identity.
+
+    Args:
+        layout: Layout of the batch.
+        left, right: Rows, columns and entries of the factors, as in `fill_blocks`; the identity if :obj:`None`.
+
+    Returns:
+        As `fill_blocks`.
+    """
+    if left is None:
+        row, col, value = right if right is not None else _identity(layout)
+        return fill_blocks(layout, row, col, value)
+    row, col, value = left
+    if right is None:
+        return fill_blocks(layout, col, row, value)
+    first = fill_blocks(layout, row, col, value)
+    second = first if right is left else fill_blocks(layout, *right)
+    lift = value.dim() != right[2].dim()  # one factor is shared by the heads of the other
+    return [
+        (b[:, None] if lift and b.dim() == 3 else b) @ (a[:, None] if lift and a.dim() == 3 else a).mT
+        for a, b in zip(first, second)
+    ]
+
+
+def _identity(layout: BlockLayout) -> Entries:
+    node = torch.arange(layout.first.numel(), device=layout.first.device)
+    return node, node, torch.ones(node.numel(), device=node.device)
+
+
+def group_rows(x: Tensor, groups: SizeGroups) -> list[Tensor]:
+    """Rows of ``x`` ``[N]`` or ``[N, H]`` by group of equal graphs: ``[g, n]`` or ``[g, H, n]`` each."""
+    rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
+    parts = permute_rows(x, groups.order, groups.place).split(rows) if rows else ()
+    parts = [part.unflatten(0, (len(graphs), -1)) for graphs, part in zip(groups.graphs, parts)]
+    return parts if x.dim() == 1 else [part.mT for part in parts]

@@ -1,0 +1,156 @@
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.nn import GKATAttention, GKATConv, GPSModel, redraw_walks
+from pyg_topomask.nn.mask.rwgnk import RWGNKMask
+from pyg_topomask.ops.additive_attention import masked_additive_attention, masked_additive_attention_reference
+from pyg_topomask.testing import GRAPHS, AttentionCase
+from pyg_topomask.transforms import AddRandomWalks
+
+
+def walked(data, num_walks=4, **settings):
+    return AddRandomWalks(num_walks, 3, 0.0, independent=False, seed=0, **settings)(data.clone())
+
+
+class ConvCase(AttentionCase):
+    transform = "AddRandomWalks"
+
+    def prepare(self, data):
+        return walked(data)
+
+
+class TestGKATConvBlocks(ConvCase):
+    def build(self):
+        return GKATConv(8, 4, heads=2, max_length=3)
+
+
+class TestGKATConvPairwise(ConvCase):
+    def build(self):
+        return GKATConv(8, 8, heads=3, concat=False, elu=False, max_length=3, path="pairwise")
+
+
+class TestGKATConvLearnable(ConvCase):
+    def build(self):
+        return GKATConv(8, 4, heads=2, max_length=3, decay=0.75, learnable=True)
+
+
+@pytest.mark.parametrize("path", ["auto", "pairwise", "blocks"])
+@pytest.mark.parametrize("concat", [True, False])
+@pytest.mark.parametrize("learnable", [True, False])
+def test_layer_is_its_definition(path, concat, learnable):
+    batch = walked(Batch.from_data_list([GRAPHS[name] for name in ("path", "isolated", "star")]))
+    conv = GKATConv(5, 3, 2, concat, path=path, max_length=3, decay=0.75, alpha=0.5, learnable=learnable).double()
+    torch.nn.init.normal_(conv.bias)
+    x = torch.randn(batch.num_nodes, 5, dtype=torch.float64)
+    conv.requires_grad_(False)
+    h = (x @ conv.lin.weight.t()).view(-1, 2, 3)
+    mask = conv.mask(batch).to_dense()
+    rows = []
+    for i in range(batch.num_nodes):
+        heads = []
+        for head in range(2):
+            score = torch.tensor(
+                [float(conv.att_receiver[head] @ h[i, head] + conv.att_sender[head] @ u) for u in h[:, head]]
+            ).double()
+            score = torch.where(score > 0, score, 0.2 * score)
+            weight = (mask[head, i] if mask.dim() == 3 else mask[i]) * score.exp()
+            heads.append((weight / weight.sum()) @ h[:, head])
+        rows.append(torch.cat(heads) if concat else torch.stack(heads).mean(0))
+    wanted = torch.nn.functional.elu(torch.stack(rows) + conv.bias)
+    torch.testing.assert_close(conv(x, batch.batch, batch), wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_paths_and_the_dense_reference_agree_in_every_gradient():
+    data = walked(GRAPHS["star"])
+    mask = RWGNKMask(decay=0.5, max_length=3).double()(data)
+    r, s = (torch.randn(5, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    v = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    outs = [masked_additive_attention(r, s, v, mask, path=path) for path in ("pairwise", "blocks")]
+    outs.append(masked_additive_attention_reference(r, s, v, mask.to_dense()))
+    results = [(out, *torch.autograd.grad(out.square().sum(), (r, s, v))) for out in outs]
+    for result in results[:2]:
+        for a, b in zip(result, results[2]):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", ["pairwise", "blocks"])
+def test_dropout_acts_on_normalised_weights_and_keeps_the_mean(path):
+    data = walked(GRAPHS["star"])
+    conv = GKATConv(3, 2, dropout=0.5, elu=False, bias=False, max_length=3, path=path).double()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    with torch.no_grad():
+        wanted = conv.eval()(x, None, data)
+        torch.manual_seed(0)
+        draws = torch.stack([conv.train()(x, None, data) for _ in range(4000)])
+    assert ((draws.mean(0) - wanted).abs() <= 5 * draws.std(0) / 4000**0.5 + 1e-12).all()
+    assert (draws.std(0) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 4), "widths and 'heads' must be ≥ 1"),
+        ((4, 4, 1, True, 0.2, 1.0), r"'dropout' must be a probability in \[0, 1\) \(got 1.0\)"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        GKATConv(*arguments)
+    with pytest.raises(ValueError, match="'path' must be one of auto, pairwise, blocks"):
+        GKATConv(4, 4, path="factored")
+
+
+def test_edge_attention_is_a_softmax_over_each_nodes_edges():
+    data = GRAPHS["star"]
+    x = torch.randn(5, 8, dtype=torch.float64)
+    attn, conv = GKATAttention(8, heads=2).double(), GKATConv(8, 4, heads=2).double()
+    q, k, _ = attn.qkv(x).view(5, 3, 2, 4).unbind(1)
+    dot = torch.einsum("ihd,jhd->hij", q, k) / 2
+    _, r, s = conv.project(x)
+    additive = torch.nn.functional.leaky_relu(r.t()[:, :, None] + s.t()[:, None, :], 0.2)
+    i, j = data.edge_index
+    adjacent = torch.zeros(5, 5, dtype=torch.bool)
+    adjacent[i, j] = True
+    for layer, score in ((attn, dot), (conv, additive)):
+        wanted = score.masked_fill(~adjacent, -torch.inf).softmax(-1).mean(0)[i, j]
+        torch.testing.assert_close(layer.edge_attention(x, data.edge_index), wanted.detach())
+
+
+def model():
+    return GPSModel(8, 8, 2, 2, attn=lambda _: GKATAttention(8, heads=2, max_length=3)).eval()
+
+
+def test_redrawn_walks_follow_the_layers_attention_and_are_determined_by_seed_and_epoch():
+    transform = AddRandomWalks(64, 3, 0.0, independent=False, seed=3, transition="step_weight")
+    graphs = []
+    for name in ("star", "path", "two_parts"):
+        data = GRAPHS[name].clone()
+        data.edge_attr = data.edge_weight = None
+        data.x = torch.randn(data.num_nodes, 8)
+        graphs.append(transform(data))
+    net = model()
+    layer = net.layers[1].attn
+    layer.qkv.weight.data.mul_(4)
+    calls = []
+    layer.register_forward_pre_hook(lambda _, args: calls.append(args[0].detach()))
+
+    def forward(batch):
+        return net(batch.x, batch.edge_index, batch.batch, batch)
+
+    first = redraw_walks(graphs, transform, 1, layer, forward)
+    again = redraw_walks(graphs, transform, 1, layer, forward, batch_size=1)
+    later = redraw_walks(graphs, transform, 2, layer, forward)
+    for a, b, c, old in zip(first, again, later, graphs):
+        assert torch.equal(a.walk_index, b.walk_index)
+        assert torch.equal(a.walk_count, b.walk_count)
+        assert not (torch.equal(a.walk_index, c.walk_index) and torch.equal(a.walk_count, c.walk_count))
+        assert "step_weight" not in old
+    star = first[0]
+    torch.testing.assert_close(star.step_weight, layer.edge_attention(calls[0][:5], star.edge_index))
+    uniform = redraw_walks(graphs, transform, 1)[0]
+    assert not torch.equal(uniform.walk_count, star.walk_count)
+    with pytest.raises(ValueError, match="need 'forward'"):
+        redraw_walks(graphs, transform, 1, layer)
+    with pytest.raises(ValueError, match=r"once in a pass \(it did 0 times\)"):
+        redraw_walks(graphs, transform, 1, layer, lambda batch: None)

@@ -1,0 +1,123 @@
+"""The scripts that repeat the Primphormer tables run on small data, go on where they stopped, skip what is missing."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The scripts' folders on the path; their modules are forgotten afterwards."""
+    before, path = set(sys.modules), list(sys.path)
+    for folder in ("bench", "reproduce"):
+        monkeypatch.syspath_prepend(str(ROOT / "scripts" / folder))
+    yield
+    sys.path[:] = path
+    for name in {"_measure", "_tables", "attention"} & set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def tables(scripts, monkeypatch, tmp_path):
+    """``_tables`` on two configs of generated graphs, and one whose files are nowhere."""
+    import _tables
+
+    config = yaml.safe_load((ROOT / "configs/grf/demo.yaml").read_text())
+    config["dataset"] |= {"num_graphs": 60, "num_nodes": 12}
+    config["optim"] |= {"max_epoch": 3, "num_warmup_epochs": 1}
+    for method in ("primphormer", "full"):
+        (tmp_path / method).mkdir()
+    (tmp_path / "primphormer/motif.yaml").write_text(yaml.safe_dump(config))
+    missing = (ROOT / "configs/primphormer/peptides-struct.yaml").read_text()
+    (tmp_path / "primphormer/absent.yaml").write_text(missing)
+    monkeypatch.setattr(_tables, "CONFIGS", tmp_path)
+    monkeypatch.setattr(_tables, "QUICK", (30, 10, 10))
+    monkeypatch.setattr(_tables, "SAMPLE", (30, 10, 10))
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TOPOMASK_DATA", raising=False)
+    return _tables
+
+
+def reproduce(tables, tmp_path, *options):
+    names = {"motif": "accuracy", "absent": "mae"}
+    table = {name: tables.Published(name, metric, {"Primphormer": "1.0"}) for name, metric in names.items()}
+    out = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "RESULTS.md")]
+    tables.reproduce("test", table, tables.parser("", list(table), "test").parse_args([*options, *out]))
+    return json.loads((tmp_path / "out/test.json").read_text())["rows"]
+
+
+def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkeypatch):
+    from pyg_topomask.run import RunError
+
+    real = tables.run_config
+
+    def run_config(path, *arguments, **keywords):
+        if path.stem == "absent":  # as without a network, at once
+            raise RunError(f"the raw files of x were {tables.MISSING}: nowhere")
+        return real(path, *arguments, **keywords)
+
+    monkeypatch.setattr(tables, "run_config", run_config)
+    rows = reproduce(tables, tmp_path, "--quick", "--methods", "Primphormer", "Transformer")
+    motif, no_config, absent, _ = rows
+    assert motif["epochs"] == [tables.QUICK_EPOCHS]
+    assert 0 <= motif["test"]["mean"] <= 1
+    assert len(motif["curves"][0]) == tables.QUICK_EPOCHS
+    assert no_config["note"] == "no config for Transformer"
+    assert absent["note"] == "not available here"
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| absent | Primphormer | not available here |" in text
+    assert (tmp_path / "out/test.png").stat().st_size > 0
+    again = reproduce(tables, tmp_path, "--quick", "--datasets", "motif")
+    assert again[0] == motif  # kept, not trained again
+    assert (tmp_path / "RESULTS.md").read_text().count("<!-- begin test -->") == 1
+
+
+def test_a_budget_plans_epochs_and_schedule_once(tables, tmp_path, monkeypatch):
+    path = tables.CONFIGS / "primphormer/motif.yaml"
+    (tmp_path / "out").mkdir()
+    plan = tmp_path / "out/plan-motif-2min.json"
+    plan.write_text(json.dumps({"seconds_per_epoch": 20.0, "epochs": 6}))
+    options = tables.parser("", ["motif"], "test").parse_args(["--minutes", "2"])
+    overrides = tables.shortened(path, tmp_path / "out", options)
+    assert "optim.max_epoch=6" in overrides
+    assert "optim.num_warmup_epochs=2" in overrides  # 1 of 3, in proportion
+
+
+def test_a_section_is_replaced_between_its_markers(tables, tmp_path):
+    path = tmp_path / "notes.md"
+    path.write_text("# Notes\n\nfirst\n")
+    tables.write_section(path, "a", "old\n")
+    tables.write_section(path, "b", "other\n")
+    tables.write_section(path, "a", "new\n")
+    text = path.read_text()
+    assert text.startswith("# Notes\n\nfirst\n")
+    assert "old" not in text
+    assert text.index("new") < text.index("other")
+
+
+@pytest.mark.parametrize("name", ["none", "GPSConv multihead", "Primphormer", "Exphormer"])
+def test_attention_benchmark_on_a_small_batch(scripts, monkeypatch, name):
+    import attention
+
+    small = attention.Workload(20, (10, 30), 45, 8, 4, 2, 16, heads=2)
+    monkeypatch.setitem(attention.WORKLOADS, "CIFAR10", small)
+    row = attention.measure("CIFAR10", name, 1)
+    assert row["epoch_s"] == pytest.approx(row["step_ms"] / 1e3 * 2)
+    assert ("attention_ms" in row) == (name != "none")
+
+
+def test_time_over_nodes(scripts, monkeypatch):
+    import attention
+
+    monkeypatch.setattr(attention, "in_fresh_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(attention, "LINEAR", ("Primphormer", "GRF"))
+    found = attention.scaling((50, 100), 1)
+    assert [row["nodes"] for row in found.values()] == [[50, 100]] * 2
+    assert all(isinstance(row["exponent"], float) for row in found.values())
