@@ -214,14 +214,26 @@ def _power_of_two(x: Tensor) -> Tensor:
     return torch.ldexp(torch.ones_like(x), -torch.frexp(x).exponent.clamp(-100, 100))
 
 
-def _divide(sums: Tensor, magnitude: Tensor) -> Tensor:
-    """Numerator over denominator (the last column), zero where it vanishes beside the ``magnitude`` of its terms."""
+def _divide(sums: Tensor, magnitude: Tensor, floor: float = 0.0) -> Tensor:
+    """Numerator over denominator (the last column), zero where it vanishes beside the ``magnitude`` of its terms.
+
+    Below ``floor`` the magnitude itself counts as vanished.
+    """
     magnitude = magnitude.detach()[..., None]
     scale = _power_of_two(magnitude)  # a mask may be scaled, too
     sums, magnitude = sums * scale, magnitude * scale
     num, den = sums[..., :-1], sums[..., -1:]
-    vanished = den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude
+    vanished = (den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude) | (magnitude < floor * scale)
     return torch.where(vanished, 0, num) / torch.where(vanished, 1, den)
+
+
+def _floor(dtype: torch.dtype) -> float:
+    """Least sum of weights, where the largest entry, query and key are near 1, whose inverse a gradient can hold.
+
+    Keys are scaled by graph. So all keys that a mask lets a node see may be tiny, and gradients, the inverse of their
+    sum times their features, would overflow on the way.
+    """
+    return torch.finfo(dtype).tiny * 2.0**30
 
 
 def _unmasked_linear(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
@@ -259,14 +271,20 @@ def _factored_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
 
 def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     pattern, entries = supported_pairs(mask, q.dtype)
-    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(with_ones(v))
+    q, k, values = pattern.arrange(_near_one_entry(q, [entries])), pattern.arrange(k), pattern.arrange(with_ones(v))
     out = []
     for head in range(q.size(1)):
         entry = entries if entries.dim() == 1 else entries[:, head]
         weight = entry * sampled_product(pattern, q[:, head].contiguous(), k[:, head].contiguous())
         sums = spmm(pattern, weight, values[:, head].contiguous())
-        out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
+        out.append(_divide(sums, _row_magnitude(pattern, weight, sums), _floor(q.dtype)))
     return pattern.restore(torch.stack(out, dim=1))
+
+
+def _near_one_entry(q: Tensor, entries: list[Tensor]) -> Tensor:
+    """Queries by the power of two that brings the largest entry of the mask near 1; it cancels."""
+    tops = [entry.detach().abs().amax() for entry in entries if entry.numel()]
+    return q * _power_of_two(torch.stack(tops).amax()) if tops else q
 
 
 def _dense_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
@@ -303,8 +321,7 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None, so
     layout, blocks = mask_blocks(mask, batch, q)
     if not layout.groups.graphs:
         return v.clone()
-    if softmax:
-        q = q * q.size(-1) ** -0.5
+    q = q * q.size(-1) ** -0.5 if softmax else _near_one_entry(q, list(blocks.values()))
 
     def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         entry = blocks[graphs[0]]
@@ -318,7 +335,7 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None, so
         with torch.no_grad():
             known = all(map(_non_negative, (entry, q, k)))
             magnitude = sums[..., -1] if known else weight.abs().sum(-2)
-        return _divide(sums, magnitude)
+        return _divide(sums, magnitude, _floor(q.dtype))
 
     return in_groups(attend, layout.groups, q, k, with_ones(v))
 
