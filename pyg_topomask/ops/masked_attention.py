@@ -46,7 +46,7 @@ def masked_linear_attention(
 
     Where the denominator vanishes, that is where it is at most machine epsilon times the sum of the absolute values
     of its terms, the output is zero with zero gradient, whatever the scale of ``mask``, ``q`` and ``k``. So it is where
-    all terms are next to underflow (below 2^-116 in float32), as random features of very long queries are.
+    all terms are next to underflow (below 2^-112 in float32), as random features of very long queries are.
 
     Cost, per head, with ``P`` pairs in the support of the mask and ``T`` multiply-adds in one product ``mask @ x``:
     factored :math:`O(T R D)` with at most 64 columns or 2^24 numbers of the intermediate in memory, recomputed in the
@@ -221,7 +221,7 @@ def _divide(sums: Tensor, magnitude: Tensor) -> Tensor:
     Or where all terms are next to underflow: few digits are left of them, and one over them may be infinite.
     """
     magnitude = magnitude.detach()[..., None]
-    underflown = magnitude < 2**10 * torch.finfo(magnitude.dtype).tiny
+    underflown = magnitude < 2**14 * torch.finfo(magnitude.dtype).tiny
     scale = _power_of_two(magnitude)  # a mask may be scaled, too
     sums, magnitude = sums * scale, magnitude * scale
     num, den = sums[..., :-1], sums[..., -1:]

@@ -341,6 +341,25 @@ def test_small_graphs_go_by_blocks_and_large_ones_do_not():
     assert choose_path(GRFMask(max_length=K)(large), 4, 3, large.batch) == "pairwise"
 
 
+@pytest.mark.parametrize("path", ["pairwise", "blocks"])
+def test_gradients_stay_finite_where_all_keys_in_sight_are_tiny(path):
+    data = ring(12, num_walks=12)
+    mask = GRFMask(max_length=K)(data)
+    q = torch.rand(12, 1, 2) + 0.5
+    for exponent in (-60, -100, -126, -140):
+        k = torch.full((12, 1, 2), 2.0**exponent)
+        k[0] = 1  # one loud key, which most nodes do not see
+        q, k = q.requires_grad_(), k.requires_grad_()
+        v = torch.randn(12, 1, 3, requires_grad=True)
+        out = masked_linear_attention(q, k, v, mask, path=path)
+        grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+        assert all(x.isfinite().all() for x in (out, *grads))
+        if exponent == -60:
+            exact = (x.detach().double() for x in (q, k, v))
+            wanted = masked_attention.masked_linear_attention_reference(*exact, mask.to_dense().double())
+            torch.testing.assert_close(out, wanted.float(), rtol=1e-4, atol=1e-5)
+
+
 def test_blocks_refuse_a_batch_that_splits_a_graph():
     q, k, v = (torch.rand(6, 1, 2) for _ in range(3))
     mask = GRFMask(max_length=K)(ring(6))

@@ -1,0 +1,193 @@
+"""GKAT's cost (Choromanski et al., ICML 2022, arXiv:2107.07999, Table 3): one layer beside PyG's GATConv, and GKAT-0.
+
+    python scripts/reproduce/gkat_cost.py --quick       # a trial
+    python scripts/reproduce/gkat_cost.py
+
+Times are processor seconds, so that other programs on the machine disturb them less; memory is the rise of the peak in
+a process of its own around a forward and backward pass, the graph's tables included. Both sides attend with the same
+heads and widths. PyG's GATConv scores edges alone; the paper's GAT and GKAT-0 form all pairs of nodes, as the last
+column does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GATConv
+from torch_geometric.utils import erdos_renyi_graph
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from _measure import in_fresh_process, machine, peak_mib, save_json
+from _tables import write_section
+
+from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
+from pyg_topomask.nn import GKATAttention, GKATConv
+from pyg_topomask.operators import DenseOperator
+from pyg_topomask.ops import masked_softmax_attention
+from pyg_topomask.transforms import AddRandomWalks
+
+SIZES = {"citeseer": (3327, 4732), "cora": (2708, 5429), "pubmed": (19717, 44338)}  # nodes, undirected edges
+CASES = ("motif", "cycle", "cora", "citeseer", "pubmed")
+PUBLISHED = {"motif": ("1.40–1.42", "0.52–0.55"), "cycle": ("1.10", "0.95"), "citeseer": ("5.1", "0.18")}
+PUBLISHED["pubmed"] = ("9.5", "0.07")
+
+
+def graph_of(case: str, num_graphs: int, root: str) -> tuple[Data, int, int, int]:
+    """A batch or graph with walks, heads, width of a head, and random features."""
+    walk = AddRandomWalks(50, 6 if case == "cycle" else 3, 0.0, independent=False, seed=0)
+    if case in SIZES:
+        torch.manual_seed(0)
+        nodes, edges = SIZES[case]
+        edge_index = erdos_renyi_graph(nodes, 2 * edges / nodes / (nodes - 1))
+        return walk(Data(edge_index=edge_index, num_nodes=nodes)), 8, 8, 256
+    if case == "motif":
+        graphs = MotifDataset(f"{root}/motif", "caveman", num_graphs=num_graphs)
+        return Batch.from_data_list([walk(graph) for graph in graphs]), 2, 9, 16
+    graphs = InducedCycleDataset(f"{root}/cycle", num_graphs=num_graphs)
+    return Batch.from_data_list([walk(graph) for graph in graphs]), 8, 4, 8
+
+
+def layers(case: str, heads: int, width: int, num_features: int) -> dict[str, Module]:
+    """Layers by name."""
+    length = 6 if case == "cycle" else 3
+    channels = heads * width
+    return {
+        "GAT": GATConv(channels, width, heads),
+        "GKAT": GKATAttention(channels, heads, num_features, max_length=length),
+        "GKAT-0": GKATAttention(channels, heads, kernel="softmax", max_length=length),
+        "GAT-shaped": GKATConv(channels, width, heads, max_length=length),
+    }
+
+
+def call(layer: Module, x: Tensor, data: Data) -> Tensor:
+    """Output of a layer of either kind."""
+    return layer(x, data.edge_index) if isinstance(layer, GATConv) else layer(x, data.get("batch"), data)
+
+
+def dense_gkat_0(layer: GKATAttention, x: Tensor, data: Data) -> Tensor:
+    """GKAT-0 as in the paper: the mask and the scores of all pairs of nodes of a graph, each graph by itself."""
+    q, k, v = layer.qkv(x).view(x.size(0), 3, layer.heads, -1).unbind(1)
+    mask = layer.mask(data)
+    if "batch" in data:
+        return layer.out(masked_softmax_attention(q, k, v, mask, data.batch, "blocks").flatten(1))
+    return layer.out(masked_softmax_attention(q, k, v, DenseOperator(mask.to_dense())).flatten(1))
+
+
+def cpu_ms(function: Callable[[], object], repeats: int) -> float:
+    """Median processor milliseconds of a call."""
+    function()
+    times = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        function()
+        times.append((time.process_time() - begin) * 1e3)
+    return statistics.median(times)
+
+
+def memory(case: str, name: str, num_graphs: int, root: str) -> float:
+    """Peak memory of a forward and backward pass, in MiB."""
+    data, heads, width, num_features = graph_of(case, num_graphs, root)
+    layer = layers(case, heads, width, num_features)["GKAT-0" if name == "dense GKAT-0" else name]
+    x = torch.randn(data.num_nodes, heads * width)
+    function = dense_gkat_0 if name == "dense GKAT-0" else call
+    return peak_mib(lambda: function(layer, x, data).sum().backward())
+
+
+def measure(case: str, options: argparse.Namespace) -> dict[str, object]:
+    """Times and memory of one kind of graph."""
+    num_graphs = 16 if options.quick else 128
+    data, heads, width, num_features = graph_of(case, num_graphs, options.root)
+    x = torch.randn(data.num_nodes, heads * width)
+    row: dict[str, object] = {"case": case, "nodes": data.num_nodes, "edges": data.num_edges, "ms": {}, "mib": {}}
+    for name, layer in layers(case, heads, width, num_features).items():
+        with torch.no_grad():
+            inference = cpu_ms(lambda layer=layer: call(layer, x, data), options.repeats)
+        training = cpu_ms(lambda layer=layer: call(layer, x, data).sum().backward(), options.repeats)
+        row["ms"][name] = (inference, training)
+    row["pairs"] = int(layer.mask(data).num_pairs)
+    for name in ("GAT", "GKAT", "dense GKAT-0"):
+        if name == "dense GKAT-0" and case not in ("motif", "cycle") and data.num_nodes > options.largest_dense:
+            continue
+        row["mib"][name] = in_fresh_process(memory, case, name, num_graphs, options.root)
+    return row
+
+
+def markdown(rows: list[dict]) -> str:
+    """The table, and how it was measured."""
+    where = machine()
+    lines = [f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}; milliseconds of processor time.", ""]
+    lines.append(
+        "| graphs | nodes | edges | pairs | GAT train | GKAT train | GAT/GKAT | published | GAT/GKAT inference | "
+        "GKAT-0 train | GAT-shaped train | MiB GAT | MiB GKAT | MiB GKAT / dense GKAT-0 | published |"
+    )
+    lines.append("|---|" + "--:|" * 14)
+    for row in rows:
+        ms, mib = row["ms"], row["mib"]
+        published = PUBLISHED.get(row["case"], ("–", "–"))
+        dense = mib.get("dense GKAT-0")
+        cells = (row["case"], f"{row['nodes']:,}", f"{row['edges']:,}", f"{row['pairs']:,}")
+        cells += (f"{ms['GAT'][1]:.1f}", f"{ms['GKAT'][1]:.1f}", f"{ms['GAT'][1] / ms['GKAT'][1]:.2f}", published[0])
+        cells += (f"{ms['GAT'][0] / ms['GKAT'][0]:.2f}", f"{ms['GKAT-0'][1]:.1f}", f"{ms['GAT-shaped'][1]:.1f}")
+        cells += (f"{mib['GAT']:.0f}", f"{mib['GKAT']:.0f}")
+        cells += (f"{mib['GKAT'] / dense:.2f}" if dense else "–", published[1])
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    """Training time of each layer on each kind of graph."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    names = list(rows[0]["ms"])
+    for number, name in enumerate(names):
+        places = [index + 0.2 * (number - 1.5) for index in range(len(rows))]
+        axis.bar(places, [row["ms"][name][1] for row in rows], 0.18, label=name)
+    axis.set_xticks(range(len(rows)), [row["case"] for row in rows])
+    axis.set(yscale="log", ylabel="ms, forward and backward")
+    axis.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Measure every kind of graph."""
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    made.add_argument("--quick", action="store_true", help="16 graphs, Citeseer's size, 2 repeats")
+    made.add_argument("--cases", nargs="+", choices=CASES)
+    made.add_argument("--repeats", type=int, default=7)
+    made.add_argument("--largest-dense", type=int, default=5000, help="nodes up to which all pairs are formed")
+    made.add_argument("--root", default="results/data", help="folder of the generated graphs")
+    made.add_argument("--out", type=Path, default=Path("results/reproduce/gkat_cost"))
+    made.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
+    options = made.parse_args()
+    if options.quick:
+        options.repeats = 2
+    cases = options.cases or (("motif", "cycle", "citeseer") if options.quick else CASES)
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for case in cases:
+        rows.append(measure(case, options))
+        save_json(options.out / "gkat_cost.json", {"machine": machine(), "quick": options.quick, "rows": rows})
+    text = markdown(rows)
+    (options.out / "gkat_cost.md").write_text(text)
+    if options.results is not None:
+        write_section(options.results, "gkat_cost", text)
+    plot(rows, options.out / "gkat_cost.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
