@@ -135,6 +135,22 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
     )
 
 
+def build_stack(config: Config) -> GPSStack:
+    """The layers that ``gt`` names."""
+    gt, convs, attentions = config.gt, convs_of(config), attentions_of(config)
+    return GPSStack(
+        gt.dim_hidden,
+        gt.layers,
+        conv=_branches(lambda name, layer: build_conv(config, name, layer), convs),
+        attn=_branches(lambda name, layer: build_attention(config, name), attentions),
+        norm=_norm(config),
+        dropout=gt.dropout,
+        act=config.gnn.act,
+        feed_forward=config.topomask.feed_forward and config.model.type != "SingleModel",
+        checkpoint=config.share.gradient_checkpointing,
+    )
+
+
 def build_model(
     config: Config,
     in_channels: int,
@@ -155,21 +171,10 @@ def build_model(
     Raises:
         ValueError: If sizes do not fit each other.
     """
-    gt, convs, attentions = config.gt, convs_of(config), attentions_of(config)
-    layers = GPSStack(
-        gt.dim_hidden,
-        gt.layers,
-        conv=_branches(lambda name, layer: build_conv(config, name, layer), convs),
-        attn=_branches(lambda name, layer: build_attention(config, name), attentions),
-        norm=_norm(config),
-        dropout=gt.dropout,
-        act=config.gnn.act,
-        feed_forward=config.topomask.feed_forward and config.model.type != "SingleModel",
-        checkpoint=config.share.gradient_checkpointing,
-    )
+    gt = config.gt
     return GPSNetwork(
         build_node_encoder(config, in_channels),
-        layers,
+        build_stack(config),
         build_head(config, out_channels, level or config.dataset.task),
         edge_encoder=build_edge_encoder(config, edge_channels),
         pe_encoder=build_pe_encoder(config),

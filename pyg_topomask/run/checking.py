@@ -34,6 +34,11 @@ from pyg_topomask.run.schedules import build_optimizer, build_scheduler
 
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) that need the tables of convolutions, attentions, encoders and heads."""
+    return [*layer_problems(config), *_encoder_problems(config)]
+
+
+def layer_problems(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) that need the tables of convolutions and attentions."""
     found = []
     for place, written in enumerate(config.gt.layer_type.split("+")):
@@ -43,7 +48,6 @@ def name_problems(config: Config) -> list[tuple[str, str]]:
         choices = ", ".join([*table, "None"])
         hint = did_you_mean(written, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
         found.append(("gt.layer_type", f"no {kind} is called {written!r}; there are {choices}.{hint}"))
-    found += _encoder_problems(config)
     for name in convs_of(config):
         if CONVS[name].needs_edges and not config.dataset.edge_encoder:
             found.append(

@@ -1,0 +1,269 @@
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("yacs", reason="GraphGym needs yacs")
+
+from torch_geometric.data import Batch
+from torch_geometric.datasets import FakeDataset
+from torch_geometric.graphgym import register
+from torch_geometric.graphgym.config import assert_cfg, cfg, set_cfg
+from torch_geometric.graphgym.loss import compute_loss
+from torch_geometric.graphgym.model_builder import create_model
+from torch_geometric.graphgym.models.layer import GeneralLayer, new_layer_config
+from torch_geometric.loader import DataLoader
+from yacs.config import CfgNode
+
+import pyg_topomask.run.graphgym as graphgym
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, auxiliary_loss
+from pyg_topomask.run.build import ATTENTION_KEYS, argument_keys, arguments_of, build_model
+from pyg_topomask.run.config import TopomaskConfig
+from pyg_topomask.run.reading import load
+
+SETTINGS = "dataset.task graph model.graph_pooling mean gnn.dim_inner 16 gt.dim_hidden 16 gt.n_heads 2 gnn.att_heads 2"
+SETTINGS += (
+    " dataset.node_encoder True dataset.node_encoder_name TopomaskLinearNode gnn.head graph gnn.layers_post_mp 1"
+)
+SETTINGS += " dataset.edge_encoder_bn False dataset.edge_dim 5 share.dim_in 8 share.dim_out 3 accelerator cpu"
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """GraphGym's config is global: each test starts from its defaults."""
+    cfg.clear()
+    set_cfg(cfg)
+    choose(SETTINGS)
+    yield
+    cfg.clear()
+    set_cfg(cfg)
+
+
+def choose(settings):
+    cfg.merge_from_list(settings.split())
+    assert_cfg(cfg)
+
+
+def graphs(count=4, edge_dim=0):
+    return FakeDataset(count, avg_num_nodes=12, avg_degree=4, num_channels=8, edge_dim=edge_dim, num_classes=3)
+
+
+def batch_of(data):
+    return Batch.from_data_list([graphgym.build_transform()(graph) for graph in data])
+
+
+def losses(model, data, steps):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    batch = batch_of(data)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model.training_step(batch.clone())["loss"]
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_each_attention_is_a_layer(name):
+    choose(f"gnn.layer_type Topomask{name} gnn.l2norm False gnn.batchnorm False gt.bigbird.block_size 2")
+    data = graphs()
+    layer = GeneralLayer(cfg.gnn.layer_type, new_layer_config(8, 16, 1, has_act=False, has_bias=True, cfg=cfg)).eval()
+    batch = batch_of(data)
+    out = layer(batch.clone()).x
+    wrapped = layer.layer
+    assert type(wrapped.attention) is ATTENTION[name]
+    assert wrapped.attention.heads == 2
+    torch.testing.assert_close(out, wrapped.attention(wrapped.project(batch.x), batch.batch, batch))
+    alone = layer(Batch.from_data_list([graphgym.build_transform()(data[0])])).x
+    torch.testing.assert_close(out[: data[0].num_nodes], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["GRF", "Exphormer", "Primphormer"])
+def test_a_layer_learns_in_graphgyms_own_network(name):
+    choose(f"model.type gnn gnn.layer_type Topomask{name} gnn.stage_type skipsum")
+    values = list(losses(create_model(), graphs(8), 40))
+    assert values[-1] < 0.5 * values[0]
+
+
+@pytest.mark.parametrize(
+    "layer_type", ["GCN+GRF", "CustomGatedGCN+Exphormer", "GINE+KMIP+Primphormer", "None+SparseAttention"]
+)
+def test_the_network_is_the_runners(layer_type):
+    settings = "gt.layers 2 topomask.num_virtual 5" if "Primphormer" in layer_type else "gt.layers 2 gt.sparse.k 3"
+    settings += " gt.dropout 0.1 gt.attn_dropout 0.25 gnn.act gelu"
+    edges = "dataset.edge_encoder True dataset.edge_encoder_name TopomaskLinearEdge"
+    choose(f"model.type TopomaskGPS gt.layer_type {layer_type} {settings} {edges} prep.num_virt_node 2")
+    model = create_model().eval().model
+    overrides = [f"{key}={value}" for key, value in zip(settings.split()[::2], settings.split()[1::2])]
+    overrides += [f"gt.layer_type={layer_type}", "gt.n_heads=2", "gt.dim_hidden=16", "prep.num_virt_node=2"]
+    plain = {"dataset": {"format": "PyG-MotifDataset", "name": "circle", "edge_encoder": True}}
+    reference = build_model(load(plain, overrides).config, 8, 3, 5).layers.eval()
+    assert str(reference) == str(model.mp)
+    reference.load_state_dict(model.mp.state_dict())
+    batch = batch_of(graphs(edge_dim=5))
+    seen = model.encoder(batch.clone())
+    expected = reference(seen.x, seen.edge_index, seen.batch, seen, 4, edge_attr=seen.edge_attr)
+    given = batch.clone()
+    prediction, label = model(given)
+    torch.testing.assert_close(given.x, expected)
+    assert prediction.shape == (4, 3)
+    assert label is given.y
+
+
+def test_the_auxiliary_loss_takes_part_in_the_backward_pass():
+    choose("model.type TopomaskGPS gt.layer_type None+Primphormer topomask.eta 0.5 topomask.num_virtual 5")
+    module = create_model().double()
+    batch = batch_of(graphs()).apply(lambda value: value.double() if value.is_floating_point() else value)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    module.training_step(batch.clone())["loss"].backward()
+    got = {name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None}
+    module.zero_grad()
+    module.load_state_dict(state)
+    module.model.eta = 0.0
+    prediction, label = module(batch.clone())
+    task = compute_loss(prediction, label)[0]
+    (task + 0.5 * auxiliary_loss(module)).backward(retain_graph=True)
+    wanted = {name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None}
+    assert got.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(got[name], gradient)
+    module.zero_grad()
+    task.backward()
+    name = next(name for name in wanted if name.endswith("sqrt_lambda"))
+    assert not torch.allclose(dict(module.named_parameters())[name].grad, wanted[name])
+
+
+@pytest.mark.parametrize("encodings", ["", "+LapPE", "+RWSE", "+LapPE+RWSE"])
+def test_node_encoders_read_what_the_transform_adds(encodings):
+    choose(f"model.type TopomaskGPS gt.layer_type GCN+GRF dataset.node_encoder_name TopomaskLinearNode{encodings}")
+    choose("posenc_LapPE.enable True posenc_LapPE.dim_pe 4 posenc_LapPE.model DeepSet posenc_LapPE.eigen.max_freqs 3")
+    choose(
+        "posenc_RWSE.enable True posenc_RWSE.dim_pe 5 posenc_RWSE.model Linear posenc_RWSE.kernel.times_func range(1,5)"
+    )
+    encoder = create_model().model.encoder
+    assert encoder(batch_of(graphs())).x.size(1) == 16
+
+
+def test_encoders_of_types():
+    choose("dataset.node_encoder_num_types 7 dataset.edge_encoder_num_types 3")
+    batch = Batch.from_data_list(list(graphs()))
+    batch.x = torch.randint(7, (batch.num_nodes, 1))
+    batch.edge_attr = torch.randint(3, (batch.num_edges,))
+    register.node_encoder_dict["TopomaskTypeDictNode"](6)(batch)
+    register.edge_encoder_dict["TopomaskTypeDictEdge"](6)(batch)
+    assert batch.x.unique(dim=0).shape == (7, 6)
+    assert batch.edge_attr.unique(dim=0).shape == (3, 6)
+
+
+def test_heads_pair_predictions_with_labels():
+    data = graphs()
+    batch = Batch.from_data_list(list(data))
+    for name in ("graph", "san_graph", "mlp_graph"):
+        prediction, label = register.head_dict[f"Topomask{name}"](dim_in=8, dim_out=3)(batch)
+        assert prediction.shape == (4, 3)
+        assert label is batch.y
+    head = register.head_dict["Topomaskinductive_node"](dim_in=8, dim_out=3)
+    batch.y = torch.arange(batch.num_nodes)
+    everything = head(batch)[0]
+    assert everything.shape == (batch.num_nodes, 3)
+    batch.split, batch.val_mask = "val", batch.y % 3 == 0
+    prediction, label = head(batch)
+    torch.testing.assert_close(prediction, everything[::3])
+    assert torch.equal(label, batch.y[::3])
+    batch.edge_label_index, batch.edge_label = batch.edge_index[:, :5], torch.ones(5)
+    prediction, label = register.head_dict["Topomaskinductive_edge"](dim_in=8, dim_out=1)(batch)
+    assert prediction.shape == (5,)
+    assert label is batch.edge_label
+
+
+def test_registered_names():
+    assert {f"Topomask{name}" for name in ATTENTION} <= set(register.layer_dict)
+    assert {f"Topomask{name}" for name in NODE_ENCODERS} <= set(register.node_encoder_dict)
+    assert {f"Topomask{name}" for name in EDGE_ENCODERS} <= set(register.edge_encoder_dict)
+    assert {f"Topomask{name}" for name in set(HEADS) - {"ogb_code_graph"}} <= set(register.head_dict)
+
+
+def test_importing_again_is_harmless():
+    tables = (register.layer_dict, register.network_dict, register.head_dict, register.config_dict)
+    before = [set(table) for table in tables]
+    choose("gt.n_heads 4 topomask.num_walks 3")
+    importlib.reload(graphgym)
+    assert [set(table) for table in tables] == before
+    assert (cfg.gt.n_heads, cfg.topomask.num_walks) == (4, 3)
+
+
+def test_a_forks_own_keys_stay():
+    node = CfgNode({"gt": {"layers": 9, "theirs": 1}, "dataset": {"node_encoder_num_types": 4}})
+    graphgym.add_config(node)
+    assert (node.gt.layers, node.gt.theirs, node.gt.sparse.k) == (9, 1, 10)
+    assert (node.dataset.node_encoder_num_types, node.dataset.edge_encoder_num_types) == (4, 0)
+
+
+def test_keys_left_alone_give_an_attentions_own_defaults():
+    # What stands in cfg by default counts as not given, which is right only while both defaults are the same.
+    for name, cls in ATTENTION.items():
+        for argument, key in argument_keys(name).items():
+            if key.startswith("topomask.") and key in ATTENTION_KEYS and argument != "kernel":
+                default = TopomaskConfig.model_fields[key.removeprefix("topomask.")].default
+                assert arguments_of(cls)[argument].default == default, (name, argument)
+    choose("gt.layer_type None+GKAT model.type TopomaskGPS")
+    assert create_model().model.mp[0].attn.kernel == arguments_of(ATTENTION["GKAT"])["kernel"].default
+    choose("topomask.kernel relu")
+    assert create_model().model.mp[0].attn.kernel == "relu"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("gt.layer_type GCN+GFR", "no attention is called 'GFR'.*GRF"),
+        ("gt.layer_type GINE+GRF", "GINE needs edge features"),
+        ("gt.layer_type GCN+BiasedTransformer", "BiasedTransformer is not provided"),
+        ("gt.layer_type GCN+KMIP topomask.rank 7", "topomask.rank"),
+        ("topomask.redraw epoch", "topomask.redraw"),
+        ("gt.dim_hidden 32", "gnn.dim_inner must equal gt.dim_hidden"),
+        ("gt.n_heads 3", "gt.n_heads"),
+        ("dataset.node_encoder False", "features have 8 columns"),
+        ("dataset.node_encoder_name TopomaskLinearNode+RWSE", "posenc_RWSE"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings, message):
+    choose(f"model.type TopomaskGPS gt.layer_type GCN+GRF {settings}")
+    with pytest.raises(ValueError, match=message):
+        create_model()
+
+
+def test_linear_layers_ahead_take_the_place_of_an_encoder():
+    choose("model.type TopomaskGPS gt.layer_type GCN+GRF dataset.node_encoder False gnn.layers_pre_mp 2")
+    values = list(losses(create_model(), graphs(8), 40))
+    assert values[-1] < 0.5 * values[0]
+
+
+def test_without_yacs_the_import_says_what_to_install():
+    code = "import sys; sys.modules['yacs'] = sys.modules['yacs.config'] = None; import pyg_topomask.run.graphgym"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "ImportError: pyg_topomask.run.graphgym needs yacs" in result.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_readmes_example_trains(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "run.graphgym" in block]
+    monkeypatch.chdir(tmp_path)
+    cfg.clear()
+    set_cfg(cfg)
+    names = {}
+    try:
+        exec(code, names)
+    finally:
+        register.loader_dict.pop("fake", None)
+    assert names["model"].trainer.current_epoch == 2
+    loader = names["datamodule"].test_dataloader()
+    assert isinstance(loader, DataLoader)
+    batch = next(iter(loader))
+    assert names["model"].eval()(batch)[0].shape == (8, cfg.share.dim_out)
+    assert list(tmp_path.rglob("*.ckpt"))
