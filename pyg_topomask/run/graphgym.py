@@ -87,8 +87,6 @@ def add_config(node: Any) -> None:
     """Add the keys of our sections to GraphGym's ``cfg``; one that is there already keeps its value."""
     for name, model in _SECTIONS.items():
         _fill(node, name, model)
-    if node.topomask.kernel == TopomaskConfig.model_fields["kernel"].default:
-        node.topomask.kernel = None  # the attention's own default, which a name would override
     for name, default in _TYPES.items():
         if "dataset" in node and name not in node.dataset:
             node.dataset[name] = default
@@ -102,7 +100,8 @@ def _fill(node: Any, name: str, model: type[BaseModel]) -> None:
         if nested is not None:
             _fill(node[name], key, nested)
         elif key not in node[name]:
-            node[name][key] = field.get_default(call_default_factory=True)
+            # None: the attention's own, which differs from one to the other.
+            node[name][key] = None if key == "kernel" else field.get_default(call_default_factory=True)
 
 
 def _nested(field: FieldInfo) -> type[BaseModel] | None:
@@ -114,7 +113,7 @@ def _nested(field: FieldInfo) -> type[BaseModel] | None:
 def translate(node: Any, **changes: dict[str, Any]) -> Config:
     """Our config with what we read of GraphGym's.
 
-    A key of ``topomask`` at its default, and any at :obj:`None`, counts as not given: an attention's own default holds.
+    A key at :obj:`None` counts as not given: the default holds, for ``topomask.kernel`` the attention's own.
 
     Args:
         node: GraphGym's ``cfg``.
@@ -132,8 +131,6 @@ def translate(node: Any, **changes: dict[str, Any]) -> Config:
     values["gnn"]["layers_post_mp"] = max(values["gnn"]["layers_post_mp"], 1)  # as GraphGym's own check does
     name = values["dataset"]["node_encoder_name"]
     values["dataset"]["node_encoder_name"] = name.removeprefix(PREFIX)
-    defaults = {key: field.default for key, field in TopomaskConfig.model_fields.items()}
-    values["topomask"] = {key: value for key, value in values["topomask"].items() if value != defaults[key]}
     for section, change in changes.items():
         values[section] |= change
     if "BiasedTransformer" in values["gt"].get("layer_type", "").split("+"):

@@ -203,8 +203,17 @@ def test_a_forks_own_keys_stay():
     assert (node.dataset.node_encoder_num_types, node.dataset.edge_encoder_num_types) == (4, 0)
 
 
+def test_a_forks_section_is_completed_whenever_the_config_is_filled(monkeypatch):
+    def theirs(node):
+        node.gt = CfgNode({"layer_type": "theirs", "layers": 9})
+
+    monkeypatch.setattr(register, "config_dict", {"theirs": theirs, **register.config_dict})
+    set_cfg(cfg)
+    assert (cfg.gt.layers, cfg.gt.layer_type, cfg.gt.sparse.k) == (9, "theirs", 10)
+
+
 def test_keys_left_alone_give_an_attentions_own_defaults():
-    # What stands in cfg by default counts as not given, which is right only while both defaults are the same.
+    # What stands in cfg by default is handed to the attention, which is right only while both defaults are the same.
     for name, cls in ATTENTION.items():
         for argument, key in argument_keys(name).items():
             if key.startswith("topomask.") and key in ATTENTION_KEYS and argument != "kernel":
@@ -213,6 +222,7 @@ def test_keys_left_alone_give_an_attentions_own_defaults():
     choose("gt.layer_type None+GKAT model.type TopomaskGPS")
     assert create_model().model.mp[0].attn.kernel == arguments_of(ATTENTION["GKAT"])["kernel"].default
     choose("topomask.kernel relu")
+    graphgym.add_config(cfg)
     assert create_model().model.mp[0].attn.kernel == "relu"
 
 
