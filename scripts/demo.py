@@ -25,7 +25,8 @@ from pyg_topomask import viz
 from pyg_topomask.nn.mask import GRFMask
 from pyg_topomask.run import Display, RunError, run_config
 from pyg_topomask.run.build import build_draws, build_model
-from pyg_topomask.run.data import load_dataset, prepare
+from pyg_topomask.run.data import prepare
+from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.lightning_module import GraphModule
 from pyg_topomask.run.reading import load
 
@@ -42,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="runs of each model (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the results (default: the config's out_dir)")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that go before the config's")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the config's")
     arguments = parser.parse_args()
     console, start = Console(), time.perf_counter()
     try:

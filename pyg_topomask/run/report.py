@@ -25,6 +25,14 @@ def format_metric(name: str, value: float, std: float | None = None) -> str:
     return f"{scale * value:.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
 
 
+def headline(metrics: Mapping[str, Any], metric_best: str) -> str:
+    """The metric to show people: ``metric_best`` or, where that is the loss, the task's first other one."""
+    if metric_best != "loss":
+        return metric_best
+    names = (key.partition("_")[2] for key in metrics if key.startswith("val_"))
+    return next((name for name in names if name != "loss"), "loss")
+
+
 def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     """One line for each evaluated epoch."""
     names = list(rows[0])
@@ -113,7 +121,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("training", justify="right")
     table.add_column("validation", justify="right")
     table.add_column("test", justify="right")
-    for name in dict.fromkeys(["loss", summary["metric_best"]]):
+    for name in dict.fromkeys(["loss", headline(summary["metrics"], summary["metric_best"])]):
         cells = []
         for part in ("train", "val", "test"):
             value = summary["metrics"].get(f"{part}_{name}")

@@ -39,7 +39,7 @@ from pyg_topomask.run.pretrained import find_checkpoint, has_run, load_pretraine
 from pyg_topomask.run.processes import is_main, local_world_size, world_size
 from pyg_topomask.run.progress import Display, Job
 from pyg_topomask.run.reading import Loaded, load
-from pyg_topomask.run.report import PERCENT, format_metric, peak_memory_mib, summarize, write_curves
+from pyg_topomask.run.report import PERCENT, format_metric, headline, peak_memory_mib, summarize, write_curves
 from pyg_topomask.run.samplers import sampler_problems
 
 Source = str | Path | Mapping[str, Any] | Config
@@ -230,7 +230,7 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     with _quiet():
         recorder, test = _fit_and_test(run, module, splits, job, display)
     metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
-    best = config.metric_best
+    best = headline(metrics, config.metric_best)
     if is_main():
         write_curves(folder / "curves.png", recorder.rows, recorder.best_epoch, run.title, best)
         times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
@@ -319,10 +319,13 @@ def build_trainer(config: Config, **more: Any) -> pl.Trainer:
 def _fit_and_test(
     run: Run, module: GraphModule, splits: Splits, job: Job, display: Display
 ) -> tuple[Recorder, dict[str, float]]:
-    config, folder, best = run.config, run.folder, run.config.metric_best
+    config, folder = run.config, run.folder
 
     def on_epoch(done: int, row: dict[str, float] | None) -> None:
-        note = f"loss {row['train_loss']:.3f}  validation {format_metric(best, row[f'val_{best}'])}" if row else ""
+        note = ""
+        if row:
+            best = headline(row, config.metric_best)
+            note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
         job.update(done, note)
 
     last = _last_epoch(folder)
