@@ -120,11 +120,12 @@ def _add_show(commands: Any) -> None:
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from rich.console import Console
 
+    from pyg_topomask.run.processes import is_main
     from pyg_topomask.run.progress import Display
     from pyg_topomask.run.report import summary_table
     from pyg_topomask.run.runner import run_config
 
-    console = Console()
+    console = Console(quiet=not is_main())
     summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=Display(console))
     console.print(summary_table(summary))
     console.print(f"results: {summary['folder']}", highlight=False, markup=False, soft_wrap=True)
