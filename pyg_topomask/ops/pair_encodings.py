@@ -101,6 +101,10 @@ def types_along_paths(hops: np.ndarray, before: np.ndarray, edge_type: np.ndarra
     return found
 
 
+NUM_ELECTROSTATIC = 8
+"""Columns of `electrostatic_encoding`."""
+
+
 def electrostatic_encoding(batch: GraphBatch) -> Tensor:
     r"""What a unit charge on each node does to the others and they to it: shape ``[N, 8]``, float64.
 

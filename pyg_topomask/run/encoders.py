@@ -29,9 +29,6 @@ from pyg_topomask.transforms import (
     AddShortestPathBias,
 )
 
-NUM_ELECTROSTATIC = 8
-"""Columns of :class:`~pyg_topomask.transforms.AddElectrostaticEncoding`."""
-
 EIGEN_NAMES = {"LapPE": "laplacian", "SignNet": "sign_net", "EquivStableLapPE": "stable_laplacian"}
 """Encoding -> name of its eigenvectors on a graph: each may ask for its own number and norm."""
 
@@ -140,8 +137,8 @@ def _positional(config: Config, name: str) -> Encoder:
     given["raw_norm"] = _raw_norm(section)
     if name in EIGEN_NAMES:
         given |= {"max_freqs": section.eigen.max_freqs, "name": EIGEN_NAMES[name]}
-    else:
-        given["in_channels"] = NUM_ELECTROSTATIC if name == "ElstaticSE" else len(section.kernel.numbers)
+    elif name != "ElstaticSE":  # it has as many columns as its transform writes
+        given["in_channels"] = len(section.kernel.numbers)
     return cls(section.dim_pe, **{key: value for key, value in given.items() if takes(cls, key)})
 
 

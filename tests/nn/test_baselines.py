@@ -212,10 +212,16 @@ def test_performer_does_not_redraw_while_checkpointing_repeats_a_forward(use_ree
 
 
 def test_an_earlier_forward_keeps_its_projection():
-    attn, x = PerformerAttention(8, redraw_interval=1), torch.randn(5, 8)
-    out = attn(x)
-    attn(x)
-    out.sum().backward()  # the first projection is still there
+    values, grads = torch.randn(5, 8), []
+    for again in (False, True):
+        torch.manual_seed(0)
+        attn, x = PerformerAttention(8, redraw_interval=1, seed=0), values.clone().requires_grad_()
+        out = attn(x)
+        if again:
+            attn(values)  # draws another projection; the first must still be there
+        out.square().sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)
 
 
 def bigbird_reference(num_nodes, block_size, support):

@@ -7,6 +7,7 @@ from pyg_topomask.nn.encoder import (
     EDGE_ENCODERS,
     NODE_ENCODERS,
     POSITIONAL_ENCODERS,
+    ElstaticSE,
     EquivStableLapPE,
     GraphormerBias,
     GraphormerDegrees,
@@ -18,6 +19,7 @@ from pyg_topomask.nn.encoder import (
 )
 from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
 from pyg_topomask.testing import GRAPHS, empty_graph
+from pyg_topomask.transforms import AddElectrostaticEncoding
 
 K = 5  # eigenvectors: more than the smallest graphs have
 NODES = {
@@ -98,7 +100,7 @@ def prepared(data, nodes=3, edges=1):
         laplacian_values=values,
         random_walk_diagonal=torch.rand(n, 4, generator=generator),
         heat_diagonal=torch.rand(n, 4, generator=generator),
-        electrostatic=torch.rand(n, 9, generator=generator),
+        electrostatic=torch.rand(n, 8, generator=generator),
         pair_shortest_path=torch.randint(5, (n * n,), generator=generator).to(torch.int16),
         pair_shortest_path_types=types,
         shortest_path_in_degree=torch.randint(80, (n,), generator=generator),
@@ -374,3 +376,8 @@ def test_input_dropout_zeroes_features_in_training_only():
     graph = Data(x=torch.ones(3, 50))
     torch.testing.assert_close(encoder.eval()(graph), encoder.linear(graph.x))
     assert not torch.equal(encoder.train()(graph), encoder(graph))
+
+
+def test_electrostatic_encoder_reads_what_its_transform_writes():
+    data = AddElectrostaticEncoding()(GRAPHS["path"].clone())
+    assert ElstaticSE(4)(data).shape == (4, 4)

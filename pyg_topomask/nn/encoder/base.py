@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import BatchNorm1d, Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.mask.base import read_attributes
 from pyg_topomask.nn.norm import apply_norm
 
 
@@ -35,14 +36,7 @@ class Encoder(Module):
             TypeError: If ``graph`` is not a homogeneous graph.
             ValueError: If one is missing; the message names what to add.
         """
-        if not isinstance(graph, Data):
-            raise TypeError(f"{type(self).__name__} takes a Data or Batch (got {type(graph).__name__})")
-        missing = [name for name in self.requires if graph.get(name) is None]
-        if missing:
-            raise ValueError(
-                f"{type(self).__name__} needs {', '.join(map(repr, missing))} on the graph; add {self.remedy}"
-            )
-        return [graph[name] for name in self.requires]
+        return read_attributes(type(self).__name__, graph, self.requires, self.remedy)
 
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:

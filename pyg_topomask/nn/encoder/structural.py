@@ -8,6 +8,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
 from pyg_topomask.nn.norm import apply_norm
+from pyg_topomask.ops.pair_encodings import NUM_ELECTROSTATIC
 
 
 class StructuralEncoder(Encoder):
@@ -98,7 +99,7 @@ class ElstaticSE(StructuralEncoder):
     def __init__(
         self,
         channels: int,
-        in_channels: int = 9,
+        in_channels: int = NUM_ELECTROSTATIC,
         model: str = "Linear",
         layers: int = 2,
         raw_norm: str | None = None,

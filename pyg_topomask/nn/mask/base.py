@@ -42,10 +42,10 @@ def read_attributes(reader: str, graph: Any, names: tuple[str, ...], remedy: str
         ValueError: If one is missing; the message says what to add.
     """
     if graph is None:
-        raise ValueError(f"{reader} needs the graph: call attn(x, batch, graph) with a Data or Batch")
+        raise ValueError(f"{reader} needs the graph: give it a Data or Batch, as in attn(x, batch, graph)")
     if not isinstance(graph, Data):
         raise TypeError(f"{reader} takes a Data or Batch (got {type(graph).__name__})")
-    missing = [name for name in names if name not in graph]
+    missing = [name for name in names if graph.get(name) is None]
     if missing:
         raise ValueError(f"{reader} needs {', '.join(map(repr, missing))} on the graph; add {remedy}")
     return [graph[name] for name in names]
