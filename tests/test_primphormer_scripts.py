@@ -117,7 +117,8 @@ def test_time_over_nodes(scripts, monkeypatch):
     import attention
 
     monkeypatch.setattr(attention, "in_fresh_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(attention, "keep_memory", lambda: None)  # it would stay for all later tests
     monkeypatch.setattr(attention, "LINEAR", ("Primphormer", "GRF"))
     found = attention.scaling((50, 100), 1)
     assert [row["nodes"] for row in found.values()] == [[50, 100]] * 2
-    assert all(isinstance(row["exponent"], float) for row in found.values())
+    assert all(isinstance(row[key], float) for row in found.values() for key in ("exponent", "kept_exponent"))
