@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import Module
@@ -95,13 +97,14 @@ class SoftmaxFeatures(FeatureMap):
         self.projection = projection.to(self.projection)
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # In place, since features are the largest arrays of a layer: each of these steps would copy them.
         q, k = self._exponents(q), self._exponents(k)
-        scale = self.num_features**-0.5
-        return (q - _row_max(q)).exp() * scale, (k - _graph_max(k, batch)).exp() * scale
+        scale = math.log(self.num_features) / 2
+        return q.sub_(_row_max(q) + scale).exp_(), k.sub_(_graph_max(k, batch) + scale).exp_()
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * x.size(-1) ** -0.25
-        return x @ self.projection.to(x.dtype).t() - x.square().sum(-1, keepdim=True) / 2
+        return (x @ self.projection.to(x.dtype).t()).sub_(x.square().sum(-1, keepdim=True) / 2)
 
 
 def _row_max(x: Tensor) -> Tensor:  # [N, H, R] -> [N, H, 1]

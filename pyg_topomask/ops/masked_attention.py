@@ -77,12 +77,17 @@ def masked_linear_attention(
             check_batch(batch, q.size(0))
         if mask is not None:
             check_mask(mask, q)
-        q, k = _near_one(q, k, batch)
-        if mask is None:
-            out = _unmasked_linear(q, k, v, batch)
+        if mask is not None and path == "auto":
+            path = choose_path(mask, q.size(-1), v.size(-1), batch)
+        scale_q, scale_k = _scales(q, k, batch)
+        if mask is not None and path == "pairwise":
+            out = _pairwise_linear(q, k, v, mask, scale_q, scale_k)
         else:
-            path = choose_path(mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
-            out = _blocks(q, k, v, mask, batch) if path == "blocks" else _LINEAR[path](q, k, v, mask)
+            q, k = q * scale_q, k * scale_k
+            if mask is None:
+                out = _unmasked_linear(q, k, v, batch)
+            else:
+                out = _blocks(q, k, v, mask, batch) if path == "blocks" else _LINEAR[path](q, k, v, mask)
     return out.to(dtype)
 
 
@@ -197,17 +202,23 @@ def with_ones(v: Tensor) -> Tensor:
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
 
 
-def _near_one(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scale queries by row and head, and keys by graph and head, so that no product of features leaves the range.
+def _scales(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Factors, ``[N, H, 1]``, of queries by row and of keys by graph, so that no product of features leaves the range.
 
-    The factors are powers of two and cancel in attention, so no digit of the result changes.
+    They are powers of two and cancel in attention, so no digit of the result changes.
     """
-    if q.size(0) == 0:
-        return q, k
     with torch.no_grad():
-        row, top = (x.abs().amax(-1, keepdim=True) for x in (q, k))  # [N, H, 1]
-        top = top.amax(0, keepdim=True) if batch is None else segment_max(top, batch).index_select(0, batch)
-    return q * _power_of_two(row), k * _power_of_two(top)
+        row, top = (_largest(x) for x in (q, k))
+        if batch is not None:
+            top = segment_max(top, batch).index_select(0, batch)
+        elif top.size(0):
+            top = top.amax(0, keepdim=True).expand_as(top)
+        return _power_of_two(row), _power_of_two(top)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """Largest absolute value over the last dimension, kept; without a copy of ``x``."""
+    return torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
 
 
 def _power_of_two(x: Tensor) -> Tensor:
@@ -262,14 +273,16 @@ def _factored_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     return _divide(sums[..., :-1], sums[..., -1])
 
 
-def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale_q: Tensor, scale_k: Tensor) -> Tensor:
     pattern, entries = supported_pairs(mask, q.dtype)
-    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(with_ones(v))
+    # Unbound, not indexed, by head: the gradient of an index is as large as all heads.
+    parts = zip(*(pattern.arrange(x).unbind(1) for x in (q, k, with_ones(v), scale_q, scale_k)))
     out = []
-    for head in range(q.size(1)):
+    for head, (q_head, k_head, value, scale_q_head, scale_k_head) in enumerate(parts):
         entry = entries if entries.dim() == 1 else entries[:, head]
-        weight = entry * sampled_product(pattern, q[:, head].contiguous(), k[:, head].contiguous())
-        sums = spmm(pattern, weight, values[:, head].contiguous())
+        # The product with the scale is the contiguous copy of a head that is needed anyway.
+        weight = entry * sampled_product(pattern, q_head * scale_q_head, k_head * scale_k_head)
+        sums = spmm(pattern, weight, value.contiguous())
         out.append(_divide(sums, _row_magnitude(pattern, weight, sums)))
     return pattern.restore(torch.stack(out, dim=1))
 
@@ -378,13 +391,12 @@ def softmax_on_pairs(pattern: Any, score: Tensor, entry: Tensor, v: Tensor, drop
 
 def _softmax_pairwise(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     pattern, entries = supported_pairs(mask, q.dtype)
-    q, k, values = pattern.arrange(q), pattern.arrange(k), pattern.arrange(with_ones(v))
     scale = q.size(-1) ** -0.5
     out = []
-    for head in range(q.size(1)):
+    for head, (q_head, k_head, value) in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (q, k, with_ones(v))))):
         entry = entries if entries.dim() == 1 else entries[:, head]
-        score = sampled_product(pattern, q[:, head].contiguous() * scale, k[:, head].contiguous())
-        out.append(softmax_on_pairs(pattern, score, entry, values[:, head].contiguous()))
+        score = sampled_product(pattern, q_head.contiguous() * scale, k_head.contiguous())
+        out.append(softmax_on_pairs(pattern, score, entry, value.contiguous()))
     return pattern.restore(torch.stack(out, dim=1))
 
 
@@ -430,4 +442,4 @@ def _non_negative(x: Tensor) -> bool:
     return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))
 
 
-_LINEAR = {"factored": _factored_linear, "pairwise": _pairwise_linear, "dense": _dense_linear}
+_LINEAR = {"factored": _factored_linear, "dense": _dense_linear}

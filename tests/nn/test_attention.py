@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.nn import ATTENTION, GRFAttention, GRFMask, MaskedAttention
+from pyg_topomask.nn import ATTENTION, GKATAttention, GRFAttention, GRFMask, MaskedAttention
+from pyg_topomask.nn.attention import masked
 from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.testing import GRAPHS, AttentionCase
 from pyg_topomask.transforms import AddRandomWalks
@@ -145,6 +146,21 @@ def test_paths_of_the_module_agree(path):
     attn, other = (GRFAttention(8, heads=2, path=p).double() for p in ("auto", path))
     other.load_state_dict(attn.state_dict())
     torch.testing.assert_close(other(x, None, batch), attn(x, None, batch), rtol=1e-10, atol=1e-12)
+
+
+def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
+    """Many features take less memory so; values and gradients stay."""
+    walk = AddRandomWalks(independent=False, seed=0)
+    graph = Batch.from_data_list([walk(data.clone()) for data in list(GRAPHS.values())[:6]])
+    attention = GKATAttention(8, heads=2, num_features=6).double()
+    x = torch.randn(graph.num_nodes, 8, dtype=torch.float64, requires_grad=True)
+    found = []
+    for limit in (2**22, 0):
+        monkeypatch.setattr(masked, "_MANY_FEATURES", limit)
+        out = attention(x, None, graph)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [x, *attention.parameters()])])
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 def test_all_graphs_of_different_kinds_and_all_features_negative():

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.dropout import Dropout
@@ -20,6 +21,10 @@ from pyg_topomask.ops.masked_attention import (
 from pyg_topomask.ops.segment import check_batch
 
 KERNELS = (*FEATURE_MAP, "softmax")
+
+# Random features N H R, beyond which heads attend one after the other and compute them again in the backward pass: a
+# third more time, and an H-th of the memory.
+_MANY_FEATURES = 2**22
 
 
 class MaskedAttention(Module):
@@ -105,10 +110,22 @@ class MaskedAttention(Module):
             out = masked_softmax_attention(q, k, v, mask, batch, self.path)
         else:
             with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
-                q, k, values = at_least_float32(q, k, v)
-                q, k = self.feature_map(q, k, batch)
-            out = masked_linear_attention(q, k, values, mask, batch, self.path).to(v.dtype)
+                out = self._attend_features(*at_least_float32(q, k, v), mask, batch).to(v.dtype)
         return self.out(self.dropout(out.flatten(1)))
+
+    def _attend_features(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None) -> Tensor:
+        """Linear attention of features; of one head after the other where those of all heads are large."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return masked_linear_attention(*self.feature_map(q, k, batch), v, mask, batch, self.path)
+
+        numbers = q.size(0) * self.heads * getattr(self.feature_map, "num_features", 0)
+        if self.heads == 1 or numbers <= _MANY_FEATURES or getattr(mask, "heads", None) is not None:
+            return attend(q, k, v)
+        heads = zip(*(x.split(1, dim=1) for x in (q, k, v)))
+        return torch.cat(
+            [checkpoint(attend, *head, use_reentrant=False, preserve_rng_state=False) for head in heads], dim=1
+        )
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> Any:
         """The mask of this batch, or None for ones within each graph."""
