@@ -72,7 +72,7 @@ def exponent(sizes: list[int], values: list[float]) -> float:
 
 
 def log_axis(axis: Any) -> None:
-    """Make the x axis logarithmic, labelled at 1, 2 and 5 times the powers of ten: also where it spans less than one."""
+    """Make the x axis logarithmic, labelled at 1, 2 and 5 times powers of ten, also where it spans less than one."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_xscale("log")

@@ -294,6 +294,19 @@ def report_lines(found: Iterator[tuple[str, Any]], results: dict[str, Any]) -> I
         yield line
 
 
+def ratio_lines(ratios: dict[str, float]) -> Iterator[str]:
+    """What `comparisons` found, a line for each attention."""
+    yield "attention part of PyG's over ours, time and memory"
+    for name in LINEAR:
+        found = [
+            f"{peer} {ratios[f'{peer} / {name}, time']:5.1f} {ratios[f'{peer} / {name}, memory']:4.1f}"
+            for peer in PYG
+            if f"{peer} / {name}, time" in ratios
+        ]
+        if found:
+            yield f"{name:18s} " + "   ".join(found)
+
+
 def plot(report: dict[str, Any], path: Path) -> None:
     """Seconds per epoch and peak memory of every stack, one panel per workload."""
     matplotlib.use("Agg")
@@ -349,8 +362,7 @@ def main() -> None:
             for line in report_lines(rows(workload, repeats), results):
                 print(line, flush=True)
             report["ratios"][workload] = comparisons(results)
-            for pair, ratio in report["ratios"][workload].items():
-                print(f"{pair}: {ratio:.2f}")
+            print("\n".join(ratio_lines(report["ratios"][workload])))
         save_json(options.out / "attention.json", report)
     if report["workloads"]:
         plot(report, options.out / "attention.png")

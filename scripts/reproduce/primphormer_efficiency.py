@@ -92,7 +92,7 @@ def plot(found: dict[str, Rows], path: Path) -> None:
         axis.invert_yaxis()
         axis.set(title=dataset, xlabel="seconds per epoch, Transformer = 1")
         log_axis(axis)
-    axes[0, 0].legend()
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=150)
     print(f"wrote {path}")
 
