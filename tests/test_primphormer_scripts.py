@@ -20,7 +20,7 @@ def scripts(monkeypatch):
         monkeypatch.syspath_prepend(str(ROOT / "scripts" / folder))
     yield
     sys.path[:] = path
-    for name in {"_measure", "_tables", "attention"} & set(sys.modules) - before:
+    for name in {"_measure", "_tables", "attention", "primphormer_efficiency"} & set(sys.modules) - before:
         del sys.modules[name]
 
 
@@ -122,3 +122,33 @@ def test_time_over_nodes(scripts, monkeypatch):
     found = attention.scaling((50, 100), 1)
     assert [row["nodes"] for row in found.values()] == [[50, 100]] * 2
     assert all(isinstance(row[key], float) for row in found.values() for key in ("exponent", "kept_exponent"))
+
+
+def test_attention_figures_as_lines_and_plots(scripts, monkeypatch, tmp_path):
+    import attention
+
+    row = {"epoch_s": 30.0, "step_ms": 300.0, "step_mib": 500.0, "attention_ms": 40.0, "attention_mib": 80.0}
+    peer = row | {"attention_ms": 100.0, "attention_mib": 160.0, "epoch_s": 700.0}
+    measured = {"GPSConv multihead": peer, "Primphormer": row, "Transformer": row, "KMIP": "failed: no memory"}
+    results = {}
+    lines = list(attention.report_lines(iter(measured.items()), results))
+    assert results == measured
+    assert lines[2].split()[-1] == "0.40"
+    assert list(attention.ratio_lines(attention.comparisons(results)))[1:] == [
+        "Primphormer        GPSConv multihead   2.5  2.0"
+    ]
+    attention.plot({"workloads": {"CIFAR10": measured}}, tmp_path / "attention.png")
+    assert (tmp_path / "attention.png").stat().st_size > 0
+
+
+def test_quick_figures_do_not_replace_those_that_were_measured(scripts, monkeypatch, tmp_path):
+    import primphormer_efficiency as script
+
+    row = {"epoch_s": 30.0, "step_mib": 500.0}
+    monkeypatch.setattr(script, "in_fresh_process", lambda *arguments: row)
+    for options in (["--datasets", "Peptides-func"], ["--quick"]):
+        monkeypatch.setattr(sys, "argv", ["script", "--out", str(tmp_path), *options])
+        script.main()
+    names = {f"primphormer_efficiency{quick}.{end}" for quick in ("", "-quick") for end in ("json", "md", "png")}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert json.loads((tmp_path / "primphormer_efficiency.json").read_text())["repeats"] == 5

@@ -56,11 +56,12 @@ class GPSStack(ModuleList):
     ) -> None:
         if num_layers < 1:
             raise ValueError(f"'num_layers' must be at least 1 (got {num_layers})")
+        examples = {"conv": f"GCNConv({channels}, {channels})", "attn": f"FullAttention({channels})"}
         for name, part in (("conv", conv), ("attn", attn)):
             if isinstance(part, (Module, type)) or (part is not None and not callable(part)):
                 raise TypeError(
                     f"'{name}' must be a function of the layer's number that returns a module, "
-                    f"such as lambda layer: GCNConv({channels}, {channels}) (got {part!r})"
+                    f"such as lambda layer: {examples[name]} (got {part!r})"
                 )
         super().__init__(
             GPSLayer(

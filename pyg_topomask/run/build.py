@@ -106,16 +106,19 @@ def requirements(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for attention in built for name in getattr(attention, "requires", ())))
 
 
-def build_attention(config: Config, name: str) -> Module:
+def build_attention(config: Config, name: str, layer: int = 0) -> Module:
     """The attention of that name, for one layer.
 
-    A key of ``topomask`` that is not given leaves the argument at the class's own default.
+    A key of ``topomask`` that is not given leaves the argument at the class's own default. What an attention draws by a
+    seed of its own (Performer's projections, BigBird's blocks) differs between runs and between layers.
     """
     arguments: dict[str, Any] = {}
     for argument, key in argument_keys(name).items():
         if not key.startswith("topomask.") or config.is_given(key):
             value = config.value(key)
             arguments[argument] = value.lower() if argument == "head_agg" else value
+    if "seed" in arguments_of(ATTENTION[name]):
+        arguments["seed"] = config.seed * 1000 + layer
     if name == "Transformer" and uses_pair_bias(config):
         arguments["attn_bias"] = BIAS
     if "expander" in arguments_of(ATTENTION[name]):
@@ -142,7 +145,7 @@ def build_stack(config: Config) -> GPSStack:
         gt.dim_hidden,
         gt.layers,
         conv=_branches(lambda name, layer: build_conv(config, name, layer), convs),
-        attn=_branches(lambda name, layer: build_attention(config, name), attentions),
+        attn=_branches(lambda name, layer: build_attention(config, name, layer), attentions),
         norm=_norm(config),
         dropout=gt.dropout,
         act=config.gnn.act,

@@ -176,6 +176,22 @@ class AttentionCase:
         out.float().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in attn.parameters() if parameter.grad is not None)
         assert (out.float() - exact).norm() <= 0.05 * exact.norm()
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # as behind another layer, which has rounded already
+            out = attn(x.bfloat16(), batch.batch, batch)
+        assert out.dtype == torch.bfloat16
+        assert (out.float() - exact).norm() <= 0.1 * exact.norm()
+
+    def test_bfloat16(self) -> None:
+        attn, batch = self.build(), Batch.from_data_list(self._graphs())
+        x = self._input(batch.num_nodes, torch.float32)
+        exact = attn(x, batch.batch, batch)
+        half = x.bfloat16().requires_grad_()
+        out = attn.bfloat16()(half, batch.batch, batch)
+        assert out.dtype == torch.bfloat16
+        assert (out.float() - exact).norm() <= 0.1 * exact.norm()
+        out.float().sum().backward()
+        assert half.grad is not None
+        assert half.grad.isfinite().all()
 
     def test_batch_defaults_to_that_of_the_graph(self) -> None:
         attn, batch = self.build().double(), Batch.from_data_list(self._graphs())

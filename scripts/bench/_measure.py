@@ -71,6 +71,16 @@ def exponent(sizes: list[int], values: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
+def log_axis(axis: Any) -> None:
+    """Make the x axis logarithmic, labelled at 1, 2 and 5 times powers of ten, also where it spans less than one."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter("{x:,g}")
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     model = platform.processor()

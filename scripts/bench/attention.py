@@ -23,7 +23,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-from _measure import exponent, in_fresh_process, keep_memory, machine, median_ms, peak_mib, save_json
+from _measure import exponent, in_fresh_process, keep_memory, log_axis, machine, median_ms, peak_mib, save_json
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Batch, Data
@@ -278,11 +278,12 @@ def scaling(nodes: tuple[int, ...], repeats: int) -> dict[str, Any]:
     return found
 
 
-def report_lines(results: dict[str, Any]) -> Iterator[str]:
-    """A table of one workload, ratios to PyG's multihead attention part beside the figures."""
+def report_lines(found: Iterator[tuple[str, Any]], results: dict[str, Any]) -> Iterator[str]:
+    """A table of one workload as it is ``found``, with ratios to PyG's multihead attention part; fills ``results``."""
     yield f"{'attention':18s} {'ms/step':>9} {'s/epoch':>9} {'MiB':>7} | {'attn ms':>9} {'MiB':>7} {'x multihead':>11}"
-    base = results.get("GPSConv multihead")
-    for name, row in results.items():
+    for name, row in found:
+        results[name] = row
+        base = results.get("GPSConv multihead")
         if isinstance(row, str):
             yield f"{name:18s} {row}"
             continue
@@ -293,6 +294,19 @@ def report_lines(results: dict[str, Any]) -> Iterator[str]:
         yield line
 
 
+def ratio_lines(ratios: dict[str, float]) -> Iterator[str]:
+    """What `comparisons` found, a line for each attention."""
+    yield "attention part of PyG's over ours, time and memory"
+    for name in LINEAR:
+        found = [
+            f"{peer} {ratios[f'{peer} / {name}, time']:5.1f} {ratios[f'{peer} / {name}, memory']:4.1f}"
+            for peer in PYG
+            if f"{peer} / {name}, time" in ratios
+        ]
+        if found:
+            yield f"{name:18s} " + "   ".join(found)
+
+
 def plot(report: dict[str, Any], path: Path) -> None:
     """Seconds per epoch and peak memory of every stack, one panel per workload."""
     matplotlib.use("Agg")
@@ -300,7 +314,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
     results = report["workloads"]
     figure, axes = plt.subplots(
-        2, len(results), figsize=(3.4 * len(results), 6.4), layout="constrained", squeeze=False, sharey=True
+        2, len(results), figsize=(1.6 + 3.4 * len(results), 6.4), layout="constrained", squeeze=False, sharey=True
     )
     names = list(next(iter(results.values())))
     for column, (workload, found) in enumerate(results.items()):
@@ -309,9 +323,14 @@ def plot(report: dict[str, Any], path: Path) -> None:
             (axes[1, column], "step_mib", "MiB"),
         ):
             there = [(place, found[name][key]) for place, name in enumerate(names) if isinstance(found[name], dict)]
-            colors = ["#999999" if names[place] in PYG else "#0072B2" for place, _ in there]
-            axis.barh([place for place, _ in there], [value for _, value in there], color=colors)
-            axis.set(xscale="log", xlabel=label)
+            for place, value in there:  # points, not bars: a logarithmic axis has no zero for bars to start from
+                axis.plot(value, place, "o", color="#999999" if names[place] in PYG else "#0072B2")
+                axis.annotate(f"{value:,.0f}", (value, place), (6, 0), textcoords="offset points", va="center", size=7)
+            log_axis(axis)
+            axis.margins(x=0.3)  # room for the figures
+            axis.grid(axis="x", lw=0.5, alpha=0.5)
+            axis.set_xlabel(label)
+            axis.tick_params(axis="x", labelsize=8)
             axis.set_yticks(range(len(names)), names)
         axes[0, column].set_title(workload)
     axes[0, 0].invert_yaxis()
@@ -335,12 +354,15 @@ def main() -> None:
             print(f"\nscaling: one graph, {SCALING.channels} channels, forward and backward")
             report["scaling"] = scaling(SCALING_NODES[: 2 if options.quick else None], repeats)
         else:
-            print(f"\n{workload}: {WORKLOADS[workload]}")
-            results = report["workloads"][workload] = dict(rows(workload, repeats))
-            print("\n".join(report_lines(results)))
+            load, results = WORKLOADS[workload], report["workloads"].setdefault(workload, {})
+            print(
+                f"\n{workload}: batches of {load.batch_size} with {load.mean_nodes:,g} nodes on average, "
+                f"{load.layers} layers, {load.channels} channels, {load.heads} heads"
+            )
+            for line in report_lines(rows(workload, repeats), results):
+                print(line, flush=True)
             report["ratios"][workload] = comparisons(results)
-            for pair, ratio in report["ratios"][workload].items():
-                print(f"{pair}: {ratio:.2f}")
+            print("\n".join(ratio_lines(report["ratios"][workload])))
         save_json(options.out / "attention.json", report)
     if report["workloads"]:
         plot(report, options.out / "attention.png")

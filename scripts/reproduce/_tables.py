@@ -27,7 +27,7 @@ FOLDERS = {"Primphormer": "primphormer", "Transformer": "full", "Exphormer": "ex
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs that a training epoch is timed on, before a budget is planned
-QUICK, QUICK_EPOCHS = (400, 100, 100), 1
+QUICK, QUICK_EPOCHS = (400, 100, 100), 3
 MISSING = "neither found nor downloaded"  # what the runner says of raw files that cannot be had
 
 
@@ -44,7 +44,7 @@ class Published:
 def parser(description: str, datasets: Sequence[str], out: str) -> argparse.ArgumentParser:
     """The options that these scripts share."""
     made = argparse.ArgumentParser(description=description)
-    made.add_argument("--quick", action="store_true", help=f"{QUICK[0]} training graphs, {QUICK_EPOCHS} epoch, 1 seed")
+    made.add_argument("--quick", action="store_true", help=f"{QUICK[0]} training graphs, {QUICK_EPOCHS} epochs, 1 seed")
     made.add_argument("--datasets", nargs="+", choices=datasets, default=list(datasets))
     made.add_argument("--methods", nargs="+", choices=list(FOLDERS), default=["Primphormer"])
     made.add_argument("--seeds", type=int, default=4, help="runs of each config")
@@ -89,6 +89,7 @@ def run_row(method: str, dataset: str, published: Published, options: argparse.N
     except RunError as error:
         if MISSING not in str(error):
             raise
+        print(f"{dataset}: {error}")
         return row | {"note": "not available here"}
     metrics, epochs = summary["metrics"], summary["epochs"]
     row |= {part: metrics[f"{part}_{published.metric}"] for part in ("val", "test")}

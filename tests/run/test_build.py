@@ -46,6 +46,16 @@ def test_sparse_keys_reach_the_k_mip_attention():
     assert (attn.k, attn.kq_dim, attn.val_dim, attn.out) == (10, 6, 6, None)
 
 
+@pytest.mark.parametrize("name", ["Performer", "BigBird"])
+def test_layers_and_runs_draw_for_themselves(name):
+    def seeds(seed):
+        config = load(PLAIN, [f"gt.layer_type=GCN+{name}", "gt.layers=3", f"seed={seed}"]).config
+        return [layer.attentions[0].seed for layer in build_model(config, 3, 2).layers]
+
+    assert len({*seeds(0), *seeds(1)}) == 6
+    assert seeds(1) == seeds(1)
+
+
 def test_a_file_of_the_peers_runs_with_one_word_changed(tiny):
     tiny["gt"] |= {"sparse": {"k": 3}, "attn_dropout": 0.5, "layer_type": "GCN+SparseAttention"}
     del tiny["topomask"]

@@ -29,7 +29,7 @@ class FullAttention(Module):
 
         query, key = all_pairs(batch.batch)
         batch.attn_bias = self.distance_embedding(distance(query, key))  # [P, H], differentiable
-        x = attn(x, batch.batch, batch)
+        x = attn(x, batch.batch, batch)  # attn = FullAttention(C, H, attn_bias="attn_bias")
 
     On CPU torch's fused kernel has no second derivative.
     Cost: :math:`O(\sum_g n_g^2 C)` operations. Nothing is padded and no array over the pairs of the whole batch is

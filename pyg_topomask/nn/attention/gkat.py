@@ -177,7 +177,7 @@ class GKATConv(Module):
         )
         out = out.flatten(1) if self.concat else out.mean(1)
         out = out if self.bias is None else out + self.bias
-        return elu(out) if self.elu else out
+        return (elu(out) if self.elu else out).to(x.dtype)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Values ``[N, H, D]``, and the receivers' and senders' parts of the score, ``[N, H]``."""

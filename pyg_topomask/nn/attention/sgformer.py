@@ -61,7 +61,7 @@ class SGFormerAttention(Module):
             ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
         """
         batch = check_input(x, self.channels, batch, graph)
-        projected = (linear(x).unflatten(1, (self.heads, -1)) for linear in (self.dense.q, self.dense.k, self.dense.v))
+        projected = [linear(x).unflatten(1, (self.heads, -1)) for linear in (self.dense.q, self.dense.k, self.dense.v)]
         with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
             q, k, v = at_least_float32(*projected)  # [N, H, C]
             per_query, per_key = _inverse_norm(q), _inverse_norm(k)
