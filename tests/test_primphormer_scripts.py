@@ -1,7 +1,6 @@
 """The scripts that repeat the Primphormer tables run on small data, go on where they stopped, skip what is missing."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,6 @@ import yaml
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
-
-
-@pytest.fixture
-def scripts(monkeypatch):
-    """The scripts' folders on the path; their modules are forgotten afterwards."""
-    before, path = set(sys.modules), list(sys.path)
-    for folder in ("bench", "reproduce"):
-        monkeypatch.syspath_prepend(str(ROOT / "scripts" / folder))
-    yield
-    sys.path[:] = path
-    for name in {"_measure", "_tables", "attention"} & set(sys.modules) - before:
-        del sys.modules[name]
 
 
 @pytest.fixture
