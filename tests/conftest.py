@@ -1,7 +1,26 @@
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The folders of the Python scripts on the path; what they change is put back, and their modules forgotten."""
+    path, threads = list(sys.path), torch.get_num_threads()
+    for folder in ("bench", "reproduce"):
+        monkeypatch.syspath_prepend(str(SCRIPTS / folder))
+    yield
+    sys.path[:] = path
+    torch.set_num_threads(threads)
+    for name, module in list(sys.modules.items()):
+        if SCRIPTS in Path(getattr(module, "__file__", None) or "").parents:
+            del sys.modules[name]

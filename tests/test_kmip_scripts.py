@@ -14,10 +14,8 @@ STAGES = ["projection", "tree", "search", "softmax and gather", "backward"]
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
-    """``run(script, *options) -> report``, in this process; modules of the scripts are forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "bench"))
-    before = set(sys.modules)
+def run(scripts, monkeypatch, tmp_path):
+    """``run(script, *options) -> report``, in this process."""
 
     def call(script, *options):
         import _measure
@@ -29,11 +27,7 @@ def run(monkeypatch, tmp_path):
         assert report.with_suffix(".png").stat().st_size > 0
         return json.loads(report.read_text())
 
-    path = list(sys.path)
-    yield call
-    sys.path[:] = path
-    for name in set(sys.modules) & {"_measure", "kmip"} - before:
-        del sys.modules[name]
+    return call
 
 
 def test_benchmark(run, capsys):

@@ -13,18 +13,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reas
 
 
 @pytest.fixture
-def scripts(monkeypatch):
-    """The scripts' folders on the path; their modules are forgotten afterwards."""
-    before, path = set(sys.modules), list(sys.path)
-    for folder in ("bench", "reproduce"):
-        monkeypatch.syspath_prepend(str(ROOT / "scripts" / folder))
-    yield
-    sys.path[:] = path
-    for name in {"_measure", "_tables", "attention", "primphormer_efficiency"} & set(sys.modules) - before:
-        del sys.modules[name]
-
-
-@pytest.fixture
 def tables(scripts, monkeypatch, tmp_path):
     """``_tables`` on two configs of generated graphs, and one whose files are nowhere."""
     import _tables

@@ -1,4 +1,4 @@
-"""Common parts of the scripts that repeat the tables of GKAT: models, training, resuming, reports."""
+"""Common parts of the scripts that repeat the tables of GKAT: training on one graph, resuming, reports."""
 
 from __future__ import annotations
 
@@ -14,45 +14,13 @@ from typing import Any
 
 import matplotlib
 import torch
-from torch import Tensor
-from torch.nn import Linear, Module, ModuleList
-from torch.nn.functional import cross_entropy, elu
-from torch_geometric.data import Batch, Data
-from torch_geometric.loader import DataLoader
-from torch_geometric.nn import ChebConv, GATConv, GCNConv, global_mean_pool
+from torch.nn import Module
+from torch.nn.functional import cross_entropy
+from torch_geometric.data import Data
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import machine, save_json
 from _tables import COLORS, write_section
-
-from pyg_topomask.nn import GKATAttention, GKATConv
-
-METHODS = ("GKAT", "GAT", "GCN", "SGC")
-
-
-class GraphClassifier(Module):
-    """Graph layers with ELU between them, mean pooling, a linear layer.
-
-    Args:
-        layers: Layers, each called with the graph, or with its edges.
-        width: Width of the last layer's output.
-    """
-
-    def __init__(self, layers: Sequence[Module], width: int, num_classes: int = 2) -> None:
-        super().__init__()
-        self.layers, self.out = ModuleList(layers), Linear(width, num_classes)
-
-    def forward(self, data: Batch) -> Tensor:
-        """Logits, one row for each graph."""
-        x = data.x
-        for layer in self.layers:
-            if isinstance(layer, Linear):
-                x = layer(x)
-            elif hasattr(layer, "requires"):
-                x = elu(layer(x, data.batch, data))
-            else:
-                x = elu(layer(x, data.edge_index))
-        return self.out(global_mean_pool(x, data.batch, data.num_graphs))
 
 
 def num_parameters(model: Module) -> int:
@@ -60,114 +28,30 @@ def num_parameters(model: Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def of_equal_budget(build: Callable[[int], Module], budget: int) -> Module:
-    """The model whose width makes its number of parameters come nearest to a budget."""
-    return build(min(range(1, 129), key=lambda width: abs(num_parameters(build(width)) - budget)))
-
-
-def motif_gkat(in_channels: int, max_length: int, num_features: int = 16, kernel: str = "softmax_rf") -> Module:
-    """Two layers of two heads of width 9."""
-    layers = [
-        GKATAttention(18, 2, num_features, kernel, max_length=max_length),
-        GKATAttention(18, 2, num_features, kernel, max_length=max_length),
-    ]
-    return GraphClassifier([Linear(in_channels, 18), *layers], 18)
-
-
-def cycle_gkat(in_channels: int, max_length: int) -> Module:
-    """Heads [8, 1] of width 4 in the shape of GAT: the paper's 242 parameters where ``in_channels`` is 1."""
-    first = GKATConv(in_channels, 4, 8, elu=False, bias=False, max_length=max_length)
-    second = GKATConv(32, 4, 1, elu=False, bias=False, max_length=max_length)
-    return GraphClassifier([first, second], 4)
-
-
-def baseline(method: str, in_channels: int, budget: int, num_layers: int = 2) -> Module:
-    """GAT, GCN or SGC (Chebyshev filters) of PyG with about ``budget`` parameters."""
-
-    def build(width: int) -> Module:
-        widths = [in_channels, *[width] * num_layers]
-        if method == "GAT":
-            heads = [2] * num_layers
-            widths = [in_channels, *[2 * width] * num_layers]
-            layers = [GATConv(widths[i], width, heads[i]) for i in range(num_layers)]
-            return GraphClassifier(layers, 2 * width)
-        if method == "GCN":
-            return GraphClassifier([GCNConv(widths[i], width) for i in range(num_layers)], width)
-        return GraphClassifier([ChebConv(widths[i], width, K=2) for i in range(num_layers)], width)
-
-    return of_equal_budget(build, budget)
-
-
-def train_graphs(
-    model: Module,
-    train: Sequence[Data],
-    val: Sequence[Data],
-    epochs: int,
-    patience: int,
-    lr: float = 1e-3,
-    weight_decay: float = 0.0,
-    batch_size: int = 128,
-    max_seconds: float | None = None,
-) -> dict[str, Any]:
-    """Train with Adam until neither validation loss nor accuracy has improved for ``patience`` epochs.
-
-    Returns:
-        Best validation accuracy, epochs, seconds, and the curve (seconds of training, validation accuracy).
-    """
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
-    loader, checks = DataLoader(train, batch_size, shuffle=True), list(DataLoader(val, 4 * batch_size))
-    best_loss, best_accuracy, since, seconds, curve = float("inf"), 0.0, 0, 0.0, []
-    for _ in range(epochs):
-        begin = time.perf_counter()
-        model.train()
-        for batch in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(batch), batch.y).backward()
-            optimizer.step()
-        seconds += time.perf_counter() - begin
-        loss, accuracy = evaluate_graphs(model, checks)
-        curve.append((seconds, accuracy))
-        since = 0 if loss < best_loss or accuracy > best_accuracy else since + 1
-        best_loss, best_accuracy = min(best_loss, loss), max(best_accuracy, accuracy)
-        if since >= patience or (max_seconds is not None and seconds >= max_seconds):
-            break
-    return {"accuracy": best_accuracy, "epochs": len(curve), "seconds": seconds, "curve": curve}
-
-
-def evaluate_graphs(model: Module, batches: Sequence[Batch]) -> tuple[float, float]:
-    """Mean loss and accuracy over graphs."""
-    model.eval()
-    loss, right, count = 0.0, 0, 0
-    with torch.no_grad():
-        for batch in batches:
-            out = model(batch)
-            loss += float(cross_entropy(out, batch.y, reduction="sum"))
-            right += int((out.argmax(1) == batch.y).sum())
-            count += batch.num_graphs
-    return loss / count, right / count
-
-
 def train_nodes(
     model: Module,
     data: Data,
+    redraw: Callable[[Data, int], Data] | None,
     epochs: int,
-    patience: int,
-    redraw: Callable[[Data, int], Data] | None = None,
+    patience: int = 100,
     lr: float = 5e-3,
     weight_decay: float = 5e-4,
 ) -> dict[str, Any]:
-    """Train on one graph as GAT is, test at the epoch of the best validation accuracy (of equal ones, least loss)."""
+    """Train on one graph as GAT is, test at the epoch of the best validation accuracy (of equal ones, least loss).
+
+    Seconds are processor time of training, new walks by ``redraw`` included.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     best, best_loss, test, since, seconds, curve = 0.0, float("inf"), 0.0, 0, 0.0, []
     for epoch in range(epochs):
-        begin = time.perf_counter()
+        begin = time.process_time()
         if redraw is not None and epoch > 0:
             data = redraw(data, epoch)
         model.train()
         optimizer.zero_grad()
         cross_entropy(model(data)[data.train_mask], data.y[data.train_mask]).backward()
         optimizer.step()
-        seconds += time.perf_counter() - begin
+        seconds += time.process_time() - begin
         model.eval()
         with torch.no_grad():
             out = model(data)
@@ -185,9 +69,11 @@ def train_nodes(
 
 
 def remembered(path: Path, model: Module, train: Callable[..., dict[str, Any]], *args: Any, **settings: Any) -> Any:
-    """Result of ``train(model, *args, **settings)``, read from its file if an earlier start has finished it."""
-    if not path.is_file():
-        save_json(path, train(model, *args, **settings) | {"parameters": num_parameters(model)})
+    """Result of ``train(model, *args, **settings)``, read from its file if an earlier start had the same settings."""
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    if kept.get("settings") != settings:
+        made = train(model, *args, **settings)
+        save_json(path, made | {"parameters": num_parameters(model), "settings": settings})
     return json.loads(path.read_text())
 
 
@@ -219,18 +105,19 @@ def row_of(title: str, method: str, published: float | str | None, runs: Sequenc
 
 
 def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, options: argparse.Namespace) -> None:
-    """Write JSON, Markdown and a plot; called after each row, so that a stopped script leaves what it has."""
+    """Write JSON and Markdown; called after each row, so that a stopped script leaves what it has."""
     where = machine()
     lines = [f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}. {note}"]
     if options.quick:
         lines.append("A trial on few graphs and epochs: these figures only show that everything runs.")
-    lines += ["", "| data | method | parameters | seeds | epochs | s/epoch | accuracy (%) | published (%) |"]
-    lines.append("|---|---|--:|--:|--:|--:|--:|--:|")
+    lines += ["", "| data | method | parameters | seeds | epochs | s/epoch | s/run | accuracy (%) | published (%) |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for row in rows:
         spread = "" if row["std"] is None else f" ± {row['std']:.1f}"
-        per_epoch = sum(row["seconds"]) / sum(row["epochs"])
+        total = sum(row["seconds"])
         cells = (row["title"], row["method"], f"{row['parameters']:,}", len(row["values"]), max(row["epochs"]))
-        cells += (f"{per_epoch:.2f}", f"{row['mean']:.1f}{spread}", row["published"] or "–")
+        cells += (f"{total / sum(row['epochs']):.2f}", f"{total / len(row['seconds']):.1f}")
+        cells += (f"{row['mean']:.1f}{spread}", row["published"] or "–")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     text = "\n".join(lines) + "\n"
     options.out.mkdir(parents=True, exist_ok=True)
@@ -238,10 +125,11 @@ def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, option
     (options.out / f"{name}.md").write_text(text)
     if options.results is not None:
         write_section(options.results, name, text)
-    _plot(rows, options.out / f"{name}.png")
 
 
-def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def finish(name: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> None:
+    """Draw validation accuracy over the seconds of training, a panel for each data set; print the table."""
+    print((options.out / f"{name}.md").read_text())
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -254,7 +142,7 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axis.plot(seconds, [100 * value for value in values], color=color, lw=1.2, label=row["method"])
         axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy (%)")
         axis.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure.savefig(options.out / f"{name}.png", dpi=150)
     plt.close(figure)
 
 

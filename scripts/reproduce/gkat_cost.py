@@ -1,7 +1,7 @@
 """GKAT's cost (Choromanski et al., ICML 2022, arXiv:2107.07999, Table 3): one layer beside PyG's GATConv, and GKAT-0.
 
     python scripts/reproduce/gkat_cost.py --quick       # a trial
-    python scripts/reproduce/gkat_cost.py
+    python scripts/reproduce/gkat_cost.py               # rows that were measured are kept: the same command goes on
 
 Times are processor seconds, so that other programs on the machine disturb them less; memory is the rise of the peak in
 a process of its own around a forward and backward pass, the graph's tables included. Both sides attend with the same
@@ -15,8 +15,9 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from torch_geometric.utils import erdos_renyi_graph
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import in_fresh_process, machine, peak_mib, save_json
-from _tables import write_section
+from _tables import resumed, write_section
 
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
 from pyg_topomask.nn import GKATAttention, GKATConv
@@ -102,12 +103,11 @@ def memory(case: str, name: str, num_graphs: int, root: str) -> float:
     return peak_mib(lambda: function(layer, x, data).sum().backward())
 
 
-def measure(case: str, options: argparse.Namespace) -> dict[str, object]:
+def measure(case: str, num_graphs: int, options: argparse.Namespace) -> dict[str, Any]:
     """Times and memory of one kind of graph."""
-    num_graphs = 16 if options.quick else 128
     data, heads, width, num_features = graph_of(case, num_graphs, options.root)
     x = torch.randn(data.num_nodes, heads * width)
-    row: dict[str, object] = {"case": case, "nodes": data.num_nodes, "edges": data.num_edges, "ms": {}, "mib": {}}
+    row: dict[str, Any] = {"case": case, "nodes": data.num_nodes, "edges": data.num_edges, "ms": {}, "mib": {}}
     for name, layer in layers(case, heads, width, num_features).items():
         with torch.no_grad():
             inference = cpu_ms(lambda layer=layer: call(layer, x, data), options.repeats)
@@ -119,6 +119,19 @@ def measure(case: str, options: argparse.Namespace) -> dict[str, object]:
             continue
         row["mib"][name] = in_fresh_process(memory, case, name, num_graphs, options.root)
     return row
+
+
+def measured(path: Path, cases: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of every kind of graph; those of an earlier, interrupted start with the same settings are kept."""
+    num_graphs = 16 if options.quick else 128
+    settings = {"machine": machine(), "repeats": options.repeats, "graphs": num_graphs}
+    settings["largest dense"] = options.largest_dense
+    report = resumed(path, settings)
+    for case in cases:
+        if case not in report["rows"]:
+            report["rows"][case] = measure(case, num_graphs, options)
+            save_json(path, report)
+    return [report["rows"][case] for case in cases]
 
 
 def markdown(rows: list[dict]) -> str:
@@ -173,14 +186,11 @@ def main() -> None:
     made.add_argument("--out", type=Path, default=Path("results/reproduce/gkat_cost"))
     made.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
     options = made.parse_args()
+    torch.set_num_threads(1)  # several would be counted while they wait for each other
     if options.quick:
         options.repeats = 2
     cases = options.cases or (("motif", "cycle", "citeseer") if options.quick else CASES)
-    options.out.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for case in cases:
-        rows.append(measure(case, options))
-        save_json(options.out / "gkat_cost.json", {"machine": machine(), "quick": options.quick, "rows": rows})
+    rows = measured(options.out / "gkat_cost.json", cases, options)
     text = markdown(rows)
     (options.out / "gkat_cost.md").write_text(text)
     if options.results is not None:

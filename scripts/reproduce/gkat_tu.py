@@ -3,28 +3,40 @@
     python scripts/reproduce/gkat_tu.py --quick                    # a trial: 2 epochs of 1 fold
     python scripts/reproduce/gkat_tu.py --folds 0 1 2              # three outer folds, 1 run of each
     python scripts/reproduce/gkat_tu.py --full                     # ten folds, 3 runs of each, as published
+    python scripts/reproduce/gkat_tu.py --datasets imdb-binary imdb-multi reddit-binary reddit-multi-5k collab
 
-Runs the configs of ``configs/gkat``; graphs and folds are read from $TOPOMASK_DATA. A run that was stopped goes on.
+Runs the configs of ``configs/gkat``; graphs and folds are read from $TOPOMASK_DATA, and of social graphs the folds for
+degrees as features, for the paper compares with figures on those. A run that was stopped goes on; data that are neither
+there nor can be downloaded are left out.
 """
 
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
-from _gkat import parser, row_of, write_report
+from _gkat import finish, parser, row_of, write_report
+from _tables import MISSING
 
-from pyg_topomask.run import run_config
+from pyg_topomask.run import RunError, run_config
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "gkat"
 PUBLISHED = {"proteins": "75.8 ± 3.8", "enzymes": "69.7 ± 6.0", "nci1": "75.2 ± 2.4", "dd": "78.6 ± 3.4"}
+SOCIAL = {
+    "imdb-binary": "71.4 ± 2.6",
+    "imdb-multi": "47.5 ± 4.5",
+    "reddit-binary": "89.3 ± 2.3",
+    "reddit-multi-5k": "55.3 ± 1.6",
+    "collab": "73.1 ± 2.0",
+}
 
 
 def main() -> None:
     """Run the folds of each data set."""
     made = parser(__doc__.splitlines()[0], "gkat_tu", seeds=1)
-    made.add_argument("--datasets", nargs="+", choices=list(PUBLISHED), default=list(PUBLISHED))
+    made.add_argument("--datasets", nargs="+", choices=[*PUBLISHED, *SOCIAL], default=list(PUBLISHED))
     made.add_argument("--folds", nargs="+", type=int, default=[0, 1, 2])
     made.add_argument("--epochs", type=int, help="at most so many epochs; 1,000 as published by default")
     made.add_argument("--full", action="store_true", help="ten folds, 3 runs of each")
@@ -34,13 +46,20 @@ def main() -> None:
         folds, seeds = list(range(10)), 3
     if options.quick:
         folds, seeds, epochs = [0], 1, 2
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in options.datasets:
-        runs = [run for fold in folds for run in run_fold(name, fold, seeds, epochs, options.out)]
-        rows.append(row_of(name.upper(), "GKAT", PUBLISHED[name], runs))
-        note = f"Outer folds {', '.join(map(str, folds))}, {seeds} run(s) each; test accuracy at the best validation."
-        write_report("gkat_tu", rows, note, options)
-    print((options.out / "gkat_tu.md").read_text())
+        try:
+            runs = [run for fold in folds for run in run_fold(name, fold, seeds, epochs, options.out)]
+        except RunError as error:
+            if MISSING not in str(error):
+                raise
+            print(f"{name} is left out: {error}")
+            continue
+        rows.append(row_of(name.upper(), "GKAT", (PUBLISHED | SOCIAL)[name], runs))
+        note = f"Outer folds {', '.join(map(str, folds))}, {seeds} run(s) each; test accuracy at the best validation. "
+        write_report("gkat_tu", rows, note + "Seconds are wall time, evaluation included.", options)
+    if rows:
+        finish("gkat_tu", rows, options)
 
 
 def run_fold(name: str, fold: int, seeds: int, epochs: int | None, out: Path) -> list[dict[str, Any]]:
@@ -48,6 +67,9 @@ def run_fold(name: str, fold: int, seeds: int, epochs: int | None, out: Path) ->
     overrides = [f"dataset.split_index={fold}", f"name_tag=fold{fold}" + (f"-{epochs}epochs" if epochs else "")]
     if epochs is not None:
         overrides.append(f"optim.max_epoch={epochs}")
+    folds = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits" / "errica2020" / "COLLABORATIVE_DEGREE"
+    if name in SOCIAL and folds.is_dir():
+        overrides.append(f"dataset.split_dir={folds}")
     summary = run_config(CONFIGS / f"{name}.yaml", out / "runs", seeds, overrides)
     runs = []
     for number, seed in enumerate(summary["seeds"]):

@@ -13,14 +13,13 @@ Run: python scripts/reproduce/primphormer_efficiency.py [--quick] [--results RES
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from _tables import COLORS, write_section
+from _tables import COLORS, resumed, write_section
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import in_fresh_process, log_axis, machine, save_json
@@ -43,10 +42,7 @@ Rows = dict[str, dict[str, Any]]
 
 def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
     """Rows of every data set and method; those of an earlier, interrupted start are taken from the report."""
-    settings = {"machine": machine(), "repeats": repeats}
-    report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    if {key: report.get(key) for key in settings} != settings:
-        report = settings | {"rows": {}}
+    report = resumed(path, {"machine": machine(), "repeats": repeats})
     for dataset in datasets:
         rows = report["rows"].setdefault(dataset, {})
         for method in PUBLISHED:

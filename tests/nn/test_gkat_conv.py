@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -154,3 +157,14 @@ def test_redrawn_walks_follow_the_layers_attention_and_are_determined_by_seed_an
         redraw_walks(graphs, transform, 1, layer)
     with pytest.raises(ValueError, match=r"once in a pass \(it did 0 times\)"):
         redraw_walks(graphs, transform, 1, layer, lambda batch: None)
+
+
+def test_the_readmes_dynamic_gkat_trains():
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "redraw_walks" in block]
+    names = {}
+    exec(code, names)
+    graph = names["graphs"][0]
+    assert torch.isfinite(names["loss"])
+    reached = torch.zeros(graph.num_nodes).index_add(0, graph.edge_index[0], graph.attention)
+    assert torch.allclose(reached, (reached > 0).float(), atol=1e-5)  # weights of each node's edges sum to 1

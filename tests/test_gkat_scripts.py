@@ -1,0 +1,229 @@
+"""The scripts that repeat the tables of GKAT run on small data, keep what is finished, and share time fairly."""
+
+import importlib
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+pytest.importorskip("matplotlib")
+SIZES_OF_CYCLES = {  # the paper's Table 5, two to six layers
+    "GAT": [242, 242, 266, 258, 270],
+    "GCN": [268, 262, 250, 260, 268],
+    "SGC": [236, 234, 247, 245, 249],
+}
+
+
+@pytest.fixture
+def start(scripts, monkeypatch, tmp_path):
+    """``start(script, *options) -> report``: the script's ``main`` in this process, its files looked at."""
+
+    def call(script, *options):
+        monkeypatch.setattr(sys, "argv", [script, *map(str, options), "--out", str(tmp_path / "out")])
+        monkeypatch.chdir(tmp_path)
+        importlib.import_module(script).main()
+        report = tmp_path / "out" / f"{script}.json"
+        assert report.with_suffix(".png").stat().st_size > 0
+        return json.loads(report.read_text())
+
+    return call
+
+
+@pytest.fixture
+def calls_of(monkeypatch):
+    """``calls_of(module, name) -> calls``: the positional arguments of each call of a function from now on."""
+
+    def watch(module, name):
+        function, calls = getattr(module, name), []
+
+        def watched(*arguments, **settings):
+            calls.append(arguments)
+            return function(*arguments, **settings)
+
+        monkeypatch.setattr(module, name, watched)
+        return calls
+
+    return watch
+
+
+def motif(start, *options):
+    return start(
+        "gkat_motif", "--graphs", 16, "--epochs", 2, "--seeds", 2, "--tasks", "grid", "induced_cycle", *options
+    )
+
+
+def accuracies(report):
+    return [(row["title"], row["method"], row["values"]) for row in report["rows"]]
+
+
+def test_models_have_the_sizes_of_the_paper(scripts):
+    from _gkat import num_parameters
+    from _gkat_synthetic import GAT_HEADS, TASKS, cycle_baseline, cycle_gkat, motif_baseline, motif_gkat
+
+    assert num_parameters(cycle_gkat()) == 242
+    for method, sizes in SIZES_OF_CYCLES.items():
+        assert [num_parameters(cycle_baseline(method, depth)) for depth in GAT_HEADS] == sizes
+        assert num_parameters(motif_baseline(method)) == pytest.approx(num_parameters(motif_gkat()), rel=0.05)
+    assert [task.max_length for task in TASKS] == [3, 3, 3, 3, 3, 6]
+
+
+def test_motifs_and_cycles(start, calls_of, tmp_path):
+    import _gkat_synthetic
+
+    trained = calls_of(_gkat_synthetic, "train_graphs")
+    methods = ["--methods", "SGC", "GAT", "GKAT-0", "GCN"]
+    report = motif(start, *methods)
+    found = [(row["title"], row["method"]) for row in report["rows"]]
+    assert found == [
+        *(("grid", method) for method in ("GKAT", "SGC", "GAT", "GKAT-0", "GCN")),
+        *(("induced cycle", method) for method in ("GKAT", "SGC", "GAT", "GCN")),  # it has no GKAT-0
+    ]
+    assert len(trained) == 18
+    assert report["machine"]["threads"] == 1
+    assert report["rows"][0]["published"] == 77.1
+    for title, rows in itertools.groupby(report["rows"], lambda row: row["title"]):
+        gkat, *others = rows
+        assert gkat["epochs"] == [2, 2], title
+        for row in others:
+            for seconds, epochs, budget in zip(row["seconds"], row["epochs"], gkat["seconds"]):
+                assert row["method"] == "GKAT-0" or seconds <= budget or epochs == 1
+    text = (tmp_path / "out/gkat_motif.md").read_text()
+    assert "processor time of one thread" in text
+    assert " of 2, GKAT-0 on " in text
+
+    assert accuracies(motif(start, *methods)) == accuracies(report)
+    assert len(trained) == 18  # kept, not trained again
+    depths = start("gkat_cycle", "--graphs", 16, "--epochs", 2, "--seeds", 2, "--layers", 2, 3)
+    assert [row["method"] for row in depths["rows"]][:3] == ["GKAT", "GAT", "GAT, 3 layers"]
+    assert len(trained) == 18 + 6  # three methods with three layers, twice
+    assert depths["rows"][1]["values"] == report["rows"][7]["values"]
+
+
+def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
+    import _gkat_synthetic
+
+    options = ("--graphs", 16, "--epochs", 1, "--seeds", 1, "--tasks", "circle", "--methods", "GCN", "SGC")
+    start("gkat_motif", *options)
+    trained = calls_of(_gkat_synthetic, "train_graphs")
+    file = tmp_path / "out/runs-16x1/circle-GKAT-2-0.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"seconds": 0.5}))
+    start("gkat_motif", *options)
+    assert len(trained) == 2
+    kept = json.loads((tmp_path / "out/runs-16x1/circle-GCN-2-0.json").read_text())
+    assert kept["settings"]["max_seconds"] == 0.5
+
+
+def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
+    import _gkat_synthetic
+    from _gkat_synthetic import GraphClassifier, train_graphs
+
+    clock = itertools.count()
+    monkeypatch.setattr(_gkat_synthetic.time, "process_time", lambda: float(next(clock)))  # an epoch takes 1 s
+    graphs = [
+        Data(x=torch.randn(3, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([i % 2]))
+        for i in range(8)
+    ]
+
+    def train(**settings):
+        return train_graphs(GraphClassifier([torch.nn.Linear(2, 3)], 3), graphs[:6], graphs[6:], **settings)
+
+    run = train(epochs=None, max_seconds=2.5)
+    assert (run["epochs"], run["seconds"], len(run["curve"])) == (2, 2.0, 2)
+    assert train(epochs=None, max_seconds=3.0)["epochs"] == 3
+    assert train(epochs=None, max_seconds=0.5)["epochs"] == 1  # the first always counts
+    assert train(epochs=5)["seconds"] == 5.0
+    assert train(epochs=50, patience=3, lr=0.0)["epochs"] == 1 + 3  # nothing improves after the first
+
+
+def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
+    import gkat_citation
+
+    ring = torch.arange(12)
+    edge_index = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
+    data = Data(x=torch.rand(12, 7), edge_index=edge_index, y=ring % 3)
+    for number, part in enumerate(("train", "val", "test")):
+        data[f"{part}_mask"] = ring // 4 == number
+    monkeypatch.setattr(gkat_citation, "Planetoid", lambda root, name: [data])
+    trained = calls_of(gkat_citation, "train_nodes")
+    redrawn = calls_of(gkat_citation, "redraw_walks")
+    options = ["--quick", "--datasets", "CiteSeer", "--num-walks", 3, "--max-length", 2]
+    options += ["--methods", "GKAT", "dynamic GKAT", "GAT"]
+    report = start("gkat_citation", *options)
+    assert [row["published"] for row in report["rows"]] == ["73.0 ± 0.7", "73.3 ± 0.6", "72.5 ± 0.7"]
+    assert [row["epochs"] for row in report["rows"]] == [[3], [3], [3]]
+    assert [arguments[2] for arguments in redrawn] == [1, 2]  # epochs, of dynamic GKAT alone
+    assert len(trained) == 3
+    assert start("gkat_citation", *options)["rows"] == report["rows"]
+    assert len(trained) == 3
+    assert "dynamic GKAT" in (tmp_path / "out/gkat_citation.md").read_text()
+
+
+@pytest.fixture
+def tu_data(monkeypatch, tmp_path):
+    """Triangles and paths in the places of two TU data sets, with folds; the network is never asked."""
+    data = tmp_path / "data"
+    for name in ("PROTEINS", "IMDB-BINARY"):
+        raw = data / "TUDataset" / name / "raw"
+        raw.mkdir(parents=True)
+        edges = [(i + a, i + b) for i in range(1, 37, 3) for a, b in ((0, 1), (1, 2), (0, 2))[: 2 + i % 2]]
+        (raw / f"{name}_A.txt").write_text("".join(f"{i}, {j}\n{j}, {i}\n" for i, j in edges))
+        (raw / f"{name}_graph_indicator.txt").write_text("".join(f"{g + 1}\n" * 3 for g in range(12)))
+        (raw / f"{name}_graph_labels.txt").write_text("".join(f"{g % 2}\n" for g in range(12)))
+    (data / "TUDataset/PROTEINS/raw/PROTEINS_node_labels.txt").write_text("0\n1\n1\n" * 12)
+    folds = [
+        {"test": [f, f + 1], "model_selection": [{"train": list(range(4, 10)), "validation": [10, 11]}]} for f in (0, 2)
+    ]
+    places = {"CHEMICAL/PROTEINS_full": folds, "COLLABORATIVE_DEGREE/IMDB-BINARY": folds}
+    for place, content in (places | {"COLLABORATIVE_1/IMDB-BINARY": []}).items():  # not of degrees, not to be taken
+        path = data / "splits/errica2020" / f"{place}_splits.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+
+    def no_network(self):
+        raise OSError("no network")
+
+    monkeypatch.setattr("torch_geometric.datasets.tu_dataset.TUDataset.download", no_network)
+    monkeypatch.setenv("TOPOMASK_DATA", str(data))
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
+
+
+def test_tu_data(start, tu_data, tmp_path, capsys):
+    options = ("--datasets", "proteins", "collab", "imdb-binary", "--folds", 0, 1, "--epochs", 2)
+    report = start("gkat_tu", *options)
+    assert [(row["title"], row["published"]) for row in report["rows"]] == [
+        ("PROTEINS", "75.8 ± 3.8"),
+        ("IMDB-BINARY", "71.4 ± 2.6"),
+    ]
+    assert [row["epochs"] for row in report["rows"]] == [[2, 2], [2, 2]]
+    assert len(report["rows"][0]["curve"]) == 2
+    assert "collab is left out" in capsys.readouterr().out
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("metrics.csv")}
+    assert len(written) == 4
+    assert start("gkat_tu", *options)["rows"] == report["rows"]
+    assert {path: path.stat().st_mtime_ns for path in written} == written  # not trained again
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
+def test_cost(start, calls_of, monkeypatch, tmp_path):
+    import gkat_cost
+
+    monkeypatch.setattr(gkat_cost, "in_fresh_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setitem(gkat_cost.SIZES, "citeseer", (60, 90))
+    measured = calls_of(gkat_cost, "measure")
+    report = start("gkat_cost", "--quick", "--cases", "citeseer", "motif")
+    row = report["rows"]["citeseer"]
+    assert set(row["ms"]) == {"GAT", "GKAT", "GKAT-0", "GAT-shaped"}
+    assert all(time > 0 for times in row["ms"].values() for time in times)
+    assert set(row["mib"]) == {"GAT", "GKAT", "dense GKAT-0"}
+    again = start("gkat_cost", "--quick", "--cases", "citeseer", "motif", "cycle")
+    assert [arguments[0] for arguments in measured] == ["citeseer", "motif", "cycle"]  # the first two were kept
+    assert again["rows"]["citeseer"] == row
+    text = (tmp_path / "out/gkat_cost.md").read_text()
+    assert [line.split("|")[1].strip() for line in text.splitlines()[-3:]] == ["citeseer", "motif", "cycle"]
+    sparse = start("gkat_cost", "--quick", "--cases", "citeseer", "--largest-dense", 10)  # another setting
+    assert set(sparse["rows"]) == {"citeseer"}
+    assert "dense GKAT-0" not in sparse["rows"]["citeseer"]["mib"]
