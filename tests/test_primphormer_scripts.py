@@ -140,3 +140,19 @@ def test_quick_figures_do_not_replace_those_that_were_measured(scripts, monkeypa
     names = {f"primphormer_efficiency{quick}.{end}" for quick in ("", "-quick") for end in ("json", "md", "png")}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert json.loads((tmp_path / "primphormer_efficiency.json").read_text())["repeats"] == 5
+
+
+def test_a_part_measured_later_joins_the_report(scripts, monkeypatch, tmp_path):
+    import attention
+
+    row = {"epoch_s": 30.0, "step_ms": 300.0, "step_mib": 500.0, "attention_ms": 40.0, "attention_mib": 80.0}
+    monkeypatch.setattr(attention, "rows", lambda *_: iter([("Primphormer", row)]))
+    monkeypatch.setattr(attention, "in_fresh_process", lambda *_: {"ms": 1.0, "kept_ms": 1.0, "mib": 1.0})
+    for options in (["--only", "CIFAR10"], ["--only", "scaling"], ["--quick"]):
+        monkeypatch.setattr(sys, "argv", ["script", "--out", str(tmp_path), *options])
+        attention.main()
+    report, quick = (json.loads((tmp_path / f"attention{name}.json").read_text()) for name in ("", "-quick"))
+    assert list(report["workloads"]) == ["CIFAR10"]
+    assert list(report["scaling"]) == list(attention.LINEAR)
+    assert list(quick["workloads"]) == ["Peptides-func"]
+    assert len(list(tmp_path.glob("*.png"))) == 4

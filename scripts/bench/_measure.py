@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +98,10 @@ def save_json(path: Path, report: dict[str, Any]) -> None:
     partial.write_text(json.dumps(report, indent=2) + "\n")
     partial.replace(path)
     print(f"wrote {path}")
+
+
+def resumed(path: Path, settings: Mapping[str, Any], *parts: str) -> dict[str, Any]:
+    """The report of an earlier start with the same settings, or a new one whose parts are empty."""
+    report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    same = {key: report.get(key) for key in settings} == settings
+    return report if same else {**settings, **{part: {} for part in parts}}

@@ -6,7 +6,7 @@ part) and the attention of one layer alone, forward and backward, in training, b
 "large" is one graph of 100,000 nodes. Seconds per epoch are the median step times the steps of the training split.
 Real graphs are taken from $TOPOMASK_DATA where they are there (peptides), otherwise random ones with the published
 numbers of nodes and edges. The part "scaling" times the linear attentions alone on one graph of 10^4 to 10^6 nodes and
-fits the exponent of N.
+fits the exponent of N. A part that is measured again replaces its old figures; the others stay in the report.
 
 Run: python scripts/bench/attention.py [--quick] [--only PART …] [--out results/bench]
 """
@@ -23,7 +23,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-from _measure import exponent, in_fresh_process, keep_memory, log_axis, machine, median_ms, peak_mib, save_json
+from _measure import exponent, in_fresh_process, keep_memory, log_axis, machine, median_ms, peak_mib, resumed, save_json
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Batch, Data
@@ -336,6 +336,26 @@ def plot(report: dict[str, Any], path: Path) -> None:
     axes[0, 0].invert_yaxis()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+    plt.close(figure)
+    print(f"wrote {path}")
+
+
+def plot_scaling(found: dict[str, Any], path: Path) -> None:
+    """Time and memory of every linear attention over the number of nodes."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for axis, key, label in ((axes[0], "kept_ms", "ms, memory kept"), (axes[1], "mib", "MiB")):
+        for number, (name, row) in enumerate((name, row) for name, row in found.items() if isinstance(row, dict)):
+            text = f"{name}, exponent {row['kept_exponent']:.2f}" if key == "kept_ms" else name
+            axis.plot(row["nodes"], row[key], "o-", ms=4, lw=1.2, color=plt.get_cmap("tab10")(number), label=text)
+        axis.set(xscale="log", yscale="log", xlabel="nodes", ylabel=label)
+        axis.grid(lw=0.5, alpha=0.5)
+    axes[0].legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
     print(f"wrote {path}")
 
 
@@ -348,24 +368,25 @@ def main() -> None:
     options = parser.parse_args()
     names = options.only or (["Peptides-func", "scaling"] if options.quick else [*WORKLOADS, "scaling"])
     repeats = 1 if options.quick else options.repeats
-    report: dict[str, Any] = {"machine": machine(), "workloads": {}, "ratios": {}}
+    stem = options.out / ("attention-quick" if options.quick else "attention")
+    report = resumed(stem.with_suffix(".json"), {"machine": machine(), "repeats": repeats}, "workloads", "ratios")
     for workload in names:
         if workload == "scaling":
             print(f"\nscaling: one graph, {SCALING.channels} channels, forward and backward")
             report["scaling"] = scaling(SCALING_NODES[: 2 if options.quick else None], repeats)
+            plot_scaling(report["scaling"], options.out / f"{stem.name}-scaling.png")
         else:
-            load, results = WORKLOADS[workload], report["workloads"].setdefault(workload, {})
+            load, results = WORKLOADS[workload], {}
             print(
                 f"\n{workload}: batches of {load.batch_size} with {load.mean_nodes:,g} nodes on average, "
                 f"{load.layers} layers, {load.channels} channels, {load.heads} heads"
             )
             for line in report_lines(rows(workload, repeats), results):
                 print(line, flush=True)
-            report["ratios"][workload] = comparisons(results)
+            report["workloads"][workload], report["ratios"][workload] = results, comparisons(results)
             print("\n".join(ratio_lines(report["ratios"][workload])))
-        save_json(options.out / "attention.json", report)
-    if report["workloads"]:
-        plot(report, options.out / "attention.png")
+            plot(report, stem.with_suffix(".png"))
+        save_json(stem.with_suffix(".json"), report)
 
 
 if __name__ == "__main__":

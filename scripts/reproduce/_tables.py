@@ -190,13 +190,6 @@ def _figure(row: Mapping[str, Any], part: str) -> str:
     return format_metric(row["metric"], found["mean"], found["std"] if len(row["seeds"]) > 1 else None)
 
 
-def resumed(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of an earlier start with the same settings, or a new one with no rows yet."""
-    report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    same = {key: report.get(key) for key in settings} == settings
-    return report if same else {**settings, "rows": {}}
-
-
 def write_section(path: Path, name: str, text: str) -> None:
     """Replace what stands between the markers of that name, or append it with its markers."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"

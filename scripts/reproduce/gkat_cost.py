@@ -27,8 +27,8 @@ from torch_geometric.nn import GATConv
 from torch_geometric.utils import erdos_renyi_graph
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import in_fresh_process, machine, peak_mib, save_json
-from _tables import resumed, write_section
+from _measure import in_fresh_process, machine, peak_mib, resumed, save_json
+from _tables import write_section
 
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
 from pyg_topomask.nn import GKATAttention, GKATConv
@@ -126,7 +126,7 @@ def measured(path: Path, cases: Sequence[str], options: argparse.Namespace) -> l
     num_graphs = 16 if options.quick else 128
     settings = {"machine": machine(), "repeats": options.repeats, "graphs": num_graphs}
     settings["largest dense"] = options.largest_dense
-    report = resumed(path, settings)
+    report = resumed(path, settings, "rows")
     for case in cases:
         if case not in report["rows"]:
             report["rows"][case] = measure(case, num_graphs, options)

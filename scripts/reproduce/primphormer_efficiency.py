@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from _tables import COLORS, resumed, write_section
+from _tables import COLORS, write_section
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import in_fresh_process, log_axis, machine, save_json
+from _measure import in_fresh_process, log_axis, machine, resumed, save_json
 from attention import measure
 
 DATASETS = ("CIFAR10", "MalNet-Tiny", "PascalVOC-SP", "Peptides-func")
@@ -42,7 +42,7 @@ Rows = dict[str, dict[str, Any]]
 
 def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
     """Rows of every data set and method; those of an earlier, interrupted start are taken from the report."""
-    report = resumed(path, {"machine": machine(), "repeats": repeats})
+    report = resumed(path, {"machine": machine(), "repeats": repeats}, "rows")
     for dataset in datasets:
         rows = report["rows"].setdefault(dataset, {})
         for method in PUBLISHED:
