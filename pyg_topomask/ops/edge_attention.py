@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout as zero_some
 
+from pyg_topomask.ops.dropout import dropout as zero_some
 from pyg_topomask.ops.graph import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm

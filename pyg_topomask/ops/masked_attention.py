@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout as zero_some
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, count_block_entries
+from pyg_topomask.ops.dropout import dropout as zero_some
 from pyg_topomask.ops.segment import check_batch, in_groups, segment_linear_attention, segment_max
 from pyg_topomask.ops.softmax_attention import segment_softmax_attention
 from pyg_topomask.ops.sparse import sampled_product, spmm

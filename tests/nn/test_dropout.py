@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from pyg_topomask.nn.dropout import Dropout, dropout
+from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.ops.dropout import dropout
 
 PLACES = 1_000_001  # no multiple of the entries that one draw decides on
 

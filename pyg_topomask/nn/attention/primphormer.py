@@ -11,7 +11,7 @@ from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.attention.masked import check_input
-from pyg_topomask.nn.dropout import dropout
+from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, segments
 
