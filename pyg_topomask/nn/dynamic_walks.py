@@ -54,8 +54,7 @@ def redraw_walks(
         ValueError: If there is a layer but no ``forward`` or no ``transition``, or the pass does not reach the layer.
     """
     if layer is None:
-        transform.set_epoch(epoch)
-        return [transform(graph.clone()) for graph in graphs]
+        return walks_along(graphs, transform, epoch)
     if forward is None or transform.transition is None:
         raise ValueError(
             "walks that follow a layer's attention need 'forward' to find its input, and AddRandomWalks(transition=...)"
@@ -65,13 +64,29 @@ def redraw_walks(
         batch = Batch.from_data_list(list(graphs[first : first + batch_size]))
         weight = _attention_on_edges(batch, layer, forward)
         weights += weight.split([graph.num_edges for graph in graphs[first : first + batch_size]])
+    return walks_along(graphs, transform, epoch, weights)
+
+
+def walks_along(
+    graphs: Sequence[Data], transform: WalkTransform, epoch: int, weights: Sequence[Tensor] | None = None
+) -> list[Data]:
+    """The graphs with walks drawn afresh, along edges in proportion to given weights.
+
+    Args:
+        graphs: Graphs; they are not changed.
+        transform: As in :func:`redraw_walks`.
+        epoch: Number of the epoch.
+        weights: For each graph the weight of its edges, shape ``[E]``, ≥ 0, kept as its attribute
+            ``transform.transition``; steps are uniform if :obj:`None`.
+
+    Returns:
+        New graphs, in the same order.
+    """
     transform.set_epoch(epoch)
-    drawn = []
-    for graph, weight in zip(graphs, weights):
-        graph = graph.clone()
+    copies = [graph.clone() for graph in graphs]
+    for graph, weight in zip(copies, weights or ()):
         graph[transform.transition] = weight
-        drawn.append(transform(graph))
-    return drawn
+    return [transform(graph) for graph in copies]
 
 
 def _attention_on_edges(batch: Batch, layer: Module, forward: Callable[[Batch], Any]) -> Tensor:

@@ -31,6 +31,39 @@ def random_cycles(num_nodes: int, num_cycles: int, generator: torch.Generator | 
     return torch.stack([torch.cat([order, after]).flatten(), torch.cat([after, order]).flatten()])
 
 
+def random_permutations(num_nodes: int, num_permutations: int, generator: torch.Generator | None = None) -> Tensor:
+    """Every node joined to its image under each of some uniform random permutations, without loops.
+
+    A node has ``2 * num_permutations`` neighbours, counted with multiplicity, less two for each permutation that
+    leaves it where it is. The graph may be in several pieces.
+
+    Args:
+        num_nodes: ``N``.
+        num_permutations: Permutations.
+        generator: Source of randomness; torch's default generator if :obj:`None`.
+
+    Returns:
+        Edges in both directions, shape ``[2, E]``, int64.
+    """
+    drawn = [torch.randperm(num_nodes, generator=generator) for _ in range(num_permutations)]
+    return _joined(torch.cat(drawn), num_nodes)
+
+
+def random_stubs(num_nodes: int, num_copies: int, generator: torch.Generator | None = None) -> Tensor:
+    """As `random_permutations`, by one permutation of ``num_copies`` copies of all nodes."""
+    return _joined(torch.randperm(num_copies * num_nodes, generator=generator) % num_nodes, num_nodes)
+
+
+def _joined(image: Tensor, num_nodes: int) -> Tensor:
+    node = torch.arange(image.numel()) % num_nodes
+    node, image = node[node != image], image[node != image]
+    return torch.stack([torch.cat([node, image]), torch.cat([image, node])])
+
+
+EXPANDERS = {"Hamiltonian": random_cycles, "Random-d": random_permutations, "Random-d-2": random_stubs}
+"""Name, in the spelling of Exphormer's configs, of a way to draw a random graph of given degree."""
+
+
 def complete_graph(num_nodes: int) -> Tensor:
     """Every ordered pair of different nodes, shape ``[2, N (N - 1)]``, int64."""
     return (1 - torch.eye(num_nodes, dtype=torch.int64)).nonzero().t().contiguous()

@@ -55,6 +55,9 @@ OWN_KEYS = {"Exphormer": {"prep.num_virt_node": "num_virtual", "prep.add_edge_in
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "pair_table")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
 
+TRANSITION = "walk_transition"
+"""Edge attribute that walks step in proportion to, in dynamic GKAT."""
+
 MODEL_KEYS = (
     "topomask.feed_forward",
     "topomask.normalize_features",
@@ -218,7 +221,10 @@ def build_walks(config: Config, seed: int) -> BaseTransform | None:
     """The transform that draws what the attention needs, or none where it needs nothing."""
     if not uses_walks(config):
         return None
-    return AddRandomWalks(**{name: getattr(config.topomask, name) for name in WALK_KEYS}, seed=seed)
+    followed = TRANSITION if config.topomask.transition == "attention" else None
+    return AddRandomWalks(
+        **{name: getattr(config.topomask, name) for name in WALK_KEYS}, seed=seed, transition=followed
+    )
 
 
 def build_expander(config: Config, seed: int) -> BaseTransform | None:
@@ -226,7 +232,7 @@ def build_expander(config: Config, seed: int) -> BaseTransform | None:
     if "expander_index" not in requirements(config):
         return None
     prep = config.prep
-    return AddExpanderEdges(prep.exp_deg, prep.num_virt_node, seed, prep.exp_max_num_iters)
+    return AddExpanderEdges(prep.exp_deg, prep.num_virt_node, seed, prep.exp_max_num_iters, prep.exp_algorithm)
 
 
 def build_draws(config: Config, seed: int) -> list[BaseTransform]:

@@ -11,12 +11,11 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
-from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import redraw_walks
+from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.data import Served
 from pyg_topomask.run.files import replacing
 from pyg_topomask.run.metrics import best_is_max
 from pyg_topomask.run.processes import is_main, rank
@@ -50,36 +49,78 @@ class EpochSeed(pl.Callback):
 
 
 class RedrawWalks(pl.Callback):
-    """Dynamic GKAT: before each epoch but the first, walks drawn afresh that follow a layer's attention.
+    """Dynamic GKAT: walks that are drawn afresh and follow the first layer's attention over neighbours.
+
+    Training graphs get new ones ahead of every ``period``-th epoch but the first, whose steps are uniform. Graphs that
+    are evaluated get theirs ahead of each evaluation, so that metrics are a function of the weights. The attention
+    that the walks of the next epoch follow lies in the checkpoints: a resumed run has the same walks.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
 
     Args:
-        graphs: The training graphs with walks, a list that the loader reads; its items are replaced.
-        transform: The transform that drew them, with ``transition=`` set if there is a ``layer``.
-        layer: As in :func:`~pyg_topomask.nn.redraw_walks`; steps are uniform if :obj:`None`.
+        transform: The transform that drew the walks, with ``transition=`` set.
         batch_size: Graphs in one pass of the model.
+        train: The training graphs, where there is training.
+        period: Epochs that share their walks.
     """
 
     def __init__(
-        self, graphs: list[Data], transform: AddRandomWalks, layer: Module | None = None, batch_size: int = 32
+        self, transform: AddRandomWalks, batch_size: int, train: Served | None = None, period: int = 1
     ) -> None:
-        self.graphs, self.transform, self.layer, self.batch_size = graphs, transform, layer, batch_size
+        self.transform, self.batch_size, self.train, self.period = transform, batch_size, train, period
+        self.epoch, self.weight = 0, torch.empty(0)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ahead of the loader's first batch of an epoch."""
-        if trainer.current_epoch == 0:
+    def state_dict(self) -> dict[str, Any]:
+        """What the training walks follow: a number for each edge of all graphs, in their order."""
+        return {"epoch": self.epoch, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.epoch, self.weight = state["epoch"], state["weight"]
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw what a resumed run had, ahead of the loader's workers."""
+        if self.train is not None and self.epoch > 0:
+            weights = self.weight.split([graph.num_edges for graph in self.train.graphs])
+            self.train.replace(walks_along(self.train.graphs, self.transform, self.epoch, weights))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw what is due in the next epoch, so that its checkpoint has it."""
+        following = trainer.current_epoch + 1
+        if self.train is None or following % self.period != 0 or following == trainer.max_epochs:
             return
-        training = pl_module.training
+        self.epoch = following
+        graphs = self._redraw(self.train, pl_module, following)
+        self.weight = torch.cat([graph[self.transform.transition] for graph in graphs])
 
-        def forward(batch: Data) -> Any:
-            return pl_module(batch.to(pl_module.device))
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ahead of each evaluation."""
+        loader: Any = trainer.val_dataloaders
+        self._redraw(loader.dataset, pl_module, epoch=0)
 
-        pl_module.eval()
-        self.graphs[:] = redraw_walks(
-            self.graphs, self.transform, trainer.current_epoch, self.layer, forward, self.batch_size
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ahead of the test, with the weights of the best epoch."""
+        loader: Any = trainer.test_dataloaders
+        self._redraw(loader.dataset, pl_module, epoch=0)
+
+    def _redraw(self, served: Served, pl_module: Any, epoch: int) -> list[Data]:
+        model = pl_module.model
+        layer = next(part for part in model.modules() if hasattr(part, "edge_attention"))
+        pl_module.share_buffers()
+        modes = {part: part.training for part in model.modules()}
+        model.eval()
+        graphs = redraw_walks(
+            served.graphs,
+            self.transform,
+            epoch,
+            layer,
+            lambda batch: model(batch.to(pl_module.device)),
+            self.batch_size,
         )
-        pl_module.train(training)
+        for part, mode in modes.items():
+            part.training = mode
+        served.replace(graphs)
+        return graphs
 
 
 class Recorder(Checkpoint):
@@ -137,7 +178,6 @@ class Recorder(Checkpoint):
             values = trainer.callback_metrics
             row = {"epoch": float(epoch), "lr": self.lr}
             row |= {name: float(values[name]) for name in sorted(values)}  # train before val
-            self._check_metric(row)
             self.rows.append(row)
             if self._is_best(row):
                 self.best_epoch = epoch
@@ -148,12 +188,6 @@ class Recorder(Checkpoint):
         if last or (epoch + 1) % self.config.train.ckpt_period == 0:
             self._save(trainer, "last.ckpt")
         self.on_epoch(epoch + 1, row)
-
-    def _check_metric(self, row: dict[str, float]) -> None:
-        key = f"val_{self.config.metric_best}"
-        if key not in row:
-            names = sorted(name.removeprefix("val_") for name in row if name.startswith("val_"))
-            raise RunError(f"metric_best: the task has no {self.config.metric_best!r}; there are {', '.join(names)}")
 
     def _is_best(self, row: dict[str, float]) -> bool:
         if self.best_epoch < 0:

@@ -24,13 +24,16 @@ from pyg_topomask.run.build import (
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.convs import CONVS
-from pyg_topomask.run.datasets import level_of
+from pyg_topomask.run.datasets import level_of, possible_tasks
 from pyg_topomask.run.encoders import base_encoders, build_encodings
 from pyg_topomask.run.errors import ConfigError, did_you_mean
 from pyg_topomask.run.fakes import fake_graphs
 from pyg_topomask.run.features import input_features, width
+from pyg_topomask.run.losses import loss_problem
+from pyg_topomask.run.metrics import metric_names
 from pyg_topomask.run.reading import Loaded
 from pyg_topomask.run.schedules import build_optimizer, build_scheduler
+from pyg_topomask.run.task import Task
 
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
@@ -79,6 +82,19 @@ def _encoder_problems(config: Config) -> list[tuple[str, str]]:
     return found
 
 
+def task_problems(config: Config, *tasks: Task) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a loss and a metric that serve none of the tasks a data set may have."""
+    found = []
+    losses = [loss_problem(config.model.loss_fun, task) for task in tasks]
+    if all(losses):
+        found.append(("model.loss_fun", str(losses[-1])))
+    best = config.metric_best
+    names = {name for task in tasks for name in metric_names(task, best)}
+    if best not in names:
+        found.append(("metric_best", f"the task has no {best!r}; there are {', '.join(sorted(names))}"))
+    return found
+
+
 def unused_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) for keys of ``topomask`` that were given and that no attention has a use for."""
     used = {key for name in attentions_of(config) for key in argument_keys(name).values()}
@@ -86,6 +102,8 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
         used.add("topomask.eta")
     if uses_walks(config):
         used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw")}
+    if any(hasattr(ATTENTION[name], "edge_attention") for name in attentions_of(config)):
+        used.add("topomask.transition")
     unused = []
     for key in (f"topomask.{name}" for name in type(config.topomask).model_fields):
         if config.is_set(key) and key not in used and key not in MODEL_KEYS:
@@ -106,7 +124,8 @@ def check_loaded(loaded: Loaded) -> list[str]:
     Raises:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
-    loaded.refuse(name_problems(loaded.config))
+    tasks = possible_tasks(loaded.config.dataset)
+    loaded.refuse([*name_problems(loaded.config), *task_problems(loaded.config, *tasks)])
     arguments = ATTENTION_KEYS | {f"topomask.{name}": name for name in WALK_KEYS}
     random_state, section = torch.get_rng_state(), "gt"
     try:

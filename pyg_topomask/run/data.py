@@ -37,6 +37,7 @@ class Splits:
         in_channels: Width of the node features.
         edge_channels: Width of the edge features, where there are some.
         redraw: Transforms that draw afresh each time a training graph is served, by ``set_epoch``.
+        period: Epochs that share their walks.
     """
 
     train: Sequence[Data]
@@ -46,6 +47,7 @@ class Splits:
     in_channels: int
     edge_channels: int | None
     redraw: tuple[BaseTransform, ...] = ()
+    period: int = 1
 
     @property
     def is_one_graph(self) -> bool:
@@ -62,7 +64,8 @@ class Splits:
         """Let what is drawn be that of an epoch."""
         for transform in self.redraw:
             if hasattr(transform, "set_epoch"):
-                transform.set_epoch(epoch)
+                walks = isinstance(transform, AddRandomWalks)
+                transform.set_epoch(epoch - epoch % self.period if walks else epoch)
 
 
 def prepare(
@@ -92,10 +95,11 @@ def prepare(
         fixed.append(again(graphs[place]))
         tick()
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
+    drawn_afresh = tuple(fresh), max(1, config.topomask.redraw)
     if parts is None:
         masks = node_masks(config.dataset, graphs[0], seed)
         served = [_with_mask(graph, mask) for graph, mask in zip([graphs[0], fixed[0], fixed[0]], masks)]
-        return Splits([served[0]], [served[1]], [served[2]], dataset.task, *sizes, tuple(fresh))
+        return Splits([served[0]], [served[1]], [served[2]], dataset.task, *sizes, *drawn_afresh)
     evaluated = fixed
     if dataset.resample is not None:  # one draw, of epoch 0, for all evaluations
         shown = {i for part in parts[1:] for i in part} if dataset.task.ranked else set()
@@ -103,12 +107,13 @@ def prepare(
     train, val, test = parts
     return Splits(
         [graphs[i] for i in train], [evaluated[i] for i in val], [evaluated[i] for i in test], dataset.task, *sizes,
-        tuple(fresh),
+        *drawn_afresh,
     )  # fmt: skip
 
 
 def _is_redrawn(config: Config, step: BaseTransform) -> bool:
-    return config.topomask.redraw == "epoch" and isinstance(step, AddRandomWalks)
+    walks = config.topomask
+    return walks.redraw > 0 and walks.transition == "uniform" and isinstance(step, AddRandomWalks)
 
 
 def _graph_parts(
@@ -137,32 +142,59 @@ def _with_mask(data: Data, mask: Tensor) -> Data:
     return data
 
 
-class _Transformed(Dataset[Data]):
+class Served(Dataset[Data]):
     """Graphs that are transformed each time they are served; the originals stay as they are."""
 
-    def __init__(self, graphs: Sequence[Data], transforms: Sequence[BaseTransform]) -> None:
-        self.graphs, self.transform = graphs, Compose(list(transforms))
+    def __init__(self, graphs: Sequence[Data], transforms: Sequence[BaseTransform] = ()) -> None:
+        self.graphs, self.transform = graphs, Compose(list(transforms)) if transforms else None
+
+    def replace(self, graphs: Sequence[Data]) -> None:
+        """Serve other graphs from here on."""
+        self.graphs = graphs
 
     def __len__(self) -> int:
         return len(self.graphs)
 
     def __getitem__(self, index: int) -> Data:
-        return self.transform(self.graphs[index])
+        return self.graphs[index] if self.transform is None else self.transform(self.graphs[index])
+
+
+class Joined(Served):
+    """Batches joined once: what masks build for a batch is then kept from one evaluation to the next.
+
+    Several processes share out the graphs of each batch, none twice.
+
+    Args:
+        graphs: The graphs.
+        batch_size: Graphs in a batch of all processes; :obj:`None` serves each as it is.
+    """
+
+    def __init__(self, graphs: Sequence[Data], batch_size: int | None) -> None:
+        super().__init__(graphs)
+        self.batch_size = batch_size
+        self.replace(graphs)
+
+    def replace(self, graphs: Sequence[Data]) -> None:
+        """Serve other graphs from here on."""
+        self.graphs = self.batches = graphs
+        if self.batch_size is not None:
+            starts = range(0, len(graphs), self.batch_size)
+            shares = [list(graphs[start : start + self.batch_size])[rank() :: world_size()] for start in starts]
+            self.batches = [Batch.from_data_list(share) for share in shares if share]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Data:
+        return self.batches[index]
 
 
 def _single(items: list[Data]) -> Data:
     return items[0]
 
 
-def _ready(graphs: Sequence[Data], batch_size: int) -> DataLoader:
-    """Batches joined once: what masks build for a batch is then kept from one evaluation to the next.
-
-    Several processes share out the graphs of each batch, none twice.
-    """
-    starts = range(0, len(graphs), batch_size)
-    shares = [list(graphs[start : start + batch_size])[rank() :: world_size()] for start in starts]
-    batches = [Batch.from_data_list(share) for share in shares if share]
-    return DataLoader(batches, batch_size=1, collate_fn=_single)  # type: ignore[arg-type]
+def _ready(graphs: Sequence[Data], batch_size: int | None) -> DataLoader:
+    return DataLoader(Joined(graphs, batch_size), batch_size=1, collate_fn=_single)
 
 
 def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, DataLoader, DataLoader]:
@@ -172,13 +204,12 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     """
     common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
     if splits.is_one_graph:
-        val, test = (DataLoader([part[0]], batch_size=1, collate_fn=_single) for part in (splits.val, splits.test))  # type: ignore
-        return _one_graph_loader(config, splits, seed, common), val, test
+        return _one_graph_loader(config, splits, seed, common), _ready(splits.val, None), _ready(splits.test, None)
     share = _share(config.train.batch_size)
     for name, part in (("training", splits.train), ("validation", splits.val), ("test", splits.test)):
         if len(part) < world_size():
             raise RunError(f"dataset.split: the {name} part has {len(part)} graphs for {world_size()} processes")
-    train = _Transformed(splits.train, splits.redraw) if splits.redraw else splits.train
+    train = Served(splits.train, splits.redraw)
     sampler = EpochSampler(len(splits.train), seed, rank(), world_size())
     return (
         GraphLoader(train, sampler=sampler, batch_size=share, **common),
@@ -203,8 +234,7 @@ def _one_graph_loader(config: Config, splits: Splits, seed: int, common: dict[st
             raise RunError(
                 f"train.sampler: full_batch gives {world_size()} processes the same graph; use random_partition"
             )
-        items = _Transformed([graph], splits.redraw) if splits.redraw else [graph]
-        return DataLoader(items, batch_size=1, collate_fn=_single, **common)  # type: ignore[arg-type]
+        return DataLoader(Served(splits.train, splits.redraw), batch_size=1, collate_fn=_single, **common)
     if train.sampler == "neighbor":
         sampler = EpochSampler(int(graph.mask.sum()), seed, rank(), world_size())
         return neighbor_loader(graph, config, sampler, _share(train.batch_size), transform)

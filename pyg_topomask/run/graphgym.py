@@ -79,7 +79,12 @@ _READ: dict[str, tuple[str, ...]] = {
 """Keys that are read of other sections, where they are there."""
 
 
-_RUNNER_KEYS = ("topomask.redraw", "topomask.normalize_features", "topomask.encoder_dropout")
+_RUNNER_KEYS = (
+    "topomask.redraw",
+    "topomask.transition",
+    "topomask.normalize_features",
+    "topomask.encoder_dropout",
+)
 """Keys that our own runner alone reads."""
 
 

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from pyg_topomask.run.data import Splits, loaders
 from pyg_topomask.run.datasets.base import need
-from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.lightning_module import GraphModule
 
 HIDDEN = {"val": "test-dev", "test": "test-challenge"}
 """Part of ``PCQM4Mv2-inference`` -> OGB's name of it."""
 
 
-def evaluate(trainer: pl.Trainer, module: GraphModule, splits: Splits, seed: int) -> dict[str, float]:
+def evaluate(trainer: pl.Trainer, module: GraphModule, loaders: Iterable[DataLoader]) -> dict[str, float]:
     """Metrics of all three parts, without training."""
     metrics: dict[str, float] = {}
-    for part, loader in zip(("train", "val", "test"), loaders(module.config, splits, seed)):
+    for part, loader in zip(("train", "val", "test"), loaders):
         trainer.test(module, loader, verbose=False)
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         metrics |= {name.replace("test_", f"{part}_", 1): value for name, value in values.items()}
     return metrics
 
 
-def write_submission(module: GraphModule, splits: Splits, seed: int, folder: Path) -> None:
+def write_submission(module: GraphModule, val: DataLoader, test: DataLoader, folder: Path) -> None:
     """Predictions for PCQM4Mv2's hidden parts, in the files that OGB asks for."""
-    name = module.config.dataset.name
-    if name != "PCQM4Mv2-inference":
-        raise RunError(f"train.mode: PCQM4Mv2-inference is for dataset.name PCQM4Mv2-inference (got {name!r})")
     evaluator: Any = need("ogb.lsc", "the submission").PCQM4Mv2Evaluator()
-    _, val, test = loaders(module.config, splits, seed)
     for part, loader in (("val", val), ("test", test)):
         predicted = predictions(module, loader).clamp(0, 50).view(-1)  # gaps of energy lie there
         evaluator.save_test_submission(input_dict={"y_pred": predicted}, dir_path=str(folder), mode=HIDDEN[part])

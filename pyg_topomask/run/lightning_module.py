@@ -115,11 +115,15 @@ class GraphModule(pl.LightningModule):
             metric.reset()
         return values
 
-    def on_validation_epoch_start(self) -> None:
-        """Let all processes evaluate with the running statistics of the first, as when a checkpoint is loaded."""
+    def share_buffers(self) -> None:
+        """Let all processes have the running statistics of the first, as when a checkpoint is loaded."""
         if self.trainer.world_size > 1:
             for buffer in self.buffers():
                 torch.distributed.broadcast(buffer, 0)
+
+    def on_validation_epoch_start(self) -> None:
+        """Let all processes evaluate the same model."""
+        self.share_buffers()
 
     def on_validation_epoch_end(self) -> None:
         """Hand the validation metrics to Lightning, for early stopping."""

@@ -81,6 +81,11 @@ def peak_memory_mib() -> float | None:
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
+def _spread(values: Sequence[float]) -> float:
+    # Not every Python's pstdev takes NaN, which is what a score of a part without any positive is.
+    return statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
 def summarize(
     name: str, version: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy"
 ) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def summarize(
     metrics = {}
     for key in results[0]["metrics"]:
         values = [result["metrics"][key] for result in results]
-        metrics[key] = {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "values": values}
+        metrics[key] = {"mean": statistics.fmean(values), "std": _spread(values), "values": values}
     peaks = {
         key: max((result[key] for result in results if result[key] is not None), default=None)
         for key in ("peak_memory_mib", "peak_cuda_mib")

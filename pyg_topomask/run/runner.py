@@ -21,11 +21,12 @@ from lightning.pytorch.strategies import DDPStrategy
 from pydantic import ValidationError
 from rich.console import Console
 from torch.nn import Module
+from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
 from pyg_topomask.run.build import build_draws, build_model
-from pyg_topomask.run.callbacks import EpochSeed, Recorder, early_stopping
-from pyg_topomask.run.checking import check_loaded
+from pyg_topomask.run.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.checking import check_loaded, task_problems
 from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
 from pyg_topomask.run.data import Splits, loaders, prepare
 from pyg_topomask.run.datasets import LoadedDataset, dataset_problems, load_dataset
@@ -34,13 +35,13 @@ from pyg_topomask.run.files import make_folder, write_json, write_text
 from pyg_topomask.run.inference import evaluate, write_submission
 from pyg_topomask.run.lightning_module import GraphModule
 from pyg_topomask.run.loggers import build_loggers
-from pyg_topomask.run.losses import loss_problem
 from pyg_topomask.run.pretrained import find_checkpoint, has_run, load_pretrained, with_model_of
 from pyg_topomask.run.processes import is_main, local_world_size, world_size
 from pyg_topomask.run.progress import Display, Job
 from pyg_topomask.run.reading import Loaded, load
 from pyg_topomask.run.report import PERCENT, format_metric, headline, peak_memory_mib, summarize, write_curves
 from pyg_topomask.run.samplers import sampler_problems
+from pyg_topomask.transforms import AddRandomWalks
 
 Source = str | Path | Mapping[str, Any] | Config
 
@@ -57,8 +58,12 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
         ConfigError: If the config cannot be run.
     """
     loaded = load(source, overrides, name)
-    loaded.refuse([*dataset_problems(loaded.config.dataset), *sampler_problems(loaded.config)])
-    if loaded.config.accelerator == "cuda" and not torch.cuda.is_available():
+    data = loaded.config.dataset
+    problems = dataset_problems(data)
+    for index in () if problems else loaded.config.run_multiple_splits:
+        problems += dataset_problems(data.model_copy(update={"split_index": index}))
+    loaded.refuse([*problems, *([] if problems else sampler_problems(loaded.config))])
+    if loaded.config.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
         loaded.refuse([("accelerator", "there is no CUDA device")])
     if loaded.config.pretrained.dir:
         if not has_run(loaded.config):
@@ -211,10 +216,10 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
         make_folder(folder, "the output folder")
         write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     pl.seed_everything(seed, workers=True, verbose=False)
-    problem = loss_problem(config.model.loss_fun, dataset.task)
-    if problem:
-        raise RunError(f"model.loss_fun: {problem}")
-    splits = _prepare(config, dataset, seed, run.title, display)
+    for key, problem in task_problems(config, dataset.task):
+        raise RunError(f"{key}: {problem}")
+    draws = build_draws(config, seed)
+    splits = _prepare(config, dataset, seed, draws, run.title, display)
     torch.manual_seed(seed)
     task = splits.task
     model = build_model(config, splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
@@ -224,11 +229,11 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     if config.train.is_inference:
-        _infer(run, module, splits, display)
+        _infer(run, module, splits, draws, display)
         return
     job = display.job(run.title, config.optim.max_epoch)
     with _quiet():
-        recorder, test = _fit_and_test(run, module, splits, job, display)
+        recorder, test = _fit_and_test(run, module, splits, draws, job, display)
     metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
     best = headline(metrics, config.metric_best)
     if is_main():
@@ -241,16 +246,15 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     job.finish(f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit} (best epoch {recorder.best_epoch})")
 
 
-def _infer(run: Run, module: GraphModule, splits: Splits, display: Display) -> None:
+def _infer(run: Run, module: GraphModule, splits: Splits, draws: Sequence[BaseTransform], display: Display) -> None:
     """Evaluate the pretrained model, and write its predictions where the mode asks for them."""
     config, best = run.config, run.config.metric_best
-    if config.train.mode == "log-attn-weights":
-        raise RunError("train.mode: log-attn-weights is not provided; use inference-only")
     since = time.perf_counter()
     with _quiet():
-        metrics = evaluate(build_trainer(config), module, splits, run.seed)
+        parts = loaders(config, splits, run.seed)
+        metrics = evaluate(build_trainer(config, callbacks=_followers(config, draws)), module, parts)
         if config.train.mode == "PCQM4Mv2-inference" and is_main():
-            write_submission(module, splits, run.seed, run.folder)
+            write_submission(module, *parts[1:], run.folder)
     times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - since, 3)}
     if is_main():
         write_json(run.folder / "result.json", _result(run, metrics, splits, module.model, times))
@@ -275,8 +279,9 @@ def _result(
     }
 
 
-def _prepare(config: Config, dataset: LoadedDataset, seed: int, title: str, display: Display) -> Splits:
-    draws = build_draws(config, seed)
+def _prepare(
+    config: Config, dataset: LoadedDataset, seed: int, draws: Sequence[BaseTransform], title: str, display: Display
+) -> Splits:
     job = display.job(f"{title}: " + ("drawing walks" if draws else "preparing"), len(dataset))
     splits = prepare(config, dataset, seed, draws, tick=lambda: job.update(job.done + 1))
     job.remove()
@@ -316,8 +321,16 @@ def build_trainer(config: Config, **more: Any) -> pl.Trainer:
     )
 
 
+def _followers(config: Config, draws: Sequence[BaseTransform], train: Any = None) -> list[RedrawWalks]:
+    """What lets walks follow the attention, where they do."""
+    if config.topomask.transition == "uniform":
+        return []
+    (transform,) = (step for step in draws if isinstance(step, AddRandomWalks))
+    return [RedrawWalks(transform, config.train.batch_size, train, config.topomask.redraw)]
+
+
 def _fit_and_test(
-    run: Run, module: GraphModule, splits: Splits, job: Job, display: Display
+    run: Run, module: GraphModule, splits: Splits, draws: Sequence[BaseTransform], job: Job, display: Display
 ) -> tuple[Recorder, dict[str, float]]:
     config, folder = run.config, run.folder
 
@@ -335,9 +348,10 @@ def _fit_and_test(
     train, val, test = loaders(config, splits, run.seed)
     if hasattr(train.sampler, "set_epoch"):
         train.sampler.set_epoch(start)
+    seeds, followers = EpochSeed(run.seed, start, splits.set_epoch), _followers(config, draws, train.dataset)
     trainer = build_trainer(
         config,
-        callbacks=[EpochSeed(run.seed, start, splits.set_epoch), *early_stopping(config), recorder],
+        callbacks=[seeds, *followers, *early_stopping(config), recorder],
         check_val_every_n_epoch=config.train.eval_period,
         gradient_clip_val=config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
         accumulate_grad_batches=config.optim.batch_accumulation,

@@ -13,6 +13,7 @@ from torch_geometric.loader import ClusterData, NeighborLoader
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.datasets import is_one_graph
 
 
 class EpochSampler(Sampler[int]):
@@ -150,6 +151,9 @@ def sampler_problems(config: Config) -> list[tuple[str, str]]:
     if not (provided.get(sampler, True) or have.WITH_TORCH_SPARSE):
         message = f"{sampler} needs the compiled package pyg_lib or torch_sparse; random_partition needs neither"
         found.append(("train.sampler", message))
-    if sampler != "full_batch" and config.dataset.task == "graph":
-        found.append(("train.sampler", f"{sampler} takes parts of one large graph, and dataset.task is graph"))
+    if sampler != "full_batch" and not is_one_graph(config.dataset):
+        data = config.dataset
+        found.append(
+            ("train.sampler", f"{sampler} takes parts of one large graph, which {data.format} {data.name} is not")
+        )
     return found

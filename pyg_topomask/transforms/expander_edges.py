@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.ops.expander import complete_graph, random_cycles, spectral_gap
+from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
 from pyg_topomask.ops.graph import to_csr
 from pyg_topomask.ops.walks import draw_seed, hash_graph
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
@@ -27,15 +27,16 @@ _SLACK = 0.1
 class AddExpanderEdges(BaseTransform):
     r"""Put the edges of a random regular expander graph on the nodes, for :class:`~pyg_topomask.nn.ExphormerAttention`.
 
-    The graph is the union of ``degree`` random Hamiltonian cycles: connected, without self loops, and every node has
-    exactly ``2 * degree`` neighbours, counted with multiplicity (a pair of nodes that is neighboured in two cycles is
-    there twice). It is drawn again until its spectral gap is nearly that of a Ramanujan graph,
+    The graph is by default the union of ``degree`` random Hamiltonian cycles: connected, without self loops, and every
+    node has exactly ``2 * degree`` neighbours, counted with multiplicity (a pair of nodes that is neighboured in two
+    cycles is there twice). It is drawn again until its spectral gap is nearly that of a Ramanujan graph,
     :math:`\lambda_2(D - A) \ge 2d - 2\sqrt{2d - 1} - 0.1`. Graphs of at most ``2 * degree + 1`` nodes get the complete
     graph: one node has no expander edge, two nodes are joined.
 
     Adds to the ``Data``, under PyG's collation rules:
 
-    - ``expander_index`` ``[2, 2 * degree * N]``, int32: edges in both directions, sorted
+    - ``expander_index`` ``[2, 2 * degree * N]`` (less where permutations fix nodes), int32: edges in both directions,
+      sorted
     - ``expander_size``: the number of nodes they were drawn for. PyG's samplers and ``subgraph`` copy
       ``expander_index`` unchanged; the attention compares this number with the graph. Add the transform after all that
       changes nodes or edges: PyG takes any table with as many columns as there are edges for edge features.
@@ -54,16 +55,28 @@ class AddExpanderEdges(BaseTransform):
         seed: Edges become a function of (seed, graph) alone, whatever the number of loader workers. With :obj:`None`
             every call draws from torch's default generator.
         max_iters: Draws before the best so far is taken. 100 by default, as in the authors' program.
+        algorithm: ``"Hamiltonian"``; or by random permutations, whose fixed nodes get no self loop: ``"Random-d"``, one
+            for each degree, the authors' default, or ``"Random-d-2"``, one of ``degree`` copies of all nodes.
 
     Raises:
         ValueError: If a setting or the graph is out of range.
         TypeError: If it is given a ``HeteroData``.
     """
 
-    def __init__(self, degree: int = 5, num_virtual: int = 0, seed: int | None = None, max_iters: int = 100) -> None:
+    def __init__(
+        self,
+        degree: int = 5,
+        num_virtual: int = 0,
+        seed: int | None = None,
+        max_iters: int = 100,
+        algorithm: str = "Hamiltonian",
+    ) -> None:
         for name, value, least in (("degree", degree, 1), ("num_virtual", num_virtual, 0), ("max_iters", max_iters, 1)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"'{name}' must be an integer of at least {least} (got {value!r})")
+        if algorithm not in EXPANDERS:
+            raise ValueError(f"'algorithm' must be one of {', '.join(EXPANDERS)} (got {algorithm!r})")
+        self.algorithm = algorithm
         self.degree, self.num_virtual, self.seed, self.max_iters = degree, num_virtual, seed, max_iters
 
     def forward(self, data: Data) -> Data:
@@ -93,7 +106,8 @@ class AddExpanderEdges(BaseTransform):
         """The first draw that expands well enough, or the best of ``max_iters``."""
         neighbours = 2 * self.degree
         wanted = neighbours - 2 * sqrt(neighbours - 1) - _SLACK
-        best, best_gap = random_cycles(num_nodes, self.degree, generator), 0.0
+        draw = EXPANDERS[self.algorithm]
+        best, best_gap = draw(num_nodes, self.degree, generator), 0.0
         if num_nodes > MAX_CHECKED_NODES:
             return best
         index = best
@@ -103,7 +117,7 @@ class AddExpanderEdges(BaseTransform):
                 best, best_gap = index, gap
             if gap >= wanted:
                 break
-            index = random_cycles(num_nodes, self.degree, generator)
+            index = draw(num_nodes, self.degree, generator)
         return best
 
     def __repr__(self) -> str:

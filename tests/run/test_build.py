@@ -129,3 +129,39 @@ def test_a_check_leaves_the_random_state_alone(tiny):
     before = torch.get_rng_state()
     check_config(tiny)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "overrides", "message"),
+    [
+        ("PyG-ZINC subset", "", r"model\.loss_fun: cross_entropy needs classes, and the task is regression"),
+        ("PyG-MotifDataset circle", "metric_best=mrr", r"metric_best: the task has no 'mrr'; there are .*accuracy"),
+        ("OGB ogbg-molpcba", "metric_best=f1", r"metric_best: the task has no 'f1'"),
+        ("OGB ogbg-molpcba", "model.loss_fun=weighted_cross_entropy", "needs classes, and the task is multilabel"),
+        ("OGB ogbg-molpcba", "dataset.split_mode=cv-stratifiedkfold-5", "stratified folds need classes"),
+        ("OGB ogbl-collab", "dataset.task=link_pred dataset.split_mode=random", "one graph whose edges come split"),
+        ("PyG-GNNBenchmarkDataset CSL", "", "CSL has no standard split"),
+        ("PyG-WebKB texas", "dataset.split_mode=cv-kfold-5", "folds are of graphs, and texas is one"),
+        (
+            "PyG-Planetoid Cora",
+            "dataset.task=node dataset.split_index=1",
+            r"split_index: Cora has 1 of its own \(got 1\)",
+        ),
+        ("PyG-WebKB texas", "dataset.split_index=10", r"texas has 10 of its own \(got 10\)"),
+        ("PyG-WebKB texas", "run_multiple_splits=[0,12]", r"texas has 10 of its own \(got 12\)"),
+        (
+            "PyG-GNNBenchmarkDataset PATTERN",
+            "dataset.task=node train.sampler=random_partition",
+            "which .*PATTERN is not",
+        ),
+        (
+            "PyG-MotifDataset circle",
+            "train.mode=PCQM4Mv2-inference pretrained.dir=x",
+            "is for the data set of that name",
+        ),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides, message):
+    family, name = dataset.split()
+    with pytest.raises(ConfigError, match=message):
+        check_config({"dataset": {"format": family, "name": name}}, overrides.split())

@@ -233,7 +233,7 @@ def test_keys_left_alone_give_an_attentions_own_defaults():
         ("gt.layer_type GINE+GRF", "GINE needs edge features"),
         ("gt.layer_type GCN+BiasedTransformer", "BiasedTransformer is not provided"),
         ("gt.layer_type GCN+KMIP topomask.rank 7", "topomask.rank"),
-        ("topomask.redraw epoch", "topomask.redraw"),
+        ("topomask.redraw 1", "topomask.redraw"),
         ("gt.dim_hidden 32", "gnn.dim_inner must equal gt.dim_hidden"),
         ("gt.n_heads 3", "gt.n_heads"),
         ("dataset.node_encoder False", "features have 8 columns"),

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import math
 
@@ -12,6 +13,7 @@ from pyg_topomask.run.data import prepare
 from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.reading import load
+from pyg_topomask.run.report import summarize
 from pyg_topomask.run.runner import _flat, check_config
 
 
@@ -76,7 +78,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("more", [[], ["topomask.redraw=epoch", "gt.attn_dropout=0.2", "train.early_stop_patience=2"]])
+@pytest.mark.parametrize("more", [[], ["topomask.redraw=1", "gt.attn_dropout=0.2", "train.early_stop_patience=2"]])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch, more):
     tiny["train"]["ckpt_period"] = 2  # one epoch after the checkpoint is lost and trained again
     overrides = ["optim.max_epoch=6", *more]
@@ -288,6 +290,45 @@ def test_missing_loggers_are_noted_and_not_needed(tiny, tmp_path, monkeypatch, c
     assert "tensorboard is not installed; going on without it" in text
 
 
+def test_tensorboard_and_csv_hold_the_same_curves(tiny, tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run_config(tiny, tmp_path, overrides=["tensorboard_each_run=true", "optim.max_epoch=3"])
+    folder = tmp_path / "config" / "0"
+    events = accumulator.EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    names, *rows = (line.split(",") for line in (folder / "metrics.csv").read_text().splitlines())
+    for name in ("train_loss", "val_loss", "val_accuracy"):
+        column = [float(row[names.index(name)]) for row in rows]
+        assert [point.value for point in events.Scalars(name)] == pytest.approx(column, rel=1e-5), name
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is there")
+def test_without_wandb_a_run_says_so_and_goes_on(tiny, tmp_path, capsys):
+    run_config(tiny, tmp_path, overrides=["wandb.use=true", "optim.max_epoch=2"])
+    assert "wandb is not installed; going on without it" in capsys.readouterr().out
+    assert (tmp_path / "config" / "0" / "result.json").exists()
+
+
+def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch):
+    calls = []
+
+    def traced(model, **settings):  # the compiler itself takes a minute
+        def called(data):
+            calls.append((settings, model.training))
+            return model(data)
+
+        return called
+
+    monkeypatch.setattr(torch, "compile", traced)
+    plain, compiled = (run_config(tiny, tmp_path / x, overrides=[f"compile={x}"])["metrics"] for x in ("false", "true"))
+    assert plain == compiled
+    steps, evaluations = ([mode for _, mode in calls].count(mode) for mode in (True, False))
+    assert (steps, evaluations) == (4 * 3, 4 + 1)
+    assert all(settings == {"dynamic": True} for settings, _ in calls)
+    states = [torch.load(tmp_path / x / "config" / "0" / "best.ckpt")["state_dict"].keys() for x in ("false", "true")]
+    assert states[0] == states[1]  # a run may be started from with the other setting
+
+
 def test_half_precision_trains(tiny, tmp_path):
     full, half = (
         run_config(tiny, tmp_path / p, overrides=[f"precision={p}"])["metrics"]["val_loss"]["mean"]
@@ -310,3 +351,15 @@ def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, tmp_path):
     (tmp_path / "first" / "0" / "config.yaml").write_text("gt: 3")
     with pytest.raises(RunError, match=r"config\.yaml is missing, damaged or of another version"):
         check_config(data, start)
+
+
+def test_a_score_that_a_small_part_does_not_have_is_no_number():
+    times = {"epochs": 1, "best_epoch": 0, "wall_time_s": 1.0, "peak_memory_mib": None, "peak_cuda_mib": None}
+    more = {"num_parameters": 1, "graphs_or_nodes": {}, "processes": 1, "torch": "", "version": ""}
+    results = [{"seed": i, "metrics": {"test_auc": value}, **times, **more} for i, value in enumerate([math.nan, 0.5])]
+    for count in (1, 2):
+        auc = summarize("x", "0", results[:count])["metrics"]["test_auc"]
+        assert math.isnan(auc["mean"])
+        assert math.isnan(auc["std"])
+    auc = summarize("x", "0", results[1:])["metrics"]["test_auc"]
+    assert (auc["mean"], auc["std"]) == (0.5, 0.0)

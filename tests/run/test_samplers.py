@@ -2,9 +2,15 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from pyg_topomask.run import run_config
+from pyg_topomask.run.datasets import LoadedDataset
+from pyg_topomask.run.lightning_module import GraphModule
 from pyg_topomask.run.reading import load
 from pyg_topomask.run.samplers import EpochSampler, GraphParts, PartSampler, sampler_problems
+from pyg_topomask.run.task import classification
 from pyg_topomask.transforms import AddRandomWalks
+
+NODES = classification("node", 2)
 
 
 def grid(side=6):
@@ -82,10 +88,72 @@ def test_samplers_that_cannot_run_say_what_they_need(monkeypatch):
     assert "parts of one large graph" in text
 
 
+def node_source(sampler, **train):
+    return {
+        "dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node", "split_mode": "random"},
+        "train": {"sampler": sampler, "num_parts": 3, "neighbor_sizes": [3, 2], "batch_size": 8, **train},
+        "gt": {"layer_type": "GCN+GRF", "layers": 1, "dim_hidden": 8},
+        "optim": {"max_epoch": 2, "base_lr": 0.01},
+        "topomask": {"num_walks": 4, "max_length": 2},
+        "accelerator": "cpu",
+    }
+
+
+def compiled(sampler):
+    """A mark that skips a sampler whose compiled package is missing."""
+    problems = sampler_problems(load(node_source(sampler)).config)
+    return pytest.mark.skipif(bool(problems), reason=problems[0][1] if problems else "")
+
+
+SAMPLERS = [
+    "full_batch",
+    "random_partition",
+    pytest.param("cluster", marks=compiled("cluster")),
+    pytest.param("neighbor", marks=compiled("neighbor")),
+    "given clusters",
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_large_graph_trains_in_parts_with_walks_of_their_own(tmp_path, monkeypatch, sampler):
+    graph, seen, original = grid(), [], GraphModule.training_step
+    graph.y = (graph.y >= 18).long()
+    monkeypatch.setattr("pyg_topomask.run.runner.load_dataset", lambda data: LoadedDataset([graph], NODES))
+    if sampler == "given clusters":  # all but METIS itself, where it is missing
+        sampler = "cluster"
+        monkeypatch.setattr("pyg_topomask.run.runner.sampler_problems", lambda config: [])
+        monkeypatch.setattr("pyg_topomask.run.data.clusters", lambda graph, parts: torch.arange(36).tensor_split(parts))
+
+    def step(self, data, index):
+        nodes, size = data.x.view(-1).long(), int(data.num_nodes)
+        assert int(data.walk_size) == size
+        assert int(data.walk_index.max()) < size
+        assert torch.equal(data.walk_index[0].unique(), torch.arange(size))  # each node has walks, the last one, too
+        adjacent = torch.zeros(size, size, dtype=torch.bool)
+        adjacent[data.edge_index[0], data.edge_index[1]] = True
+        start, end = data.walk_index[:, data.walk_length == 1].long()
+        assert adjacent[start, end].all()  # walks step along edges of the part
+        assert bool(data.mask.any())
+        seen.append((self.current_epoch, sorted(nodes.tolist()), data.walk_index.tolist()))
+        return original(self, data, index)
+
+    monkeypatch.setattr(GraphModule, "training_step", step)
+    summary = run_config(node_source(sampler), tmp_path / "a")
+    assert 0 <= summary["metrics"]["test_accuracy"]["mean"] <= 1
+    first, second = ([part for epoch, *part in seen if epoch == number] for number in (0, 1))
+    assert len(first) == len(second) == {"full_batch": 1, "neighbor": -(-28 // 8)}.get(sampler, 3)
+    if sampler != "neighbor":
+        assert sorted(node for nodes, _ in first for node in nodes) == [*range(36)]
+    same = sorted(nodes for nodes, _ in first) == sorted(nodes for nodes, _ in second)
+    assert same == (sampler in ("full_batch", "cluster"))
+    assert (sorted(first) == sorted(second)) == (sampler == "full_batch")  # parts' walks are drawn in each epoch
+    seen.clear()
+    again = run_config(node_source(sampler), tmp_path / "b")["metrics"]
+    assert str(again) == str(summary["metrics"])  # as text, for some are no numbers
+
+
 @pytest.mark.data
 def test_a_partitioned_graph_trains(real_data, tmp_path):
-    from pyg_topomask.run import run_config
-
     source = {
         "dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node", "split_mode": "standard"},
         "train": {"sampler": "random_partition", "num_parts": 4},

@@ -158,7 +158,7 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("gt.sparse.random_attention=true", "must be false"),
         ("posenc_ERE.enable=true", r"posenc_ERE\.enable: must be false"),
         ("dataset.edge_encoder_name=Bond+ER", r"effective resistances \(ER\) are not provided"),
-        ("prep.exp_algorithm=Random", "must be Random-d or Hamiltonian"),
+        ("prep.exp_algorithm=Random", "must be one of Random-d, Random-d-2, Hamiltonian"),
         ("posenc_LapPE.enable=false", r"posenc_LapPE\.enable is false, and dataset\.node_encoder_name asks for LapPE"),
         ("posenc_RWSE.kernel.times_func=''", "needs times, or times_func"),
         ("posenc_RWSE.kernel.times_func=range(3)", "whole numbers from 1"),

@@ -9,7 +9,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import AddSelfLoops, Compose
 
 from pyg_topomask.nn import ExphormerAttention
-from pyg_topomask.ops.expander import random_cycles, spectral_gap
+from pyg_topomask.ops.expander import EXPANDERS, random_cycles, spectral_gap
 from pyg_topomask.testing import GRAPHS, empty_graph, permute
 from pyg_topomask.transforms import AddExpanderEdges, expander_edges
 
@@ -42,6 +42,35 @@ def test_regular_symmetric_connected_without_loops(degree, num_nodes):
     assert data.expander_index.dtype == torch.int32
     assert data.expander_size == num_nodes
     assert set(data.keys()) - set(ring(num_nodes).keys()) == {"expander_index", "expander_size"}
+
+
+@pytest.mark.parametrize("algorithm", ["Random-d", "Random-d-2"])
+def test_permutations_join_every_node_to_its_image(algorithm):
+    draw, degree = EXPANDERS[algorithm], 4
+    for num_nodes in (12, 40):
+        adj = multiplicity(draw(num_nodes, degree, torch.Generator().manual_seed(1)), num_nodes)
+        assert torch.equal(adj, adj.t())
+        assert (adj.diagonal() == 0).all()
+        assert (adj.sum(0) <= 2 * degree).all()
+    # Chances of fixed points: degree nodes are expected over all permutations, whatever the number of nodes.
+    missing = [2 * degree * 30 - draw(30, degree, torch.Generator().manual_seed(i)).size(1) for i in range(400)]
+    mean = sum(missing) / len(missing) / 2
+    assert abs(mean - degree) < 5 * (degree / len(missing)) ** 0.5  # five standard errors of a Poisson number
+    data = expanded(ring(50), degree=degree, algorithm=algorithm)
+    adj = multiplicity(data.expander_index, 50)
+    assert torch.linalg.eigvalsh(torch.diag(adj.sum(0)) - adj)[1] > 1  # disconnected draws are not taken
+    assert not torch.equal(data.expander_index, expanded(ring(50), degree=degree).expander_index)
+
+
+def test_permutations_are_told_apart():
+    one = EXPANDERS["Random-d"](20, 1, torch.Generator().manual_seed(0))
+    two = EXPANDERS["Random-d-2"](20, 1, torch.Generator().manual_seed(0))
+    assert torch.equal(one, two)  # of one copy both are one permutation
+    image = EXPANDERS["Random-d-2"](20, 3, torch.Generator().manual_seed(0))
+    first = image[:, : image.size(1) // 2]
+    assert (first[1].bincount(minlength=20) == first[0].bincount(minlength=20)).all()  # as many ends as starts
+    with pytest.raises(ValueError, match=r"'algorithm' must be one of Hamiltonian, Random-d, Random-d-2 \(got 'x'\)"):
+        AddExpanderEdges(algorithm="x")
 
 
 def test_each_cycle_visits_every_node_once():

@@ -42,7 +42,8 @@ class MaskedAttention(Module):
         kernel: ``"relu"``, ``"elu1"``, ``"square"``, ``"exp"``: features of each entry; ``"softmax_rf"``: random
             features of the softmax kernel; ``"softmax"``: the exact softmax kernel.
         mask: Module that builds the mask from the graph; ones within each graph if :obj:`None`.
-        path: How to compute it: ``"auto"``, ``"factored"``, ``"pairwise"`` or ``"dense"``; all give the same result.
+        path: How to compute it: ``"auto"``, ``"factored"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``; all give the
+            same result.
         num_features: Random features per head of ``"softmax_rf"``. 64 by default.
         dropout: Probability of zeroing the result before the output projection, in training. Linear attention never
             forms normalised weights, so dropout cannot act on them.

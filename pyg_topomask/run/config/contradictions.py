@@ -42,7 +42,7 @@ _HEAD_TASKS = {
 
 def contradictions(config: Config) -> Problems:
     """Pairs (key, what is wrong) of a config whose single values are all right."""
-    found = [*_dataset(config), *_encoders(config), *_training(config)]
+    found = [*_dataset(config), *_encoders(config), *_training(config), *_walks(config)]
     # GraphGPS takes model and encodings of an inference run from the pretrained run's own config.
     return found if config.pretrained.dir else [*found, *_encodings(config), *_model(config)]
 
@@ -160,6 +160,8 @@ def _training(config: Config) -> Problems:
         found.append(("model.loss_fun", f"{config.model.loss_fun} is for classes; use l1, smoothl1 or mse"))
     if regression and config.metric_best not in ("mae", "mse", "rmse", "r2", "spearmanr", "loss"):
         found.append(("metric_best", f"{config.metric_best} is for classes; use mae"))
+    if train.mode == "PCQM4Mv2-inference" and config.dataset.name != train.mode:
+        found.append(("train.mode", f"PCQM4Mv2-inference is for the data set of that name (got {config.dataset.name})"))
     if train.mode == "log-attn-weights":
         found.append(("train.mode", "log-attn-weights is not provided; `topomask show` draws attention"))
     if train.is_inference and not config.pretrained.dir:
@@ -171,4 +173,23 @@ def _training(config: Config) -> Problems:
         found.append(("optim.num_warmup_epochs", f"must be below optim.max_epoch ({got})"))
     if train.eval_period > optim.max_epoch:
         found.append(("train.eval_period", f"exceeds optim.max_epoch {optim.max_epoch}: there would be no evaluation"))
+    return found
+
+
+def _walks(config: Config) -> Problems:
+    found: Problems = []
+    walks, sampler = config.topomask, config.train.sampler
+    in_parts = sampler != "full_batch"
+    if walks.redraw > 1 and in_parts:
+        message = f"{sampler} serves parts with walks of their own, afresh in each epoch: leave it out"
+        found.append(("topomask.redraw", f"{message} (got {walks.redraw})"))
+    elif walks.redraw >= config.optim.max_epoch and not config.train.is_inference and walks.redraw > 1:
+        message = f"must be below optim.max_epoch (got {walks.redraw} and {config.optim.max_epoch})"
+        found.append(("topomask.redraw", f"{message}; 0 never redraws"))
+    if walks.transition == "attention" and in_parts:
+        found.append(
+            ("topomask.transition", f"walks on parts of a graph (train.sampler {sampler}) follow no attention")
+        )
+    elif walks.transition == "attention" and walks.redraw == 0:
+        found.append(("topomask.transition", "only walks that are redrawn follow the attention: set topomask.redraw"))
     return found

@@ -159,8 +159,10 @@ class PrepConfig(Section):
     """``prep``: Exphormer's expander edges and other preparations of the graph."""
 
     exp: bool = Field(default=True, description="Whether an attention that takes expander edges gets them.")
-    exp_algorithm: str = Field(
-        default="Random-d", description="How: Random-d (or Random-d-2), by permutations, or Hamiltonian, by cycles."
+    exp_algorithm: Literal["Random-d", "Random-d-2", "Hamiltonian"] = Field(
+        default="Random-d",
+        description="How: by permutations, one for each degree (Random-d) or one of copies of all nodes (Random-d-2, "
+        "also Random-d2), or by cycles (Hamiltonian).",
     )
     use_exp_edges: bool = Field(default=True, description="Whether the attention uses them.")
     exp_deg: Size = Field(default=5, description="Permutations or cycles; nodes get twice as many expander edges.")
@@ -177,12 +179,10 @@ class PrepConfig(Section):
     dist_enable: Literal[False] = Field(default=False, description="Shortest distances as edges; only false.")
     dist_cutoff: Size = Field(default=510, description="Longest such distance; not read.")
 
-    @field_validator("exp_algorithm")
+    @field_validator("exp_algorithm", mode="before")
     @classmethod
-    def _known_algorithm(cls, value: str) -> str:
-        if value not in ("Random-d", "Random-d-2", "Random-d2", "Hamiltonian"):
-            raise ValueError("must be Random-d or Hamiltonian")
-        return value
+    def _spelling_of_the_readme(cls, value: Any) -> Any:
+        return "Random-d-2" if value == "Random-d2" else value
 
 
 class ShareConfig(Section):

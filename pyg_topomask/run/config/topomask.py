@@ -22,9 +22,15 @@ class TopomaskConfig(Section):
     symmetric: bool = Field(
         default=True, description="One modulation function for both tables, so that the mask is symmetric."
     )
-    redraw: Literal["never", "epoch"] = Field(
-        default="never",
-        description="never: walks are drawn once, ahead of training; epoch: afresh in each training epoch.",
+    redraw: Count = Field(
+        default=0,
+        description="Epochs from one draw of the training graphs' walks to the next; 0: never. Parts of a large graph "
+        "get walks of their own in each epoch.",
+    )
+    transition: Literal["uniform", "attention"] = Field(
+        default="uniform",
+        description="Where walks step: uniform over neighbours, or, where they are redrawn, in proportion to the first "
+        "layer's attention over them (dynamic GKAT).",
     )
     pair_table: bool = Field(default=False, description="Store the pairs of nodes the mask reaches with the walks.")
     decay: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Weight of each further step (GKAT).")
@@ -34,8 +40,10 @@ class TopomaskConfig(Section):
         default="relu", description="Feature map of the linear attention; an attention may have a default of its own."
     )
     num_features: Size = Field(default=64, description="Random features per head of kernel softmax_rf, and Performer.")
-    path: Literal["auto", "factored", "pairwise"] = Field(
-        default="auto", description="How the masked product is computed."
+    path: Literal["auto", "factored", "pairwise", "blocks"] = Field(
+        default="auto",
+        description="How the masked product is computed: by products with the mask, on the pairs it supports, or on "
+        "all pairs within each graph; auto: whichever is the least work. All give the same numbers.",
     )
     num_virtual: Size = Field(default=30, description="Virtual nodes that sum up a graph (Primphormer).")
     rank: Size = Field(default=30, description="Rank of the primal projections (Primphormer).")

@@ -45,6 +45,13 @@ BENCHMARK = {
 """Data sets of *Benchmarking Graph Neural Networks* (Dwivedi et al., arXiv:2003.00982) and their tasks."""
 
 
+MOLECULE = Task("graph", "regression", 1)
+"""Task of ZINC and AQSOL."""
+
+CALLS = classification("graph", 5)
+"""Task of MalNetTiny."""
+
+
 def motif(data: DatasetConfig) -> LoadedDataset:
     """Our planted motifs; no raw files."""
     name = f"{data.name}-{data.num_graphs}-{data.num_nodes}-v{__version__}"
@@ -122,7 +129,7 @@ def zinc(data: DatasetConfig) -> LoadedDataset:
             key=data.name,
         )
     )
-    return LoadedDataset(graphs, Task("graph", "regression", 1), parts)
+    return LoadedDataset(graphs, MOLECULE, parts)
 
 
 def aqsol(data: DatasetConfig) -> LoadedDataset:
@@ -135,7 +142,7 @@ def aqsol(data: DatasetConfig) -> LoadedDataset:
             lambda root: [AQSOL(str(root), split=split) for split in SPLITS],
         )
     )
-    return LoadedDataset(graphs, Task("graph", "regression", 1), parts)
+    return LoadedDataset(graphs, MOLECULE, parts)
 
 
 def malnet(data: DatasetConfig) -> LoadedDataset:
@@ -145,7 +152,7 @@ def malnet(data: DatasetConfig) -> LoadedDataset:
     for dataset in datasets:
         dataset.transform = LocalDegreeProfile() if data.name == "LocalDegreeProfile" else Constant(cat=False)
     graphs, parts = joined(datasets)
-    return LoadedDataset(graphs, classification("graph", 5), parts)
+    return LoadedDataset(graphs, CALLS, parts)
 
 
 def lrgb(data: DatasetConfig, name: str) -> LoadedDataset:

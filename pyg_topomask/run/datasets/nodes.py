@@ -28,6 +28,14 @@ from pyg_topomask.run.task import classification
 NUM_NEIGHBORS = 16
 """Nearest neighbours that a point of a cloud has edges from."""
 
+SHAPES = classification(
+    "node", 50, part_labels=tuple(tuple(labels) for labels in map(ShapeNet.seg_classes.get, ShapeNet.category_ids))
+)
+"""Task of ShapeNet-Part."""
+
+ROOMS = classification("node", 13)
+"""Task of S3DIS."""
+
 GEOM_FILES = ("out1_node_feature_label.txt", "out1_graph_edges.txt")
 
 
@@ -127,7 +135,6 @@ class NearestNeighbors(BaseTransform):
 def shapenet(data: DatasetConfig) -> LoadedDataset:
     """ShapeNet-Part: 50 part labels of 16 categories; the name is ``all`` or a category."""
     categories = None if data.name.lower() == "all" else data.name
-    names = [*ShapeNet.category_ids]
     files = (*(f"raw/{folder}" for folder in ShapeNet.category_ids.values()), "raw/train_test_split")
     datasets = from_raw(
         Raw("ShapeNet", "", files),
@@ -139,8 +146,7 @@ def shapenet(data: DatasetConfig) -> LoadedDataset:
         key=f"{data.name}-{NUM_NEIGHBORS}",
     )
     graphs, parts = joined(datasets)
-    part_labels = tuple(tuple(ShapeNet.seg_classes[name]) for name in names)
-    return LoadedDataset(graphs, classification("node", 50, part_labels=part_labels), parts)
+    return LoadedDataset(graphs, SHAPES, parts)
 
 
 def s3dis(data: DatasetConfig) -> LoadedDataset:
@@ -156,4 +162,4 @@ def s3dis(data: DatasetConfig) -> LoadedDataset:
     block = torch.arange(len(datasets[0]))
     train, val = datasets[0][block[block % 10 != 9]], datasets[0][block[block % 10 == 9]]
     graphs, parts = joined([train, val, datasets[1]])
-    return LoadedDataset(graphs, classification("node", 13), parts)
+    return LoadedDataset(graphs, ROOMS, parts)

@@ -55,6 +55,23 @@ LRGB_NAMES = {
 """GraphGPS's spelling -> PyG's."""
 
 PCQM_NAMES = ("PCQM4Mv2-subset", "PCQM4Mv2-full", "PCQM4Mv2-inference")
+_GAP = Task("graph", "regression", 1)
+_ONE_LABEL, _SEVERAL = Task("graph", "binary", 1), Task("graph", "multilabel", 2)
+TASKS = {
+    **{name: LRGB[theirs] for name, theirs in LRGB_NAMES.items()},
+    **dict.fromkeys(PCQM_NAMES, _GAP),
+    **{f"ogbg-mol{name}": _ONE_LABEL for name in ("hiv", "bace", "bbbp")},
+    **{f"ogbg-mol{name}": _SEVERAL for name in ("pcba", "clintox", "muv", "sider", "tox21", "toxcast", "chembl")},
+    **{f"ogbg-mol{name}": _GAP for name in ("esol", "freesolv", "lipo")},
+    "ogbg-ppa": classification("graph", 37),
+    "ogbg-code2": Task("graph", "subtoken", 2),
+    "ogbn-arxiv": classification("node", 40),
+    "ogbn-products": classification("node", 47),
+    "ogbn-proteins": Task("node", "multilabel", 112),
+    **{name: Task("edge", "binary", 1, hits_at=k) for name, k in LINK_HITS.items()},
+}
+"""What is predicted, as far as it is known ahead of loading: two outputs may stand for more."""
+
 NAMES = (*GRAPH_NAMES, *LRGB_NAMES, *PCQM_NAMES, *NODE_NAMES, *LINK_HITS)
 
 
@@ -200,7 +217,7 @@ def pcqm(data: DatasetConfig) -> LoadedDataset:
     dataset = from_raw(raw, data, build)
     with _ogb_files():
         split = {part: torch.as_tensor(index) for part, index in dataset.get_idx_split().items()}
-    return LoadedDataset(dataset, Task("graph", "regression", 1), pcqm_parts(data.name, split))
+    return LoadedDataset(dataset, _GAP, pcqm_parts(data.name, split))
 
 
 def pcqm_parts(name: str, split: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

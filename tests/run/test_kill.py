@@ -1,0 +1,154 @@
+"""A run that is killed with SIGKILL, again and again, ends with the numbers of an undisturbed one."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+
+# One process imports the program, which takes far longer than the runs, and forks a child for each start of it.
+# A child counts what it does (training, validation and test steps, files it puts in their place) and kills itself
+# ahead of a given step, as kill -9 would.
+STARTER = """
+import json, os, random, signal, sys
+import matplotlib.pyplot, torch
+from pyg_topomask.run import cli, lightning_module, runner
+
+def count(owner, name, step):
+    original = getattr(owner, name)
+    def counted(*args, **kwargs):
+        step(name)
+        return original(*args, **kwargs)
+    setattr(owner, name, counted)
+
+def start(out, kill_at, done):  # of the present config
+    child = os.fork()
+    if child == 0:
+        seen = []
+        def step(name):
+            if len(seen) == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen.append(name)
+        for owner, name in [(os, "replace")] + [(lightning_module.GraphModule, f"{p}_step") for p in PARTS]:
+            count(owner, name, step)
+        last_epoch = runner._last_epoch
+        def resume(folder):
+            print(last_epoch(folder), file=open(done + ".resumed", "a"))
+            return last_epoch(folder)
+        runner._last_epoch = resume
+        torch.set_num_threads(1)
+        os.dup2(os.open(done + ".log", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 1)
+        os.dup2(1, 2)
+        code = cli.main(["run", config, "--out", out, "--repeat", repeat])
+        with open(done, "w") as file:
+            json.dump(seen, file)
+        os._exit(code or 0)
+    return os.waitpid(child, 0)[1]
+
+PARTS = ("training", "validation", "test")
+draw, told = random.Random(0), []
+for config, folder, repeat in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
+    assert start(folder + "/whole", -1, folder + "/done") == 0
+    steps, killed = json.load(open(folder + "/done")), []
+    for _ in range(3):
+        killed.append(draw.randrange(len(steps) // 6, len(steps) // 2))
+        status = start(folder + "/killed", killed[-1], folder + "/done")
+        if status == 0:  # it had less to do than that
+            break
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
+    assert start(folder + "/killed", -1, folder + "/done") == 0
+    resumed = open(folder + "/done.resumed").read().split()
+    told.append({"resumed": resumed, "kinds": sorted(set(steps)), "killed": killed})
+print(json.dumps(told))
+"""
+
+KINDS = [
+    # Walks drawn afresh, dropout, a schedule with warm-up, early stopping, gradients summed: two seeds.
+    [
+        "topomask.redraw=2", "gt.attn_dropout=0.2", "train.early_stop_patience=3", "optim.batch_accumulation=2",
+    ],
+    # Walks that follow the attention, a schedule by the validation loss: one seed.
+    [
+        "gt.layer_type=GCN+GKAT", "topomask.redraw=2", "topomask.transition=attention",
+        "optim.scheduler=reduce_on_plateau", "optim.schedule_patience=0", "train.eval_period=2",
+    ],
+]  # fmt: skip
+
+
+def surroundings():
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def write(tiny, folder, overrides):
+    """The config as a file, for the command line."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        section, name = key.split(".")
+        tiny[section][name] = yaml.safe_load(value)
+    tiny["accelerator"] = "cpu"
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    return path
+
+
+def finished(folder):
+    """All that a run leaves and that does not tell the time, of every seed."""
+    found = {}
+    for path in sorted(folder.glob("*/*/result.json")):
+        result = json.loads(path.read_text())
+        kept = ("seed", "metrics", "best_epoch", "epochs", "graphs_or_nodes", "num_parameters")
+        found[path.parent.name] = [{key: result[key] for key in kept}, (path.parent / "metrics.csv").read_text()]
+    (path,) = folder.glob("*/summary.json")
+    summary = json.loads(path.read_text())
+    return found, summary["metrics"], summary["best_epochs"], summary["seeds"]
+
+
+def test_killed_at_random_steps_a_run_ends_with_the_same_numbers(tiny, tmp_path):
+    tiny["optim"]["max_epoch"] = 6
+    places, arguments = [], []
+    for number, overrides in enumerate(KINDS):
+        places.append(tmp_path / str(number))
+        places[-1].mkdir()
+        arguments += [write(copy.deepcopy(tiny), places[-1], overrides), places[-1], str(2 - number)]
+    done = subprocess.run(
+        [sys.executable, "-c", STARTER, *arguments],
+        env=surroundings(), capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    logs = "".join(path.read_text()[-2000:] for path in tmp_path.glob("*/done.log"))
+    assert done.returncode == 0, done.stderr[-3000:] + logs
+    for number, (place, told) in enumerate(zip(places, json.loads(done.stdout.splitlines()[-1]))):
+        assert set(told["kinds"]) == {"replace", "test_step", "training_step", "validation_step"}
+        assert len(told["killed"]) >= 2
+        assert {"0", "1", "2", "3", "4"} & {*told["resumed"]}, told  # not always from the start
+        whole, killed = finished(place / "whole"), finished(place / "killed")
+        assert len(whole[0]) == 2 - number
+        assert whole == killed, place
+
+
+def test_the_program_killed_from_outside_goes_on(tiny, tmp_path):
+    tiny["optim"]["max_epoch"] = 6
+    config = write(tiny, tmp_path, [])
+    command = [sys.executable, "-m", "pyg_topomask", "run", config, "--out", tmp_path / "killed"]
+    quiet = {"env": surroundings(), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    run = subprocess.Popen(command, **quiet)
+    rows, until = tmp_path / "killed" / "tiny" / "0" / "metrics.csv", time.monotonic() + 120
+    while not (rows.exists() and len(rows.read_text().splitlines()) > 3):
+        assert run.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    assert not (rows.parent / "result.json").exists()
+
+    from pyg_topomask.run import run_config
+
+    run_config(config, tmp_path / "killed")
+    run_config(config, tmp_path / "whole")
+    assert finished(tmp_path / "whole") == finished(tmp_path / "killed")

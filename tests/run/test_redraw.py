@@ -1,0 +1,166 @@
+"""Walks that are drawn afresh: uniform ones, and those that follow the attention."""
+
+import pytest
+import torch
+
+from pyg_topomask.run import run_config
+from pyg_topomask.run.build import TRANSITION
+from pyg_topomask.run.callbacks import Recorder
+from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.lightning_module import GraphModule
+from pyg_topomask.run.runner import check_config
+
+UNIFORM = ["topomask.redraw=2"]
+FOLLOWING = ["topomask.redraw=2", "topomask.transition=attention", "gt.layer_type=GCN+GKAT", "topomask.num_walks=8"]
+
+
+@pytest.fixture
+def short(tiny):
+    tiny["optim"] |= {"max_epoch": 5}
+    tiny["dataset"] |= {"num_graphs": 30}
+    return tiny
+
+
+class StoppedError(Exception):
+    pass
+
+
+def walks_by_epoch(monkeypatch, stop_after=None):
+    """Filled, by every run from here on, with the walks that each epoch is trained on, whatever the graphs' order."""
+    seen, training, validation = {}, GraphModule.training_step, GraphModule.validation_step
+
+    def keep(epoch, batch):
+        graphs = {tuple(graph.edge_index.flatten().tolist()): graph for graph in batch.to_data_list()}
+        found = {key: (graph.walk_index.tolist(), graph.walk_count.tolist()) for key, graph in graphs.items()}
+        seen.setdefault(epoch, {}).update(found)
+
+    def train(self, batch, index):
+        keep(self.current_epoch, batch)
+        return training(self, batch, index)
+
+    def validate(self, batch, index):
+        keep(f"validation {self.current_epoch}", batch)
+        return validation(self, batch, index)
+
+    monkeypatch.setattr(GraphModule, "training_step", train)
+    monkeypatch.setattr(GraphModule, "validation_step", validate)
+    return seen
+
+
+@pytest.mark.parametrize("overrides", [UNIFORM, FOLLOWING], ids=["uniform", "following"])
+def test_walks_change_every_so_many_epochs_by_seed_and_epoch_and_a_resumed_run_has_them(
+    short, tmp_path, monkeypatch, overrides
+):
+    short["train"]["ckpt_period"] = 4  # the fourth epoch has the walks of the third
+    seen = walks_by_epoch(monkeypatch)
+    run_config(short, tmp_path / "a", overrides=overrides)
+    first = dict(seen)
+    assert first[0] == first[1]
+    assert first[2] == first[3]
+    assert first[0] != first[2] != first[4] != first[0]
+    assert (first["validation 0"] == first["validation 2"]) == (overrides is UNIFORM)
+    seen.clear()
+    run_config(short, tmp_path / "b", overrides=[*overrides, "num_workers=1"])
+    assert seen == first
+    seen.clear()
+    run_config(short, tmp_path / "c", overrides=[*overrides, "seed=1", "dataset.split_seed=0"])
+    assert seen[2] != first[2]
+
+    original = Recorder.on_train_epoch_end
+    for period, stop in ((4, 4), (3, 3)):  # resumed where walks are drawn, and between two draws
+        folder, last = tmp_path / f"resumed at {stop}", stop - 1
+        more = [*overrides, f"train.ckpt_period={period}"]
+
+        def die(self, trainer, module, last=last):
+            original(self, trainer, module)
+            if trainer.current_epoch == last:
+                raise StoppedError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Recorder, "on_train_epoch_end", die)
+            with pytest.raises(StoppedError):
+                run_config(short, folder, overrides=more)
+        seen.clear()
+        run_config(short, folder, overrides=[*more, "num_workers=1"])
+        assert seen == {epoch: walks for epoch, walks in first.items() if int(str(epoch).split()[-1]) >= stop}
+
+
+def test_walks_follow_the_attention_of_the_weights_that_are_trained_and_evaluated(short, tmp_path, monkeypatch):
+    checked, training, test = [], GraphModule.training_step, GraphModule.test_step
+
+    def check(module, batch, kind):
+        layer, inputs = module.model.layers[0].attn, []
+        handle = layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        module.eval()
+        with torch.no_grad():
+            module(batch)
+        handle.remove()
+        wanted = layer.edge_attention(inputs[0], batch.edge_index)
+        torch.testing.assert_close(batch[TRANSITION], wanted)
+        checked.append(kind)
+
+    def train(self, batch, index):
+        if index == 0 and self.current_epoch in (2, 4):  # the weights have not moved since
+            check(self, batch, self.current_epoch)
+            self.train()
+        return training(self, batch, index)
+
+    def evaluate(self, batch, index):
+        check(self, batch, "test")
+        return test(self, batch, index)
+
+    monkeypatch.setattr(GraphModule, "training_step", train)
+    monkeypatch.setattr(GraphModule, "test_step", evaluate)
+    overrides = [*FOLLOWING, "gt.layers=2", "train.batch_size=30"]
+    first = run_config(short, tmp_path, overrides=overrides, name="first")
+    assert checked == [2, 4, "test"]
+    again = [f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"]
+    second = run_config(short, tmp_path, overrides=[*overrides, *again], name="second")
+    for name in ("val_loss", "test_loss"):
+        assert second["metrics"][name]["mean"] == pytest.approx(first["metrics"][name]["mean"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("topomask.transition=attention", r"topomask\.transition: only walks that are redrawn follow the attention"),
+        ("topomask.transition=attention topomask.redraw=1", r"topomask\.transition: is given, but GIN\+GRF has no use"),
+        ("topomask.redraw=epoch", r"topomask\.redraw: "),
+        ("topomask.redraw=true", r"topomask\.redraw: must not be true or false"),
+        ("topomask.redraw=5", r"topomask\.redraw: must be below optim\.max_epoch \(got 5 and 5\)"),
+    ],
+)
+def test_contradictions_are_told_ahead(short, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check_config(short, overrides.split())
+
+
+def test_an_attention_without_walks_has_nothing_to_redraw(short):
+    del short["topomask"]
+    short["topomask"] = {"redraw": 1}
+    short["gt"]["layer_type"] = "GIN+Linear"
+    with pytest.raises(ConfigError, match=r"topomask\.redraw: is given, but GIN\+Linear has no use for it"):
+        check_config(short)
+
+
+def test_parts_of_a_graph_have_walks_of_their_own():
+    source = {
+        "dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node"},
+        "train": {"sampler": "random_partition"},
+        "gt": {"layer_type": "GCN+GKAT"},
+    }
+    check_config(source, ["topomask.redraw=1"])
+    with pytest.raises(ConfigError, match="serves parts with walks of their own"):
+        check_config(source, ["topomask.redraw=2"])
+    with pytest.raises(ConfigError, match=r"walks on parts of a graph .* follow no attention"):
+        check_config(source, ["topomask.redraw=1", "topomask.transition=attention"])
+
+
+def test_blocks_are_a_path(tiny, tmp_path):
+    losses = [
+        run_config(tiny, tmp_path / path, overrides=[f"topomask.path={path}", "optim.max_epoch=2"])["metrics"][
+            "val_loss"
+        ]
+        for path in ("blocks", "pairwise")
+    ]
+    assert losses[0]["mean"] == pytest.approx(losses[1]["mean"], rel=1e-4)
