@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import Linear, Module, Sequential
 from torch_geometric.nn import GATConv, GCNConv, GENConv, GINConv, GINEConv, PNAConv, SAGEConv
 from torch_geometric.nn.resolver import activation_resolver
@@ -24,6 +25,7 @@ class ConvSettings:
     edges: bool = False
     stable: bool = False  # gates by the distance of Laplacian encodings
     last: bool = False  # of the last layer, whose edges nobody reads
+    activated: bool = False  # a ReLU behind it, as in GraphGPS's custom_gnn
 
     @property
     def edge_dim(self) -> int | None:
@@ -52,8 +54,30 @@ def _gat(settings: ConvSettings) -> Module:
     return GATConv(channels, channels // heads, heads=heads, edge_dim=settings.edge_dim)
 
 
+class ActivatedGINEConv(GINEConv):
+    """GINEConv with a ReLU behind it."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
+        """``relu(GINEConv(x))``."""
+        return super().forward(x, edge_index, edge_attr).relu()
+
+
+class ActivatedGCNConv(GCNConv):
+    """GCNConv with a ReLU behind it."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """``relu(GCNConv(x))``."""
+        return super().forward(x, edge_index).relu()
+
+
+def _gcn(settings: ConvSettings) -> Module:
+    return (ActivatedGCNConv if settings.activated else GCNConv)(settings.channels, settings.channels)
+
+
 def _gine(settings: ConvSettings) -> Module:
-    return StableGINEConv(_mlp(settings), settings.channels) if settings.stable else GINEConv(_mlp(settings))
+    if settings.stable:
+        return StableGINEConv(_mlp(settings), settings.channels)
+    return (ActivatedGINEConv if settings.activated else GINEConv)(_mlp(settings))
 
 
 def _gated_gcn(settings: ConvSettings) -> Module:
@@ -75,7 +99,7 @@ def _pna(settings: ConvSettings) -> Module:
 
 
 CONVS: dict[str, ConvEntry] = {
-    "GCN": ConvEntry(lambda settings: GCNConv(settings.channels, settings.channels), GCNConv),
+    "GCN": ConvEntry(_gcn, GCNConv),
     "GIN": ConvEntry(lambda settings: GINConv(_mlp(settings)), GINConv),
     "GINE": ConvEntry(_gine, GINEConv, takes_edges=True, needs_edges=True, takes_pe=True),
     "GENConv": ConvEntry(lambda settings: GENConv(settings.channels, settings.channels), GENConv, takes_edges=True),

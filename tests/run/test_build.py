@@ -165,3 +165,24 @@ def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides,
     family, name = dataset.split()
     with pytest.raises(ConfigError, match=message):
         check_config({"dataset": {"format": family, "name": name}}, overrides.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "parameters"), [("gatedgcnconv", 138, 509_230), ("gineconv", 208, 475_706)]
+)
+def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
+    """The sizes are those of LRGB's baselines on Peptides-func, which publishes 509k and 476k parameters."""
+    gnn = {"layer_type": name, "layers_mp": 5, "dim_inner": channels, "residual": True}
+    data = {"format": "OGB", "name": "peptides-functional", "task_type": "classification_multilabel"}
+    data |= {"node_encoder_name": "Atom", "edge_encoder": True, "edge_encoder_name": "Bond"}
+    model = build_model(load({"model": {"type": "custom_gnn"}, "gnn": gnn, "dataset": data}).config, 9, 10, 3, "graph")
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    layer, x = model.layers[0].eval(), torch.randn(4, channels)
+    edge_index, edge_attr = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.randn(3, channels)
+    out = layer(x, edge_index, edge_attr=edge_attr)
+    if name == "gineconv":
+        nn = layer.conv.nn
+        received = torch.zeros_like(x).index_add(0, edge_index[1], (x[edge_index[0]] + edge_attr).relu())
+        torch.testing.assert_close(out, x + nn(x + received).relu())
+    else:
+        torch.testing.assert_close(out[0], layer.conv(x, edge_index, edge_attr)[0])

@@ -154,7 +154,7 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("gt.residual=false", r"gt\.residual: must be true \(got False\)"),
         ("gt.layer_type=GCN__exp+None", "expander edges is not provided"),
         ("model.type=SANTransformer", r"model\.type: SAN is not provided"),
-        ("model.type=custom_gnn", r"GPSModel with layer_type CustomGatedGCN\+None"),
+        ("model.type=custom_gnn", r"gnn\.layer_type of gatedgcnconv, gineconv, gcnconv \(got None, residual None\)"),
         ("gt.sparse.random_attention=true", "must be false"),
         ("posenc_ERE.enable=true", r"posenc_ERE\.enable: must be false"),
         ("dataset.edge_encoder_name=Bond+ER", r"effective resistances \(ER\) are not provided"),

@@ -111,16 +111,20 @@ class MaskedAttention(Module):
             out = masked_softmax_attention(q, k, v, mask, batch, self.path)
         else:
             with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
-                out = self._attend_features(*at_least_float32(q, k, v), mask, batch).to(v.dtype)
+                out = self._attend_features(self.feature_map, q, k, v, mask, batch).to(v.dtype)
         return self.out(self.dropout(out.flatten(1)))
 
-    def _attend_features(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None) -> Tensor:
+    def _attend_features(
+        self, feature_map: FeatureMap, q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None
+    ) -> Tensor:
         """Linear attention of features; of one head after the other where those of all heads are large."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return masked_linear_attention(*self.feature_map(q, k, batch), v, mask, batch, self.path)
+            q, k = feature_map(q, k, batch)
+            return masked_linear_attention(q, k, v, mask, batch, self.path)
 
-        numbers = q.size(0) * self.heads * getattr(self.feature_map, "num_features", 0)
+        q, k, v = at_least_float32(q, k, v)
+        numbers = q.size(0) * self.heads * getattr(feature_map, "num_features", 0)
         if self.heads == 1 or numbers <= _MANY_FEATURES or getattr(mask, "heads", None) is not None:
             return attend(q, k, v)
         heads = zip(*(x.split(1, dim=1) for x in (q, k, v)))

@@ -22,7 +22,7 @@ from pyg_topomask.run.config.encodings import (
     ResistanceConfig,
     SignNetConfig,
 )
-from pyg_topomask.run.config.model import GNNConfig, GTConfig, ModelConfig
+from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, GNNConfig, GTConfig, ModelConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
 
@@ -163,6 +163,24 @@ class Config(Section):
             task_type = data.get("task_type") if isinstance(data, dict) else getattr(data, "task_type", None)
             return values | {"metric_best": _METRIC_OF.get(str(task_type), "accuracy")}
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _layers_of_custom_gnn(cls, values: Any) -> Any:
+        """GraphGPS's custom_gnn is its layer without attention, norm and feed-forward part; ``gnn`` names its sizes."""
+        if not isinstance(values, dict) or (values.get("model") or {}).get("type") != "custom_gnn":
+            return values
+        gnn = values.get("gnn") or {}
+        conv = CUSTOM_GNN_CONVS.get(gnn.get("layer_type", "generalconv"))
+        if conv is None or gnn.get("residual") is not True or "dim_inner" not in gnn:
+            raise ValueError(
+                "model.type: custom_gnn needs gnn.dim_inner, gnn.residual: true, and a gnn.layer_type of "
+                f"{', '.join(CUSTOM_GNN_CONVS)} (got {gnn.get('layer_type')!r}, residual {gnn.get('residual')!r})"
+            )
+        layers = {"layer_type": f"{conv}+None", "layers": gnn.get("layers_mp", 2), "dim_hidden": gnn["dim_inner"]}
+        layers |= {"dropout": gnn.get("dropout", 0.0), "batch_norm": False}
+        own = (values.get("topomask") or {}) | {"feed_forward": False}
+        return values | {"gt": layers, "topomask": own}
 
     @property
     def best_is_max(self) -> bool:

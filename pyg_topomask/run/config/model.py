@@ -14,21 +14,23 @@ PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "S
 FOREIGN_MODELS = {
     "SANTransformer": "SAN is not provided; GPSModel with layer_type None+Transformer is the nearest",
     "Graphormer": "Graphormer's own network is not provided; use GPSModel with layer_type None+BiasedTransformer",
-    "custom_gnn": "use GPSModel with layer_type CustomGatedGCN+None or GINE+None",
     "gnn": "GraphGym's own network is not provided; use GPSModel with layer_type GCN+None",
     "Performer": "use GPSModel with layer_type None+Performer",
     "BigBird": "use GPSModel with layer_type None+BigBird",
 }
 """Architectures of the peers that are refused, and what to use instead."""
 
+CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE", "gcnconv": "GCN"}
+"""``gnn.layer_type`` of GraphGPS's ``custom_gnn`` -> the names of our table."""
+
 
 class ModelConfig(Section):
     """``model``: what kind of model and loss."""
 
-    type: Literal["GPSModel", "MultiModel", "SingleModel"] = Field(
+    type: Literal["GPSModel", "MultiModel", "SingleModel", "custom_gnn"] = Field(
         default="GPSModel",
         description="Architecture: a stack of GraphGPS layers; Exphormer calls it MultiModel, and SingleModel where "
-        "layers have one branch and no feed-forward part.",
+        "layers have one branch and no feed-forward part; custom_gnn: GraphGPS's message passing alone, by `gnn`.",
     )
     loss_fun: Literal["cross_entropy", "weighted_cross_entropy", "l1", "smoothl1", "mse"] = Field(
         default="cross_entropy", description="Loss of the task."
@@ -159,9 +161,11 @@ class GNNConfig(Section):
         default=False, description="BatchNorm in the layers before and the head after the GraphGPS layers."
     )
     dropout: Probability = Field(default=0.0, description="Dropout in these layers.")
-    residual: bool = Field(default=False, description="GraphGPS's custom_gnn's; not read.")
-    layers_mp: Count = Field(default=2, description="GraphGym's; not read.")
-    layer_type: str = Field(default="generalconv", description="GraphGym's; not read.")
+    residual: bool = Field(default=False, description="custom_gnn: residuals around layers; it must say true.")
+    layers_mp: Size = Field(default=2, description="custom_gnn: layers.")
+    layer_type: str = Field(
+        default="generalconv", description=f"custom_gnn: convolution, {', '.join(CUSTOM_GNN_CONVS)}."
+    )
     stage_type: str = Field(default="stack", description="GraphGym's; not read.")
     skip_every: int = Field(default=1, description="GraphGym's; not read.")
     agg: str = Field(default="add", description="GraphGym's; not read.")
