@@ -78,6 +78,13 @@ def test_a_budget_plans_epochs_and_schedule_once(tables, tmp_path, monkeypatch):
     assert "optim.num_warmup_epochs=2" in overrides  # 1 of 3, in proportion
 
 
+def test_a_budget_shows_its_curves(tables):
+    row = {"title": "Motif", "method": "GRF", "metric": "ap", "curves": [[(10.0, 0.1), (20.0, 0.2), (30.0, 0.3)]]}
+    lines = list(tables._curve_lines([row, {"title": "Motif", "note": "not available here"}]))
+    assert lines[1].startswith("| validation after | 20 % | 40 %")
+    assert lines[3:] == ["| Motif, GRF | – | 0.1000 | 0.1000 | 0.2000 | 0.3000 |"]
+
+
 def test_a_section_is_replaced_between_its_markers(tables, tmp_path):
     path = tmp_path / "notes.md"
     path.write_text("# Notes\n\nfirst\n")

@@ -27,6 +27,7 @@ FOLDERS = {"Primphormer": "primphormer", "Transformer": "full", "Exphormer": "ex
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs that a training epoch is timed on, before a budget is planned
+BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
 MISSING = "neither found nor downloaded"  # what the runner says of raw files that cannot be had
 
@@ -183,6 +184,21 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         cells += (f"{row['seconds_per_epoch']:.1f}", f"{minutes:.1f}", row["metric"])
         cells += (_figure(row, "val"), _figure(row, "test"), published)
         yield "| " + " | ".join(map(str, cells)) + " |"
+    if report["minutes"]:
+        yield from _curve_lines(report["rows"])
+
+
+def _curve_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Validation metric of the first seed after each fifth of the budget, by the epochs that were through then."""
+    yield ""
+    yield "| validation after | " + " | ".join(f"{share} %" for share in BUDGET_SHARES) + " |"
+    yield "|---|" + "--:|" * len(BUDGET_SHARES)
+    for row in rows:
+        if "curves" in row:
+            values = [value for _, value in row["curves"][0]]
+            through = [len(values) * share // 100 for share in BUDGET_SHARES]
+            cells = [format_metric(row["metric"], values[n - 1]) if n else "–" for n in through]
+            yield f"| {row['title']}, {row['method']} | " + " | ".join(cells) + " |"
 
 
 def _figure(row: Mapping[str, Any], part: str) -> str:
