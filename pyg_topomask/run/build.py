@@ -136,9 +136,10 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
     entry, gt = CONVS[name], config.gt
     edges = entry.takes_edges and config.dataset.edge_encoder
     stable = entry.takes_pe and uses_stable_gate(config)
-    last, custom = layer == gt.layers - 1, config.model.type == "custom_gnn"
-    act = "relu" if custom and name == "GINE" else config.gnn.act  # its MLP knows no other
-    return entry.build(ConvSettings(gt.dim_hidden, gt.n_heads, act, gt.dropout, edges, stable, last, custom))
+    last, activated = layer == gt.layers - 1, config.model.type == "custom_gnn"
+    return entry.build(
+        ConvSettings(gt.dim_hidden, gt.n_heads, config.gnn.act, gt.dropout, edges, stable, last, activated)
+    )
 
 
 def build_stack(config: Config) -> GPSStack:

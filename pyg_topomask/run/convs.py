@@ -25,7 +25,7 @@ class ConvSettings:
     edges: bool = False
     stable: bool = False  # gates by the distance of Laplacian encodings
     last: bool = False  # of the last layer, whose edges nobody reads
-    activated: bool = False  # a ReLU behind it, as in GraphGPS's custom_gnn
+    activated: bool = False  # an activation behind GINE, as in GraphGPS's custom_gnn
 
     @property
     def edge_dim(self) -> int | None:
@@ -55,29 +55,21 @@ def _gat(settings: ConvSettings) -> Module:
 
 
 class ActivatedGINEConv(GINEConv):
-    """GINEConv with a ReLU behind it."""
+    """GINEConv with an activation behind it, as in GraphGPS's ``custom_gnn``."""
+
+    def __init__(self, nn: Module, act: str) -> None:
+        super().__init__(nn)
+        self.act = activation_resolver(act)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
-        """``relu(GINEConv(x))``."""
-        return super().forward(x, edge_index, edge_attr).relu()
-
-
-class ActivatedGCNConv(GCNConv):
-    """GCNConv with a ReLU behind it."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """``relu(GCNConv(x))``."""
-        return super().forward(x, edge_index).relu()
-
-
-def _gcn(settings: ConvSettings) -> Module:
-    return (ActivatedGCNConv if settings.activated else GCNConv)(settings.channels, settings.channels)
+        """``act(GINEConv(x))``."""
+        return self.act(super().forward(x, edge_index, edge_attr))
 
 
 def _gine(settings: ConvSettings) -> Module:
-    if settings.stable:
-        return StableGINEConv(_mlp(settings), settings.channels)
-    return (ActivatedGINEConv if settings.activated else GINEConv)(_mlp(settings))
+    if settings.activated:
+        return ActivatedGINEConv(_mlp(settings), settings.act)
+    return StableGINEConv(_mlp(settings), settings.channels) if settings.stable else GINEConv(_mlp(settings))
 
 
 def _gated_gcn(settings: ConvSettings) -> Module:
@@ -99,7 +91,7 @@ def _pna(settings: ConvSettings) -> Module:
 
 
 CONVS: dict[str, ConvEntry] = {
-    "GCN": ConvEntry(_gcn, GCNConv),
+    "GCN": ConvEntry(lambda settings: GCNConv(settings.channels, settings.channels), GCNConv),
     "GIN": ConvEntry(lambda settings: GINConv(_mlp(settings)), GINConv),
     "GINE": ConvEntry(_gine, GINEConv, takes_edges=True, needs_edges=True, takes_pe=True),
     "GENConv": ConvEntry(lambda settings: GENConv(settings.channels, settings.channels), GENConv, takes_edges=True),

@@ -164,23 +164,16 @@ class Config(Section):
             return values | {"metric_best": _METRIC_OF.get(str(task_type), "accuracy")}
         return values
 
-    @model_validator(mode="before")
-    @classmethod
-    def _layers_of_custom_gnn(cls, values: Any) -> Any:
+    @model_validator(mode="after")
+    def _layers_of_custom_gnn(self) -> Config:
         """GraphGPS's custom_gnn is its layer without attention, norm and feed-forward part; ``gnn`` names its sizes."""
-        if not isinstance(values, dict) or (values.get("model") or {}).get("type") != "custom_gnn":
-            return values
-        gnn = values.get("gnn") or {}
-        conv = CUSTOM_GNN_CONVS.get(gnn.get("layer_type", "generalconv"))
-        if conv is None or gnn.get("residual") is not True or "dim_inner" not in gnn:
-            raise ValueError(
-                "model.type: custom_gnn needs gnn.dim_inner, gnn.residual: true, and a gnn.layer_type of "
-                f"{', '.join(CUSTOM_GNN_CONVS)} (got {gnn.get('layer_type')!r}, residual {gnn.get('residual')!r})"
-            )
-        layers = {"layer_type": f"{conv}+None", "layers": gnn.get("layers_mp", 2), "dim_hidden": gnn["dim_inner"]}
-        layers |= {"dropout": gnn.get("dropout", 0.0), "batch_norm": False}
-        own = (values.get("topomask") or {}) | {"feed_forward": False}
-        return values | {"gt": layers, "topomask": own}
+        gnn, conv = self.gnn, CUSTOM_GNN_CONVS.get(self.gnn.layer_type)
+        if self.model.type == "custom_gnn" and conv is not None:
+            layers = {"layer_type": f"{conv}+None", "layers": gnn.layers_mp, "dropout": gnn.dropout}
+            layers |= {"dim_hidden": gnn.dim_inner or self.gt.dim_hidden, "layer_norm": False, "batch_norm": False}
+            self.gt = self.gt.model_copy(update=layers)
+            self.topomask = self.topomask.model_copy(update={"feed_forward": False})
+        return self
 
     @property
     def best_is_max(self) -> bool:

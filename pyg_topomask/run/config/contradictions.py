@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyg_topomask.run.config.dataset import WITHOUT_STANDARD_SPLIT
+from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS
 
 if TYPE_CHECKING:
     from pyg_topomask.run.config import Config
@@ -140,6 +141,8 @@ def _model(config: Config) -> Problems:
         found.append(("gt.layer_type", f"{message} (got {gt.layer_type!r})"))
     if len(parts) > 1 and config.model.type == "SingleModel":
         found.append(("gt.layer_type", f"a SingleModel has one branch; use MultiModel (got {gt.layer_type!r})"))
+    if config.model.type == "custom_gnn":
+        found += _custom_gnn(config)
     fitting = _HEAD_TASKS.get(config.gnn.head, (task,))
     if task not in fitting:
         found.append(("gnn.head", f"{config.gnn.head!r} does not fit dataset.task {task!r}"))
@@ -147,6 +150,16 @@ def _model(config: Config) -> Problems:
         found.append(("gnn.head", "ogb_code_graph and task_type subtoken_prediction belong together"))
     if config.topomask.pair_table and not config.topomask.symmetric:
         found.append(("topomask.pair_table", "only symmetric masks have a pair table, and topomask.symmetric is false"))
+    return found
+
+
+def _custom_gnn(config: Config) -> Problems:
+    found: Problems = []
+    if config.gnn.layer_type not in CUSTOM_GNN_CONVS:
+        message = f"custom_gnn takes {' or '.join(CUSTOM_GNN_CONVS)} (got {config.gnn.layer_type!r})"
+        found.append(("gnn.layer_type", message))
+    if not config.gnn.residual:
+        found.append(("gnn.residual", "custom_gnn is provided with residuals only: set it to true"))
     return found
 
 

@@ -20,7 +20,7 @@ FOREIGN_MODELS = {
 }
 """Architectures of the peers that are refused, and what to use instead."""
 
-CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE", "gcnconv": "GCN"}
+CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE"}
 """``gnn.layer_type`` of GraphGPS's ``custom_gnn`` -> the names of our table."""
 
 
