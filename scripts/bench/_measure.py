@@ -18,15 +18,21 @@ import numpy as np
 import torch
 
 
-def median_ms(function: Callable[[], Any], repeats: int = 9, warmup: int = 2) -> float:
-    """Median wall milliseconds of a call."""
+def median_ms(
+    function: Callable[[], Any],
+    repeats: int = 9,
+    warmup: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+    limit_s: float = 60.0,
+) -> float:
+    """Median milliseconds of a call, of wall time by default; of fewer calls once they have taken ``limit_s``."""
     for _ in range(warmup):
         function()
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
+    times: list[float] = []
+    while len(times) < repeats and sum(times) < 1e3 * limit_s:
+        begin = clock()
         function()
-        times.append((time.perf_counter() - begin) * 1e3)
+        times.append((clock() - begin) * 1e3)
     return statistics.median(times)
 
 
@@ -105,3 +111,9 @@ def resumed(path: Path, settings: Mapping[str, Any], *parts: str) -> dict[str, A
     report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     same = {key: report.get(key) for key in settings} == settings
     return report if same else {**settings, **{part: {} for part in parts}}
+
+
+def described(where: Mapping[str, Any]) -> str:
+    """What `machine` found, in words."""
+    threads = "one thread" if where["threads"] == 1 else f"{where['threads']} threads"
+    return f"{where['cpu']}, {threads}, torch {where['torch']}"

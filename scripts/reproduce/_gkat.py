@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import machine, save_json
+from _measure import described, machine, save_json
 from _tables import COLORS, write_section
 
 
@@ -107,7 +107,7 @@ def row_of(title: str, method: str, published: float | str | None, runs: Sequenc
 def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, options: argparse.Namespace) -> None:
     """Write JSON and Markdown; called after each row, so that a stopped script leaves what it has."""
     where = machine()
-    lines = [f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}. {note}"]
+    lines = [f"{described(where)}. {note}"]
     if options.quick:
         lines.append("A trial on few graphs and epochs: these figures only show that everything runs.")
     lines += ["", "| data | method | parameters | seeds | epochs | s/epoch | s/run | accuracy (%) | published (%) |"]

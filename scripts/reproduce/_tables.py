@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import machine, save_json
+from _measure import described, machine, save_json
 
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.datasets import load_dataset
@@ -162,8 +162,7 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def _lines(report: Mapping[str, Any]) -> Iterator[str]:
-    where = report["machine"]
-    yield f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}."
+    yield f"{described(report['machine'])}."
     if report["quick"]:
         yield f"A trial on {QUICK[0]} training graphs: these figures only show that everything runs."
     if report["minutes"]:

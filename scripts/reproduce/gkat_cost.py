@@ -12,10 +12,9 @@ column does.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from torch_geometric.nn import GATConv
 from torch_geometric.utils import erdos_renyi_graph
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import in_fresh_process, machine, peak_mib, resumed, save_json
+from _measure import described, in_fresh_process, machine, median_ms, peak_mib, resumed, save_json
 from _tables import write_section
 
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
@@ -83,17 +82,6 @@ def dense_gkat_0(layer: GKATAttention, x: Tensor, data: Data) -> Tensor:
     return layer.out(masked_softmax_attention(q, k, v, DenseOperator(mask.to_dense())).flatten(1))
 
 
-def cpu_ms(function: Callable[[], object], repeats: int) -> float:
-    """Median processor milliseconds of a call."""
-    function()
-    times = []
-    for _ in range(repeats):
-        begin = time.process_time()
-        function()
-        times.append((time.process_time() - begin) * 1e3)
-    return statistics.median(times)
-
-
 def memory(case: str, name: str, num_graphs: int, root: str) -> float:
     """Peak memory of a forward and backward pass, in MiB."""
     data, heads, width, num_features = graph_of(case, num_graphs, root)
@@ -109,9 +97,13 @@ def measure(case: str, num_graphs: int, options: argparse.Namespace) -> dict[str
     x = torch.randn(data.num_nodes, heads * width)
     row: dict[str, Any] = {"case": case, "nodes": data.num_nodes, "edges": data.num_edges, "ms": {}, "mib": {}}
     for name, layer in layers(case, heads, width, num_features).items():
+
+        def forward(layer: Module = layer) -> Tensor:
+            return call(layer, x, data)
+
         with torch.no_grad():
-            inference = cpu_ms(lambda layer=layer: call(layer, x, data), options.repeats)
-        training = cpu_ms(lambda layer=layer: call(layer, x, data).sum().backward(), options.repeats)
+            inference = median_ms(forward, options.repeats, 1, time.process_time)
+        training = median_ms(lambda forward=forward: forward().sum().backward(), options.repeats, 1, time.process_time)
         row["ms"][name] = (inference, training)
     row["pairs"] = int(layer.mask(data).num_pairs)
     for name in ("GAT", "GKAT", "dense GKAT-0"):
@@ -136,8 +128,7 @@ def measured(path: Path, cases: Sequence[str], options: argparse.Namespace) -> l
 
 def markdown(rows: list[dict]) -> str:
     """The table, and how it was measured."""
-    where = machine()
-    lines = [f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}; milliseconds of processor time.", ""]
+    lines = [f"{described(machine())}; milliseconds of processor time.", ""]
     lines.append(
         "| graphs | nodes | edges | pairs | GAT train | GKAT train | GAT/GKAT | published | GAT/GKAT inference | "
         "GKAT-0 train | GAT-shaped train | MiB GAT | MiB GKAT | MiB GKAT / dense GKAT-0 | published |"

@@ -22,7 +22,7 @@ import matplotlib
 from _tables import COLORS, write_section
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import in_fresh_process, log_axis, machine, resumed, save_json
+from _measure import described, in_fresh_process, log_axis, machine, resumed, save_json
 from attention import measure
 
 DATASETS = ("CIFAR10", "MalNet-Tiny", "PascalVOC-SP", "Peptides-func")
@@ -54,8 +54,7 @@ def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
 
 def table(found: dict[str, Rows], repeats: int) -> Iterator[str]:
     """Ours beside the paper's, and both as shares of the Transformer's."""
-    where = machine()
-    yield f"{where['cpu']}, {where['threads']} threads, torch {where['torch']}; median of {repeats} steps."
+    yield f"{described(machine())}; median of {repeats} steps."
     yield ""
     yield "| data set | method | s/epoch | of Transformer | published | of Transformer | MiB | of Transformer | published GB | of Transformer |"  # noqa: E501
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
