@@ -13,7 +13,28 @@ from pyg_topomask.ops.blocks import BlockLayout, group_rows
 from pyg_topomask.ops.sparse import Pattern
 
 
-class ScaledOperator(MaskOperator):
+class _OneMask(MaskOperator):
+    """A mask made of one other, whose nodes, support and cost it shares.
+
+    Args:
+        operator: The other mask.
+    """
+
+    def __init__(self, operator: MaskOperator) -> None:
+        self.operator = operator
+        self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
+        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
+
+    @property
+    def work(self) -> int:
+        return self.operator.work
+
+    @property
+    def num_pairs(self) -> int | None:
+        return self.operator.num_pairs
+
+
+class ScaledOperator(_OneMask):
     """A mask times a number, written ``scale * op``.
 
     Args:
@@ -27,22 +48,12 @@ class ScaledOperator(MaskOperator):
     def __init__(self, operator: MaskOperator, scale: float | Tensor) -> None:
         if isinstance(scale, Tensor) and scale.numel() != 1:
             raise ValueError(f"a mask is scaled by one number (got a tensor of shape {list(scale.shape)})")
-        self.operator, self.scale = operator, scale.reshape(()) if isinstance(scale, Tensor) else scale
-        self.num_nodes, self.heads = operator.num_nodes, operator.heads
-        self.dtype, self.device, self.is_dense = operator.dtype, operator.device, operator.is_dense
-        self.has_blocks = operator.has_blocks
+        super().__init__(operator)
+        self.scale = scale.reshape(()) if isinstance(scale, Tensor) else scale
 
     @property
     def T(self) -> ScaledOperator:
         return ScaledOperator(self.operator.T, self.scale)
-
-    @property
-    def work(self) -> int:
-        return self.operator.work
-
-    @property
-    def num_pairs(self) -> int | None:
-        return self.operator.num_pairs
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()
@@ -58,7 +69,7 @@ class ScaledOperator(MaskOperator):
         return self.scale * (self.operator @ x)
 
 
-class DiagonalScaledOperator(MaskOperator):
+class DiagonalScaledOperator(_OneMask):
     r"""A mask whose rows and columns are scaled, :math:`D_1 M D_2`.
 
     Args:
@@ -75,22 +86,14 @@ class DiagonalScaledOperator(MaskOperator):
                 raise ValueError(
                     f"'{name}' must be [{operator.num_nodes}] or [{operator.num_nodes}, H] (got {list(diagonal.shape)})"
                 )
-        self.operator, self.left, self.right = operator, left, right
+        super().__init__(operator)
+        self.left, self.right = left, right
         heads = [diagonal.size(1) if diagonal.dim() == 2 else None for diagonal in (left, right)]
-        self.num_nodes, self.heads = operator.num_nodes, check_heads([operator.heads, *heads])
-        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
+        self.heads = check_heads([operator.heads, *heads])
 
     @property
     def T(self) -> DiagonalScaledOperator:
         return DiagonalScaledOperator(self.operator.T, self.right, self.left)
-
-    @property
-    def work(self) -> int:
-        return self.operator.work
-
-    @property
-    def num_pairs(self) -> int | None:
-        return self.operator.num_pairs
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()
@@ -128,7 +131,7 @@ class DiagonalScaledOperator(MaskOperator):
         return diagonal.view(*diagonal.shape, *[1] * (x.dim() - diagonal.dim()))
 
 
-class ConstantOperator(MaskOperator):
+class ConstantOperator(_OneMask):
     """A mask without learnable numbers, whose entries are computed once and then shared by layers and steps.
 
     Args:
@@ -136,22 +139,12 @@ class ConstantOperator(MaskOperator):
     """
 
     def __init__(self, operator: MaskOperator) -> None:
-        self.operator = operator
-        self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
-        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
+        super().__init__(operator)
         self._blocks: tuple[BlockLayout, list[Tensor]] | None = None
 
     @property
     def T(self) -> MaskOperator:
         return self.operator.T
-
-    @property
-    def work(self) -> int:
-        return self.operator.work
-
-    @property
-    def num_pairs(self) -> int | None:
-        return self.operator.num_pairs
 
     @cached_property
     @torch.inference_mode(False)
