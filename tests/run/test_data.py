@@ -122,14 +122,14 @@ def test_parts_are_disjoint_and_complete(mode):
 def test_random_splits_follow_the_run_and_folds_do_not():
     labels = torch.arange(50) % 2
 
-    def test_part(seed, **more):
+    def tested(seed, **more):
         data = DatasetConfig(format="PyG-TUDataset", name="X", **more)
         return split_items(data, 50, labels, None, seed)[2].tolist()
 
-    assert test_part(0) != test_part(1)
-    assert test_part(0, split_seed=4) == test_part(1, split_seed=4)
-    assert test_part(0, split_mode="cv-kfold-5") == test_part(1, split_mode="cv-kfold-5")
-    every = [test_part(0, split_mode="cv-kfold-5", split_index=i) for i in range(5)]
+    assert tested(0) != tested(1)
+    assert tested(0, split_seed=4) == tested(1, split_seed=4)
+    assert tested(0, split_mode="cv-kfold-5") == tested(1, split_mode="cv-kfold-5")
+    every = [tested(0, split_mode="cv-kfold-5", split_index=i) for i in range(5)]
     assert sorted(i for part in every for i in part) == list(range(50))
 
 

@@ -18,6 +18,13 @@ GATED = "CustomGatedGCN+Transformer"
 BOND, LINEAR, DUMMY = (
     {"edge_encoder": True, "edge_encoder_name": name} for name in ("Bond", "LinearEdge", "DummyEdge")
 )
+TEXAS = {
+    "format": "PyG-WebKB",
+    "name": "texas",
+    "task": "node",
+    "split_mode": "random",
+    "node_encoder_name": "LinearNode+EquivStableLapPE",
+}
 TYPES = {
     "edge_encoder": True,
     "edge_encoder_name": "TypeDictEdge",
@@ -133,13 +140,7 @@ FAMILIES = {
     ),
     "WebKB": (
         {
-            "dataset": {
-                "format": "PyG-WebKB",
-                "name": "texas",
-                "task": "node",
-                "split_mode": "random",
-                "node_encoder_name": "LinearNode+EquivStableLapPE",
-            },
+            "dataset": TEXAS,
             "posenc_EquivStableLapPE": STABLE,
             "gt": {"layer_type": "GCN+Transformer"},
         },
@@ -147,14 +148,7 @@ FAMILIES = {
     ),
     "WebKB, Exphormer's": (
         {
-            "dataset": {
-                "format": "PyG-WebKB",
-                "name": "texas",
-                "task": "node",
-                "split_mode": "random",
-                "node_encoder_name": "LinearNode+EquivStableLapPE",
-                **DUMMY,
-            },
+            "dataset": {**TEXAS, **DUMMY},
             "posenc_EquivStableLapPE": STABLE,
             "model": {"type": "MultiModel"},
             "gt": {"layer_type": "CustomGatedGCN+Exphormer", "layer_norm": True, "batch_norm": False},
