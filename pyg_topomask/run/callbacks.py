@@ -181,7 +181,7 @@ class Recorder(Checkpoint):
             self.rows.append(row)
             if self._is_best(row):
                 self.best_epoch = epoch
-                self._save(trainer, "best.ckpt")
+                self._save(trainer, "best.ckpt", weights_only=True)  # written often, and never resumed from
             if is_main():
                 write_metrics(self.folder / "metrics.csv", self.rows)
         last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
@@ -198,12 +198,12 @@ class Recorder(Checkpoint):
             return not math.isnan(new)
         return new > old if best_is_max(self.config.metric_best, self.config.metric_agg) else new < old
 
-    def _save(self, trainer: pl.Trainer, name: str) -> None:
+    def _save(self, trainer: pl.Trainer, name: str, weights_only: bool = False) -> None:
         if is_main():
             with replacing(self.folder / name) as temporary:
-                trainer.save_checkpoint(temporary)
+                trainer.save_checkpoint(temporary, weights_only)
         else:
-            trainer.save_checkpoint(self.folder / name)  # takes part, writes nothing
+            trainer.save_checkpoint(self.folder / name, weights_only)  # takes part, writes nothing
         trainer.strategy.barrier()
 
 

@@ -23,6 +23,9 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == {"3", "4", "summary.json"}
     files = {"config.yaml", "metrics.csv", "curves.png", "best.ckpt", "last.ckpt", "result.json"}
     assert {path.name for path in (folder / "4").iterdir()} == files
+    best, last = (torch.load(folder / "4" / f"{name}.ckpt", weights_only=True) for name in ("best", "last"))
+    assert "optimizer_states" in last
+    assert "optimizer_states" not in best  # only the last one is gone on from
     saved = json.loads((folder / "summary.json").read_text())
     assert saved == {key: value for key, value in summary.items() if key != "folder"}
     assert saved["seeds"] == [3, 4]

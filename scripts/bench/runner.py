@@ -1,0 +1,136 @@
+"""What the runner adds to a step of training: loading, metrics, logging, checkpoints, against a bare loop.
+
+The bare loop has the same model, optimiser and clipping on batches that were made ahead of it. The runner's epoch is
+all that `topomask run` does from the start of one epoch to that of the next, evaluation left out. Checkpoints and
+curves are written once an epoch, so where an epoch is a single step of a small graph they are seen.
+
+Run: python scripts/bench/runner.py [configs/grf/enzymes.yaml ...] [--epochs 10] [--out results/bench]
+
+Times are processor time of one thread, so that other programs on the machine are not in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from _measure import described, machine, save_json
+from rich.console import Console
+from torch.nn.utils import clip_grad_norm_
+
+from pyg_topomask.run import run_config, runner
+from pyg_topomask.run.build import build_draws, build_model
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.data import Splits, loaders, prepare
+from pyg_topomask.run.datasets import load_dataset
+from pyg_topomask.run.lightning_module import GraphModule
+from pyg_topomask.run.losses import task_loss
+from pyg_topomask.run.progress import Display
+from pyg_topomask.run.reading import load
+from pyg_topomask.run.schedules import build_optimizer
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]
+
+
+class Watch(pl.Callback):
+    """Processor seconds of each epoch but the first, without those of evaluation."""
+
+    def __init__(self) -> None:
+        self.starts: list[float] = []
+        self.evaluation, self._since = [0.0], 0.0
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        self.starts.append(time.process_time())
+        self.evaluation.append(0.0)
+
+    def on_validation_start(self, *_: Any) -> None:
+        self._since = time.process_time()
+
+    def on_validation_end(self, *_: Any) -> None:
+        self.evaluation[-1] += time.process_time() - self._since
+
+    @property
+    def epochs(self) -> list[float]:
+        """Seconds of each whole epoch behind the first."""
+        pairs = zip(self.starts, self.starts[1:], self.evaluation[1:])
+        return [end - begin - evaluation for begin, end, evaluation in pairs][1:]
+
+
+def runner_epochs(path: Path, epochs: int) -> list[float]:
+    """Seconds of the epochs of the real command."""
+    watch, build = Watch(), runner.build_trainer
+    runner.build_trainer = lambda config, **more: build(config, **more | {"callbacks": [*more["callbacks"], watch]})
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            changed = [f"optim.max_epoch={epochs + 2}", "optim.num_warmup_epochs=0"]
+            run_config(path, folder, 1, changed, display=Display(Console(quiet=True)))
+    finally:
+        runner.build_trainer = build
+    return watch.epochs
+
+
+def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
+    """Seconds of epochs of nothing but forward, backward and the optimiser, the first left out."""
+    torch.manual_seed(0)
+    task = splits.task
+    module = GraphModule(
+        build_model(config, splits.in_channels, task.num_outputs, splits.edge_channels, task.level), config, task
+    )
+    batches, optimizer, seconds = list(loaders(config, splits, 0)[0]), build_optimizer(config, module.parameters()), []
+    module.train()
+    for _ in range(epochs + 1):
+        begin = time.process_time()
+        for data in batches:
+            optimizer.zero_grad()
+            prediction, target = task.shaped(module(data)), task.target(data)
+            if "mask" in data:
+                prediction, target = prediction[data.mask], target[data.mask]
+            task_loss(config.model.loss_fun, prediction, target, task).backward()
+            if config.optim.clip_grad_norm:
+                clip_grad_norm_(module.parameters(), config.optim.clip_grad_norm_value)
+            optimizer.step()
+        seconds.append(time.process_time() - begin)
+    return seconds[1:]
+
+
+def compare(path: Path, epochs: int) -> dict[str, Any]:
+    """One config: milliseconds a step of the bare loop and of the runner."""
+    config = load(path).config
+    dataset = load_dataset(config.dataset)
+    splits = prepare(config, dataset, 0, build_draws(config, 0), lambda: None)
+    steps = len(loaders(config, splits, 0)[0])
+    bare = [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
+    run = [1e3 * seconds / steps for seconds in runner_epochs(path, epochs)]
+    bare += [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
+    alone, whole = statistics.median(bare), statistics.median(run)
+    return {"steps": steps, "bare_ms": alone, "runner_ms": whole, "overhead": whole / alone - 1}
+
+
+def main() -> None:
+    """Compare every config and print a line for each."""
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    made.add_argument("configs", nargs="*", type=Path, default=DEFAULT)
+    made.add_argument("--epochs", type=int, default=10)
+    made.add_argument("--out", type=Path, default=Path("results/bench"))
+    options = made.parse_args()
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {"machine": machine(), "configs": {}}
+    for path in options.configs:
+        report["configs"][f"{path.parent.name}/{path.name}"] = compare(path, options.epochs)
+    save_json(options.out / "runner.json", report)
+    print(f"{described(report['machine'])}, processor time")
+    print(f"{'config':32s} {'steps/epoch':>11s} {'bare ms/step':>13s} {'runner ms/step':>15s} {'overhead':>9s}")
+    for name, row in report["configs"].items():
+        figures = f"{row['steps']:11d} {row['bare_ms']:13.2f} {row['runner_ms']:15.2f} {row['overhead']:9.1%}"
+        print(f"{name:32s} {figures}")
+
+
+if __name__ == "__main__":
+    main()
