@@ -39,7 +39,8 @@ class GPSStack(ModuleList):
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function.
-        ValueError: If ``num_layers`` is not positive or a layer has neither branch.
+        ValueError: If ``num_layers`` is not positive, a layer has neither branch, or layers share an attention with an
+            auxiliary loss.
     """
 
     def __init__(
@@ -77,9 +78,16 @@ class GPSStack(ModuleList):
         )
         self.channels, self.checkpoint = channels, checkpoint
         first: dict[Any, Any] = {}
+        seen: set[Any] = set()
         for layer in self:
             attentions: list[Any] = layer.attentions
             for key, part in zip(_kinds(layer), attentions):
+                if part in seen and hasattr(part, "auxiliary_loss"):
+                    raise ValueError(
+                        f"several layers have the same {type(part).__name__}, whose auxiliary loss would count in the "
+                        "last of them only: let 'attn' return a new one for each layer"
+                    )
+                seen.add(part)
                 if hasattr(part, "tie") and first.setdefault(key, part) is not part:
                     part.tie(first[key])
 

@@ -12,6 +12,7 @@ from torch_geometric.nn import GCNConv
 from pyg_topomask.nn import (
     ATTENTION,
     GPSModel,
+    GPSStack,
     MaskedAttention,
     PrimalAttention,
     PrimphormerAttention,
@@ -159,6 +160,12 @@ def test_layers_of_a_model_share_one_matrix():
         arguments = (batch.x.float(), batch.edge_index, batch.batch)
         assert torch.equal(other(*arguments), model(*arguments))
     assert len({id(layer.attn.weight_e) for layer in model.layers}) == 3
+
+
+def test_layers_cannot_share_one_attention():
+    shared = PrimphormerAttention(8)
+    with pytest.raises(ValueError, match="several layers have the same PrimphormerAttention, whose auxiliary loss"):
+        GPSStack(8, 2, attn=lambda layer: shared)
 
 
 def test_other_sizes_cannot_be_tied():
@@ -409,7 +416,8 @@ def test_primal_is_the_definition():
     [
         ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
         ({"heads": 0}, "divisible by 'heads'"),
-        ({"rank": 0}, r"'rank' must be at least 1 \(got 0\)"),
+        ({"rank": 0}, r"'rank' must be an integer of at least 1 \(got 0\)"),
+        ({"rank": 3.5}, r"'rank' must be an integer of at least 1 \(got 3\.5\)"),
         ({"dropout": 1.0}, r"in \[0, 1\) \(got 1.0\)"),
     ],
 )
@@ -419,7 +427,7 @@ def test_bad_arguments_are_refused(cls, arguments, message):
 
 
 def test_bad_sizes_and_carries_are_refused():
-    with pytest.raises(ValueError, match=r"'num_virtual' must be at least 1 \(got 0\)"):
+    with pytest.raises(ValueError, match=r"'num_virtual' must be an integer of at least 1 \(got 0\)"):
         PrimphormerAttention(8, num_virtual=0)
     with pytest.raises(ValueError, match=r"'num_samples' must be at least 1 \(got 0\)"):
         PrimalAttention(8, num_samples=0)

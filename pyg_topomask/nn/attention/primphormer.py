@@ -48,8 +48,8 @@ class _Primal(Module):
         super().__init__()
         if heads < 1 or channels % heads != 0:
             raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
-        if rank < 1:
-            raise ValueError(f"'rank' must be at least 1 (got {rank})")
+        if not isinstance(rank, int) or rank < 1:
+            raise ValueError(f"'rank' must be an integer of at least 1 (got {rank})")
         if not 0 <= dropout < 1:
             raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
         self.channels, self.heads, self.rank, self.dropout = channels, heads, rank, dropout
@@ -162,8 +162,8 @@ class PrimphormerAttention(_Primal):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, rank, dropout, bias)
-        if num_virtual < 1:
-            raise ValueError(f"'num_virtual' must be at least 1 (got {num_virtual})")
+        if not isinstance(num_virtual, int) or num_virtual < 1:
+            raise ValueError(f"'num_virtual' must be an integer of at least 1 (got {num_virtual})")
         self.num_virtual = num_virtual
         self.projection = Parameter(torch.empty(rank, num_virtual))
         self.virtual = Linear(channels, rank, bias=bias)
