@@ -2,7 +2,7 @@
 
     python scripts/reproduce/gkat_citation.py --quick   # a trial
     python scripts/reproduce/gkat_citation.py           # Cora and Citeseer, 10 seeds
-    python scripts/reproduce/gkat_citation.py --methods "dynamic GKAT"     # walks that follow the attention, each epoch
+    python scripts/reproduce/gkat_citation.py --methods GKAT "dynamic GKAT" GAT  # walks that follow the attention, too
 
 The model is GAT's: 8 heads of width 8, then one head; dropout 0.6, L2 5e-4. Walks of one hop, a visit of which counts
 half, were chosen by validation accuracy on Cora and Citeseer among one to four hops and decays of 1 and 0.5; with them
