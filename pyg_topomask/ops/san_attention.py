@@ -62,9 +62,9 @@ def san_attention(
         return v.clone()
     score = edge_scores(q, k, edge, edge_index)
     score = torch.zeros_like(score).index_copy(0, edges.graph_edge, score)  # in the order of the pattern
-    heads = zip(*(x.transpose(0, 1).contiguous().unbind(0) for x in (score, v)))
-    own = [softmax_over_entries(edges.values, *head, dropout) for head in heads]
-    parts = [PartialSoftmax(*(torch.stack(part, dim=1) for part in zip(*own)))]
+    scores, values = (x.transpose(0, 1).contiguous().unbind(0) for x in (score, v))
+    heads = [softmax_over_entries(edges.values, *head, dropout=dropout) for head in zip(scores, values)]
+    parts = [PartialSoftmax(*(torch.stack(part, dim=1) for part in zip(*heads)))]
     if absent is not None:
         parts.append(_absent_softmax(*absent, v, log(gamma), edge_index, batch, dropout))
     return join_softmax(parts)

@@ -132,20 +132,15 @@ class SANAttention(Module):
         """
         batch = check_input(x, self.channels, batch, graph)
         edge_index = read_edges(type(self).__name__, graph)
-        edge = self.edge_vector
-        if self.edge is not None:
-            edge = self.edge(read_edge_attr(graph, self.edge.in_features, edge_index.size(1), x.dtype))
+        edge = self._edge_vectors(graph, edge_index.size(1), x.dtype)
         q, k, v = self._heads(self.qkv(x), 3)
-        absent = None
-        if self.absent_qk is not None:
-            absent = *self._heads(self.absent_qk(x), 2), self._absent_edge()
+        absent = self._absent_tensors(x)
         dtype = v.dtype
         with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
             q, k, v, edge = at_least_float32(q, k, v, edge)
-            edge = edge.view(-1, *q.shape[1:])
             if absent is not None:
                 absent_q, absent_k, vector = at_least_float32(*absent)
-                absent = absent_q * vector.view(q.shape[1:]), absent_k
+                absent = absent_q * vector, absent_k
             dropout = self.dropout if self.training else 0.0
             out = san_attention(q, k, v, edge, edge_index, absent, self.gamma, batch, dropout)
         return self.out(out.to(dtype).flatten(1))
@@ -154,10 +149,21 @@ class SANAttention(Module):
         """Parts of a projection, each ``[N, H, D]``."""
         return x.view(x.size(0), parts, self.heads, self.channels // self.heads).unbind(dim=1)
 
-    def _absent_edge(self) -> Tensor:
-        """What stands for the edge in the scores of absent pairs, shape ``[C]``."""
-        assert self.absent_vector is not None  # asked for where there are absent pairs
-        return self.absent_vector if self.absent is None else self.absent(self.absent_vector)
+    def _edge_vectors(self, graph: Data | None, num_edges: int, dtype: torch.dtype) -> Tensor:
+        """Vectors of edges, ``[E, H, D]``, or ``[1, H, D]`` for all alike."""
+        if self.edge is not None:
+            edge = self.edge(read_edge_attr(graph, self.edge.in_features, num_edges, dtype))
+        else:
+            assert self.edge_vector is not None  # it is there where 'edge_dim' is not
+            edge = self.edge_vector[None]
+        return self._heads(edge, 1)[0]
+
+    def _absent_tensors(self, x: Tensor) -> tuple[Tensor, ...] | None:
+        """Queries and keys of absent pairs, ``[N, H, D]``, and what stands for their edge, ``[1, H, D]``."""
+        if self.absent_qk is None or self.absent_vector is None:  # without 'full_graph'
+            return None
+        vector = self.absent_vector if self.absent is None else self.absent(self.absent_vector)
+        return *self._heads(self.absent_qk(x), 2), *self._heads(vector[None], 1)
 
     def extra_repr(self) -> str:
         return (
