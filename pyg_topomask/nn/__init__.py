@@ -14,6 +14,7 @@ from pyg_topomask.nn.attention import (
     PolynormerAttention,
     PrimalAttention,
     PrimphormerAttention,
+    SANAttention,
     SGFormerAttention,
 )
 from pyg_topomask.nn.auxiliary import auxiliary_loss
@@ -53,6 +54,7 @@ __all__ = [
     "PrimalAttention",
     "PrimphormerAttention",
     "RWGNKMask",
+    "SANAttention",
     "SGFormerAttention",
     "StableGINEConv",
     "auxiliary_loss",

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.dropout import dropout as zero_some
 from pyg_topomask.ops.graph import check_edges
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
+from pyg_topomask.ops.partial_softmax import softmax_over_entries
+from pyg_topomask.ops.sparse import Pattern, sampled_product
 
 
 class TypedEdges(NamedTuple):
@@ -99,25 +99,31 @@ def edge_softmax_attention(
     Returns:
         Shape ``[N + B V, H, D]``; zero where a receiver has no edge.
     """
-    row = edges.keys.row.long()
     q, k, v = (x.transpose(0, 1).contiguous() for x in (q * q.size(-1) ** -0.5, k, v))  # one block per head
     extra = [None] * q.size(0) if edge_score is None else edge_score.unbind(1)
-    out = [_one_head(*parts, edges, row, dropout) for parts in zip(q.unbind(0), k.unbind(0), v.unbind(0), extra)]
+    out = []
+    for q_head, k_head, v_head, added in zip(q.unbind(0), k.unbind(0), v.unbind(0), extra):
+        score = sampled_product(edges.keys, q_head, k_head)
+        if added is not None:
+            score = score.index_add(0, edges.graph_edge, added)
+        out.append(softmax_over_entries(edges.values, score, v_head, dropout).divide())
     return torch.stack(out, dim=1)
 
 
-def _one_head(
-    q: Tensor, k: Tensor, v: Tensor, edge_score: Tensor | None, edges: TypedEdges, row: Tensor, dropout: float
-) -> Tensor:
-    score = sampled_product(edges.keys, q, k)
-    if edge_score is not None:
-        score = score.index_add(0, edges.graph_edge, edge_score)
-    with torch.no_grad():  # the largest score of a row is a factor that cancels
-        top = score.new_zeros(edges.keys.num_rows).scatter_reduce(0, row, score, "amax", include_self=False)
-    weight = (score - top.index_select(0, row)).exp()
-    total = spmm(edges.values, weight, weight.new_ones(edges.values.num_cols, 1))
-    sums = spmm(edges.values, zero_some(weight, dropout) if dropout else weight, v)
-    return sums / total.masked_fill(total == 0, 1)
+def edge_scores(q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tensor:
+    r"""Scores :math:`q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}` of the edges ``j → i``.
+
+    Args:
+        q, k: Queries and keys, shape ``[N, H, D]``.
+        edge: Vectors :math:`e` of the edges, shape ``[E, H, D]``, or ``[1, H, D]`` for all alike.
+        edge_index: Edges, shape ``[2, E]``.
+
+    Returns:
+        Shape ``[E, H]``.
+    """
+    source, target = edge_index.long()
+    edge = edge * q.size(-1) ** -0.5
+    return (q.index_select(0, target) * k.index_select(0, source) * edge).sum(-1)
 
 
 def edge_softmax_attention_reference(

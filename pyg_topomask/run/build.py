@@ -33,6 +33,8 @@ ATTENTION_KEYS = {
     "gt.sparse.head_agg": "head_agg",
     "gt.bigbird.block_size": "block_size",
     "gt.bigbird.num_random_blocks": "num_random",
+    "gt.full_graph": "full_graph",
+    "gt.gamma": "gamma",
     "gt.n_heads": "heads",
     "gt.attn_dropout": "dropout",
     "topomask.kernel": "kernel",
@@ -126,7 +128,8 @@ def build_attention(config: Config, name: str, layer: int = 0) -> Module:
         arguments["attn_bias"] = BIAS
     if "expander" in arguments_of(ATTENTION[name]):
         arguments["expander"] = config.prep.exp and config.prep.use_exp_edges
-    if "edge_dim" in arguments_of(ATTENTION[name]) and config.dataset.edge_encoder and config.prep.add_edge_index:
+    reads_edges = config.dataset.edge_encoder and arguments.get("graph_edges", True)
+    if reads_edges and "edge_dim" in arguments_of(ATTENTION[name]):
         arguments["edge_dim"] = config.gt.dim_hidden
     return ATTENTION[name](config.gt.dim_hidden, **arguments)
 
@@ -194,7 +197,7 @@ def build_model(
 
 def _norm(config: Config) -> str | None:
     if config.gt.layer_norm:
-        return "layer_norm" if config.model.type == "GPSModel" else "graph_norm"
+        return "graph_norm" if config.model.type in ("MultiModel", "SingleModel") else "layer_norm"
     return "batch_norm" if config.gt.batch_norm else None
 
 

@@ -175,7 +175,7 @@ def _explain(error: Any) -> tuple[str, str]:
         return key, f"must be one of {', '.join(choices)} (got {given!r})." + did_you_mean(str(given), choices)
     message = error["msg"].removeprefix("Value error, ")
     given = f" (got {given!r})" if len(repr(given)) <= 80 else ""
-    first = message[0] if message[1:2].isupper() else message[0].lower()  # SAN stays as it is
+    first = message[0] if message[1:2].isupper() else message[0].lower()  # GCN stays as it is
     return key, f"{first}{message[1:]}{given}"
 
 

@@ -68,7 +68,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 CLASSES = ATTENTION | {"Primal": PrimalAttention}
 PYG = {"GPSConv multihead": "multihead", "GPSConv performer": "performer"}
-QUADRATIC = ("Transformer", "GPSConv multihead")
+QUADRATIC = ("Transformer", "SAN", "GPSConv multihead")
 LARGEST_QUADRATIC = 20_000  # nodes of one graph: beyond, one step takes minutes
 LINEAR = ("Primphormer", "Primal", "Linear", "Performer", "SGFormer", "Polynormer", "BigBird", "Exphormer", "GRF")
 """Attentions whose time is linear in the nodes."""

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask.nn import ATTENTION
 from pyg_topomask.run.build import build_attention, build_model, build_walks
@@ -186,3 +187,48 @@ def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
         torch.testing.assert_close(out, x + nn(x + received).relu())
     else:
         torch.testing.assert_close(out[0], layer.conv(x, edge_index, edge_attr)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "published"), [("peptides-functional", "graph", 493), ("PCQM4Mv2Contact-shuffle", "edge", 499)]
+)
+def test_san_has_as_many_parameters_as_published(name, task, published):
+    """The sizes, and the thousands of parameters, are those of SAN+LapPE among LRGB's baselines."""
+    data = {"format": "OGB", "name": name, "task": task, "node_encoder_name": "Atom+LapPE"}
+    data |= {"task_type": "classification_multilabel", "edge_encoder": True, "edge_encoder_name": "Bond"}
+    source = {
+        "dataset": data,
+        "posenc_LapPE": {"enable": True, "model": "Transformer", "dim_pe": 16, "layers": 2, "n_heads": 4},
+        "model": {"type": "SANTransformer"},
+        "gt": {"layers": 4, "n_heads": 4, "dim_hidden": 84},
+        "gnn": {"head": "default" if task == "graph" else "inductive_edge"},
+    }
+    model = build_model(load(source).config, 9, 10 if task == "graph" else 1, 3, task)
+    assert round(sum(parameter.numel() for parameter in model.parameters()) / 1000) == published
+
+
+def test_keys_of_san_reach_its_attention():
+    overrides = ["gt.layer_type=GCN+SAN", "gt.gamma=0.25", "gt.n_heads=2", "gt.attn_dropout=0.5"]
+    attn = build_attention(load(PLAIN, overrides).config, "SAN")
+    assert (attn.heads, attn.gamma, attn.full_graph, attn.dropout, attn.edge_dim) == (2, 0.25, True, 0.5, None)
+    overrides += ["gt.full_graph=false", "dataset.edge_encoder=true", "prep.add_edge_index=false"]
+    attn = build_attention(load(PLAIN, overrides).config, "SAN")
+    assert (attn.full_graph, attn.edge_dim) == (False, 64)  # what Exphormer's preparations leave out stays
+    with pytest.raises(ConfigError, match=r"gt\.gamma: the model cannot be built: 'gamma' must be a positive number"):
+        check_config(PLAIN, ["gt.layer_type=None+SAN", "gt.gamma=0"])
+
+
+def test_layers_of_san_are_its_authors():
+    """Attention, residual, norm, feed-forward part of twice the width, residual, norm."""
+    source = PLAIN | {"model": {"type": "SANTransformer"}, "gt": {"dim_hidden": 8, "n_heads": 2, "layers": 1}}
+    (layer,) = build_model(load(source).config, 5, 2).layers.train()
+    x, ring = torch.randn(6, 8), torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
+    graph = Data(x=x, edge_index=ring)
+
+    def normed(rows):
+        return (rows - rows.mean(0)) / (rows.var(0, unbiased=False) + 1e-5).sqrt()
+
+    first, last = layer.mlp[0], layer.mlp[3]
+    hidden = normed(x + layer.attn(x, None, graph))
+    assert first.weight.shape == (16, 8)
+    torch.testing.assert_close(layer(x, ring, None, graph), normed(hidden + last(first(hidden).relu())))

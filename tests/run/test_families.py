@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.nn import FullAttention
-from pyg_topomask.run.build import build_draws, build_model
+from pyg_topomask.run.build import build_draws, build_model, convs_of
 from pyg_topomask.run.data import loaders, prepare
 from pyg_topomask.run.datasets import LoadedDataset
 from pyg_topomask.run.fakes import fake_graphs
@@ -138,6 +138,17 @@ FAMILIES = {
         },
         classification("node", 2),
     ),
+    "PATTERN, SAN": (
+        {
+            "dataset": {"format": "PyG-GNNBenchmarkDataset", "name": "PATTERN", "node_encoder_name": "LapPE", **DUMMY},
+            "posenc_LapPE": TRANSFORMER,
+            "model": {"type": "SANTransformer", "loss_fun": "weighted_cross_entropy"},
+            "gt": {"layer_type": "SANLayer", "full_graph": True, "gamma": 1e-2},
+            "gnn": {"head": "inductive_node"},
+            "metric_best": "accuracy-SBM",
+        },
+        classification("node", 2),
+    ),
     "WebKB": (
         {
             "dataset": TEXAS,
@@ -237,7 +248,8 @@ def test_family_is_built_and_trained(family):
         optimizer.step()
     assert all(bool(value.isfinite().all()) for value in model.parameters())
     changed = [name for name, value in model.named_parameters() if not torch.equal(value, before[name])]
-    for part in ("node_encoder", "layers.0.conv", "layers.1.attn", "head"):
+    first = "layers.0.conv" if convs_of(config) else "layers.0.attn"
+    for part in ("node_encoder", first, "layers.1.attn", "head"):
         assert any(name.startswith(part) for name in changed), part
     module.eval()
     for batch in val:

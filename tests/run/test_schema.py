@@ -98,6 +98,16 @@ def test_a_resolved_config_is_read_back(molecules, tmp_path):
     assert Config.model_validate(json.loads(config.model_dump_json())) == config
 
 
+def test_san_is_layers_of_its_attention(molecules):
+    named = load(molecules, ["model.type=SANTransformer", "gt.layer_type=SANLayer", "gt.gamma=0.1"]).config
+    assert (named.gt.parts, named.gt.first, named.gt.gamma) == (["SAN"], "None", 0.1)
+    assert Config.model_validate(json.loads(named.model_dump_json())) == named
+    molecules.write_text(MOLECULES.replace("GPSModel", "SANTransformer").replace("  layer_type", "  # layer_type"))
+    assert load(molecules).config.gt.parts == ["SAN"]
+    again = load(load(molecules).config, ["gt.layers=2"]).config
+    assert (again.gt.parts, again.gt.layers) == (["SAN"], 2)
+
+
 def test_keys_of_exphormer_and_k_mip(molecules):
     overrides = (
         "model.type=MultiModel gt.layer_type=CustomGatedGCN+Exphormer+SparseAttention prep.exp=true prep.exp_deg=3"
@@ -153,7 +163,9 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("dataset.split=[0.8,0.2]", r"dataset\.split: must be three shares.*there are 2"),
         ("gt.residual=false", r"gt\.residual: must be true \(got False\)"),
         ("gt.layer_type=GCN__exp+None", "expander edges is not provided"),
-        ("model.type=SANTransformer", r"model\.type: SAN is not provided"),
+        ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
+        ("model.type=SANTransformer gt.layer_type=SAN2Layer", r"gt\.layer_type: SAN2Layer, .* is not provided"),
+        ("model.type=Graphormer", r"model\.type: graphormer's own network is not provided"),
         ("model.type=custom_gnn", r"gnn\.layer_type: custom_gnn takes gatedgcnconv or gineconv \(got 'generalconv'\)"),
         ("model.type=custom_gnn gnn.layer_type=gineconv", r"gnn\.residual: custom_gnn .* with residuals only"),
         ("model=3", r"model: .*valid dictionary"),

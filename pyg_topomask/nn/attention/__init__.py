@@ -10,6 +10,7 @@ from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.attention.performer import PerformerAttention
 from pyg_topomask.nn.attention.polynormer import PolynormerAttention
 from pyg_topomask.nn.attention.primphormer import PrimalAttention, PrimphormerAttention
+from pyg_topomask.nn.attention.san import SANAttention
 from pyg_topomask.nn.attention.sgformer import SGFormerAttention
 
 ATTENTION = {
@@ -22,6 +23,7 @@ ATTENTION = {
     "Performer": PerformerAttention,
     "Polynormer": PolynormerAttention,
     "Primphormer": PrimphormerAttention,
+    "SAN": SANAttention,
     "SGFormer": SGFormerAttention,
     "Transformer": FullAttention,
 }
@@ -41,5 +43,6 @@ __all__ = [
     "PolynormerAttention",
     "PrimalAttention",
     "PrimphormerAttention",
+    "SANAttention",
     "SGFormerAttention",
 ]

@@ -10,9 +10,8 @@ from torch.nn import Linear, Module, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.attention.masked import check_input
-from pyg_topomask.nn.mask.base import check_table_size, read_attributes
-from pyg_topomask.ops.edge_attention import edge_softmax_attention, typed_edges
-from pyg_topomask.ops.graph import edge_tensors
+from pyg_topomask.nn.mask.base import check_table_size, read_attributes, read_edge_attr, read_edges
+from pyg_topomask.ops.edge_attention import edge_scores, edge_softmax_attention, typed_edges
 from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.segment import segments
 
@@ -142,11 +141,14 @@ class ExphormerAttention(Module):
         nodes = x if virtual is None else torch.cat([x, virtual.to(x.dtype)])
         q, k, v = self.qkv(nodes).view(nodes.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)
         dtype = v.dtype
-        edge_attr = self._read_edge_attr(graph, edge_index.size(1), x.dtype)
-        edge = None if edge_attr is None or self.edge is None else self.edge(edge_attr)
+        edge = None
+        if self.edge is not None:
+            edge = self.edge(read_edge_attr(graph, self.edge.in_features, edge_index.size(1), x.dtype))
         with torch.autocast(x.device.type, enabled=False):  # sums over neighbours need float32
             q, k, v = at_least_float32(q, k, v)
-            score = None if edge is None else self._edge_score(q, k, edge, edge_index)
+            score = None
+            if edge is not None:
+                score = edge_scores(q, k, edge.to(q.dtype).view(-1, *q.shape[1:]), edge_index)
             dropout = self.dropout if self.training else 0.0
             out = edge_softmax_attention(q, self._typed_keys(k, num_nodes), v, edges, score, dropout)
         out = self.out(out.to(dtype).flatten(1))
@@ -174,11 +176,7 @@ class ExphormerAttention(Module):
             self._check_num_virtual(graph.get("expander_virtual"))
             if graph.num_nodes != num_nodes:
                 raise ValueError(f"the graph has {graph.num_nodes} nodes, but 'x' has {num_nodes} rows")
-        adj = graph.get("edge_index")
-        adj = graph.get("adj_t") if adj is None else adj
-        if adj is None:
-            raise ValueError(f"{type(self).__name__} needs the graph's edges, 'edge_index' or 'adj_t'")
-        edge_index = edge_tensors(adj)[0]
+        edge_index = read_edges(type(self).__name__, graph)
         return edge_index if self.graph_edges else edge_index[:, :0], tables[0] if self.expander else None
 
     def _check_num_virtual(self, prepared: int | Tensor | None) -> None:
@@ -195,20 +193,6 @@ class ExphormerAttention(Module):
         elif not bool(same):
             raise ValueError(message)
 
-    def _read_edge_attr(self, graph: Data | None, num_edges: int, dtype: torch.dtype) -> Tensor | None:
-        if self.edge_dim is None:
-            return None
-        edge_attr = None if graph is None else graph.get("edge_attr")
-        if edge_attr is None:
-            raise ValueError(f"edge_dim={self.edge_dim}, but the graph has no 'edge_attr'")
-        edge_attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
-        if edge_attr.shape != (num_edges, self.edge_dim):
-            raise ValueError(
-                f"'edge_attr' must have shape [{num_edges}, {self.edge_dim}], edges × 'edge_dim' "
-                f"(got {list(edge_attr.shape)})"
-            )
-        return edge_attr.to(dtype)
-
     def _virtual_nodes(self, carry: Tensor | None, num_graphs: int) -> Tensor | None:  # [B V, C]
         if self.virtual is None:
             return None
@@ -223,13 +207,6 @@ class ExphormerAttention(Module):
             return (kinds[:, None] * k).flatten(0, 1)
         real = (kinds[:-1, None] * k[:num_nodes]).flatten(0, 1)
         return torch.cat([real, kinds[-1] * k[num_nodes:]])
-
-    def _edge_score(self, q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tensor:
-        """What edge features add to the scores, shape ``[E, H]``."""
-        source, target = edge_index.long()
-        scale = q.size(-1) ** -0.5
-        edge = edge.to(q.dtype).view(-1, *q.shape[1:]) * scale
-        return (q.index_select(0, target) * k.index_select(0, source) * edge).sum(-1)
 
     def extra_repr(self) -> str:
         return (

@@ -10,6 +10,7 @@ from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.operators import MaskOperator
+from pyg_topomask.ops.graph import edge_tensors
 
 
 class Mask(Module):
@@ -49,6 +50,38 @@ def read_attributes(reader: str, graph: Any, names: tuple[str, ...], remedy: str
     if missing:
         raise ValueError(f"{reader} needs {', '.join(map(repr, missing))} on the graph; add {remedy}")
     return [graph[name] for name in names]
+
+
+def read_edges(reader: str, graph: Any) -> Tensor:
+    """The edges of a graph, shape ``[2, E]``, whether it holds ``edge_index`` or ``adj_t``.
+
+    Raises:
+        TypeError: If ``graph`` is not a homogeneous graph.
+        ValueError: If there is no graph, or it has neither.
+    """
+    read_attributes(reader, graph, (), "")
+    adj = graph.get("edge_index")
+    adj = graph.get("adj_t") if adj is None else adj
+    if adj is None:
+        raise ValueError(f"{reader} needs the graph's edges, 'edge_index' or 'adj_t'")
+    return edge_tensors(adj)[0]
+
+
+def read_edge_attr(graph: Data, edge_dim: int, num_edges: int, dtype: torch.dtype) -> Tensor:
+    """The edge features of a graph, shape ``[E, edge_dim]``, where ``[E]`` stands for width 1.
+
+    Raises:
+        ValueError: If there are none, or they have another shape.
+    """
+    edge_attr = graph.get("edge_attr")
+    if edge_attr is None:
+        raise ValueError(f"edge_dim={edge_dim}, but the graph has no 'edge_attr'")
+    edge_attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
+    if edge_attr.shape != (num_edges, edge_dim):
+        raise ValueError(
+            f"'edge_attr' must have shape [{num_edges}, {edge_dim}], edges × 'edge_dim' (got {list(edge_attr.shape)})"
+        )
+    return edge_attr.to(dtype)
 
 
 def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "walks") -> None:

@@ -22,7 +22,7 @@ from pyg_topomask.run.config.encodings import (
     ResistanceConfig,
     SignNetConfig,
 )
-from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, GNNConfig, GTConfig, ModelConfig
+from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
 
@@ -173,6 +173,19 @@ class Config(Section):
             layers |= {"dim_hidden": gnn.dim_inner or self.gt.dim_hidden, "layer_norm": False, "batch_norm": False}
             self.gt = self.gt.model_copy(update=layers)
             self.topomask = self.topomask.model_copy(update={"feed_forward": False})
+        return self
+
+    @model_validator(mode="after")
+    def _layers_of_san(self) -> Config:
+        """GraphGPS's SANTransformer is its layer with SAN's attention and no convolution.
+
+        Where there is dropout it acts behind the attention's output projection and once more behind the feed-forward
+        part, as in all our layers; in GraphGPS's own program it acts ahead of the projection.
+        """
+        if self.model.type == "SANTransformer" and (
+            self.gt.layer_type == "SANLayer" or not self.is_given("gt.layer_type")
+        ):
+            self.gt = self.gt.model_copy(update={"layer_type": SAN_LAYER})
         return self
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyg_topomask.run.config.dataset import WITHOUT_STANDARD_SPLIT
-from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS
+from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER
 
 if TYPE_CHECKING:
     from pyg_topomask.run.config import Config
@@ -141,6 +141,11 @@ def _model(config: Config) -> Problems:
         found.append(("gt.layer_type", f"{message} (got {gt.layer_type!r})"))
     if len(parts) > 1 and config.model.type == "SingleModel":
         found.append(("gt.layer_type", f"a SingleModel has one branch; use MultiModel (got {gt.layer_type!r})"))
+    if config.model.type == "SANTransformer" and gt.layer_type != SAN_LAYER:
+        message = "SANTransformer takes SANLayer; for another layer use model.type GPSModel"
+        if gt.layer_type == "SAN2Layer":
+            message = "SAN2Layer, which normalises pairs with and without an edge apart, is not provided; use SANLayer"
+        found.append(("gt.layer_type", f"{message} (got {gt.layer_type!r})"))
     if config.model.type == "custom_gnn":
         found += _custom_gnn(config)
     fitting = _HEAD_TASKS.get(config.gnn.head, (task,))

@@ -12,7 +12,6 @@ PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "S
 """Other spellings of attentions, most of them the peers' -> the names of our table."""
 
 FOREIGN_MODELS = {
-    "SANTransformer": "SAN is not provided; GPSModel with layer_type None+Transformer is the nearest",
     "Graphormer": "Graphormer's own network is not provided; use GPSModel with layer_type None+BiasedTransformer",
     "gnn": "GraphGym's own network is not provided; use GPSModel with layer_type GCN+None",
     "Performer": "use GPSModel with layer_type None+Performer",
@@ -23,14 +22,18 @@ FOREIGN_MODELS = {
 CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE"}
 """``gnn.layer_type`` of GraphGPS's ``custom_gnn`` -> the names of our table."""
 
+SAN_LAYER = "None+SAN"
+"""GraphGPS's ``SANLayer`` as a layer of ours."""
+
 
 class ModelConfig(Section):
     """``model``: what kind of model and loss."""
 
-    type: Literal["GPSModel", "MultiModel", "SingleModel", "custom_gnn"] = Field(
+    type: Literal["GPSModel", "MultiModel", "SingleModel", "SANTransformer", "custom_gnn"] = Field(
         default="GPSModel",
         description="Architecture: a stack of GraphGPS layers; Exphormer calls it MultiModel, and SingleModel where "
-        "layers have one branch and no feed-forward part; custom_gnn: GraphGPS's message passing alone, by `gnn`.",
+        "layers have one branch and no feed-forward part; SANTransformer: layers None+SAN; custom_gnn: GraphGPS's "
+        "message passing alone, by `gnn`.",
     )
     loss_fun: Literal["cross_entropy", "weighted_cross_entropy", "l1", "smoothl1", "mse"] = Field(
         default="cross_entropy", description="Loss of the task."
@@ -116,8 +119,8 @@ class GTConfig(Section):
     )
     sparse: SparseConfig = Field(default_factory=SparseConfig, description="The k-MIP attention.")
     bigbird: BigBirdConfig = Field(default_factory=BigBirdConfig, description="The BigBird attention.")
-    full_graph: bool = Field(default=True, description="SAN's; not read.")
-    gamma: float = Field(default=1e-5, description="SAN's; not read.")
+    full_graph: bool = Field(default=True, description="Whether SAN attends to pairs without an edge, too.")
+    gamma: float = Field(default=1e-5, description="Weight of these pairs in SAN beside that of edges; above 0.")
     secondary_edges: str = Field(default="full_graph", description="Exphormer's SAN's; not read.")
     activation: str = Field(default="relu", description="Exphormer's SAN's; not read.")
 

@@ -1,0 +1,172 @@
+"""Attention to neighbours and, with other queries, keys and weight, to all other nodes of the graph."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import torch
+from torch import Tensor
+from torch.nn import Linear, Module, Parameter
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.attention.masked import check_heads, check_input
+from pyg_topomask.nn.mask.base import read_edge_attr, read_edges
+from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.san_attention import san_attention
+
+
+class SANAttention(Module):
+    r"""Softmax attention over all pairs of a graph that tells its edges from the pairs without one.
+
+    .. math:: \mathrm{out}_i = W_O \Big\Vert_h \frac{\sum_j w_{ij}^h v_j^h}{\sum_j w_{ij}^h}, \qquad
+        w_{ij} = \begin{cases}
+        \frac{1}{1 + \gamma} \exp\bigl(q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}\bigr) & \text{for an edge } j \to i \\
+        \frac{\gamma}{1 + \gamma} \exp\bigl(q'_i \cdot (k'_j \odot e') / \sqrt{D}\bigr)
+        & \text{for an absent pair, } j \ne i \end{cases}
+
+    Edges and absent pairs have queries and keys of their own (:math:`q, k` and :math:`q', k'`) and the same values. The
+    edge vector :math:`e_{ji}` is a linear map of ``edge_attr``, and :math:`e'` one of a learned vector in its place,
+    which the layers of a stack share; without ``edge_dim`` both are learned vectors of the layer that start as ones.
+    An edge that is there twice counts twice, a node sees itself only along a self loop, and a node with nothing to see
+    gets the output of zero values.
+
+    Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021, arXiv:2106.03893.
+    As in the authors' program, whose port GraphGPS calls ``SANLayer``, edges and absent pairs share one denominator,
+    so that of the two factors only their ratio :math:`\gamma` remains. That program cuts scores to [−5, 5] before the
+    exponential, which stops their gradient, and adds 1e-6 to the denominator, which is as large as the weights of
+    absent pairs themselves where :math:`\gamma` is 1e-6, and so shrinks the output of nodes without edges; here it is
+    an exact softmax. The paper's layer, with its norms and feed-forward part, is a
+    :class:`~pyg_topomask.nn.GPSLayer` without convolution.
+    Cost: :math:`O((E + \sum_g n_g^2) C)` operations and :math:`O(E C + H \sum_g n_g^2)` memory for graphs of
+    :math:`n_g` nodes, in dense blocks without padding; without ``full_graph`` :math:`O(E C)` of both.
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``; each has ``C / H`` channels.
+        edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1). It may be the output of an
+            encoder: put that on the graph ahead of the model, gradients reach it.
+        gamma: Weight :math:`\gamma > 0` of absent pairs beside edges. 1e-5 as in GraphGPS, whose configs have 1e-6 to
+            1e-1.
+        full_graph: Whether absent pairs are attended to.
+        dropout: Probability of zeroing a normalised attention weight, in training. 0, for the authors have none there.
+        bias: Whether the projections of nodes and edges have a bias; none, as in the authors' program. That of the
+            output always has one.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``channels`` or a number is out of range.
+    """
+
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry, beside its edges."""
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        edge_dim: int | None = None,
+        gamma: float = 1e-5,
+        full_graph: bool = True,
+        dropout: float = 0.0,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        check_heads(channels, heads)
+        if edge_dim is not None and edge_dim < 1:
+            raise ValueError(f"'edge_dim' must be at least 1, or None (got {edge_dim})")
+        if not (gamma > 0 and isfinite(gamma)):
+            raise ValueError(
+                f"'gamma' must be a positive number (got {gamma}); full_graph=False leaves out the pairs it weights"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        self.channels, self.heads, self.edge_dim = channels, heads, edge_dim
+        self.gamma, self.full_graph, self.dropout = gamma, full_graph, dropout
+        self.qkv = Linear(channels, 3 * channels, bias=bias)
+        self.out = Linear(channels, channels)
+        self.edge = Linear(edge_dim, channels, bias=bias) if edge_dim is not None else None
+        self.edge_vector = Parameter(torch.empty(channels)) if edge_dim is None else None
+        self.absent_qk = Linear(channels, 2 * channels, bias=bias) if full_graph else None
+        self.absent = Linear(edge_dim, channels, bias=bias) if full_graph and edge_dim is not None else None
+        self.absent_vector = Parameter(torch.empty(edge_dim or channels)) if full_graph else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections and the vector of absent pairs afresh."""
+        for module in (self.qkv, self.out, self.edge, self.absent_qk, self.absent):
+            if module is not None:
+                module.reset_parameters()
+        with torch.no_grad():
+            if self.edge_vector is not None:
+                self.edge_vector.fill_(1)
+            if self.absent_vector is not None:
+                self.absent_vector.fill_(1) if self.absent is None else self.absent_vector.normal_()
+
+    def tie(self, first: Module) -> None:
+        """Use what stands for the features of absent pairs in ``first``, the attention of an earlier layer.
+
+        :class:`~pyg_topomask.nn.GPSStack` calls this. Without ``edge_dim`` each layer keeps its own vector.
+
+        Raises:
+            TypeError: If ``first`` is of another class.
+            ValueError: If it has another ``edge_dim`` or ``full_graph``.
+        """
+        if not isinstance(first, SANAttention):
+            raise TypeError(f"SAN layers can be tied to each other only (got a {type(first).__name__})")
+        if (first.edge_dim, first.full_graph) != (self.edge_dim, self.full_graph):
+            raise ValueError(
+                "all layers must have the same 'edge_dim' and 'full_graph', since they share the vector of absent "
+                f"pairs (got {self.edge_dim} and {self.full_graph} after {first.edge_dim} and {first.full_graph})"
+            )
+        if self.absent is not None:
+            self.absent_vector = first.absent_vector
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+
+        Raises:
+            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks edges
+                or features of them, or joins nodes that ``batch`` parts.
+        """
+        batch = check_input(x, self.channels, batch, graph)
+        edge_index = read_edges(type(self).__name__, graph)
+        edge = self._edge_vectors(graph, edge_index.size(1), x.dtype)
+        q, k, v = self._heads(self.qkv(x), 3)
+        absent = self._absent_tensors(x)
+        dtype = v.dtype
+        with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
+            q, k, v, edge = at_least_float32(q, k, v, edge)
+            if absent is not None:
+                absent_q, absent_k, vector = at_least_float32(*absent)
+                absent = absent_q * vector, absent_k
+            dropout = self.dropout if self.training else 0.0
+            out = san_attention(q, k, v, edge, edge_index, absent, self.gamma, batch, dropout)
+        return self.out(out.to(dtype).flatten(1))
+
+    def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Parts of a projection, each ``[N, H, D]``."""
+        return x.view(x.size(0), parts, self.heads, self.channels // self.heads).unbind(dim=1)
+
+    def _edge_vectors(self, graph: Data | None, num_edges: int, dtype: torch.dtype) -> Tensor:
+        """Vectors of edges, ``[E, H, D]``, or ``[1, H, D]`` for all alike."""
+        if self.edge is not None:
+            edge = self.edge(read_edge_attr(graph, self.edge.in_features, num_edges, dtype))
+        else:
+            assert self.edge_vector is not None  # it is there where 'edge_dim' is not
+            edge = self.edge_vector[None]
+        return self._heads(edge, 1)[0]
+
+    def _absent_tensors(self, x: Tensor) -> tuple[Tensor, ...] | None:
+        """Queries and keys of absent pairs, ``[N, H, D]``, and what stands for their edge, ``[1, H, D]``."""
+        if self.absent_qk is None or self.absent_vector is None:  # without 'full_graph'
+            return None
+        vector = self.absent_vector if self.absent is None else self.absent(self.absent_vector)
+        return *self._heads(self.absent_qk(x), 2), *self._heads(vector[None], 1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}, heads={self.heads}, edge_dim={self.edge_dim}, gamma={self.gamma}, "
+            f"full_graph={self.full_graph}, dropout={self.dropout}"
+        )
