@@ -19,7 +19,7 @@ from pyg_topomask.run.encoders import build_encodings
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.features import Standardize, input_features, width
 from pyg_topomask.run.processes import rank, world_size
-from pyg_topomask.run.samplers import EpochSampler, GraphParts, PartSampler, clusters, neighbor_loader
+from pyg_topomask.run.samplers import EpochSampler, GraphParts, Neighborhoods, PartSampler, clusters
 from pyg_topomask.run.splits import node_masks, split_items
 from pyg_topomask.run.task import Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
@@ -236,9 +236,11 @@ def _one_graph_loader(config: Config, splits: Splits, seed: int, common: dict[st
             )
         return DataLoader(Served(splits.train, splits.redraw), batch_size=1, collate_fn=_single, **common)
     if train.sampler == "neighbor":
-        sampler = EpochSampler(int(graph.mask.sum()), seed, rank(), world_size())
-        return neighbor_loader(graph, config, sampler, _share(train.batch_size), transform)
-    fixed = clusters(graph, train.num_parts) if train.sampler == "cluster" else None
-    parts = GraphParts(graph, train.num_parts, seed, transform, fixed)
-    order = PartSampler(train.num_parts, seed, rank(), world_size())
+        parts: GraphParts = Neighborhoods(graph, _share(train.batch_size), train.neighbor_sizes, seed, transform)
+    elif train.sampler == "cluster":
+        fixed = clusters(graph, train.num_parts)
+        parts = GraphParts(graph, len(fixed), seed, transform, fixed)
+    else:
+        parts = GraphParts(graph, train.num_parts, seed, transform)
+    order = PartSampler(len(parts), seed, rank(), world_size())
     return DataLoader(parts, sampler=order, batch_size=1, collate_fn=_single, **common)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -70,7 +71,9 @@ def _sizes(data: DatasetConfig, size: int) -> tuple[int, int, int]:
         counts = tuple(int(count) for count in data.split)
     else:
         num_train, num_val = int(data.split[0] * size), int(data.split[1] * size)
-        counts = (num_train, num_val, min(size - num_train - num_val, round(data.split[2] * size)))
+        rest = size - num_train - num_val  # all of it, where the shares leave nothing out
+        whole = math.isclose(sum(data.split), 1)
+        counts = (num_train, num_val, rest if whole else min(rest, round(data.split[2] * size)))
     if min(counts) < 1 or sum(counts) > size:
         raise RunError(f"dataset.split: {size} items are too few for the shares {list(data.split)}")
     return counts  # type: ignore[return-value]

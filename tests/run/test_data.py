@@ -119,6 +119,15 @@ def test_parts_are_disjoint_and_complete(mode):
     assert [len(part) for part in parts] == ([40, 5, 5] if mode == "random" else [30, 10, 10])
 
 
+@pytest.mark.parametrize("size", [10, 19, 36, 1113])
+def test_shares_that_make_one_leave_nothing_out(size):
+    data = DatasetConfig(format="PyG-TUDataset", name="X")
+    parts = split_items(data, size, None, None, seed=1)
+    assert torch.cat(parts).sort().values.tolist() == list(range(size))
+    some = DatasetConfig(format="PyG-TUDataset", name="X", split=(0.4, 0.2, 0.2))
+    assert sum(map(len, split_items(some, size, None, None, seed=1))) <= round(0.8 * size) + 1
+
+
 def test_random_splits_follow_the_run_and_folds_do_not():
     labels = torch.arange(50) % 2
 

@@ -21,7 +21,9 @@ class TrainConfig(Section):
         "on all parts; PCQM4Mv2-inference: write its predictions for OGB's hidden parts; log-attn-weights: keep the "
         "attention of a batch.",
     )
-    batch_size: Size = Field(default=32, description="Graphs in a batch, or parts of a partitioned graph.")
+    batch_size: Size = Field(
+        default=32, description="Graphs in a batch, or training nodes in a neighbourhood (neighbor)."
+    )
     sampler: Literal["full_batch", "random_partition", "cluster", "neighbor"] = Field(
         default="full_batch",
         description="full_batch: every graph whole; random_partition, cluster, neighbor: parts of one large graph.",
