@@ -166,7 +166,7 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
         ("model.type=SANTransformer gt.layer_type=SAN2Layer", r"gt\.layer_type: SAN2Layer, .* is not provided"),
         ("model.type=Graphormer", r"model\.type: graphormer's own network is not provided"),
-        ("model.type=gnn", r"model\.type: .* use custom_gnn, which takes .*gatconv"),
+        ("model.type=gnn", r"model\.type: use custom_gnn, which takes .*gatconv"),
         ("dataset.node_encoder_name=CityNetworkNode", r"reads the coordinates of PyG-CityNetwork \(got PyG-ZINC\)"),
         ("model.type=custom_gnn", r"custom_gnn takes gatedgcnconv, gineconv, gcnconv, gatconv \(got 'generalconv'\)"),
         ("model.type=custom_gnn gnn.layer_type=gineconv", r"gnn\.residual: custom_gnn .* with residuals only"),
