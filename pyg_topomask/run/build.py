@@ -13,6 +13,7 @@ from torch_geometric.transforms import BaseTransform
 from pyg_topomask.nn import ATTENTION, HEADS, GPSNetwork, GPSStack
 from pyg_topomask.nn.gps_network import BIAS
 from pyg_topomask.nn.graph_token import GraphToken
+from pyg_topomask.run.budget import searches_width, within_budget
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.convs import CONVS, ConvSettings
 from pyg_topomask.run.encoders import (
@@ -139,10 +140,8 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
     entry, gt = CONVS[name], config.gt
     edges = entry.takes_edges and config.dataset.edge_encoder
     stable = entry.takes_pe and uses_stable_gate(config)
-    last, activated = layer == gt.layers - 1, config.model.type == "custom_gnn"
-    return entry.build(
-        ConvSettings(gt.dim_hidden, gt.n_heads, config.gnn.act, gt.dropout, edges, stable, last, activated)
-    )
+    last, alone = layer == gt.layers - 1, config.model.type == "custom_gnn"
+    return entry.build(ConvSettings(gt.dim_hidden, gt.n_heads, config.gnn.act, gt.dropout, edges, stable, last, alone))
 
 
 def build_stack(config: Config) -> GPSStack:
@@ -159,6 +158,31 @@ def build_stack(config: Config) -> GPSStack:
         feed_forward=config.topomask.feed_forward and config.model.type != "SingleModel",
         checkpoint=config.share.gradient_checkpointing,
     )
+
+
+def sized(
+    config: Config,
+    in_channels: int,
+    out_channels: int,
+    edge_channels: int | None = None,
+    level: str | None = None,
+) -> Config:
+    """The config at the width that ``model.auto_satisfy_param_budget`` asks for; as it is where that is off.
+
+    Takes what :func:`build_model` takes.
+
+    Raises:
+        ConfigError: If no width is within the budget.
+    """
+    if not searches_width(config):
+        return config
+
+    def count(candidate: Config) -> int:
+        model = build_model(candidate, in_channels, out_channels, edge_channels, level)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    with torch.random.fork_rng(devices=[]):  # looking must not change what is drawn later
+        return within_budget(config, count)
 
 
 def build_model(

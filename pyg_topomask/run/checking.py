@@ -19,16 +19,17 @@ from pyg_topomask.run.build import (
     build_model,
     convs_of,
     kernel_of,
+    sized,
     uses_walks,
 )
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.convs import CONVS
 from pyg_topomask.run.datasets import level_of, possible_tasks
-from pyg_topomask.run.encoders import base_encoders, build_encodings
+from pyg_topomask.run.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
 from pyg_topomask.run.errors import ConfigError, did_you_mean
 from pyg_topomask.run.fakes import fake_graphs
-from pyg_topomask.run.features import input_features, width
+from pyg_topomask.run.features import fitted_features, input_features, width
 from pyg_topomask.run.losses import loss_problem
 from pyg_topomask.run.metrics import metric_names
 from pyg_topomask.run.reading import Loaded
@@ -67,7 +68,7 @@ def layer_problems(config: Config) -> list[tuple[str, str]]:
 def _encoder_problems(config: Config) -> list[tuple[str, str]]:
     data, found = config.dataset, []
     for key, given, known in (
-        ("dataset.node_encoder_name", data.node_encoder_parts, [*NODE_ENCODERS, "Constant", *POSITIONAL_ENCODERS]),
+        ("dataset.node_encoder_name", data.node_encoder_parts, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]),
         ("dataset.edge_encoder_name", [data.edge_encoder_name] if data.edge_encoder else [], list(EDGE_ENCODERS)),
         ("gnn.head", [config.gnn.head], ["default", *HEADS]),
     ):
@@ -146,9 +147,13 @@ def check_loaded(loaded: Loaded) -> list[str]:
 
 def fake_batch(config: Config) -> Data:
     """Two small graphs with all that the model reads."""
-    steps = [input_features(config), *build_encodings(config), *build_draws(config, seed=0)]
-    graphs = fake_graphs(config)
-    for step in steps:
+    features = input_features(config)
+    graphs = [features(graph) for graph in fake_graphs(config)]
+    for step in (
+        *(cls(graphs) for cls in fitted_features(config)),
+        *build_encodings(config),
+        *build_draws(config, seed=0),
+    ):
         graphs = [step(graph) for graph in graphs]
     return Batch.from_data_list(graphs)
 
@@ -156,6 +161,7 @@ def fake_batch(config: Config) -> Data:
 def _try_model(config: Config, batch: Data) -> None:
     level = level_of(config.dataset)
     outputs = 1 if level == "edge" else 2
-    model = build_model(config, width(batch.x) or 1, outputs, width(batch.edge_attr), level)
+    sizes = (width(batch.x) or 1, outputs, width(batch.edge_attr), level)
+    model = build_model(sized(config, *sizes), *sizes)
     (model(batch).sum() + auxiliary_loss(model)).backward()
     build_scheduler(config, build_optimizer(config, model.parameters()))

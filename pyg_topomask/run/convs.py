@@ -25,7 +25,7 @@ class ConvSettings:
     edges: bool = False
     stable: bool = False  # gates by the distance of Laplacian encodings
     last: bool = False  # of the last layer, whose edges nobody reads
-    activated: bool = False  # an activation behind GINE, as in GraphGPS's custom_gnn
+    alone: bool = False  # in custom_gnn, which puts an activation behind GCN, GAT and GINE
 
     @property
     def edge_dim(self) -> int | None:
@@ -51,24 +51,39 @@ def _mlp(settings: ConvSettings) -> Sequential:
 
 def _gat(settings: ConvSettings) -> Module:
     channels, heads = settings.channels, settings.heads
+    if settings.alone:
+        return ActivatedConv(GATConv(channels, channels), settings.act)
     return GATConv(channels, channels // heads, heads=heads, edge_dim=settings.edge_dim)
 
 
-class ActivatedGINEConv(GINEConv):
-    """GINEConv with an activation behind it, as in GraphGPS's ``custom_gnn``."""
+class ActivatedConv(Module):
+    """A convolution with an activation behind it, as in ``custom_gnn``; it reads no edge features."""
 
-    def __init__(self, nn: Module, act: str) -> None:
-        super().__init__(nn)
-        self.act = activation_resolver(act)
+    def __init__(self, conv: Module, act: str) -> None:
+        super().__init__()
+        self.conv, self.act = conv, activation_resolver(act)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """``act(conv(x))``."""
+        return self.act(self.conv(x, edge_index))
+
+
+class ActivatedEdgeConv(ActivatedConv):
+    """The same for a convolution that reads edge features."""
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
-        """``act(GINEConv(x))``."""
-        return self.act(super().forward(x, edge_index, edge_attr))
+        """``act(conv(x))``."""
+        return self.act(self.conv(x, edge_index, edge_attr))
+
+
+def _gcn(settings: ConvSettings) -> Module:
+    conv = GCNConv(settings.channels, settings.channels)
+    return ActivatedConv(conv, settings.act) if settings.alone else conv
 
 
 def _gine(settings: ConvSettings) -> Module:
-    if settings.activated:
-        return ActivatedGINEConv(_mlp(settings), settings.act)
+    if settings.alone:
+        return ActivatedEdgeConv(GINEConv(_mlp(settings)), settings.act)
     return StableGINEConv(_mlp(settings), settings.channels) if settings.stable else GINEConv(_mlp(settings))
 
 
@@ -91,7 +106,7 @@ def _pna(settings: ConvSettings) -> Module:
 
 
 CONVS: dict[str, ConvEntry] = {
-    "GCN": ConvEntry(lambda settings: GCNConv(settings.channels, settings.channels), GCNConv),
+    "GCN": ConvEntry(_gcn, GCNConv),
     "GIN": ConvEntry(lambda settings: GINConv(_mlp(settings)), GINConv),
     "GINE": ConvEntry(_gine, GINEConv, takes_edges=True, needs_edges=True, takes_pe=True),
     "GENConv": ConvEntry(lambda settings: GENConv(settings.channels, settings.channels), GENConv, takes_edges=True),

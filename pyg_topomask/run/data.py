@@ -17,7 +17,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.datasets import LoadedDataset
 from pyg_topomask.run.encoders import build_encodings
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.features import Standardize, input_features, width
+from pyg_topomask.run.features import fitted_features, input_features, width
 from pyg_topomask.run.processes import rank, world_size
 from pyg_topomask.run.samplers import EpochSampler, GraphParts, Neighborhoods, PartSampler, clusters
 from pyg_topomask.run.splits import node_masks, split_items
@@ -76,12 +76,7 @@ def prepare(
     Encodings are functions of a graph and are kept in the cache folder. Of a graph that is served in parts, each part
     has those of the whole graph, and draws of its own.
     """
-    features = input_features(config)
-    graphs = [_checked(features(graph), dataset.task) for graph in dataset.graphs]
-    parts = None if dataset.is_one_graph else _graph_parts(config, dataset, graphs, seed)
-    if config.dataset.normalize:
-        scale = Standardize(graphs if parts is None else [graphs[i] for i in parts[0]])
-        graphs = [scale(graph) for graph in graphs]
+    graphs, parts = read_features(config, dataset, seed)
     in_parts = config.train.sampler != "full_batch"
     if in_parts and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
@@ -96,9 +91,8 @@ def prepare(
         tick()
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
     drawn_afresh = tuple(fresh), max(1, config.topomask.redraw)
-    if parts is None:
-        masks = node_masks(config.dataset, graphs[0], seed)
-        served = [_with_mask(graph, mask) for graph, mask in zip([graphs[0], fixed[0], fixed[0]], masks)]
+    if dataset.is_one_graph:
+        served = [_with_mask(graph, mask) for graph, mask in zip([graphs[0], fixed[0], fixed[0]], parts)]
         return Splits([served[0]], [served[1]], [served[2]], dataset.task, *sizes, *drawn_afresh)
     evaluated = fixed
     if dataset.resample is not None:  # one draw, of epoch 0, for all evaluations
@@ -109,6 +103,34 @@ def prepare(
         [graphs[i] for i in train], [evaluated[i] for i in val], [evaluated[i] for i in test], dataset.task, *sizes,
         *drawn_afresh,
     )  # fmt: skip
+
+
+def read_features(config: Config, dataset: LoadedDataset, seed: int) -> tuple[list[Data], tuple[Any, Any, Any]]:
+    """The graphs with the features that the model is given, and the parts of the split.
+
+    Returns:
+        The graphs, and for training, validation and test the numbers of graphs; of a single graph masks of its nodes.
+    """
+    features = input_features(config)
+    graphs = [_checked(features(graph), dataset.task) for graph in dataset.graphs]
+    parts: tuple[Any, Any, Any]
+    if dataset.is_one_graph:
+        parts = node_masks(config.dataset, graphs[0], seed)
+        training = [Data(x=graphs[0].x[parts[0]], edge_attr=graphs[0].get("edge_attr"))]
+    else:
+        parts = _graph_parts(config, dataset, graphs, seed)
+        training = [graphs[i] for i in parts[0]]
+    for cls in fitted_features(config):
+        step = cls(training)
+        graphs = [step(graph) for graph in graphs]
+    return graphs, parts
+
+
+def served_features(config: Config, dataset: LoadedDataset, number: int) -> Data:
+    """One graph with the features that the model is given in a run with the config's seed."""
+    if fitted_features(config):
+        return read_features(config, dataset, config.seed)[0][number]
+    return input_features(config)(dataset.graphs[number])
 
 
 def _is_redrawn(config: Config, step: BaseTransform) -> bool:
@@ -210,7 +232,7 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
         if len(part) < world_size():
             raise RunError(f"dataset.split: the {name} part has {len(part)} graphs for {world_size()} processes")
     train = Served(splits.train, splits.redraw)
-    sampler = EpochSampler(len(splits.train), seed, rank(), world_size())
+    sampler = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
     return (
         GraphLoader(train, sampler=sampler, batch_size=share, **common),
         _ready(splits.val, config.train.batch_size),
@@ -242,5 +264,5 @@ def _one_graph_loader(config: Config, splits: Splits, seed: int, common: dict[st
         parts = GraphParts(graph, len(fixed), seed, transform, fixed)
     else:
         parts = GraphParts(graph, train.num_parts, seed, transform)
-    order = PartSampler(len(parts), seed, rank(), world_size())
+    order = PartSampler(len(parts), seed, rank(), world_size(), config.train.shuffle)
     return DataLoader(parts, sampler=order, batch_size=1, collate_fn=_single, **common)

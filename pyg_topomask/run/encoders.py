@@ -32,6 +32,9 @@ from pyg_topomask.transforms import (
 EIGEN_NAMES = {"LapPE": "laplacian", "SignNet": "sign_net", "EquivStableLapPE": "stable_laplacian"}
 """Encoding -> name of its eigenvectors on a graph: each may ask for its own number and norm."""
 
+PLAIN_ENCODERS = ("Constant", "CityNetworkNode")
+"""Names of node encoders that are a linear map of features which were changed ahead of the model."""
+
 _ARGUMENTS = {
     "model": "model",
     "layers": "layers",
@@ -118,7 +121,7 @@ def _composed(config: Config, in_channels: int) -> Encoder:
 def _base(config: Config, channels: int, in_channels: int) -> Module:
     """The encoder of node features; a linear map where only encodings are named, as in GraphGPS."""
     name, data = next(iter(base_encoders(config)), "LinearNode"), config.dataset
-    cls = LinearNodeEncoder if name == "Constant" else NODE_ENCODERS[name]
+    cls = LinearNodeEncoder if name in PLAIN_ENCODERS else NODE_ENCODERS[name]
     given = {
         "in_channels": in_channels,
         "num_types": data.node_encoder_num_types,

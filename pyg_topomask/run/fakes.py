@@ -48,6 +48,7 @@ NODES: dict[str, Rows] = {
     "TypeDictNode": _node_types,
     "VOCNode": _numbers(14),
     "COCONode": _numbers(14),
+    "CityNetworkNode": _numbers(37),
 }
 """Node encoder -> ``x`` of its data sets; numbers for all others."""
 

@@ -69,6 +69,40 @@ class _EdgeFeatures(BaseTransform):
         return data
 
 
+def fitted_features(config: Config) -> list[type[BaseTransform]]:
+    """Classes of transforms of features, to be built from the training graphs and applied to all graphs."""
+    steps: list[type[BaseTransform]] = [Standardize] if config.dataset.normalize else []
+    return [*steps, Coordinates] if "CityNetworkNode" in config.dataset.node_encoder_parts else steps
+
+
+class Coordinates(BaseTransform):
+    r"""Waves in place of longitude and latitude, all other node features to mean 0 and standard deviation 1.
+
+    Each of the first two columns becomes :math:`\sin 2^i u` and :math:`\cos 2^i u`, :math:`i = 0, \ldots, 7`, with
+    :math:`u = 0.9 \cdot 2 \pi (v - v_{\min}) / (v_{\max} - v_{\min}) - 0.9 \pi` by the training nodes; nodes somewhat
+    further out than these stay on the circle. As k-MIP's authors encode City-Networks, whose constants are the
+    training nodes' too.
+
+    Args:
+        graphs: The training graphs, with ``x`` of ``[N, d]``.
+    """
+
+    frequencies = 2.0 ** torch.arange(8)
+
+    def __init__(self, graphs: Sequence[Data]) -> None:
+        places = torch.cat([graph.x[:, :2] for graph in graphs])
+        self.low = places.min(0).values
+        self.extent = (places.max(0).values - self.low).clamp(min=1e-6)
+        self.scale = Standardize([Data(x=graph.x[:, 2:]) for graph in graphs])
+
+    def forward(self, data: Data) -> Data:
+        angle = 0.9 * 2 * torch.pi * ((data.x[:, :2] - self.low) / self.extent - 0.5)
+        angle = angle.unsqueeze(-1) * self.frequencies
+        waves = torch.cat([angle.sin(), angle.cos()], dim=-1).flatten(1)
+        data.x = torch.cat([waves, self.scale(Data(x=data.x[:, 2:])).x], dim=1)
+        return data
+
+
 class Standardize(BaseTransform):
     """Every channel of float node and edge features to mean 0 and standard deviation 1 over the given graphs.
 

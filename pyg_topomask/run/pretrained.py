@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 from torch.nn import Module
 
+from pyg_topomask.run.budget import with_width
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 
@@ -44,9 +45,10 @@ def with_model_of(config: Config) -> Config:
         reason = str(error).partition("\n")[0]
         raise RunError(f"pretrained.dir: {path} is missing, damaged or of another version ({reason})") from None
     names = [name for name in type(config).model_fields if name in _OF_THE_MODEL or name.startswith("posenc_")]
-    return config.model_copy(
+    made = config.model_copy(
         update={name: getattr(theirs, name) for name in names if name not in config.model_fields_set}
     )
+    return with_width(made, theirs.gt.dim_hidden) if made.model.auto_satisfy_param_budget else made
 
 
 def find_checkpoint(config: Config) -> Path:

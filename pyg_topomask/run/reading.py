@@ -98,7 +98,9 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(f"{path}{where}: unreadable YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: unreadable YAML: {error}") from None
-    if node is None or not isinstance(values, dict):
+    if node is None:
+        raise ConfigError(f"{path}, line 1: a config is a mapping of sections, and this file holds none")
+    if not isinstance(values, dict):
         raise ConfigError(f"{path}, line 1: a config is a mapping of sections (got {type(values).__name__})")
     lines: dict[str, int] = {}
     try:

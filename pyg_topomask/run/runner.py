@@ -24,7 +24,8 @@ from torch.nn import Module
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
-from pyg_topomask.run.build import build_draws, build_model
+from pyg_topomask.run.budget import WIDTH_KEYS, searches_width
+from pyg_topomask.run.build import build_draws, build_model, sized
 from pyg_topomask.run.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.checking import check_loaded, task_problems
 from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
@@ -206,6 +207,8 @@ def _flat(config: Config) -> dict[str, Any]:
     free = [*FREE_KEYS, "dataset.dir"]  # a place too
     if config.run_multiple_splits:
         free.append("dataset.split_index")  # differs from one run of the folder to the next
+    if searches_width(config):
+        free += WIDTH_KEYS  # found, whatever was given
     return {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
 
 
@@ -214,7 +217,7 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     config, folder, seed = run.config, run.folder, run.seed
     if is_main():
         make_folder(folder, "the output folder")
-        write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        _write_config(run)
     pl.seed_everything(seed, workers=True, verbose=False)
     for key, problem in task_problems(config, dataset.task):
         raise RunError(f"{key}: {problem}")
@@ -222,7 +225,13 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     splits = _prepare(config, dataset, seed, draws, run.title, display)
     torch.manual_seed(seed)
     task = splits.task
-    model = build_model(config, splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
+    sizes = (splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
+    if searches_width(config):
+        run = replace(run, config=sized(config, *sizes))
+        config = run.config
+        if is_main():
+            _write_config(run)
+    model = build_model(config, *sizes)
     module = GraphModule(model, config, splits.task)
     if config.pretrained.dir:
         load_pretrained(model, config)
@@ -244,6 +253,11 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
         torch.distributed.barrier()  # the others read the result
     unit = " %" if best in PERCENT else ""
     job.finish(f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit} (best epoch {recorder.best_epoch})")
+
+
+def _write_config(run: Run) -> None:
+    values = yaml.safe_dump(run.config.model_dump(mode="json"), sort_keys=False)
+    write_text(run.folder / "config.yaml", values)
 
 
 def _infer(run: Run, module: GraphModule, splits: Splits, draws: Sequence[BaseTransform], display: Display) -> None:

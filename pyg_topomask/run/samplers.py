@@ -30,10 +30,11 @@ class EpochSampler(Sampler[int]):
         seed: Seed of the run.
         rank: Number of this process.
         num_processes: Number of processes.
+        shuffle: Whether it is a permutation; if not, items come in their own order.
     """
 
-    def __init__(self, length: int, seed: int, rank: int = 0, num_processes: int = 1) -> None:
-        self.length, self.seed, self.epoch = length, seed, 0
+    def __init__(self, length: int, seed: int, rank: int = 0, num_processes: int = 1, shuffle: bool = True) -> None:
+        self.length, self.seed, self.epoch, self.shuffle = length, seed, 0, shuffle
         self.rank, self.num_processes = rank, num_processes
 
     def set_epoch(self, epoch: int) -> None:
@@ -46,7 +47,7 @@ class EpochSampler(Sampler[int]):
     def order(self) -> Tensor:
         """This process's items of the epoch."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(self.length, generator=generator)
+        order = torch.randperm(self.length, generator=generator) if self.shuffle else torch.arange(self.length)
         turns = torch.arange(self.rank, len(self) * self.num_processes, self.num_processes)
         return order[turns % self.length]
 

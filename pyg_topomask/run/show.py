@@ -11,12 +11,13 @@ from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import GPSNetwork, KMIPAttention
-from pyg_topomask.run.build import build_draws, build_model
+from pyg_topomask.run.build import build_draws, build_model, sized
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.data import served_features
 from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.encoders import build_encodings
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.features import input_features, width
+from pyg_topomask.run.features import width
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.viz import plot_kept_pairs, plot_mask
 
@@ -62,7 +63,7 @@ def picture(
     dataset = load_dataset(made.dataset)
     if not 0 <= graph < len(dataset):
         raise RunError(f"--graph must be from 0 to {len(dataset) - 1} (got {graph})")
-    data = input_features(made)(dataset.graphs[graph])
+    data = served_features(made, dataset, graph)
     if node is not None and not 0 <= node < data.num_nodes:
         raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
     task = dataset.task
@@ -70,7 +71,8 @@ def picture(
         for step in (*build_encodings(made), *build_draws(made, made.seed)):
             data = step(data)
         torch.manual_seed(made.seed)
-        model = build_model(made, width(data.x) or 1, task.num_outputs, width(data.edge_attr), task.level)
+        sizes = (width(data.x) or 1, task.num_outputs, width(data.edge_attr), task.level)
+        model = build_model(sized(made, *sizes), *sizes)
     origin = f"untrained, weights drawn from seed {made.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"

@@ -47,6 +47,14 @@ def test_sparse_keys_reach_the_k_mip_attention():
     assert (attn.k, attn.kq_dim, attn.val_dim, attn.out) == (10, 6, 6, None)
 
 
+def test_heads_divide_the_width_only_where_there_is_attention():
+    sizes = ["gt.n_heads=4", "gt.dim_hidden=63", "dataset.edge_encoder=true"]
+    check_config(PLAIN, ["gt.layer_type=CustomGatedGCN+None", *sizes])
+    for layer_type in ("GAT+None", "GCN+Transformer"):
+        with pytest.raises(ConfigError, match=r"gt\.n_heads: must divide gt\.dim_hidden \(got 4 and 63\)"):
+            check_config(PLAIN, [f"gt.layer_type={layer_type}", *sizes])
+
+
 @pytest.mark.parametrize("name", ["Performer", "BigBird"])
 def test_layers_and_runs_draw_for_themselves(name):
     def seeds(seed):
@@ -169,10 +177,14 @@ def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides,
 
 
 @pytest.mark.parametrize(
-    ("name", "channels", "parameters"), [("gatedgcnconv", 138, 509_230), ("gineconv", 208, 475_706)]
+    ("name", "channels", "parameters"),
+    [("gatedgcnconv", 138, 509_230), ("gineconv", 208, 475_706), ("gcnconv", 100, 68_910), ("gatconv", 100, 69_910)],
 )
 def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
-    """The sizes are those of LRGB's baselines on Peptides-func, which publishes 509k and 476k parameters."""
+    """The first two are as large as LRGB's baselines on Peptides-func, which publishes 509k and 476k parameters.
+
+    Layers of the others have C² + C, and with one head of attention C² + 3 C; atoms 174 C, the head 10 C + 10.
+    """
     gnn = {"layer_type": name, "layers_mp": 5, "dim_inner": channels, "residual": True}
     data = {"format": "OGB", "name": "peptides-functional", "task_type": "classification_multilabel"}
     data |= {"node_encoder_name": "Atom", "edge_encoder": True, "edge_encoder_name": "Bond"}
@@ -180,9 +192,13 @@ def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     layer, x = model.layers[0].eval(), torch.randn(4, channels)
     edge_index, edge_attr = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.randn(3, channels)
+    if name in ("gcnconv", "gatconv"):
+        torch.testing.assert_close(layer(x, edge_index), x + layer.conv.conv(x, edge_index).relu())
+        assert model.edge_encoder is None  # nothing would read it
+        return
     out = layer(x, edge_index, edge_attr=edge_attr)
     if name == "gineconv":
-        nn = layer.conv.nn
+        nn = layer.conv.conv.nn
         received = torch.zeros_like(x).index_add(0, edge_index[1], (x[edge_index[0]] + edge_attr).relu())
         torch.testing.assert_close(out, x + nn(x + received).relu())
     else:

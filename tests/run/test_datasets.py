@@ -1,5 +1,6 @@
 """Loaders on hand-made raw files in the layouts of the libraries' classes, and on real ones where they are."""
 
+import math
 import pickle
 
 import numpy as np
@@ -9,13 +10,13 @@ from torch_geometric.data import Data
 
 from pyg_topomask.run.config import DatasetConfig
 from pyg_topomask.run.data import prepare
-from pyg_topomask.run.datasets import FORMATS, dataset_problems, load_dataset
+from pyg_topomask.run.datasets import FORMATS, LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.datasets.negatives import ResampleNegatives
 from pyg_topomask.run.datasets.nodes import NearestNeighbors
 from pyg_topomask.run.datasets.ogb import pcqm_parts
 from pyg_topomask.run.datasets.words import AddTokenEdges, EncodeWords, vocabulary
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.features import Standardize
+from pyg_topomask.run.features import Coordinates, Standardize
 from pyg_topomask.run.reading import load
 from pyg_topomask.run.task import Task, classification
 
@@ -180,6 +181,32 @@ def test_nodes_with_several_splits(tmp_path):
     config = load({"dataset": data | {"split_index": 12}}).config
     with pytest.raises(RunError, match=r"there are 10 splits \(got 12\)"):
         prepare(config, dataset, 0, [], lambda: None)
+
+
+def test_coordinates_become_waves_by_the_training_nodes():
+    x = torch.tensor([[2.0, 40.0, 1.0, 7.0], [4.0, 44.0, 3.0, 7.0], [3.0, 41.0, 9.0, 8.0]])
+    graph = Data(x=x)
+    out = Coordinates([Data(x=x[:2])])(graph).x
+    assert out.shape == (3, 34)
+    expected = []
+    for low, high, value in ((2, 4, x[:, 0]), (40, 44, x[:, 1])):
+        angle = 0.9 * 2 * math.pi * ((value - low) / (high - low) - 0.5)
+        expected += [(2**i * angle).sin() for i in range(8)] + [(2**i * angle).cos() for i in range(8)]
+    expected += [x[:, 2] - 2.0, x[:, 3] - 7.0]  # the last column is constant in training: it is centred only
+    torch.testing.assert_close(out, torch.stack(expected, dim=1), rtol=0, atol=1e-4)
+    assert torch.equal(graph.x, x)
+
+
+def test_city_networks_are_encoded_by_their_training_nodes():
+    x = torch.rand(6, 37)
+    mask = torch.tensor([True, True, True, False, False, False])
+    graph = Data(x=x, edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.arange(6) % 3, num_nodes=6)
+    graph.train_mask, graph.val_mask, graph.test_mask = mask, ~mask, ~mask
+    data = {"format": "PyG-CityNetwork", "name": "Paris", "task": "node", "node_encoder_name": "CityNetworkNode"}
+    dataset = LoadedDataset([graph], classification("node", 3))
+    splits = prepare(load({"dataset": data}).config, dataset, 0, [], lambda: None)
+    assert splits.in_channels == 67
+    assert torch.equal(splits.val[0].x, Coordinates([Data(x=x[:3])])(graph).x)
 
 
 def test_clouds_get_edges_from_their_nearest_points():

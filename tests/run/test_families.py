@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from pyg_topomask.nn import FullAttention
-from pyg_topomask.run.build import build_draws, build_model, convs_of
+from pyg_topomask.run.build import attentions_of, build_draws, build_model, convs_of, sized
 from pyg_topomask.run.data import loaders, prepare
 from pyg_topomask.run.datasets import LoadedDataset
+from pyg_topomask.run.datasets.nodes import ROOMS
 from pyg_topomask.run.fakes import fake_graphs
 from pyg_topomask.run.features import width
 from pyg_topomask.run.lightning_module import GraphModule
@@ -40,6 +41,13 @@ SIGN_NET = LAPLACE | {"model": "MLP", "post_layers": 2, "phi_hidden_dim": 6, "ph
 STABLE = {"enable": True, "raw_norm_type": "batchnorm", **EIGEN}
 GRAPHORMER = {"enable": True, "num_spatial_types": 5, "num_in_degrees": 8, "num_out_degrees": 8}
 REGRESSION = Task("graph", "regression", 1)
+CITY = {"format": "PyG-CityNetwork", "name": "Paris", "task": "node", "node_encoder_name": "CityNetworkNode", **DUMMY}
+SPARSE = {"k": 2, "kq_dim": 5, "val_dim": 34, "head_agg": "none"}
+BUDGET = {"loss_fun": "weighted_cross_entropy", "auto_satisfy_param_budget": True, "param_budget": 60_000}
+
+
+def alone(conv, **more):
+    return {"layer_type": conv, "layers_mp": 2, "dim_inner": 16, "residual": True, "act": "gelu", **more}
 
 
 def voc(positional, sections):
@@ -167,6 +175,52 @@ FAMILIES = {
         },
         classification("node", 5),
     ),
+    "City-Networks": (
+        {
+            "dataset": CITY,
+            "model": BUDGET,
+            "gt": {"layer_type": "CustomGatedGCN+SparseAttention", "dim_hidden": 68, "sparse": SPARSE},
+            "gnn": {"dim_inner": 68, "layers_post_mp": 2},
+        },
+        classification("node", 10),
+    ),
+    "City-Networks, Exphormer's": (
+        {
+            "dataset": CITY,
+            "model": BUDGET | {"type": "MultiModel"},
+            "gt": {"layer_type": "CustomGatedGCN+Exphormer", "layer_norm": True, "batch_norm": False},
+            "prep": {"exp_deg": 3, "num_virt_node": 3},
+        },
+        classification("node", 10),
+    ),
+    "City-Networks, GAT": (
+        {"dataset": CITY, "model": BUDGET | {"type": "custom_gnn"}, "gnn": alone("gatconv", batchnorm=True)},
+        classification("node", 10),
+    ),
+    "superpixels, GCN": (
+        voc("LapPE", {"posenc_LapPE": LAPLACE, "model": {"type": "custom_gnn"}})
+        | {"gnn": alone("gcnconv", head="inductive_node")},
+        classification("node", 21),
+    ),
+    "rooms": (
+        {
+            "dataset": {"format": "PyG-S3DISOnDisk", "node_encoder_name": "LinearNode", **DUMMY},
+            "model": {"loss_fun": "weighted_cross_entropy"},
+            "gt": {"layer_type": "CustomGatedGCN+SparseAttention", "sparse": SPARSE | {"val_dim": 8}},
+            "gnn": {"head": "inductive_node", "layers_post_mp": 2},
+            "metric_best": "mIoU",
+        },
+        ROOMS,
+    ),
+    "rooms, GINE": (
+        {
+            "dataset": {"format": "PyG-S3DISOnDisk", "node_encoder_name": "LinearNode", **DUMMY},
+            "model": {"type": "custom_gnn", "loss_fun": "weighted_cross_entropy"},
+            "gnn": alone("gineconv", head="default", layers_post_mp=2),
+            "metric_best": "mIoU",
+        },
+        ROOMS,
+    ),
     "ppa": (
         {
             "dataset": {
@@ -211,13 +265,15 @@ def targets(graph, task, label):
 
 def fake_dataset(config, task):
     """One graph where a graph's own nodes are split, else four graphs for training and two for each other part."""
-    single = config.dataset.split_mode == "random"
+    single = config.dataset.split_mode == "random" or config.dataset.format == "PyG-CityNetwork"
     graphs = fake_graphs(config, 1 if single else 8)
     if single:  # enough nodes for three parts
         graphs = [graphs[0].clone()]
         graphs[0].x = graphs[0].x.repeat(5, 1)
         edges = graphs[0].edge_index
         graphs[0].edge_index = torch.cat([edges + 4 * place for place in range(5)], dim=1)
+        for place, name in enumerate(("train_mask", "val_mask", "test_mask")):
+            graphs[0][name] = torch.arange(20) % 3 == place
     graphs = [targets(graph, task, label) for label, graph in enumerate(graphs)]
     parts = None if single else (torch.arange(4), torch.arange(4, 6), torch.arange(6, 8))
     return LoadedDataset(graphs, task, parts)
@@ -232,7 +288,9 @@ def test_family_is_built_and_trained(family):
     dataset = fake_dataset(config, task)
     splits = prepare(config, dataset, 0, build_draws(config, 0), tick=lambda: None)
     torch.manual_seed(0)
-    model = build_model(config, splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
+    sizes = (splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
+    config = sized(config, *sizes)
+    model = build_model(config, *sizes)
     module = GraphModule(model, config, task).train()
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     optimizer = build_optimizer(config, module.parameters())
@@ -249,7 +307,8 @@ def test_family_is_built_and_trained(family):
     assert all(bool(value.isfinite().all()) for value in model.parameters())
     changed = [name for name, value in model.named_parameters() if not torch.equal(value, before[name])]
     first = "layers.0.conv" if convs_of(config) else "layers.0.attn"
-    for part in ("node_encoder", first, "layers.1.attn", "head"):
+    attention = ["layers.1.attn"] if attentions_of(config) else []
+    for part in ("node_encoder", first, *attention, "head"):
         assert any(name.startswith(part) for name in changed), part
     module.eval()
     for batch in val:

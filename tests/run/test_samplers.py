@@ -45,6 +45,13 @@ def test_random_parts_deal_out_every_node_once_and_afresh_in_each_epoch():
     assert not torch.equal(dealt[0], GraphParts(graph, 5, seed=4).nodes(2, 0))
 
 
+def test_without_shuffling_items_come_in_their_own_order():
+    orders = [EpochSampler(5, 7, rank, 2, shuffle=False) for rank in (0, 1)]
+    for sampler in orders:
+        sampler.set_epoch(3)
+    assert [list(sampler) for sampler in orders] == [[0, 2, 4], [1, 3, 0]]
+
+
 def test_a_part_is_the_subgraph_of_its_nodes_with_walks_of_its_own():
     graph = grid()
     graph.mask = torch.rand(36) < 0.5

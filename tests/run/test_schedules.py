@@ -33,6 +33,11 @@ def test_cosine_with_warmup():
     assert factors[24] == pytest.approx(0)
 
 
+def test_training_that_ends_within_the_warmup_only_speeds_up():
+    overrides = "optim.scheduler=cosine_with_warmup optim.num_warmup_epochs=10 optim.max_epoch=2"
+    assert rates(overrides, range(3)) == pytest.approx([2e-6, 0.2, 0.4])
+
+
 def test_lines_with_warmup():
     overrides = "optim.scheduler={}_with_warmup optim.num_warmup_epochs=2 optim.max_epoch=6"
     assert rates(overrides.format("linear"), range(7)) == pytest.approx([2e-6, 1, 2, 1.5, 1, 0.5, 0])

@@ -166,7 +166,9 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
         ("model.type=SANTransformer gt.layer_type=SAN2Layer", r"gt\.layer_type: SAN2Layer, .* is not provided"),
         ("model.type=Graphormer", r"model\.type: graphormer's own network is not provided"),
-        ("model.type=custom_gnn", r"gnn\.layer_type: custom_gnn takes gatedgcnconv or gineconv \(got 'generalconv'\)"),
+        ("model.type=gnn", r"model\.type: use custom_gnn, which takes .*gatconv"),
+        ("dataset.node_encoder_name=CityNetworkNode", r"reads the coordinates of PyG-CityNetwork \(got PyG-ZINC\)"),
+        ("model.type=custom_gnn", r"custom_gnn takes gatedgcnconv, gineconv, gcnconv, gatconv \(got 'generalconv'\)"),
         ("model.type=custom_gnn gnn.layer_type=gineconv", r"gnn\.residual: custom_gnn .* with residuals only"),
         ("model=3", r"model: .*valid dictionary"),
         ("gt.sparse.random_attention=true", "must be false"),
@@ -189,7 +191,6 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("gnn.head=node", "does not fit dataset.task 'graph'"),
         ("gnn.head=ogb_code_graph", "subtoken_prediction belong together"),
         ("gt.layer_type=GCN", r"joined by '\+'"),
-        ("optim.num_warmup_epochs=20", r"below optim\.max_epoch"),
     ],
 )
 def test_what_is_refused(molecules, override, message):
@@ -283,3 +284,15 @@ def test_check_of_a_folder_ends_in_a_summary(tiny_file, capsys):
     (tiny_file.parent / "deeper" / "bad.yaml").write_text("dataset: 3\n")
     assert main(["check", str(tiny_file.parent)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "2 configs: 1 ok, 1 with errors"
+
+
+def test_names_and_spellings_of_point_clouds():
+    values = {"dataset": {"format": "PyG-S3DISOnDisk"}, "metric_best": "mIoU"}
+    values["gt"] = {"sparse": {"kq_dim": "none", "val_dim": "none"}}
+    config = load(values).config
+    assert (config.dataset.format, config.dataset.name, config.metric_best) == ("PyG-S3DIS", "Area_6", "miou")
+    assert (config.gt.sparse.kq_dim, config.gt.sparse.val_dim) == (None, None)
+    assert load({"dataset": {"format": "PyG-ShapeNet"}}).config.dataset.name == "all"
+    assert load({"dataset": {"format": "PyG-ShapeNet", "name": "Bag"}}).config.dataset.name == "Bag"
+    with pytest.raises(ConfigError, match=r"dataset\.name: this key is required"):
+        load({"dataset": {"format": "PyG-ZINC"}})

@@ -98,7 +98,7 @@ class Config(Section):
     ] = Field(
         default="accuracy",
         description="Validation metric of the best epoch; auto, or none given: mae for regression, ap for several "
-        "labels, f1 for subtokens, else accuracy.",
+        "labels, f1 for subtokens, else accuracy. mIoU is miou.",
     )
     metric_agg: Literal["argmax", "argmin"] | None = Field(
         default=None, description="Whether the largest or smallest is best; none: by the metric."
@@ -158,6 +158,8 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _metric_by_task(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("metric_best") == "mIoU":
+            return values | {"metric_best": "miou"}  # as k-MIP's files spell it
         if isinstance(values, dict) and values.get("metric_best", "auto") == "auto":
             data = values.get("dataset")
             task_type = data.get("task_type") if isinstance(data, dict) else getattr(data, "task_type", None)
@@ -171,6 +173,7 @@ class Config(Section):
         if self.model.type == "custom_gnn" and conv is not None:
             layers = {"layer_type": f"{conv}+None", "layers": gnn.layers_mp, "dropout": gnn.dropout}
             layers |= {"dim_hidden": gnn.dim_inner or self.gt.dim_hidden, "layer_norm": False, "batch_norm": False}
+            layers |= {"n_heads": 1}
             self.gt = self.gt.model_copy(update=layers)
             self.topomask = self.topomask.model_copy(update={"feed_forward": False})
         return self

@@ -89,6 +89,9 @@ def _encoders(config: Config) -> Problems:
             found.append(
                 (f"dataset.{kind}_encoder_num_types", f"TypeDict{kind.capitalize()} needs the number of types")
             )
+    if "CityNetworkNode" in data.node_encoder_parts and data.format != "PyG-CityNetwork":
+        message = f"CityNetworkNode reads the coordinates of PyG-CityNetwork (got {data.format}); use LinearNode"
+        found.append(("dataset.node_encoder_name", message))
     if data.edge_encoder and "ER" in data.edge_encoder_name.split("+"):
         found.append(("dataset.edge_encoder_name", "effective resistances (ER) are not provided"))
     return found
@@ -132,7 +135,8 @@ def _model(config: Config) -> Problems:
         found.append(("gnn.dim_inner", f"must equal gt.dim_hidden (got {config.gnn.dim_inner} and {gt.dim_hidden})"))
     if gt.dim_edge not in (None, gt.dim_hidden):
         found.append(("gt.dim_edge", f"must equal gt.dim_hidden (got {gt.dim_edge} and {gt.dim_hidden})"))
-    if gt.dim_hidden % gt.n_heads != 0:
+    headless = parts[1:] == ["None"] and parts[0] != "GAT"
+    if gt.dim_hidden % gt.n_heads != 0 and not headless:
         found.append(("gt.n_heads", f"must divide gt.dim_hidden (got {gt.n_heads} and {gt.dim_hidden})"))
     if gt.layer_norm and gt.batch_norm:
         found.append(("gt.layer_norm", "layer_norm and batch_norm are both true: set one to false"))
@@ -161,7 +165,7 @@ def _model(config: Config) -> Problems:
 def _custom_gnn(config: Config) -> Problems:
     found: Problems = []
     if config.gnn.layer_type not in CUSTOM_GNN_CONVS:
-        message = f"custom_gnn takes {' or '.join(CUSTOM_GNN_CONVS)} (got {config.gnn.layer_type!r})"
+        message = f"custom_gnn takes {', '.join(CUSTOM_GNN_CONVS)} (got {config.gnn.layer_type!r})"
         found.append(("gnn.layer_type", message))
     if not config.gnn.residual:
         found.append(("gnn.residual", "custom_gnn is provided with residuals only: set it to true"))
@@ -186,9 +190,6 @@ def _training(config: Config) -> Problems:
         found.append(("pretrained.dir", f"train.mode {train.mode!r} needs the folder of a finished run"))
     if train.is_inference:
         return found
-    if optim.scheduler.endswith("_with_warmup") and optim.num_warmup_epochs >= optim.max_epoch:
-        got = f"got {optim.num_warmup_epochs} and {optim.max_epoch}"
-        found.append(("optim.num_warmup_epochs", f"must be below optim.max_epoch ({got})"))
     if train.eval_period > optim.max_epoch:
         found.append(("train.eval_period", f"exceeds optim.max_epoch {optim.max_epoch}: there would be no evaluation"))
     return found

@@ -18,6 +18,12 @@ WITHOUT_STANDARD_SPLIT = (
 )
 """Formats whose data come without a split; the default for them is a random one."""
 
+OTHER_FORMATS = {"PyG-S3DISOnDisk": "PyG-S3DIS"}
+"""Other spellings of formats -> ours."""
+
+DEFAULT_NAMES = {"PyG-ShapeNet": "all", "PyG-S3DIS": "Area_6"}
+"""Name where none is given, as k-MIP's files give none: all categories; the test area that PyG and they take."""
+
 
 class DatasetConfig(Section):
     """``dataset``: what is learned from."""
@@ -25,7 +31,10 @@ class DatasetConfig(Section):
     format: str = Field(
         description="Family of data sets: OGB, or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."
     )
-    name: str = Field(description="Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ...")
+    name: str = Field(
+        description="Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ...; the default for "
+        "PyG-ShapeNet is all, for PyG-S3DIS Area_6."
+    )
     dir: str | None = Field(
         default=None, description="Folder looked in for raw files before $TOPOMASK_DATA; may be read-only."
     )
@@ -71,7 +80,8 @@ class DatasetConfig(Section):
     node_encoder_name: str = Field(
         default="LinearNode",
         description="Encoder of node features and positional encodings, joined by +: Atom+LapPE+RWSE; "
-        "Constant puts 1 in place of features.",
+        "Constant puts 1 in place of features; CityNetworkNode, for PyG-CityNetwork, waves in place of coordinates, "
+        "and standardises the rest.",
     )
     node_encoder_bn: bool | None = Field(
         default=None,
@@ -122,9 +132,15 @@ class DatasetConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _split_by_format(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "split_mode" not in values and values.get("format") in WITHOUT_STANDARD_SPLIT:
-            return values | {"split_mode": "random"}
+    def _by_format(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(values.get("format"), str):
+            return values
+        family = OTHER_FORMATS.get(values["format"], values["format"])
+        values = values | {"format": family}
+        if family in DEFAULT_NAMES and values.get("name", "none") in ("none", None):
+            values["name"] = DEFAULT_NAMES[family]
+        if family in WITHOUT_STANDARD_SPLIT:
+            values.setdefault("split_mode", "random")
         return values
 
     @field_validator("split", mode="before")

@@ -13,14 +13,15 @@ PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "S
 
 FOREIGN_MODELS = {
     "Graphormer": "Graphormer's own network is not provided; use GPSModel with layer_type None+BiasedTransformer",
-    "gnn": "GraphGym's own network is not provided; use GPSModel with layer_type GCN+None",
+    "gnn": "use custom_gnn, which takes gnn.layer_type gcnconv, gatconv, gineconv and gatedgcnconv, with gnn.residual "
+    "true; GraphGym's own network is not provided",
     "Performer": "use GPSModel with layer_type None+Performer",
     "BigBird": "use GPSModel with layer_type None+BigBird",
 }
 """Architectures of the peers that are refused, and what to use instead."""
 
-CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE"}
-"""``gnn.layer_type`` of GraphGPS's ``custom_gnn`` -> the names of our table."""
+CUSTOM_GNN_CONVS = {"gatedgcnconv": "CustomGatedGCN", "gineconv": "GINE", "gcnconv": "GCN", "gatconv": "GAT"}
+"""``gnn.layer_type`` of ``custom_gnn``, GraphGPS's and then LRGB's and k-MIP's -> the names of our table."""
 
 SAN_LAYER = "None+SAN"
 """GraphGPS's ``SANLayer`` as a layer of ours."""
@@ -47,10 +48,12 @@ class ModelConfig(Section):
     match_upper: bool = Field(default=True, description="GraphGym's; not read.")
     size_average: Literal["mean", "sum"] = Field(default="mean", description="How the loss is summed up over targets.")
     thresh: float = Field(default=0.5, description="Score above which GraphGym says yes; scores are cut at 0.5 here.")
-    auto_satisfy_param_budget: Literal[False] = Field(
-        default=False, description="k-MIP's search for a width by the number of parameters; only false."
+    auto_satisfy_param_budget: bool = Field(
+        default=False,
+        description="k-MIP's: the largest width from 32 to 512 within `param_budget`, in place of `gt.dim_hidden`, "
+        "`gnn.dim_inner` and `gt.sparse.val_dim`, in GPSModel and custom_gnn; a pretrained model has that of its run.",
     )
-    param_budget: Size = Field(default=500_000, description="Parameters that search would allow; not read.")
+    param_budget: Size = Field(default=500_000, description="Parameters that auto_satisfy_param_budget allows.")
 
     @field_validator("type", mode="before")
     @classmethod
@@ -78,6 +81,11 @@ class SparseConfig(Section):
     )
     random_fraction: Probability = Field(default=0.1, description="Share of random keys in it; not read.")
 
+    @field_validator("kq_dim", "val_dim", mode="before")
+    @classmethod
+    def _none_in_words(cls, value: Any) -> Any:
+        return None if value == "none" else value
+
 
 class BigBirdConfig(Section):
     """``gt.bigbird``: block-sparse attention."""
@@ -103,7 +111,7 @@ class GTConfig(Section):
         "CustomGatedGCN+Transformer, None+Linear, CustomGatedGCN+Exphormer+GRF.",
     )
     layers: Size = Field(default=2, description="Number of layers.")
-    n_heads: Size = Field(default=1, description="Attention heads; they divide `dim_hidden`.")
+    n_heads: Size = Field(default=1, description="Attention heads; they divide `dim_hidden` where there is attention.")
     dim_hidden: Size = Field(default=64, description="Width of the layers.")
     dim_edge: int | None = Field(default=None, ge=1, description="Width of edge embeddings; only that of `dim_hidden`.")
     dropout: Probability = Field(default=0.0, description="Dropout after each branch and in the feed-forward part.")

@@ -32,9 +32,13 @@ class TrainConfig(Section):
     neighbor_sizes: list[Size] = Field(
         default=[20, 15, 10, 5], description="Neighbours drawn per node, hop by hop (neighbor)."
     )
-    shuffle: bool = Field(default=True, description="k-MIP's: shuffle the training set in each epoch.")
+    shuffle: bool = Field(
+        default=True, description="Whether training graphs, or parts of one, come in a new order in each epoch."
+    )
     eval_period: Size = Field(default=1, description="Epochs from one evaluation on the validation set to the next.")
-    eval_smoothing_metrics: bool = Field(default=False, description="k-MIP's graph smoothness metrics; not read.")
+    eval_smoothing_metrics: bool = Field(
+        default=False, description="k-MIP's: Dirichlet energy and the like of the nodes; not read."
+    )
     skip_train_eval: bool = Field(default=False, description="GraphGym's; training metrics cost nothing extra here.")
     enable_ckpt: bool = Field(
         default=True, description="GraphGPS's; checkpoints are always written, for they make a run resumable."
@@ -92,7 +96,10 @@ class OptimConfig(Section):
         description="Learning rate by epoch: constant; half a cosine; steps; after linear warm-up half a cosine, a "
         "line or a line to 1e-7; reduced where the validation loss stalls (the last two).",
     )
-    num_warmup_epochs: Count = Field(default=0, description="Epochs of linear warm-up (*_with_warmup).")
+    num_warmup_epochs: Count = Field(
+        default=0,
+        description="Epochs of linear warm-up (*_with_warmup); a shorter training, as for a trial, ends within it.",
+    )
     steps: list[Size] = Field(default=[30, 60, 90], description="Epochs that end in a smaller learning rate (step).")
     lr_decay: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.1, description="Factor on the learning rate (step, plateau)."

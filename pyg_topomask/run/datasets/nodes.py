@@ -25,8 +25,9 @@ from pyg_topomask.run.config import DatasetConfig
 from pyg_topomask.run.datasets.base import LoadedDataset, Raw, from_raw, joined, need
 from pyg_topomask.run.task import classification
 
-NUM_NEIGHBORS = 16
-"""Nearest neighbours that a point of a cloud has edges from."""
+NUM_NEIGHBORS = {"ShapeNet": 8, "S3DIS": 32}
+"""Nearest neighbours that a point of a cloud has edges from, as k-MIP's authors have it, after PointViG,
+arXiv:2407.00921."""
 
 SHAPES = classification(
     "node", 50, part_labels=tuple(tuple(labels) for labels in map(ShapeNet.seg_classes.get, ShapeNet.category_ids))
@@ -115,7 +116,7 @@ def city(data: DatasetConfig) -> LoadedDataset:
 class NearestNeighbors(BaseTransform):
     """Edges from the nearest points, by a tree; ``x`` becomes the features with the position to the right."""
 
-    def __init__(self, num_neighbors: int = NUM_NEIGHBORS) -> None:
+    def __init__(self, num_neighbors: int) -> None:
         self.num_neighbors = num_neighbors
 
     def forward(self, data: Data) -> Data:
@@ -135,15 +136,16 @@ class NearestNeighbors(BaseTransform):
 def shapenet(data: DatasetConfig) -> LoadedDataset:
     """ShapeNet-Part: 50 part labels of 16 categories; the name is ``all`` or a category."""
     categories = None if data.name.lower() == "all" else data.name
+    near = NUM_NEIGHBORS["ShapeNet"]
     files = (*(f"raw/{folder}" for folder in ShapeNet.category_ids.values()), "raw/train_test_split")
     datasets = from_raw(
         Raw("ShapeNet", "", files),
         data,
         lambda root: [
-            ShapeNet(str(root), categories, split=split, pre_transform=NearestNeighbors())
+            ShapeNet(str(root), categories, split=split, pre_transform=NearestNeighbors(near))
             for split in ("train", "val", "test")
         ],
-        key=f"{data.name}-{NUM_NEIGHBORS}",
+        key=f"{data.name}-{near}",
     )
     graphs, parts = joined(datasets)
     return LoadedDataset(graphs, SHAPES, parts)
@@ -152,12 +154,13 @@ def shapenet(data: DatasetConfig) -> LoadedDataset:
 def s3dis(data: DatasetConfig) -> LoadedDataset:
     """S3DIS: 13 classes; the name ``Area_5`` is the test area, every tenth other block is for validation."""
     need("h5py", "S3DIS")
-    area = int(data.name[-1])
+    area, near = int(data.name[-1]), NUM_NEIGHBORS["S3DIS"]
+    neighbors = NearestNeighbors(near)
     datasets = from_raw(
         Raw("S3DIS", "", ("raw/all_files.txt", "raw/room_filelist.txt")),
         data,
-        lambda root: [S3DIS(str(root), area, train=train, pre_transform=NearestNeighbors()) for train in (True, False)],
-        key=f"{data.name}-{NUM_NEIGHBORS}",
+        lambda root: [S3DIS(str(root), area, train=train, pre_transform=neighbors) for train in (True, False)],
+        key=f"{data.name}-{near}",
     )
     block = torch.arange(len(datasets[0]))
     train, val = datasets[0][block[block % 10 != 9]], datasets[0][block[block % 10 == 9]]
