@@ -150,6 +150,8 @@ def _transposed_spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
 def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
     if pattern.nnz == 0 or left.size(1) == 0:
         return left.new_zeros(pattern.nnz)
+    if pattern.nnz > pattern.num_rows * pattern.num_cols:  # entries that are there twice; torch refuses so many
+        return (left.index_select(0, pattern.row.long()) * right.index_select(0, pattern.col.long())).sum(-1)
     zeros = _csr_tensor(pattern, left.new_zeros(pattern.nnz))
     # A copy, since the values are a view of a sparse matrix, which torch.compile cannot trace on with.
     return torch.sparse.sampled_addmm(zeros, left, right.t(), beta=0.0).values().clone()

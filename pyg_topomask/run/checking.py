@@ -96,6 +96,13 @@ def task_problems(config: Config, *tasks: Task) -> list[tuple[str, str]]:
     return found
 
 
+def head_problems(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a head for other things than the data set has targets for."""
+    level, head = level_of(config.dataset), config.gnn.head
+    made_for = {"inductive_node": "node", "inductive_edge": "edge"}.get(head, level)
+    return [] if made_for == level else [("gnn.head", f"{head} is for {made_for}s; {config.dataset.name} has {level}s")]
+
+
 def unused_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) for keys of ``topomask`` that were given and that no attention has a use for."""
     used = {key for name in attentions_of(config) for key in argument_keys(name).values()}
@@ -126,7 +133,7 @@ def check_loaded(loaded: Loaded) -> list[str]:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
     tasks = possible_tasks(loaded.config.dataset)
-    loaded.refuse([*name_problems(loaded.config), *task_problems(loaded.config, *tasks)])
+    loaded.refuse([*name_problems(loaded.config), *task_problems(loaded.config, *tasks), *head_problems(loaded.config)])
     arguments = ATTENTION_KEYS | {f"topomask.{name}": name for name in WALK_KEYS}
     random_state, section = torch.get_rng_state(), "gt"
     try:

@@ -228,9 +228,7 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     if splits.is_one_graph:
         return _one_graph_loader(config, splits, seed, common), _ready(splits.val, None), _ready(splits.test, None)
     share = _share(config.train.batch_size)
-    for name, part in (("training", splits.train), ("validation", splits.val), ("test", splits.test)):
-        if len(part) < world_size():
-            raise RunError(f"dataset.split: the {name} part has {len(part)} graphs for {world_size()} processes")
+    _refuse_small_parts(splits)
     train = Served(splits.train, splits.redraw)
     sampler = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
     return (
@@ -238,6 +236,20 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
         _ready(splits.val, config.train.batch_size),
         _ready(splits.test, config.train.batch_size),
     )
+
+
+def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, DataLoader, DataLoader]:
+    """Loaders that serve all three parts as they are evaluated, the training part included: each item once."""
+    if not splits.is_one_graph:
+        _refuse_small_parts(splits)
+    batch_size = None if splits.is_one_graph else config.train.batch_size
+    return _ready(splits.train, batch_size), _ready(splits.val, batch_size), _ready(splits.test, batch_size)
+
+
+def _refuse_small_parts(splits: Splits) -> None:
+    for name, part in (("training", splits.train), ("validation", splits.val), ("test", splits.test)):
+        if len(part) < world_size():
+            raise RunError(f"dataset.split: the {name} part has {len(part)} graphs for {world_size()} processes")
 
 
 def _share(batch_size: int) -> int:

@@ -95,9 +95,10 @@ class GraphModule(pl.LightningModule):
                 metric.update(prediction, target)
 
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
-        """Loss of one batch."""
+        """Loss of one batch, times the number of batches to a step: Lightning divides by it, GraphGPS sums."""
         loss = self._step(batch, "train")
-        return loss + self.config.topomask.eta * auxiliary_loss(self.model)
+        loss = loss + self.config.topomask.eta * auxiliary_loss(self.model)
+        return loss * self.config.optim.batch_accumulation
 
     def validation_step(self, batch: Data, batch_idx: int) -> None:
         """Add one batch to the validation metrics."""

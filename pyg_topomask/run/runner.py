@@ -29,7 +29,7 @@ from pyg_topomask.run.build import build_draws, build_model, sized
 from pyg_topomask.run.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.checking import check_loaded, task_problems
 from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
-from pyg_topomask.run.data import Splits, loaders, prepare
+from pyg_topomask.run.data import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.datasets import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import make_folder, write_json, write_text
@@ -249,10 +249,15 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
         write_curves(folder / "curves.png", recorder.rows, recorder.best_epoch, run.title, best)
         times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
         write_json(folder / "result.json", _result(run, metrics, splits, model, times))
-    if world_size() > 1:
-        torch.distributed.barrier()  # the others read the result
+    _wait_for_all()
     unit = " %" if best in PERCENT else ""
     job.finish(f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit} (best epoch {recorder.best_epoch})")
+
+
+def _wait_for_all() -> None:
+    """Until the result is written, which all processes read."""
+    if world_size() > 1:
+        torch.distributed.barrier()
 
 
 def _write_config(run: Run) -> None:
@@ -265,13 +270,14 @@ def _infer(run: Run, module: GraphModule, splits: Splits, draws: Sequence[BaseTr
     config, best = run.config, run.config.metric_best
     since = time.perf_counter()
     with _quiet():
-        parts = loaders(config, splits, run.seed)
+        parts = evaluation_loaders(config, splits)
         metrics = evaluate(build_trainer(config, callbacks=_followers(config, draws)), module, parts)
         if config.train.mode == "PCQM4Mv2-inference" and is_main():
             write_submission(module, *parts[1:], run.folder)
     times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - since, 3)}
     if is_main():
         write_json(run.folder / "result.json", _result(run, metrics, splits, module.model, times))
+    _wait_for_all()
     display.print(f"{run.title}: test {best} {format_metric(best, metrics[f'test_{best}'])}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -149,11 +150,17 @@ def _hash_value(digest: Any, key: str, value: Any) -> None:
 
 
 def _load(path: Path) -> Packed | None:
-    """What a file holds, or None where there is none."""
+    """What a file holds, or None where there is none or it is damaged: then it is made again."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         return None
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        found = str(error).partition("\n")[0]
+    if isinstance(found, dict) and all(isinstance(part, tuple) and len(part) == 3 for part in found.values()):
+        return found
+    log.warning("%s is damaged and made again (%s)", path, found)
+    return None
 
 
 class _Groups(Dataset[Packed]):

@@ -19,6 +19,13 @@ def tensors(edges, heads=2, width=3, dtype=torch.float64):
     return [torch.randn(n, heads, width, dtype=dtype, requires_grad=True) for n in (rows, columns, rows)]
 
 
+def test_more_edges_than_pairs_of_nodes():
+    index = torch.tensor([[0, 1, 0, 0, 0, 1], [1, 0, 1, 1, 0, 1]])
+    edges = typed_edges(index, None, None, 2, 1, 0)
+    q, k, v = tensors(edges)
+    assert torch.autograd.gradcheck(lambda q, k, v: edge_softmax_attention(q, k, v, edges), (q, k, v))
+
+
 @pytest.mark.parametrize("num_virtual", [0, 1, 3])
 @pytest.mark.parametrize("expander", [True, False])
 def test_every_edge_is_there_once_under_its_type(num_virtual, expander):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.run.config import DatasetConfig
-from pyg_topomask.run.data import loaders, prepare
+from pyg_topomask.run.data import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.datasets import load_dataset
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.files import build_folder, replacing
@@ -198,6 +198,20 @@ def test_redrawing_changes_training_walks_only(tiny):
     second = drawn()
     assert first[0].shape != second[0].shape or not torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
+
+
+def test_each_training_graph_is_evaluated_once_on_several_processes(tiny, monkeypatch):
+    from pyg_topomask.run import data
+
+    config = load(tiny, ["dataset.split=[0.8, 0.1, 0.1]"]).config
+    splits = parts_of(config)
+    served = 0
+    for process in range(4):
+        monkeypatch.setattr(data, "world_size", lambda: 4)
+        monkeypatch.setattr(data, "rank", lambda process=process: process)
+        served += sum(batch.num_graphs for batch in evaluation_loaders(config, splits)[0])
+    assert served == len(splits.train)
+    assert served % 4 != 0
 
 
 @pytest.mark.data

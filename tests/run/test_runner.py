@@ -209,6 +209,24 @@ def test_clipping_and_accumulation_change_the_run(tiny, tmp_path):
     assert len(set(values)) == 4
 
 
+def test_a_head_for_nodes_is_refused_where_graphs_have_labels(tiny):
+    with pytest.raises(RunError, match=r"gnn\.head: inductive_node is for nodes; circle has graphs"):
+        check_config(tiny, ["gnn.head=inductive_node"])
+
+
+def test_gradients_of_accumulated_batches_are_summed(tiny, tmp_path):
+    tiny["dataset"]["split"] = [0.5, 0.25, 0.25]
+    tiny["gt"] |= {"dropout": 0.0, "batch_norm": False}
+    tiny["optim"] = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "max_epoch": 1, "scheduler": "none"}
+    halves = ["train.batch_size=12", "optim.batch_accumulation=2", "optim.base_lr=0.01"]
+    weights = []
+    for name, overrides in {"whole": ["train.batch_size=24", "optim.base_lr=0.02"], "halves": halves}.items():
+        run_config(tiny, tmp_path, overrides=overrides, name=name)
+        weights.append(torch.load(tmp_path / name / "0" / "best.ckpt", weights_only=True)["state_dict"])
+    for key, value in weights[0].items():
+        torch.testing.assert_close(weights[1][key], value, rtol=1e-4, atol=1e-6)
+
+
 def test_unfinished_temporary_files_do_not_disturb(tiny, tmp_path):
     folder = tmp_path / "config" / "0"
     folder.mkdir(parents=True)
@@ -339,6 +357,16 @@ def test_half_precision_trains(tiny, tmp_path):
     )
     assert full != half
     assert half == pytest.approx(full, rel=0.1)
+
+
+def test_sizes_that_a_model_type_sets_do_not_count_as_given(tiny, tmp_path):
+    tiny["model"] = {"type": "SANTransformer"}
+    tiny["gt"]["layer_type"] = "SANLayer"
+    del tiny["topomask"]
+    run_config(tiny, tmp_path, name="first")
+    data = {name: tiny[name] for name in ("dataset", "model")} | {"train": {"mode": "inference-only"}}
+    summary = run_config(data, tmp_path, overrides=[f"pretrained.dir={tmp_path / 'first'}"], name="second")
+    assert summary["num_parameters"] > 0
 
 
 def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, tmp_path):

@@ -56,6 +56,23 @@ def test_cached_result_is_the_computed_one(tmp_path, monkeypatch):
         assert data.random_walk_diagonal.shape == (data.num_nodes, 3)
 
 
+@pytest.mark.parametrize("junk", ["half", "bytes", "other"])
+def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
+    computed = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
+    (path,) = (tmp_path / "encodings" / name for name in stored(tmp_path))
+    whole = path.read_bytes()
+    del computed  # its tensors are mapped from the file
+    path.unlink()
+    if junk == "other":
+        torch.save({"a": 1}, path)
+    else:
+        path.write_bytes(whole[: len(whole) // 2] if junk == "half" else b"junk")
+    again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
+    assert f"{path} is damaged and made again" in caplog.text
+    equal(again, precompute(UNWEIGHTED, STEPS, cache=False))
+    assert path.stat().st_size > len(whole) // 2
+
+
 def test_result_is_the_same_for_any_number_of_workers(monkeypatch):
     monkeypatch.setattr(module, "_CHUNK_NODES", 8)
     state = torch.get_rng_state()

@@ -110,7 +110,7 @@ class Config(Section):
     num_workers: Count = Field(default=0, description="Processes that load data; no influence on the results.")
     num_threads: Size = Field(default=6, description="GraphGym's; torch chooses the number of its threads.")
     accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
-    devices: Size = Field(default=1, description="Devices, or processes on CPU, of one machine.")
+    devices: Size = Field(default=1, description="Always 1: several processes are started by `torchrun`.")
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(
         default="32-true", description="Arithmetic: single, double, or mixed with half precision."
     )
@@ -174,8 +174,9 @@ class Config(Section):
             layers = {"layer_type": f"{conv}+None", "layers": gnn.layers_mp, "dropout": gnn.dropout}
             layers |= {"dim_hidden": gnn.dim_inner or self.gt.dim_hidden, "layer_norm": False, "batch_norm": False}
             layers |= {"n_heads": 1}
-            self.gt = self.gt.model_copy(update=layers)
-            self.topomask = self.topomask.model_copy(update={"feed_forward": False})
+            # Not by attribute: a section that is set here does not count as given.
+            self.__dict__["gt"] = self.gt.model_copy(update=layers)
+            self.__dict__["topomask"] = self.topomask.model_copy(update={"feed_forward": False})
         return self
 
     @model_validator(mode="after")
@@ -188,7 +189,7 @@ class Config(Section):
         if self.model.type == "SANTransformer" and (
             self.gt.layer_type == "SANLayer" or not self.is_given("gt.layer_type")
         ):
-            self.gt = self.gt.model_copy(update={"layer_type": SAN_LAYER})
+            self.__dict__["gt"] = self.gt.model_copy(update={"layer_type": SAN_LAYER})
         return self
 
     @property

@@ -175,6 +175,8 @@ def _custom_gnn(config: Config) -> Problems:
 def _training(config: Config) -> Problems:
     found: Problems = []
     optim, train = config.optim, config.train
+    if config.devices != 1:
+        found.append(("devices", f"torchrun starts several processes: leave it at 1 (got {config.devices})"))
     if config.metric_agg is not None and (config.metric_agg == "argmax") != config.best_is_max:
         found.append(("metric_agg", f"{config.metric_agg} of {config.metric_best} would choose the worst epoch"))
     regression = config.dataset.task_type == "regression"

@@ -12,7 +12,7 @@ PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "S
 """Other spellings of attentions, most of them the peers' -> the names of our table."""
 
 FOREIGN_MODELS = {
-    "Graphormer": "Graphormer's own network is not provided; use GPSModel with layer_type None+BiasedTransformer",
+    "Graphormer": "its own network is not provided; use GPSModel with layer_type None+BiasedTransformer",
     "gnn": "use custom_gnn, which takes gnn.layer_type gcnconv, gatconv, gineconv and gatedgcnconv, with gnn.residual "
     "true; GraphGym's own network is not provided",
     "Performer": "use GPSModel with layer_type None+Performer",
@@ -46,7 +46,7 @@ class ModelConfig(Section):
         default="dot", description="How two node embeddings become the score of an edge."
     )
     match_upper: bool = Field(default=True, description="GraphGym's; not read.")
-    size_average: Literal["mean", "sum"] = Field(default="mean", description="How the loss is summed up over targets.")
+    size_average: Literal["mean"] = Field(default="mean", description="How the loss is summed up over targets.")
     thresh: float = Field(default=0.5, description="Score above which GraphGym says yes; scores are cut at 0.5 here.")
     auto_satisfy_param_budget: bool = Field(
         default=False,
