@@ -217,7 +217,6 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     config, folder, seed = run.config, run.folder, run.seed
     if is_main():
         make_folder(folder, "the output folder")
-        _write_config(run)
     pl.seed_everything(seed, workers=True, verbose=False)
     for key, problem in task_problems(config, dataset.task):
         raise RunError(f"{key}: {problem}")
@@ -229,12 +228,13 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     if searches_width(config):
         run = replace(run, config=sized(config, *sizes))
         config = run.config
-        if is_main():
-            _write_config(run)
     model = build_model(config, *sizes)
     module = GraphModule(model, config, splits.task)
     if config.pretrained.dir:
         load_pretrained(model, config)
+    if is_main():  # from here on the folder is this config's: a start that failed before leaves nothing in the way
+        values = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        write_text(folder / "config.yaml", values)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     if config.train.is_inference:
@@ -250,19 +250,14 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
         times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
         write_json(folder / "result.json", _result(run, metrics, splits, model, times))
     _wait_for_all()
-    unit = " %" if best in PERCENT else ""
-    job.finish(f"test {best} {format_metric(best, metrics[f'test_{best}'])}{unit} (best epoch {recorder.best_epoch})")
+    value = format_metric(best, metrics[f"test_{best}"]) + (" %" if best in PERCENT else "")
+    job.finish(f"test {best} {value} (best after {recorder.best_epoch + 1} epochs)")
 
 
 def _wait_for_all() -> None:
     """Until the result is written, which all processes read."""
     if world_size() > 1:
         torch.distributed.barrier()
-
-
-def _write_config(run: Run) -> None:
-    values = yaml.safe_dump(run.config.model_dump(mode="json"), sort_keys=False)
-    write_text(run.folder / "config.yaml", values)
 
 
 def _infer(run: Run, module: GraphModule, splits: Splits, draws: Sequence[BaseTransform], display: Display) -> None:
@@ -363,7 +358,9 @@ def _fit_and_test(
 
     last = _last_epoch(folder)
     start = 0 if last is None else last + 1
-    job.update(start, f"going on at epoch {start}" if start else "")
+    if start:
+        display.print(f"{run.title}: going on behind {start} epochs that were trained before")
+    job.update(start)
     recorder = Recorder(folder, config, on_epoch)
     train, val, test = loaders(config, splits, run.seed)
     if hasattr(train.sampler, "set_epoch"):

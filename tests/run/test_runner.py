@@ -270,6 +270,7 @@ def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
     more = ["pretrained.freeze_main=true", "optim.scheduler=none", "gt.batch_norm=false"]
     with pytest.raises(RunError, match=r"is of another model: .* differ"):
         run_config(tiny, tmp_path, overrides=[*start, "gt.dim_hidden=16"], name="wider")
+    assert not (tmp_path / "wider" / "0" / "config.yaml").exists()  # so that a corrected start is not refused
     run_config(tiny, tmp_path, overrides=["gt.batch_norm=false"], name="plain")
     start[0] = f"pretrained.dir={tmp_path / 'plain'}"
     run_config(tiny, tmp_path, overrides=[*start, *more], name="second")

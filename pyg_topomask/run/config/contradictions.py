@@ -131,7 +131,7 @@ def _encodings(config: Config) -> Problems:
 def _model(config: Config) -> Problems:
     found: Problems = []
     gt, task, parts = config.gt, config.dataset.task, config.gt.layer_type.split("+")
-    if config.gnn.dim_inner not in (None, gt.dim_hidden):
+    if config.gnn.dim_inner not in (None, gt.dim_hidden) and config.model.type != "custom_gnn":
         found.append(("gnn.dim_inner", f"must equal gt.dim_hidden (got {config.gnn.dim_inner} and {gt.dim_hidden})"))
     if gt.dim_edge not in (None, gt.dim_hidden):
         found.append(("gt.dim_edge", f"must equal gt.dim_hidden (got {gt.dim_edge} and {gt.dim_hidden})"))

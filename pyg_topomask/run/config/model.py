@@ -12,7 +12,8 @@ PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "S
 """Other spellings of attentions, most of them the peers' -> the names of our table."""
 
 FOREIGN_MODELS = {
-    "Graphormer": "its own network is not provided; use GPSModel with layer_type None+BiasedTransformer",
+    "Graphormer": "its own network is not provided; use GPSModel with gt.layer_type None+BiasedTransformer, the sizes "
+    "of graphormer in gt.layers, gt.n_heads, gt.dim_hidden and gt.dropout, and gnn.head graph",
     "gnn": "use custom_gnn, which takes gnn.layer_type gcnconv, gatconv, gineconv and gatedgcnconv, with gnn.residual "
     "true; GraphGym's own network is not provided",
     "Performer": "use GPSModel with layer_type None+Performer",
