@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ def weighted_cross_entropy(prediction: Tensor, target: Tensor, task: Task) -> Te
 def _error(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor, Task], Tensor]:
     """A loss of the differences, over the targets that are known; a class is the number 1 in a row of zeros."""
 
+    @wraps(function)  # so that `topomask list` names it
     def loss(prediction: Tensor, target: Tensor, task: Task) -> Tensor:
         if task.kind == "multiclass":
             target = functional.one_hot(target, task.num_outputs)
