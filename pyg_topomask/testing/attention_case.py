@@ -147,6 +147,16 @@ class AttentionCase:
         inputs = (self._input(data.num_nodes), *(parameter.detach().clone() for parameter in attn.parameters()))
         assert torch.autograd.gradcheck(run, tuple(value.requires_grad_() for value in inputs))
 
+    def test_inference_mode_before_training(self) -> None:
+        """What is kept for a batch must serve a backward pass, too."""
+        attn, batch = self.build(), Batch.from_data_list(self._graphs())
+        x = self._input(batch.num_nodes, torch.float32)
+        with torch.inference_mode():
+            value = attn(x, batch.batch, batch)
+        out = attn(x, batch.batch, batch)
+        (out.sum() + auxiliary_loss(attn)).backward()
+        assert torch.equal(out, value)
+
     def test_state_dict_round_trip(self) -> None:
         attn, data = self.build(), self.prepare(GRAPHS["star"].clone())
         x, other = self._input(data.num_nodes, torch.float32), self.build()

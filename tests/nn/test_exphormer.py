@@ -315,16 +315,6 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(attn(x, batch.batch, batch), plain(x, batch.batch, batch))
 
 
-def test_inference_mode_before_training():
-    batch, attn = batch_of(), ExphormerAttention(8)
-    x = torch.randn(batch.num_nodes, 8)
-    with torch.inference_mode():
-        value = attn(x, batch.batch, batch)
-    out = attn(x, batch.batch, batch)
-    out.sum().backward()
-    assert torch.equal(out, value)
-
-
 def test_reset_draws_anew():
     attn = jitter(ExphormerAttention(8, edge_dim=2))
     before = {name: value.clone() for name, value in attn.named_parameters()}

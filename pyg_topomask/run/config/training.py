@@ -18,8 +18,8 @@ class TrainConfig(Section):
     mode: Literal["custom", "standard", "inference-only", "PCQM4Mv2-inference", "log-attn-weights"] = Field(
         default="custom",
         description="custom, standard: train (one and the same loop here); inference-only: evaluate `pretrained.dir` "
-        "on all parts; PCQM4Mv2-inference: write its predictions for OGB's hidden parts; log-attn-weights: keep the "
-        "attention of a batch.",
+        "on all parts; PCQM4Mv2-inference: write its predictions for OGB's hidden parts; log-attn-weights: "
+        "GraphGPS's, refused; `topomask show` draws attention.",
     )
     batch_size: Size = Field(
         default=32, description="Graphs in a batch, or training nodes in a neighbourhood (neighbor)."
