@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, check_heads
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
-from pyg_topomask.ops.pairs import join
+from pyg_topomask.ops.pairs import join, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.typing import SparseEntries
 
@@ -94,7 +94,7 @@ class SparseFactorOperator(MaskOperator):
 
     @property
     def num_pairs(self) -> int:
-        return count_pairs(self._num_terms, self.work, lambda: self._joined[0])
+        return count_pairs(self._num_terms, self.work, lambda: (self._constant_pairs or self._joined)[0])
 
     @cached_property
     def _num_terms(self) -> int:
@@ -104,11 +104,22 @@ class SparseFactorOperator(MaskOperator):
         return int(hits[0] @ hits[1])
 
     @cached_property
+    @torch.inference_mode(False)
+    def _constant_pairs(self) -> tuple[Pattern, Tensor] | None:
+        """Pairs and entries where nothing is to be learned and all heads share the mask."""
+        left, right = (factor or _identity(self) for factor in (self.left, self.right))
+        if self.heads is not None or left.value.requires_grad or right.value.requires_grad:
+            return None
+        return sparse_product(left.pattern, left.value, right.pattern, right.value)
+
+    @cached_property
     def _joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
         left, right = (factor or _identity(self) for factor in (self.left, self.right))
         return join(left.pattern, right.pattern)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
+        if self._constant_pairs is not None:
+            return self._constant_pairs
         left, right = (factor or _identity(self) for factor in (self.left, self.right))
         pattern, mine, theirs, slot = self._joined
         a, b = left.value.index_select(0, mine), right.value.index_select(0, theirs)
@@ -122,7 +133,7 @@ class SparseFactorOperator(MaskOperator):
             None if factor is None else (factor.pattern.row, factor.pattern.col, factor.value)
             for factor in (self.left, self.right)
         )
-        return product_blocks(layout, left, right)
+        return product_blocks(layout, left, left if self.right is self.left else right)
 
     def _matmul(self, x: Tensor) -> Tensor:
         if self.right is not None:

@@ -178,6 +178,35 @@ def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
         coeffs: Coefficients, shape ``[P, Q]``.
         num_nodes: ``N``.
     """
+    pattern, place = _near_pattern(index, num_nodes)
+    return EntryTable(pattern, coeffs if place is None else coeffs[place])
+
+
+@torch.compiler.disable
+def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tuple[Pattern, Tensor]:
+    r"""Support of :math:`\Phi_1 \Phi_2^\top` and its entries, without gradient: on CPU far faster than `join`.
+
+    Args:
+        left, right: Patterns of the factors, ``[N, N]``.
+        value, other: Their entries, shape ``[nnz]``.
+    """
+    if value.device.type != "cpu":
+        pattern, mine, theirs, slot = join(left, right)
+        return pattern, value.new_zeros(pattern.nnz).index_add(0, slot, value[mine] * other[theirs])
+    product = _scipy_matrix(left, value) @ _scipy_matrix(right, other).T.tocsr()
+    row = torch.repeat_interleave(torch.from_numpy(np.diff(product.indptr)))
+    pattern, place = _near_pattern(torch.stack([row, torch.from_numpy(product.indices).to(row)]), left.num_rows)
+    entries = torch.from_numpy(product.data)
+    return pattern, entries if place is None else entries[place]
+
+
+def _scipy_matrix(pattern: Pattern, value: Tensor) -> csr_matrix:
+    shape = (pattern.num_rows, pattern.num_cols)
+    return csr_matrix((value.detach().numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
+
+
+def _near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]:
+    """Pattern of pairs sorted by row, rearranged where pairs lie far apart; the order of the entries where it is."""
     far = index.device.type == "cpu" and _mean_distance(index) > _FAR_NODES
     order = _nearby_order(index, num_nodes) if far else None
     if order is not None:
@@ -185,8 +214,8 @@ def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
         if _mean_distance(moved) < _mean_distance(index) / 2:
             place = (moved[0] * num_nodes + moved[1]).argsort()
             row, col = moved[:, place]
-            return EntryTable(Pattern(row, col, num_nodes, num_nodes, order), coeffs[place])
-    return EntryTable(Pattern(index[0], index[1], num_nodes, num_nodes), coeffs)
+            return Pattern(row, col, num_nodes, num_nodes, order), place
+    return Pattern(index[0], index[1], num_nodes, num_nodes), None
 
 
 def _mean_distance(index: Tensor) -> float:

@@ -3,6 +3,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
+from pyg_topomask.operators import SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, pairs, sample_walks
 from pyg_topomask.ops.pairs import WalkProduct, WalkTable, monomials, pair_table
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
@@ -143,3 +144,26 @@ def test_rows_that_no_order_brings_nearer_stay(monkeypatch):
     index = torch.cartesian_prod(nodes, nodes).t()
     table = pairs.entry_table(index, torch.ones(900, 1), 30)
     assert table.pattern.order is None
+
+
+@pytest.mark.parametrize("far", [0, 10**9], ids=["rearranged", "in_order"])
+def test_a_product_of_constants_is_that_of_learnable_factors(monkeypatch, far):
+    monkeypatch.setattr(pairs, "_FAR_NODES", far)
+    generator = torch.Generator().manual_seed(0)
+    chain = torch.randperm(200, generator=generator)  # neighbours of a path under scattered names
+    index = torch.cat([torch.stack([chain[:-1], chain[1:]]), torch.arange(200).expand(2, -1)], dim=1)
+    left, right = torch.randn(2, index.size(1), generator=generator, dtype=torch.float64)
+    operators = [
+        SparseFactorOperator((index, left.requires_grad_(learnable)), (index, right), 200)
+        for learnable in (False, True)
+    ]
+    dense = []
+    for operator in operators:
+        pattern, entries = operator.pairs()
+        assert operator.num_pairs == pattern.nnz == 200 + 2 * 199
+        matrix = torch.zeros(200, 200, dtype=torch.float64)
+        matrix[pattern.row.long(), pattern.col.long()] = entries.detach()
+        dense.append(matrix if pattern.order is None else matrix[pattern.place][:, pattern.place])
+    assert (operators[0].pairs()[0].order is not None) == (far == 0)
+    torch.testing.assert_close(dense[0], dense[1])
+    torch.testing.assert_close(dense[0], operators[1].to_dense().detach())

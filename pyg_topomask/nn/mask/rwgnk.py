@@ -8,11 +8,11 @@ from torch.nn import Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.mask.base import Mask, check_table_size
-from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator
-from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
+from pyg_topomask.operators.sparse_factor import Factor
 from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.pairs import EntryTable, walk_product
+from pyg_topomask.ops.pairs import EntryTable, WalkProduct, walk_product
 
 
 class RWGNKMask(Mask):
@@ -87,23 +87,24 @@ class RWGNKMask(Mask):
         check_table_size(graph, size, self.remedy)
         decay, alpha = (x.abs() for x in at_least_float32(self.decay, self.alpha))
         table = (index, length, count, int(graph.num_nodes), self.max_length)
-        if self.learnable:
-            return _kernel(*table, decay, alpha)
-        return _constant_kernel(*table, *_numbers(self.decay, self.alpha), decay.dtype)
+        if not self.learnable:
+            return _constant_kernel(*table, *_numbers(self.decay, self.alpha), decay.dtype)
+        walks, modulation, scale = _walks(*table, decay, alpha)
+        return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, max_length={self.max_length}, learnable={self.learnable}"
 
 
-def _kernel(
+def _walks(
     index: Tensor, length: Tensor, count: Tensor, num_nodes: int, max_length: int, decay: Tensor, alpha: Tensor
-) -> DiagonalScaledOperator:
+) -> tuple[WalkProduct, Tensor, Tensor]:
+    """The walks, their modulation function ``[K + 1]`` or ``[H, K + 1]``, rows' scales ``[N]`` or ``[N, H]``."""
     lengths = torch.arange(max_length + 1, device=decay.device, dtype=decay.dtype)
-    modulation = decay[..., None] ** lengths  # [K + 1] or [H, K + 1]
+    modulation = decay[..., None] ** lengths
     table = (index, length, count)
     walks = walk_product(*table, *table, num_nodes, max_length, modulation.dtype)
-    scale = _squared_norms(walks.left, modulation) ** (-alpha / 2)
-    return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
+    return walks, modulation, _squared_norms(walks.left, modulation) ** (-alpha / 2)
 
 
 @once_per_batch
@@ -126,7 +127,10 @@ def _constant_kernel(
 ) -> ConstantOperator:
     """The kernel for numbers that do not change, computed once for all layers that read the same tensors."""
     numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device=index.device) for x in (decay, alpha))
-    return ConstantOperator(_kernel(index, length, count, num_nodes, max_length, *numbers))
+    walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *numbers)
+    pattern = walks.left.pattern
+    features = Factor(pattern, walks.left.values(modulation) * scale.index_select(0, pattern.row))
+    return ConstantOperator(SparseFactorOperator.from_factors(features, features, num_nodes))
 
 
 def _squared_norms(table: EntryTable, modulation: Tensor) -> Tensor:
