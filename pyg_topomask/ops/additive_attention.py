@@ -12,6 +12,7 @@ from pyg_topomask.ops.masked_attention import (
     at_least_float32,
     check_mask,
     check_qkv,
+    divide_sums,
     mask_blocks,
     prefers_blocks,
     softmax_in_block,
@@ -99,7 +100,7 @@ def _blocks(
         entry = entry[:, None] if entry.dim() == 3 else entry  # senders ahead of receivers
         return softmax_in_block(leaky_relu(s + r.mT, slope), entry, v.mT.contiguous(), dropout)
 
-    return in_groups(attend, layout.groups, receiver[..., None], sender[..., None], values)
+    return divide_sums(in_groups(attend, layout.groups, receiver[..., None], sender[..., None], values))
 
 
 def _pairwise(receiver: Tensor, sender: Tensor, values: Tensor, mask: Any, slope: float, dropout: float) -> Tensor:

@@ -324,25 +324,24 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None, so
     if softmax:
         q = q * q.size(-1) ** -0.5
 
+    with torch.no_grad():
+        known = not softmax and all(map(_non_negative, (q, k, *blocks.values())))
+
     def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         entry = blocks[graphs[0]]
         entry = entry[:, None] if entry.dim() == 3 else entry  # [g, H or 1, n, n], senders ahead of receivers
         q, k, v = (x.mT.contiguous() for x in (q, k, v))  # [g, H, R or D + 1, n]
-        if softmax:
-            return softmax_in_block(k.mT @ q, entry, v)
         score = k.mT @ q
+        if softmax:
+            return softmax_in_block(score, entry, v)
         weight = score * entry if entry.requires_grad else score.mul_(entry)
-        sums = (v @ weight).mT
-        with torch.no_grad():
-            known = all(map(_non_negative, (entry, q, k)))
-            magnitude = sums[..., -1] if known else weight.abs().sum(-2)
-        return _divide(sums, magnitude)
+        return _with_magnitude(v @ weight, None if known else weight)
 
-    return in_groups(attend, layout.groups, q, k, with_ones(v))
+    return divide_sums(in_groups(attend, layout.groups, q, k, with_ones(v)))
 
 
 def softmax_in_block(score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
-    """Softmax attention under a dense mask within graphs of one size.
+    """Sums of softmax attention under a dense mask within graphs of one size, for `divide_sums`.
 
     Args:
         score: Scores, senders ahead of receivers, shape ``[g, H, n, n]``.
@@ -351,17 +350,30 @@ def softmax_in_block(score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0
         dropout: Probability of zeroing a normalised weight.
 
     Returns:
-        Shape ``[g, H, n, D]``.
+        Shape ``[g, H, n, D + 2]``.
     """
     top = score.detach().masked_fill(entry == 0, -torch.inf).amax(-2, keepdim=True)
     weight = entry * _exp_below(score, top)
-    sums = (v @ weight).mT
-    with torch.no_grad():
-        magnitude = sums[..., -1] if _non_negative(entry) else weight.abs().sum(-2)
     if dropout:
-        kept = (v[..., :-1, :] @ zero_some(weight, dropout)).mT
-        sums = torch.cat([kept, sums[..., -1:]], dim=-1)
-    return _divide(sums, magnitude)
+        sums = torch.cat([v[..., :-1, :] @ zero_some(weight, dropout), weight.sum(-2, keepdim=True)], dim=-2)
+    else:
+        sums = v @ weight
+    return _with_magnitude(sums, None if _non_negative(entry) else weight)
+
+
+def _with_magnitude(sums: Tensor, weight: Tensor | None) -> Tensor:
+    """Sums ``[g, H, D + 1, n]``, channels last, and the sums of ``|weight|``, which the denominators are if none is."""
+    with torch.no_grad():
+        magnitude = sums[..., -1:, :] if weight is None else weight.abs().sum(-2, keepdim=True)
+    return torch.cat([sums, magnitude], dim=-2).mT
+
+
+def divide_sums(sums: Tensor) -> Tensor:
+    """Numerators ``[N, H, D]`` over the denominators and their terms' magnitudes, the last two of ``[N, H, D + 2]``.
+
+    For all graphs at once: within each group of equal graphs it would be most of the calls.
+    """
+    return _divide(sums[..., :-1], sums[..., -1])
 
 
 def softmax_on_pairs(pattern: Any, score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
