@@ -216,9 +216,9 @@ def test_cost(start, calls_of, monkeypatch, tmp_path):
     measured = calls_of(gkat_cost, "measure")
     report = start("gkat_cost", "--quick", "--cases", "citeseer", "motif")
     row = report["rows"]["citeseer"]
-    assert set(row["ms"]) == {"GAT", "GKAT", "GKAT-0", "GAT-shaped"}
+    names = {"GAT", "GKAT", "GKAT-0", "GAT-shaped", "GAT, all pairs", "GKAT-0, all pairs"}
+    assert set(row["ms"]) == set(row["mib"]) == names
     assert all(time > 0 for times in row["ms"].values() for time in times)
-    assert set(row["mib"]) == {"GAT", "GKAT", "dense GKAT-0"}
     again = start("gkat_cost", "--quick", "--cases", "citeseer", "motif", "cycle")
     assert [arguments[0] for arguments in measured] == ["citeseer", "motif", "cycle"]  # the first two were kept
     assert again["rows"]["citeseer"] == row
@@ -226,4 +226,19 @@ def test_cost(start, calls_of, monkeypatch, tmp_path):
     assert [line.split("|")[1].strip() for line in text.splitlines()[-3:]] == ["citeseer", "motif", "cycle"]
     sparse = start("gkat_cost", "--quick", "--cases", "citeseer", "--largest-dense", 10)  # another setting
     assert set(sparse["rows"]) == {"citeseer"}
-    assert "dense GKAT-0" not in sparse["rows"]["citeseer"]["mib"]
+    assert set(sparse["rows"]["citeseer"]["ms"]) == names - {"GAT, all pairs", "GKAT-0, all pairs"}
+
+
+@pytest.mark.parametrize("case", ["citeseer", "cycle"])
+def test_all_pairs_give_what_the_layers_give(scripts, case, monkeypatch, tmp_path):
+    import gkat_cost
+
+    monkeypatch.setitem(gkat_cost.SIZES, "citeseer", (60, 90))
+    data, heads, width, num_features = gkat_cost.graph_of(case, 4, str(tmp_path))
+    layers = gkat_cost.layers(case, heads, width, num_features)
+    layers["GKAT-0, all pairs"].load_state_dict(layers["GKAT-0"].state_dict())
+    layers["GAT, all pairs"].load_state_dict(layers["GAT"].state_dict())
+    x = torch.randn(data.num_nodes, heads * width)
+    for name in ("GAT", "GKAT-0"):
+        sparse, dense = (gkat_cost.call(key, layers[key], x, data) for key in (name, f"{name}, all pairs"))
+        torch.testing.assert_close(dense, sparse, rtol=1e-4, atol=1e-5)
