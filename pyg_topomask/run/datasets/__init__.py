@@ -58,10 +58,8 @@ _YES_OR_NO = {"": classification("graph", 2)}
 FORMATS: dict[str, Format] = {
     "OGB": Format(ogb.load, ogb.NAMES, tasks=ogb.TASKS, source="ogb; LRGB: PyG"),
     "PyG-LRGBDataset": Format(graphs.lrgb_by_name, tuple(graphs.LRGB), tasks=graphs.LRGB, any_case=True),
-    "PyG-VOCSuperpixels": Format(
-        graphs.superpixels("pascalvoc-sp"), _SUPERPIXELS, tasks={"": graphs.LRGB["pascalvoc-sp"]}
-    ),
-    "PyG-COCOSuperpixels": Format(graphs.superpixels("coco-sp"), _SUPERPIXELS, tasks={"": graphs.LRGB["coco-sp"]}),
+    "PyG-VOCSuperpixels": Format(graphs.voc_superpixels, _SUPERPIXELS, tasks={"": graphs.LRGB["pascalvoc-sp"]}),
+    "PyG-COCOSuperpixels": Format(graphs.coco_superpixels, _SUPERPIXELS, tasks={"": graphs.LRGB["coco-sp"]}),
     "PyG-GNNBenchmarkDataset": Format(graphs.benchmark, tuple(graphs.BENCHMARK), tasks=graphs.BENCHMARK),
     "PyG-ZINC": Format(graphs.zinc, ("subset", "full"), tasks={"": graphs.MOLECULE}),
     "PyG-AQSOL": Format(graphs.aqsol, ("none",), tasks={"": graphs.MOLECULE}),

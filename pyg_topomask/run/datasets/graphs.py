@@ -173,13 +173,14 @@ def lrgb(data: DatasetConfig, name: str) -> LoadedDataset:
     return LoadedDataset(graphs, LRGB[name], parts, resample)
 
 
-def superpixels(name: str) -> Callable[[DatasetConfig], LoadedDataset]:
-    """Loader of PascalVOC-SP or COCO-SP in GraphGPS's spelling; of its variants PyG has one."""
+def voc_superpixels(data: DatasetConfig) -> LoadedDataset:
+    """PascalVOC-SP in GraphGPS's spelling; of its variants PyG has one."""
+    return lrgb(data, "pascalvoc-sp")
 
-    def load(data: DatasetConfig) -> LoadedDataset:
-        return lrgb(data, name)
 
-    return load
+def coco_superpixels(data: DatasetConfig) -> LoadedDataset:
+    """COCO-SP, likewise."""
+    return lrgb(data, "coco-sp")
 
 
 def lrgb_by_name(data: DatasetConfig) -> LoadedDataset:
