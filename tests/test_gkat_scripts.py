@@ -60,6 +60,11 @@ def accuracies(report):
     return [(row["title"], row["method"], row["values"]) for row in report["rows"]]
 
 
+def run_files(tmp_path, row):
+    name = f"{row['title'].replace(' ', '_')}-{row['method']}-2"
+    return [tmp_path / f"out/runs-16x2/{name}-{seed}.json" for seed in range(2)]
+
+
 def test_models_have_the_sizes_of_the_paper(scripts):
     from _gkat import num_parameters
     from _gkat_synthetic import GAT_HEADS, TASKS, cycle_baseline, cycle_gkat, motif_baseline, motif_gkat
@@ -85,6 +90,10 @@ def test_motifs_and_cycles(start, calls_of, tmp_path):
     assert len(trained) == 18
     assert report["machine"]["threads"] == 1
     assert report["rows"][0]["published"] == 77.1
+    for row in report["rows"]:
+        runs = [json.loads(path.read_text()) for path in run_files(tmp_path, row)]
+        assert row["values"] == [100 * run["accuracy"] for run in runs]
+        assert row["of_equal_epochs"] == [100 * max(value for _, value in run["curve"][:2]) for run in runs]
     for title, rows in itertools.groupby(report["rows"], lambda row: row["title"]):
         gkat, *others = rows
         assert gkat["epochs"] == [2, 2], title
@@ -94,6 +103,7 @@ def test_motifs_and_cycles(start, calls_of, tmp_path):
     text = (tmp_path / "out/gkat_motif.md").read_text()
     assert "processor time of one thread" in text
     assert " of 2, GKAT-0 on " in text
+    assert "| accuracy (%) | in GKAT's epochs (%) | published (%) |" in text
 
     assert accuracies(motif(start, *methods)) == accuracies(report)
     assert len(trained) == 18  # kept, not trained again

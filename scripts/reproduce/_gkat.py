@@ -104,20 +104,28 @@ def row_of(title: str, method: str, published: float | str | None, runs: Sequenc
     }
 
 
+def spread(values: Sequence[float]) -> str:
+    """Mean of the runs, and their standard deviation where there are several."""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{deviation}"
+
+
 def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, options: argparse.Namespace) -> None:
     """Write JSON and Markdown; called after each row, so that a stopped script leaves what it has."""
     where = machine()
     lines = [f"{described(where)}. {note}"]
     if options.quick:
         lines.append("A trial on few graphs and epochs: these figures only show that everything runs.")
-    lines += ["", "| data | method | parameters | seeds | epochs | s/epoch | s/run | accuracy (%) | published (%) |"]
-    lines.append("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    titles = ["data", "method", "parameters", "seeds", "epochs", "s/epoch", "s/run", "accuracy (%)", "published (%)"]
+    if "of_equal_epochs" in rows[0]:
+        titles.insert(8, "in GKAT's epochs (%)")
+    lines += ["", "| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
     for row in rows:
-        spread = "" if row["std"] is None else f" ± {row['std']:.1f}"
         total = sum(row["seconds"])
         cells = (row["title"], row["method"], f"{row['parameters']:,}", len(row["values"]), max(row["epochs"]))
-        cells += (f"{total / sum(row['epochs']):.2f}", f"{total / len(row['seconds']):.1f}")
-        cells += (f"{row['mean']:.1f}{spread}", row["published"] or "–")
+        cells += (f"{total / sum(row['epochs']):.2f}", f"{total / len(row['seconds']):.1f}", spread(row["values"]))
+        cells += (spread(row["of_equal_epochs"]),) if "of_equal_epochs" in row else ()
+        cells += (row["published"] or "–",)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     text = "\n".join(lines) + "\n"
     options.out.mkdir(parents=True, exist_ok=True)
