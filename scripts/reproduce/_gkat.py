@@ -143,9 +143,12 @@ def finish(name: str, rows: Sequence[Mapping[str, Any]], options: argparse.Names
 
     titles = list(dict.fromkeys(row["title"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    figure, axes = plt.subplots(1, len(titles), figsize=(4.2 * len(titles), 3.6), layout="constrained", squeeze=False)
+    height, width = -(-len(titles) // 3), min(3, len(titles))
+    figure, axes = plt.subplots(height, width, figsize=(4.2 * width, 3.6 * height), layout="constrained", squeeze=False)
+    for axis in axes.flat[len(titles) :]:
+        axis.remove()
     for row in rows:
-        axis, color = axes[0, titles.index(row["title"])], COLORS[methods.index(row["method"]) % len(COLORS)]
+        axis, color = axes.flat[titles.index(row["title"])], COLORS[methods.index(row["method"]) % len(COLORS)]
         seconds, values = zip(*row["curve"])
         axis.plot(seconds, [100 * value for value in values], color=color, lw=1.2, label=row["method"])
         axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy (%)")
