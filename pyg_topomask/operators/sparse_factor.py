@@ -106,9 +106,10 @@ class SparseFactorOperator(MaskOperator):
     @cached_property
     @torch.inference_mode(False)
     def _constant_pairs(self) -> tuple[Pattern, Tensor] | None:
-        """Pairs and entries where nothing is to be learned and all heads share the mask."""
+        """Pairs and entries on CPU where nothing is to be learned and all heads share the mask."""
         left, right = (factor or _identity(self) for factor in (self.left, self.right))
-        if self.heads is not None or left.value.requires_grad or right.value.requires_grad:
+        learned = left.value.requires_grad or right.value.requires_grad
+        if learned or self.heads is not None or self.device.type != "cpu":
             return None
         return sparse_product(left.pattern, left.value, right.pattern, right.value)
 

@@ -362,7 +362,7 @@ def softmax_in_block(score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0
 
 
 def _with_magnitude(sums: Tensor, weight: Tensor | None) -> Tensor:
-    """Sums ``[g, H, D + 1, n]``, channels last, and the sums of ``|weight|``, which the denominators are if none is."""
+    """Sums ``[g, H, D + 1, n]`` and those of ``|weight|`` as ``[g, H, n, D + 2]``; no weights: none is negative."""
     with torch.no_grad():
         magnitude = sums[..., -1:, :] if weight is None else weight.abs().sum(-2, keepdim=True)
     return torch.cat([sums, magnitude], dim=-2).mT

@@ -56,6 +56,16 @@ def test_vanished_denominators_give_zeros_and_finite_gradients(case, path, scale
         torch.testing.assert_close(out[others], wanted[others], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("path", ["pairwise", "blocks", "dense"])
+def test_a_denominator_of_rounding_alone_vanishes(path):
+    matrix = torch.eye(5, dtype=torch.float64)
+    matrix[1] = torch.tensor([0, 0, 0.1, 0.2, -0.3], dtype=torch.float64)  # they sum to 5.6e-17
+    half = torch.full((5, 1, 3), 0.5, dtype=torch.float64)
+    out = masked_linear_attention(half, half, torch.randn(5, 1, 2).double(), sparse_operator(matrix), path=path)
+    assert (out[1] == 0).all()
+    assert (out[[0, 2, 3, 4]] != 0).all()
+
+
 def test_vanished_denominators_without_a_mask():
     q, k = torch.randn(6, 1, 3).double(), torch.randn(6, 1, 3).double()
     k[:2] = torch.stack([k[0], -k[0]])  # graph 0 cancels
