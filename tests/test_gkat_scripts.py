@@ -202,19 +202,25 @@ def tu_data(monkeypatch, tmp_path):
 
 
 def test_tu_data(start, tu_data, tmp_path, capsys):
-    options = ("--datasets", "proteins", "collab", "imdb-binary", "--folds", 0, 1, "--epochs", 2)
+    options = ("--datasets", "proteins", "collab", "imdb-binary", "--folds", 0, 1)
+    options += ("--epochs", "proteins=2", "imdb-binary=3")
     report = start("gkat_tu", *options)
     assert [(row["title"], row["published"]) for row in report["rows"]] == [
         ("PROTEINS", "75.8 ± 3.8"),
         ("IMDB-BINARY", "71.4 ± 2.6"),
     ]
-    assert [row["epochs"] for row in report["rows"]] == [[2, 2], [2, 2]]
+    assert [row["epochs"] for row in report["rows"]] == [[2, 2], [3, 3]]
+    assert "instead of 1,000: PROTEINS 2, IMDB-BINARY 3." in (tmp_path / "out/gkat_tu.md").read_text()
     assert len(report["rows"][0]["curve"]) == 2
     assert "collab is left out" in capsys.readouterr().out
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("metrics.csv")}
     assert len(written) == 4
     assert start("gkat_tu", *options)["rows"] == report["rows"]
     assert {path: path.stat().st_mtime_ns for path in written} == written  # not trained again
+    for wrong in ("proteins", "protein=2", "proteins=0", "proteins=many"):
+        with pytest.raises(SystemExit):
+            start("gkat_tu", "--epochs", wrong)
+        assert f"'{wrong}' is not NAME=N" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")

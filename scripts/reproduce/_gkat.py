@@ -116,7 +116,7 @@ def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, option
     lines = [f"{described(where)}. {note}"]
     if options.quick:
         lines.append("A trial on few graphs and epochs: these figures only show that everything runs.")
-    titles = ["data", "method", "parameters", "seeds", "epochs", "s/epoch", "s/run", "accuracy (%)", "published (%)"]
+    titles = ["data", "method", "parameters", "runs", "epochs", "s/epoch", "s/run", "accuracy (%)", "published (%)"]
     if "of_equal_epochs" in rows[0]:
         titles.insert(8, "in GKAT's epochs (%)")
     lines += ["", "| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
