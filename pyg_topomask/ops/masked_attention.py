@@ -47,6 +47,8 @@ def masked_linear_attention(
     Where the denominator vanishes, that is where it is at most machine epsilon times the sum of the absolute values
     of its terms, the output is zero with zero gradient, whatever the scale of ``mask``, ``q`` and ``k``. So it is where
     all terms are next to underflow (below 2^-112 in float32), as random features of very long queries are.
+    The factored path takes the products of the mask with single features for its terms, so there a denominator of
+    rounding alone is found unless it cancels within one of them.
 
     Cost, per head, with ``P`` pairs in the support of the mask and ``T`` multiply-adds in one product ``mask @ x``:
     factored :math:`O(T R D)` with at most 64 columns or 2^24 numbers of the intermediate in memory, recomputed in the
