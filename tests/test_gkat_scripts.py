@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from pyg_topomask.run import RunError
+from pyg_topomask.run.datasets.base import LoadedDataset
+
 pytest.importorskip("matplotlib")
 SIZES_OF_CYCLES = {  # the paper's Table 5, two to six layers
     "GAT": [242, 242, 266, 258, 270],
@@ -26,7 +29,7 @@ def start(scripts, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "argv", [script, *map(str, options), "--out", str(tmp_path / "out")])
         monkeypatch.chdir(tmp_path)
         importlib.import_module(script).main()
-        report = tmp_path / "out" / f"{script}.json"
+        report = tmp_path / "out" / ("quick" if "--quick" in options else "") / f"{script}.json"
         assert report.with_suffix(".png").stat().st_size > 0
         return json.loads(report.read_text())
 
@@ -127,6 +130,37 @@ def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
     assert kept["settings"]["max_seconds"] == 0.5
 
 
+def test_a_damaged_run_file_is_made_again(start, tmp_path, capsys):
+    options = ("--graphs", 16, "--epochs", 1, "--seeds", 1, "--tasks", "circle", "circle", "--methods", "GCN")
+    report = start("gkat_motif", *options)
+    assert len(report["rows"]) == 2  # what is said twice is done once
+    for junk in ('{"accuracy": 0.', "[]"):
+        (tmp_path / "out/runs-16x1/circle-GKAT-2-0.json").write_text(junk)
+        assert accuracies(start("gkat_motif", *options))[0] == accuracies(report)[0]
+        assert "circle-GKAT-2-0.json is damaged and made again" in capsys.readouterr().out
+
+
+def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsys):
+    import _gkat
+    import gkat_motif
+
+    (tmp_path / "file").touch()
+    for options, message in (
+        (["--out", str(tmp_path / "file" / "out")], "cannot be written"),
+        (["--seeds", "0"], "'0' is no whole number from 1 on"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["gkat_motif", *options])
+        with pytest.raises(SystemExit):
+            gkat_motif.main()
+        assert message in capsys.readouterr().err
+
+    def lacking():
+        raise RunError("no data")
+
+    with pytest.raises(SystemExit, match="error: no data"):
+        _gkat.start(lacking)
+
+
 def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
     import _gkat_synthetic
     from _gkat_synthetic import GraphClassifier, train_graphs
@@ -157,7 +191,7 @@ def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
     data = Data(x=torch.rand(12, 7), edge_index=edge_index, y=ring % 3)
     for number, part in enumerate(("train", "val", "test")):
         data[f"{part}_mask"] = ring // 4 == number
-    monkeypatch.setattr(gkat_citation, "Planetoid", lambda root, name: [data])
+    monkeypatch.setattr(gkat_citation, "load_dataset", lambda config: LoadedDataset([data], None))
     trained = calls_of(gkat_citation, "train_nodes")
     redrawn = calls_of(gkat_citation, "redraw_walks")
     options = ["--quick", "--datasets", "CiteSeer", "--num-walks", 3, "--max-length", 2]
@@ -169,7 +203,9 @@ def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
     assert len(trained) == 3
     assert start("gkat_citation", *options)["rows"] == report["rows"]
     assert len(trained) == 3
-    assert "dynamic GKAT" in (tmp_path / "out/gkat_citation.md").read_text()
+    assert "dynamic GKAT" in (tmp_path / "out/quick/gkat_citation.md").read_text()
+    start("gkat_citation", *options, "--decay", 1)
+    assert len(trained) == 6  # runs of other walks are other runs
 
 
 @pytest.fixture
@@ -217,10 +253,21 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
     assert len(written) == 4
     assert start("gkat_tu", *options)["rows"] == report["rows"]
     assert {path: path.stat().st_mtime_ns for path in written} == written  # not trained again
-    for wrong in ("proteins", "protein=2", "proteins=0", "proteins=many"):
+    import gkat_tu
+
+    runs = [{"accuracy": x, "epochs": 2, "seconds": 3.0 * x, "curve": [x]} for x in (0.4, 0.8)]
+    assert gkat_tu.averaged(runs) == {"accuracy": pytest.approx(0.6), "epochs": 2, "seconds": pytest.approx(1.8), "curve": [0.4]}
+    with pytest.raises(SystemExit):
+        start("gkat_tu", "--folds", 10)
+    assert "invalid choice: 10" in capsys.readouterr().err
+    for wrong, message in (
+        ("proteins", "'' is no whole number from 1 on"),
+        ("protein=2", "'protein=2' is not NAME=N"),
+        ("proteins=0", "'0' is no whole number from 1 on"),
+    ):
         with pytest.raises(SystemExit):
             start("gkat_tu", "--epochs", wrong)
-        assert f"'{wrong}' is not NAME=N" in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
@@ -238,8 +285,11 @@ def test_cost(start, calls_of, monkeypatch, tmp_path):
     again = start("gkat_cost", "--quick", "--cases", "citeseer", "motif", "cycle")
     assert [arguments[0] for arguments in measured] == ["citeseer", "motif", "cycle"]  # the first two were kept
     assert again["rows"]["citeseer"] == row
-    text = (tmp_path / "out/gkat_cost.md").read_text()
-    assert [line.split("|")[1].strip() for line in text.splitlines()[-3:]] == ["citeseer", "motif", "cycle"]
+    text = (tmp_path / "out/quick/gkat_cost.md").read_text()
+    assert "A trial with few repeats" in text
+    for table in text.split("\n\n")[1:]:
+        assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == ["citeseer", "motif", "cycle"]
+        assert len({line.count("|") for line in table.splitlines()}) == 1
     sparse = start("gkat_cost", "--quick", "--cases", "citeseer", "--largest-dense", 10)  # another setting
     assert set(sparse["rows"]) == {"citeseer"}
     assert set(sparse["rows"]["citeseer"]["ms"]) == names - {"GAT, all pairs", "GKAT-0, all pairs"}

@@ -6,8 +6,8 @@ import hashlib
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from types import CodeType
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, CodeType
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,12 @@ def describe(value: Any) -> str:
 
     PyG's own comparison takes ``repr``, which most transforms leave at their class name, so a changed setting would
     go unseen and an old file be read.
+
+    Raises:
+        TypeError: If something in it has no state to tell it by, such as a generator of random numbers.
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
@@ -132,8 +137,17 @@ def describe(value: Any) -> str:
         return f"code({value.co_code.hex()},{describe([*value.co_names, *value.co_consts])})"
     if value is None or value is ... or isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)
+    if isinstance(value, (torch.dtype, torch.device, PurePath, range, slice)):
+        return f"{type(value).__qualname__}({value!r})"
     name = f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
     if hasattr(value, "__code__"):  # a function, or a method with its object
         held = [cell.cell_contents for cell in value.__closure__ or ()]
-        return f"{name}({describe([value.__code__, value.__defaults__, held, getattr(value, '__self__', None)])})"
-    return name if isinstance(value, type) else f"{name}({describe(getattr(value, '__dict__', None))})"
+        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, held, getattr(value, "__self__", None)]
+        return f"{name}({describe(parts)})"
+    if isinstance(value, (type, BuiltinFunctionType)):
+        return name
+    slots = [slot for cls in type(value).__mro__ for slot in getattr(cls, "__slots__", ())]
+    if not slots and not hasattr(value, "__dict__"):
+        raise TypeError(f"one {name} in 'pre_transform' cannot be told from another: leave it out")
+    state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
+    return f"{name}({describe(state | getattr(value, '__dict__', {}))})"

@@ -34,7 +34,8 @@ def redraw_walks(
     """The graphs with walks drawn afresh, along edges in proportion to a layer's attention over a node's neighbours.
 
     The layer's input is what it is given in one pass of the model in evaluation mode over the graphs as they are; only
-    edges are scored, so nothing is quadratic in the nodes. Without a layer, steps are uniform.
+    edges are scored, so nothing is quadratic in the nodes. Without a layer, steps follow the edge attribute that
+    ``transform`` names, as they do in its own calls, and are uniform on a graph without it.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, dynamic GKAT.
 
@@ -55,6 +56,8 @@ def redraw_walks(
     """
     if layer is None:
         return walks_along(graphs, transform, epoch)
+    if batch_size < 1:
+        raise ValueError(f"'batch_size' must be at least 1 (got {batch_size})")
     if forward is None or transform.transition is None:
         raise ValueError(
             "walks that follow a layer's attention need 'forward' to find its input, and AddRandomWalks(transition=...)"
@@ -77,21 +80,24 @@ def walks_along(
         transform: As in :func:`redraw_walks`.
         epoch: Number of the epoch.
         weights: For each graph the weight of its edges, shape ``[E]``, ≥ 0, kept as its attribute
-            ``transform.transition``; steps are uniform if :obj:`None`.
+            ``transform.transition``; as the graphs have it if :obj:`None`.
 
     Returns:
         New graphs, in the same order.
     """
     transform.set_epoch(epoch)
     copies = [graph.clone() for graph in graphs]
-    for graph, weight in zip(copies, weights or ()):
-        graph[transform.transition] = weight
+    if weights is not None:
+        for graph, weight in zip(copies, weights, strict=True):
+            graph[transform.transition] = weight
     return [transform(graph) for graph in copies]
 
 
 def _attention_on_edges(batch: Batch, layer: Module, forward: Callable[[Batch], Any]) -> Tensor:
     inputs: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    handle = layer.register_forward_pre_hook(
+        lambda _, args, named: inputs.append(args[0] if args else named["x"]), with_kwargs=True
+    )
     try:
         with torch.no_grad():
             forward(batch)

@@ -114,6 +114,7 @@ class SparseFactorOperator(MaskOperator):
         return sparse_product(left.pattern, left.value, right.pattern, right.value)
 
     @cached_property
+    @torch.inference_mode(False)
     def _joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
         left, right = (factor or _identity(self) for factor in (self.left, self.right))
         return join(left.pattern, right.pattern)

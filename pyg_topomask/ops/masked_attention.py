@@ -78,7 +78,7 @@ def masked_linear_attention(
         if batch is not None:
             check_batch(batch, q.size(0))
         if mask is not None:
-            check_mask(mask, q)
+            check_mask(mask, q, path)
             path = choose_path(mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
         scale_q, scale_k = _scales(q, k, batch)
         if mask is not None and path == "pairwise":  # scales each head by itself
@@ -174,14 +174,16 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise TypeError(f"'q', 'k' and 'v' must share one floating dtype (got {q.dtype}, {k.dtype} and {v.dtype})")
 
 
-def check_mask(mask: Any, q: Tensor) -> None:
-    """Refuse a mask of other nodes or heads than ``q`` ``[N, H, R]``. Raises ValueError."""
+def check_mask(mask: Any, q: Tensor, path: str = "auto") -> None:
+    """Refuse a mask of other nodes or heads than ``q`` ``[N, H, R]``, or not for ``path``. Raises ValueError."""
     num_nodes = mask.size(-1) if isinstance(mask, Tensor) else getattr(mask, "num_nodes", q.size(0))
     if num_nodes != q.size(0):
         raise ValueError(f"the mask is for {num_nodes} nodes, but 'q' has {q.size(0)} rows; is it of another batch?")
     heads = _heads(mask)
     if heads is not None and heads != q.size(1):
         raise ValueError(f"the mask has {heads} heads, but 'q' has {q.size(1)}")
+    if path == "factored" and isinstance(mask, Tensor) and mask.dim() == 3:
+        raise ValueError("a tensor of one mask per head is not multiplied on path 'factored': wrap it in DenseOperator")
 
 
 def _heads(mask: Any) -> int | None:

@@ -34,7 +34,8 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
         key = tuple((id(arg), _version(arg)) if isinstance(arg, Tensor) else arg for arg in args)
         if key in known and all(alive() is not None for alive in known[key][0]):  # an id may name a later tensor
             return known[key][1]
-        with torch.inference_mode(False):
+        # What is kept must not depend on the mode of the first call.
+        with torch.inference_mode(False), torch.autocast(args[0].device.type, enabled=False):
             result = function(*args)
         for stale in [old for old in known if any(alive() is None for alive in known[old][0])]:
             del known[stale]

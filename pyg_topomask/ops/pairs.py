@@ -18,6 +18,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
+from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
@@ -202,7 +203,8 @@ def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
 
 def _scipy_matrix(pattern: Pattern, value: Tensor) -> csr_matrix:
     shape = (pattern.num_rows, pattern.num_cols)
-    return csr_matrix((value.detach().numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
+    (value,) = at_least_float32(value.detach())  # SciPy knows no bfloat16
+    return csr_matrix((value.numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
 
 
 def _near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]:

@@ -178,11 +178,12 @@ class AttentionCase:
         torch.testing.assert_close(attn(x, batch.batch, batch), alone, **self.tol)
 
     def test_bfloat16_autocast(self) -> None:
-        attn, batch = self.build(), Batch.from_data_list(self._graphs())
+        attn, batch, other = self.build(), *(Batch.from_data_list(self._graphs()) for _ in range(2))
         x = self._input(batch.num_nodes, torch.float32)
-        exact = attn(x, batch.batch, batch)
+        exact = attn(x, other.batch, other)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = attn(x, batch.batch, batch)
+        assert torch.equal(attn(x, batch.batch, batch), exact)  # what is kept of a batch knows no autocast
         out.float().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in attn.parameters() if parameter.grad is not None)
         assert (out.float() - exact).norm() <= 0.05 * exact.norm()

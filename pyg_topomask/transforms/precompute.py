@@ -29,7 +29,7 @@ Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
 """For each attribute: the joined tensor, each graph's size and the dimension joined; or the values as they are."""
 
 _CHUNK_NODES = 16_384  # nodes of the graphs encoded together: enough to batch well, and for several workers to share
-_FORMAT = 1
+_FORMAT = 2
 
 
 def precompute(
@@ -53,7 +53,7 @@ def precompute(
 
     Args:
         graphs: Graphs, in the order of the result.
-        transforms: Transforms that add attributes, or replace some; nodes and edges must stay as they are.
+        transforms: Transforms that add attributes, replace or delete some; nodes and edges must stay as they are.
         cache: Whether to keep the result in `cache_dir` (``$TOPOMASK_CACHE``), or a folder to keep it in.
         fingerprint: Stands for the graphs' contents, where something shorter identifies them, such as a hash of the
             data set's file. By default the attributes that the transforms read are hashed: about 20 µs a graph.
@@ -109,7 +109,8 @@ def settings(transform: BaseTransform) -> str:
         TypeError: If a setting is not made of numbers, strings, tensors and lists of them.
         ValueError: If it has a ``seed`` that is None.
     """
-    values = {key: value for key, value in vars(transform).items() if not key.startswith("_")}
+    # Of what is private, only the epoch decides what a seeded transform draws.
+    values = {key: value for key, value in vars(transform).items() if not key.startswith("_") or key == "_epoch"}
     name = f"{type(transform).__module__}.{type(transform).__qualname__}"
     if "seed" in values and values["seed"] is None:
         raise ValueError(
@@ -205,13 +206,14 @@ def _compute(graphs: Sequence[Data], transforms: list[BaseTransform], num_worker
 
 
 def _added(old: Data, new: Data) -> dict[str, Any]:
-    """Attributes that are new or other than they were."""
+    """Attributes that are new or other than they were, and None for those that are gone."""
     if new.num_nodes != old.num_nodes:
         raise ValueError(
             f"a transform to precompute must keep the nodes of a graph (it made {new.num_nodes} of {old.num_nodes}); "
             "apply it to the data set first"
         )
-    return {key: value for key, value in new.to_dict().items() if value is not old.get(key)}
+    gone = dict.fromkeys(key for key in old.to_dict() if key not in new)
+    return gone | {key: value for key, value in new.to_dict().items() if value is not old.get(key)}
 
 
 def _pack(added: list[dict[str, Any]]) -> Packed:
@@ -242,5 +244,8 @@ def _attached(graphs: Sequence[Data], packed: Packed) -> list[Data]:
     result = [copy.copy(graph) for graph in graphs]
     for graph, added in zip(result, _unpack(packed, len(graphs))):
         for key, value in added.items():
-            graph[key] = value
+            if value is None:
+                del graph[key]
+            else:
+                graph[key] = value
     return result

@@ -100,15 +100,29 @@ def machine() -> dict[str, Any]:
 def save_json(path: Path, report: dict[str, Any]) -> None:
     """Write a report in one piece, so that a killed run leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
+    partial = path.with_suffix(f".{os.getpid()}.tmp")  # two processes may write the same report
     partial.write_text(json.dumps(report, indent=2) + "\n")
     partial.replace(path)
     print(f"wrote {path}")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A report, or nothing where there is none or it is damaged."""
+    try:
+        report = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        report = None
+    if not isinstance(report, dict):
+        print(f"{path} is damaged and made again")
+        return {}
+    return report
+
+
 def resumed(path: Path, settings: Mapping[str, Any], *parts: str) -> dict[str, Any]:
     """The report of an earlier start with the same settings, or a new one whose parts are empty."""
-    report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    report = read_json(path)
     same = {key: report.get(key) for key in settings} == settings
     return report if same else {**settings, **{part: {} for part in parts}}
 

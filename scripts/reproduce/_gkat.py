@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-import matplotlib
 import torch
+from matplotlib.figure import Figure
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, machine, save_json
+from _measure import described, machine, read_json, save_json
 from _tables import COLORS, write_section
+
+from pyg_topomask.run import RunError
 
 
 def num_parameters(model: Module) -> int:
@@ -70,21 +72,54 @@ def train_nodes(
 
 def remembered(path: Path, model: Module, train: Callable[..., dict[str, Any]], *args: Any, **settings: Any) -> Any:
     """Result of ``train(model, *args, **settings)``, read from its file if an earlier start had the same settings."""
-    kept = json.loads(path.read_text()) if path.is_file() else {}
+    kept = read_json(path)
     if kept.get("settings") != settings:
         made = train(model, *args, **settings)
         save_json(path, made | {"parameters": num_parameters(model), "settings": settings})
-    return json.loads(path.read_text())
+        kept = read_json(path)
+    return kept
 
 
-def parser(description: str, out: str, seeds: int) -> argparse.ArgumentParser:
+def parser(description: str, out: str, seeds: int | None = None) -> argparse.ArgumentParser:
     """The options that these scripts share."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--quick", action="store_true", help="few graphs, epochs and seeds: shows that everything runs")
-    made.add_argument("--seeds", type=int, default=seeds, help="runs of each row")
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="a trial of minutes; its files lie in quick/ below --out")
+    if seeds is not None:
+        made.add_argument("--seeds", type=positive, default=seeds, help="runs of each row")
     made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{out}"), help="runs, report and plot")
     made.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
     return made
+
+
+def read_options(made: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of the command line; a trial has a folder of its own, so that it replaces no report."""
+    options = made.parse_args()
+    if options.quick:
+        options.out /= "quick"
+    for name, value in vars(options).items():
+        if isinstance(value, list):  # what is said twice is done once
+            setattr(options, name, list(dict.fromkeys(value)))
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=options.out).close()
+    except OSError as error:
+        made.error(f"--out {options.out} cannot be written: {error}")
+    return options
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run a script; what its data or configs lack is said in a line."""
+    try:
+        main()
+    except RunError as error:
+        sys.exit(f"error: {error}")
+
+
+def positive(text: str) -> int:
+    """A number of an option that must be at least 1."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def row_of(title: str, method: str, published: float | str | None, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -122,39 +157,48 @@ def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, option
     lines += ["", "| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
     for row in rows:
         total = sum(row["seconds"])
-        cells = (row["title"], row["method"], f"{row['parameters']:,}", len(row["values"]), max(row["epochs"]))
+        cells = (row["title"], row["method"], f"{row['parameters']:,}", len(row["values"]), f"{max(row['epochs']):.0f}")
         cells += (f"{total / sum(row['epochs']):.2f}", f"{total / len(row['seconds']):.1f}", spread(row["values"]))
         cells += (spread(row["of_equal_epochs"]),) if "of_equal_epochs" in row else ()
         cells += (row["published"] or "–",)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     text = "\n".join(lines) + "\n"
-    options.out.mkdir(parents=True, exist_ok=True)
-    save_json(options.out / f"{name}.json", {"machine": where, "quick": options.quick, "rows": list(rows)})
+    report = {"machine": where, "quick": options.quick, "note": note, "rows": list(rows)}
+    save_json(options.out / f"{name}.json", report)
     (options.out / f"{name}.md").write_text(text)
     if options.results is not None:
         write_section(options.results, name, text)
 
 
-def finish(name: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> None:
-    """Draw validation accuracy over the seconds of training, a panel for each data set; print the table."""
+def finish(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    options: argparse.Namespace,
+    draw: Callable[[Sequence[Mapping[str, Any]]], Figure] | None = None,
+) -> None:
+    """Print the table, and draw it: the curves of training, unless ``draw`` makes another figure of the rows."""
     print((options.out / f"{name}.md").read_text())
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    figure = (draw or curves)(rows)
+    figure.savefig(options.out / f"{name}.png", dpi=150)
+    print(f"wrote {options.out / name}.md and .png")
 
+
+def curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Validation accuracy of each row's first run over the seconds of training, a panel for each data set."""
     titles = list(dict.fromkeys(row["title"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     height, width = -(-len(titles) // 3), min(3, len(titles))
-    figure, axes = plt.subplots(height, width, figsize=(4.2 * width, 3.6 * height), layout="constrained", squeeze=False)
+    figure = Figure(figsize=(4.2 * width, 3.6 * height), layout="constrained")
+    axes = figure.subplots(height, width, squeeze=False)
     for axis in axes.flat[len(titles) :]:
         axis.remove()
     for row in rows:
         axis, color = axes.flat[titles.index(row["title"])], COLORS[methods.index(row["method"]) % len(COLORS)]
         seconds, values = zip(*row["curve"])
         axis.plot(seconds, [100 * value for value in values], color=color, lw=1.2, label=row["method"])
-        axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy (%)")
+        axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy of the first run (%)")
         axis.legend(fontsize=8)
-    figure.savefig(options.out / f"{name}.png", dpi=150)
-    plt.close(figure)
+    return figure
 
 
 def fresh_copy(model: Module, seed: int) -> Module:

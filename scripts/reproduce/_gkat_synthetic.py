@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _gkat import fresh_copy, num_parameters, parser, remembered, row_of
+from _gkat import fresh_copy, num_parameters, parser, positive, read_options, remembered, row_of
 from torch import Tensor, no_grad
 from torch.nn import Linear, Module, ModuleList
 from torch.nn.functional import cross_entropy, elu
@@ -250,7 +250,7 @@ def compare(task: Task, options: argparse.Namespace, depths: Sequence[int] = (2,
             label = method if depth == 2 else f"{method}, {depth} layers"
             row = row_of(task.name.replace("_", " "), label, task.published.get(method) if depth == 2 else None, runs)
             early = [100 * max(accuracy for _, accuracy in run["curve"][: options.epochs]) for run in runs]
-            yield row | {"walk_seconds": walk_seconds, "of_equal_epochs": early}
+            yield row | {"depth": depth, "walk_seconds": walk_seconds, "of_equal_epochs": early}
 
 
 def described(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> str:
@@ -258,25 +258,28 @@ def described(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) ->
     walks = max(row["walk_seconds"] for row in rows)
     return (
         f"{options.graphs:,} graphs, three quarters of them for training; the best validation accuracy within the time "
-        f"of {options.epochs} epochs of GKAT with the same seed. Seconds are processor time of one thread, of training "
-        "alone: other programs on the machine are not in them. GKAT's walks are drawn once, ahead of it "
-        f"({walks:.1f} s or less for each task, not counted). All runs have the same graphs and walks. Into "
-        f"this time the other methods fit more epochs; what they reach in the first {options.epochs} stands beside it."
+        f"of {options.epochs} epochs of GKAT with the same seed, or until neither loss nor accuracy has improved for "
+        f"{PATIENCE} epochs. Seconds are processor time of one thread, of training alone: what else the machine does "
+        f"is not in them. GKAT's {NUM_WALKS} walks of each node are drawn once, ahead of it ({walks:.1f} s or less "
+        "for each task, not counted). All runs have the same graphs, walks and random features, all methods about as "
+        "many parameters as GKAT. Into this time the other methods fit more epochs; what they reach in the first "
+        f"{options.epochs} stands beside it."
     )
 
 
 def synthetic_parser(description: str) -> argparse.ArgumentParser:
     """The options of both scripts, which share their runs."""
     made = parser(description, "gkat_synthetic", seeds=3)
-    made.add_argument("--methods", nargs="+", choices=[*METHODS, "GKAT-0"], default=list(METHODS))
-    made.add_argument("--epochs", type=int, default=100, help="epochs of GKAT, whose time the others get")
-    made.add_argument("--graphs", type=int, default=4096, help="graphs of each task")
+    made.add_argument("--methods", nargs="+", choices=[*METHODS, "GKAT-0"], default=list(METHODS), help="beside GKAT")
+    made.add_argument("--epochs", type=positive, default=100, help="epochs of GKAT, whose time the others get")
+    made.add_argument("--graphs", type=positive, default=4096, help="graphs of each task")
     made.add_argument("--root", default="results/data", help="folder of the generated graphs")
     return made
 
 
-def quickened(options: argparse.Namespace) -> argparse.Namespace:
-    """The options, with ``--quick``'s sizes where it is given."""
+def quickened(made: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of the command line, with ``--quick``'s sizes where it is given."""
+    options = read_options(made)
     if options.quick:
         options.graphs, options.epochs, options.seeds = 256, 2, 1
     return options

@@ -9,25 +9,46 @@ are those of gkat_motif.py, whose two-layer runs are not made again. A run that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from _gkat import finish, write_report
+from _gkat import finish, start, write_report
 from _gkat_synthetic import CYCLE, GAT_HEADS, compare, described, quickened, synthetic_parser
+from _tables import COLORS
+from matplotlib.figure import Figure
 
 
 def main() -> None:
     """Train every method, the baselines at each depth."""
     made = synthetic_parser(__doc__.splitlines()[0])
-    made.add_argument("--layers", nargs="+", type=int, choices=list(GAT_HEADS), default=list(GAT_HEADS))
-    options = quickened(made.parse_args())
+    depths = list(GAT_HEADS)
+    made.add_argument("--layers", nargs="+", type=int, choices=depths, default=depths, help="of all but GKAT")
+    options = quickened(made)
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     for row in compare(CYCLE, options, options.layers):
         rows.append(row)
         write_report("gkat_cycle", rows, described(rows, options), options)
-    finish("gkat_cycle", rows, options)
+    finish("gkat_cycle", rows, options, draw_depths)
+
+
+def draw_depths(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Accuracy over the number of layers, as in Figure 7; GKAT, of two layers, as a line across."""
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    axis = figure.subplots()
+    gkat, *others = rows
+    axis.axhline(gkat["mean"], color=COLORS[0], label="GKAT, 2 layers")
+    names = list(dict.fromkeys(row["method"].partition(",")[0] for row in others))
+    for name, color, marker in zip(names, COLORS[1:], "osD^"):
+        found = [row for row in others if row["method"].partition(",")[0] == name]
+        spread = [row["std"] or 0 for row in found]
+        depths, means = [row["depth"] for row in found], [row["mean"] for row in found]
+        axis.errorbar(depths, means, spread, color=color, marker=marker, ms=4, lw=1.2, capsize=2, label=name)
+    axis.set(xlabel="layers", ylabel="validation accuracy (%)", xticks=sorted({row["depth"] for row in rows}))
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

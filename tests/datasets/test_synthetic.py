@@ -1,5 +1,7 @@
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.transforms import AddRandomWalkPE, Compose, Constant
@@ -74,9 +76,22 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     assert len(MotifDataset(tmp_path, "circle", num_graphs=4)) == 4
 
 
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
 def test_describe_tells_settings_apart():
     def scaled(factor):
         return lambda data: data * factor
+
+    def named(factor):
+        def scale(data, *, factor=factor):
+            return data * factor
+
+        return scale
 
     different = [
         AddRandomWalkPE(2),
@@ -94,9 +109,26 @@ def test_describe_tells_settings_apart():
         {"a": {1, 2}},
         AddRandomWalkPE(2).forward,
         AddRandomWalkPE,
+        named(2.0),
+        named(3.0),
+        Slotted(1),
+        Slotted(2),
+        torch.float32,
+        torch.float64,
+        torch.device("cpu"),
+        Path("a"),
+        Path("b"),
+        range(3),
+        range(4),
+        slice(3),
+        torch.relu,
+        torch.sigmoid,
     ]
     texts = [describe(value) for value in different]
     assert len(set(texts)) == len(different)
     assert not any(" at 0x" in text for text in texts)
     assert describe(AddRandomWalkPE(2)) == texts[0]
     assert describe(scaled(2.0)) == texts[4]
+    assert describe(AddRandomWalkPE(np.int64(2))) == texts[0]
+    with pytest.raises(TypeError, match="Generator in 'pre_transform' cannot be told from another"):
+        describe(torch.Generator())

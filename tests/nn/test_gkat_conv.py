@@ -6,9 +6,10 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GKATAttention, GKATConv, GPSModel, redraw_walks
+from pyg_topomask.nn.dynamic_walks import walks_along
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.additive_attention import masked_additive_attention, masked_additive_attention_reference
-from pyg_topomask.testing import GRAPHS, AttentionCase
+from pyg_topomask.testing import GRAPHS, AttentionCase, empty_graph
 from pyg_topomask.transforms import AddRandomWalks
 
 
@@ -104,6 +105,27 @@ def test_bad_arguments_are_refused(arguments, words):
         GKATConv(4, 4, path="factored")
 
 
+@pytest.mark.parametrize("layer", [GKATAttention(8, heads=2), GKATConv(8, 4, heads=2)])
+def test_called_like_a_convolution_it_says_how_to_be_called(layer):
+    data = walked(GRAPHS["star"])
+    for second in (data.edge_index, data):
+        with pytest.raises(ValueError, match=r"attention is called with \(x, batch, graph\), not with edges"):
+            layer(torch.randn(5, 8), second)
+
+
+def test_attention_of_a_layer_called_by_keyword_and_of_empty_graphs():
+    transform = AddRandomWalks(4, 3, 0.0, independent=False, seed=3, transition="step_weight")
+    layer = GKATAttention(8, heads=2, max_length=3)
+    for name in ("star", "empty"):
+        data = transform(GRAPHS["star"].clone() if name == "star" else empty_graph())
+        x = torch.randn(int(data.num_nodes), 8)
+        named, plain = (
+            redraw_walks([data], transform, 1, layer, forward)[0]
+            for forward in (lambda batch, x=x: layer(x=x, graph=batch), lambda batch, x=x: layer(x, None, batch))
+        )
+        assert torch.equal(named.step_weight, plain.step_weight)
+
+
 def test_edge_attention_is_a_softmax_over_each_nodes_edges():
     data = GRAPHS["star"]
     x = torch.randn(5, 8, dtype=torch.float64)
@@ -153,8 +175,14 @@ def test_redrawn_walks_follow_the_layers_attention_and_are_determined_by_seed_an
     torch.testing.assert_close(star.step_weight, layer.edge_attention(calls[0][:5], star.edge_index))
     uniform = redraw_walks(graphs, transform, 1)[0]
     assert not torch.equal(uniform.walk_count, star.walk_count)
+    followed = redraw_walks(first, transform, 1)[0]  # without a layer as the graph says, which has weights now
+    assert torch.equal(followed.walk_count, star.walk_count)
     with pytest.raises(ValueError, match="need 'forward'"):
         redraw_walks(graphs, transform, 1, layer)
+    with pytest.raises(ValueError, match=r"'batch_size' must be at least 1 \(got 0\)"):
+        redraw_walks(graphs, transform, 1, layer, forward, batch_size=0)
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        walks_along(graphs, transform, 1, [star.step_weight])
     with pytest.raises(ValueError, match=r"once in a pass \(it did 0 times\)"):
         redraw_walks(graphs, transform, 1, layer, lambda batch: None)
 

@@ -122,11 +122,34 @@ def test_learnable_numbers_get_gradients():
         ({"alpha": float("inf")}, "'alpha' must be a finite number ≥ 0"),
         ({"heads": 0}, "'heads' must be ≥ 1"),
         ({"decay": 0.0, "learnable": True}, "must start above 0"),
+        ({"decay": 10.0, "max_length": 19}, r"must be at most 1e18.* \(got 10.0 and 19\)"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         RWGNKMask(**arguments)
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_large_decay_keeps_the_cosine_in_float32(learnable):
+    data = AddRandomWalks(4, 18, 0.0, independent=False, seed=0)(GRAPHS["star"].clone())
+    kernel = RWGNKMask(decay=10.0, max_length=18, learnable=learnable)(data).to_dense()
+    torch.testing.assert_close(kernel.diagonal(), torch.ones(5))
+
+
+def test_numbers_written_past_the_version_counter_count():
+    data, mask = walked(GRAPHS["star"]), RWGNKMask(max_length=3)
+    before = mask(data).to_dense()
+    mask.decay.data.fill_(0.2)
+    wanted = RWGNKMask(decay=0.2, max_length=3)(walked(GRAPHS["star"])).to_dense()
+    assert not torch.allclose(before, wanted)
+    torch.testing.assert_close(mask(data).to_dense(), wanted)
+
+
+def test_layers_with_seeds_of_their_own_have_features_of_their_own():
+    first, again, other = (GKATAttention(8, 2, 16, seed=seed).feature_map.projection for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_missing_walks_name_the_transform():

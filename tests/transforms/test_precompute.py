@@ -92,9 +92,23 @@ def test_other_transforms_are_kept_too(tmp_path):
     wanted = [steps[1](steps[0](data)) for data in UNWEIGHTED]
     for _ in range(2):
         equal(wanted, precompute(UNWEIGHTED, steps, cache=tmp_path))
+    steps[1].set_epoch(7)
+    again = precompute(UNWEIGHTED, steps, cache=tmp_path)
+    equal([steps[1](steps[0](data)) for data in UNWEIGHTED], again)
+    assert any(not torch.equal(a.walk_index, b.walk_index) for a, b in zip(again, wanted))
     with pytest.raises(ValueError, match="no seed"):
         precompute(UNWEIGHTED, AddRandomWalks(), cache=tmp_path)
     assert "walk_index" in precompute(UNWEIGHTED, AddRandomWalks(), cache=False)[0]
+
+
+def test_what_a_transform_deletes_is_gone(tmp_path):
+    paired = [AddRandomWalks(seed=1, pair_table=True)(data.clone()) for data in UNWEIGHTED]
+    again = AddRandomWalks(seed=2)
+    for cache in (False, tmp_path, tmp_path):
+        found = precompute(paired, again, cache=cache)
+        equal([again(data.clone()) for data in paired], found)
+        assert not any("walk_pair_index" in data for data in found)
+    assert all("walk_pair_index" in data for data in paired)
 
 
 def test_whatever_changes_changes_the_key(monkeypatch):

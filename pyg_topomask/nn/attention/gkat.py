@@ -38,7 +38,7 @@ class GKATAttention(MaskedAttention):
         decay, alpha: As in :class:`~pyg_topomask.nn.RWGNKMask`.
         learnable: Learn ``decay`` and ``alpha``, one of each per head.
         name: Prefix of the walk attributes on the graph.
-        path, dropout, bias: As in :class:`MaskedAttention`.
+        path, dropout, bias, seed: As in :class:`MaskedAttention`.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class GKATAttention(MaskedAttention):
         path: str = "auto",
         dropout: float = 0.0,
         bias: bool = True,
+        seed: int = 0,
     ) -> None:
         mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
-        super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias)
+        super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, seed)
 
     def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Attention of each node over its neighbours, for dynamic GKAT: walks that follow it.
@@ -73,7 +74,7 @@ class GKATAttention(MaskedAttention):
             gradient.
         """
         with torch.no_grad():
-            q, k, _ = self.qkv(x).view(x.size(0), 3, self.heads, -1).unbind(dim=1)
+            q, k, _ = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)
             score = (q[edge_index[0]] * k[edge_index[1]]).sum(-1) * q.size(-1) ** -0.5
             return softmax(score, edge_index[0], num_nodes=x.size(0)).mean(1)
 

@@ -48,6 +48,7 @@ class MaskedAttention(Module):
         dropout: Probability of zeroing the result before the output projection, in training. Linear attention never
             forms normalised weights, so dropout cannot act on them.
         bias: Whether the projections have a bias.
+        seed: Seed of the random features. Give each layer its own for layers whose errors are independent.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
@@ -66,6 +67,7 @@ class MaskedAttention(Module):
         num_features: int = 64,
         dropout: float = 0.0,
         bias: bool = True,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         check_heads(channels, heads)
@@ -81,7 +83,7 @@ class MaskedAttention(Module):
         self.dropout = Dropout(dropout)
         self.feature_map: FeatureMap | None = None
         if kernel == "softmax_rf":
-            self.feature_map = SoftmaxFeatures(channels // heads, num_features)
+            self.feature_map = SoftmaxFeatures(channels // heads, num_features, seed)
         elif kernel != "softmax":
             self.feature_map = FEATURE_MAP[kernel]()
 
@@ -142,7 +144,7 @@ class MaskedAttention(Module):
 
 def check_heads(channels: int, heads: int) -> None:
     """Refuse a width that heads do not divide. Raises ValueError."""
-    if heads < 1 or channels % heads != 0:
+    if heads < 1 or channels < 1 or channels % heads != 0:
         raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
 
 
@@ -164,5 +166,11 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
     if batch is None and graph is not None:
         batch = graph.get("batch")
     if batch is not None:
+        if not isinstance(batch, Tensor) or batch.dim() == 2:  # a graph or its edges in the second place
+            got = list(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+            raise ValueError(
+                f"'batch' must be the graph of each node, [N] (got {got}); attention is called with (x, batch, graph), "
+                "not with edges, and stands in a GPSLayer as 'attn'"
+            )
         check_batch(batch, x.size(0))
     return batch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -13,6 +15,8 @@ from pyg_topomask.operators.sparse_factor import Factor
 from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.pairs import EntryTable, WalkProduct, walk_product
+
+_LARGEST_VISIT = 18  # power of ten
 
 
 class RWGNKMask(Mask):
@@ -36,7 +40,7 @@ class RWGNKMask(Mask):
         name: Prefix of the walk attributes on the graph.
 
     Raises:
-        ValueError: If a size or a number is out of range.
+        ValueError: If a size or a number is out of range, or ``decay ** max_length`` exceeds 1e18.
     """
 
     decay: Tensor
@@ -57,6 +61,11 @@ class RWGNKMask(Mask):
         for key, value in (("decay", decay), ("alpha", alpha)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"'{key}' must be a finite number ≥ 0 (got {value})")
+        if max_length * math.log10(max(decay, 1)) > _LARGEST_VISIT:
+            raise ValueError(
+                f"'decay' to the power of 'max_length' must be at most 1e{_LARGEST_VISIT}, so that squares of visits "
+                f"stay within float32 (got {decay} and {max_length})"
+            )
         if learnable and 0 in (decay, alpha):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
         self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name
@@ -85,11 +94,13 @@ class RWGNKMask(Mask):
         """
         index, length, count, size = self.read(graph)
         check_table_size(graph, size, self.remedy)
-        decay, alpha = (x.abs() for x in at_least_float32(self.decay, self.alpha))
+        decay, alpha = at_least_float32(self.decay, self.alpha)
         table = (index, length, count, int(graph.num_nodes), self.max_length)
         if not self.learnable:
-            return _constant_kernel(*table, *_numbers(self.decay, self.alpha), decay.dtype)
-        walks, modulation, scale = _walks(*table, decay, alpha)
+            read = _numbers_once if decay.is_cuda else _numbers
+            return _constant_kernel(*table, read(decay), read(alpha), decay.dtype)
+        with torch.autocast(index.device.type, enabled=False):  # sums of counts need float32
+            walks, modulation, scale = _walks(*table, decay.abs(), alpha.abs())
         return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
 
     def extra_repr(self) -> str:
@@ -107,11 +118,11 @@ def _walks(
     return walks, modulation, _squared_norms(walks.left, modulation) ** (-alpha / 2)
 
 
-@once_per_batch
-def _numbers(decay: Tensor, alpha: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Absolute values as numbers, read once: on CUDA reading waits."""
-    first, second = (tuple(x.abs().flatten().tolist()) for x in (decay, alpha))
-    return first, second
+def _numbers(x: Tensor) -> tuple[float, ...]:
+    return tuple(x.abs().flatten().tolist())
+
+
+_numbers_once = once_per_batch(_numbers)  # for CUDA, where reading waits
 
 
 @once_per_batch
