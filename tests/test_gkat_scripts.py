@@ -204,8 +204,11 @@ def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
     assert start("gkat_citation", *options)["rows"] == report["rows"]
     assert len(trained) == 3
     assert "dynamic GKAT" in (tmp_path / "out/quick/gkat_citation.md").read_text()
-    start("gkat_citation", *options, "--decay", 1)
-    assert len(trained) == 6  # runs of other walks are other runs
+    kept = start("gkat_citation", *options[:-3], "GAT")["rows"]
+    assert [row["method"] for row in kept] == ["GKAT", "dynamic GKAT", "GAT"]  # a report grows
+    other = start("gkat_citation", *options[:-3], "GKAT", "--decay", 1)["rows"]
+    assert [row["method"] for row in other] == ["GKAT"]  # figures of other walks are not for the same table
+    assert len(trained) == 4
 
 
 @pytest.fixture
@@ -253,10 +256,14 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
     assert len(written) == 4
     assert start("gkat_tu", *options)["rows"] == report["rows"]
     assert {path: path.stat().st_mtime_ns for path in written} == written  # not trained again
+    assert start("gkat_tu", *options[:1], "proteins", *options[4:])["rows"] == report["rows"]  # the other row stays
+
     import gkat_tu
 
     runs = [{"accuracy": x, "epochs": 2, "seconds": 3.0 * x, "curve": [x]} for x in (0.4, 0.8)]
-    assert gkat_tu.averaged(runs) == {"accuracy": pytest.approx(0.6), "epochs": 2, "seconds": pytest.approx(1.8), "curve": [0.4]}
+    mean = gkat_tu.averaged(runs)
+    assert (mean["accuracy"], mean["epochs"], mean["seconds"]) == pytest.approx((0.6, 2, 1.8))
+    assert mean["curve"] == [0.4]
     with pytest.raises(SystemExit):
         start("gkat_tu", "--folds", 10)
     assert "invalid choice: 10" in capsys.readouterr().err

@@ -145,7 +145,22 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.1f}{deviation}"
 
 
-def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, options: argparse.Namespace) -> None:
+def with_earlier(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of this start, with those of an earlier one of the same settings and machine that were not made again."""
+    report, made = read_json(path), {(row["title"], row["method"]): row for row in rows}
+    same = report.get("settings") == settings and report.get("machine") == machine()
+    kept = {(row["title"], row["method"]): row for row in report["rows"]} if same else {}
+    titles = list(dict.fromkeys(title for title, _ in kept | made))
+    return sorted((kept | made).values(), key=lambda row: titles.index(row["title"]))
+
+
+def write_report(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    note: str,
+    options: argparse.Namespace,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
     """Write JSON and Markdown; called after each row, so that a stopped script leaves what it has."""
     where = machine()
     lines = [f"{described(where)}. {note}"]
@@ -163,7 +178,7 @@ def write_report(name: str, rows: Sequence[Mapping[str, Any]], note: str, option
         cells += (row["published"] or "–",)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     text = "\n".join(lines) + "\n"
-    report = {"machine": where, "quick": options.quick, "note": note, "rows": list(rows)}
+    report = {"machine": where, "quick": options.quick, "note": note, "settings": settings, "rows": list(rows)}
     save_json(options.out / f"{name}.json", report)
     (options.out / f"{name}.md").write_text(text)
     if options.results is not None:

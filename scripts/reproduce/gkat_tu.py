@@ -7,8 +7,9 @@
     python scripts/reproduce/gkat_tu.py --datasets imdb-binary imdb-multi reddit-binary reddit-multi-5k collab
 
 Runs the configs of ``configs/gkat``; graphs and folds are read from $TOPOMASK_DATA, and of social graphs the folds for
-degrees as features, for the paper compares with figures on those. A run that was stopped goes on; data that are neither
-there nor can be downloaded are left out.
+degrees as features, for the paper compares with figures on those. A run that was stopped goes on; a report keeps the
+rows that an earlier start with the same folds and runs has made. Data that are neither there nor can be downloaded are
+left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from _gkat import finish, parser, positive, read_options, row_of, start, write_report
+from _gkat import finish, parser, positive, read_options, row_of, start, with_earlier, write_report
 from _tables import MISSING
 
 from pyg_topomask.run import RunError, run_config
@@ -51,6 +52,7 @@ def main() -> None:
     if options.quick:
         folds, seeds, epochs = [0], 1, dict.fromkeys(options.datasets, 2)
     rows: list[dict[str, Any]] = []
+    settings = {"folds": folds, "seeds": seeds}
     for name in options.datasets:
         try:
             runs = [averaged(run_fold(name, fold, seeds, epochs.get(name), options.out)) for fold in folds]
@@ -59,16 +61,18 @@ def main() -> None:
                 raise
             print(f"{name} is left out: {error}")
             continue
-        rows.append(row_of(name.upper(), "GKAT", (PUBLISHED | SOCIAL)[name], runs))
+        row = row_of(name.upper(), "GKAT", (PUBLISHED | SOCIAL)[name], runs)
+        rows.append(row | {"most_epochs": epochs.get(name)})
+        table = with_earlier(options.out / "gkat_tu.json", settings, rows)
         note = f"Outer folds {', '.join(map(str, folds))}, each the mean of {seeds} run(s); test accuracy at the best "
         note += "validation, mean and standard deviation over folds. Seconds are wall time, evaluation included."
-        shorter = [f"{row['title']} {epochs[key]}" for row in rows if (key := row["title"].lower()) in epochs]
+        shorter = [f"{row['title']} {row['most_epochs']}" for row in table if row["most_epochs"]]
         if shorter:
             note += f" At most so many epochs instead of 1,000: {', '.join(shorter)}."
-        write_report("gkat_tu", rows, note, options)
+        write_report("gkat_tu", table, note, options, settings)
     if not rows:
         raise RunError("none of the data sets is there")
-    finish("gkat_tu", rows, options)
+    finish("gkat_tu", table, options)
 
 
 def limit(text: str) -> tuple[str, int]:
