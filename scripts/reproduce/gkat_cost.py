@@ -180,7 +180,7 @@ def markdown(rows: list[dict], quick: bool) -> str:
 
 def ratio(figures: Mapping[str, float], first: str, second: str) -> str:
     """How many times the second the first is, where both were measured."""
-    return f"{figures[first] / figures[second]:.2g}" if first in figures and second in figures else "–"
+    return f"{figures[first] / figures[second]:.3g}" if first in figures and second in figures else "–"
 
 
 def plot(rows: list[dict]) -> Figure:
