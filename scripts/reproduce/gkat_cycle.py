@@ -4,7 +4,7 @@
     python scripts/reproduce/gkat_cycle.py              # 4,096 graphs, 100 epochs of GKAT, 3 seeds, 2 to 6 layers
 
 GKAT has two layers, GAT, GCN and SGC two to six, all with the paper's sizes and about 242 parameters. Budgets and runs
-are those of gkat_motif.py, whose two-layer runs are not made again. A run that was stopped goes on where it was.
+are those of gkat_motif.py, whose two-layer runs are not made again. Runs that are finished are kept.
 """
 
 from __future__ import annotations

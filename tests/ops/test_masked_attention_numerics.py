@@ -172,3 +172,29 @@ def test_softmax_attention_is_safe_for_large_scores_and_empty_rows(path):
     assert all(grad.isfinite().all() for grad in grads)
     wanted = torch.softmax(q[:, 0] @ k[:, 0].t() * 3**-0.5, -1) @ v[:, 0]
     torch.testing.assert_close(out[[0, 1, 4], 0], wanted[[0, 1, 4]], rtol=1e-4, atol=1e-5)
+
+
+def test_a_half_precision_mask_is_listed_in_float32():
+    matrix = torch.rand(6, 6).bfloat16() * (torch.rand(6, 6) < 0.5)
+    operator = sparse_operator(matrix)
+    pattern, entries = operator.pairs()
+    assert entries.dtype == torch.float32
+    assert operator.num_pairs == int((matrix != 0).sum())
+    assert torch.equal(entries, matrix.float()[pattern.row.long(), pattern.col.long()])
+
+
+def test_learned_pairs_listed_in_inference_mode_can_be_trained_later():
+    value = torch.rand(3, requires_grad=True)
+    operator = SparseFactorOperator((torch.tensor([[0, 1, 2], [1, 2, 0]]), value), None, 3)
+    with torch.inference_mode():
+        operator.pairs()
+    operator.pairs()[1].sum().backward()
+    assert torch.equal(value.grad, torch.ones(3))
+
+
+def test_a_tensor_of_one_mask_per_head_is_refused_where_it_would_be_multiplied():
+    q, masks = torch.rand(2, 2, 3), torch.rand(2, 2, 2)  # as many heads as nodes: shapes alone would not tell
+    with pytest.raises(ValueError, match="wrap it in DenseOperator"):
+        masked_linear_attention(q, q, q, masks, path="factored")
+    wanted = masked_linear_attention(q, q, q, masks, path="dense")
+    torch.testing.assert_close(masked_linear_attention(q, q, q, DenseOperator(masks), path="factored"), wanted)
