@@ -201,6 +201,8 @@ def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
     assert [row["epochs"] for row in report["rows"]] == [[3], [3], [3]]
     assert [arguments[2] for arguments in redrawn] == [1, 2]  # epochs, of dynamic GKAT alone
     assert len(trained) == 3
+    for _, graph, *_ in trained:
+        torch.testing.assert_close(graph.x.sum(1), torch.ones(12))  # features are normalised, as GAT's
     assert start("gkat_citation", *options)["rows"] == report["rows"]
     assert len(trained) == 3
     assert "dynamic GKAT" in (tmp_path / "out/quick/gkat_citation.md").read_text()
