@@ -38,6 +38,11 @@ _SLICE_COLUMNS = 64
 # of the stored numbers.
 _BLOCK_ENTRIES = 4
 
+# Scoring a pair costs as much as this many features more than it has, and a multiply-add in a product with the mask as
+# much as this many on pairs: measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs a node.
+_PAIR_OVERHEAD = 96
+_FACTORED_COST = 4
+
 
 def masked_linear_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Any = None, batch: Tensor | None = None, path: str = "auto"
@@ -61,7 +66,7 @@ def masked_linear_attention(
         mask: Operator ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. A mask tells graphs apart itself.
         path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"blocks"`` all
-            pairs within graphs, ``"dense"`` forms the whole mask; ``"auto"`` counts the work of each and takes the
+            pairs within graphs, ``"dense"`` forms the whole mask; ``"auto"`` weighs the work of each and takes the
             least. All give the same numbers.
 
     Returns:
@@ -151,7 +156,7 @@ def masked_linear_attention_reference(
 
 
 def choose_path(mask: Any, num_features: int, head_channels: int, batch: Tensor | None = None) -> str:
-    """Path with the least counted work for a mask, ``R`` features and ``D`` channels per head."""
+    """Path of least cost for a mask, ``R`` features and ``D`` channels per head."""
     if _is_dense(mask):
         return "dense"
     if prefers_blocks(mask, mask.num_nodes if hasattr(mask, "num_nodes") else 0, batch):
@@ -159,8 +164,8 @@ def choose_path(mask: Any, num_features: int, head_channels: int, batch: Tensor 
     num_pairs, work = getattr(mask, "num_pairs", None), getattr(mask, "work", None)
     if num_pairs is None or work is None:
         return "factored"
-    scoring = num_pairs * (num_features + head_channels + 1)
-    return "pairwise" if scoring <= work * num_features * (head_channels + 1) else "factored"
+    scoring = num_pairs * (num_features + head_channels + _PAIR_OVERHEAD)
+    return "pairwise" if scoring <= _FACTORED_COST * work * num_features * (head_channels + 1) else "factored"
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -3,8 +3,9 @@ import warnings
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
+from torch_geometric.utils import erdos_renyi_graph
 
-from pyg_topomask.nn import GRFMask
+from pyg_topomask.nn import GRFMask, RWGNKMask
 from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_attention, masked_linear_attention, masked_softmax_attention, pairs
 from pyg_topomask.ops.masked_attention import choose_path
@@ -222,7 +223,7 @@ def test_small_graphs_go_by_blocks_and_large_ones_do_not():
     masked_softmax_attention(q, k, v, mask, batch.batch)
     assert "pairs" not in mask.walks.__dict__
     large = Batch.from_data_list([ring(300), ring(4)])
-    assert choose_path(GRFMask(max_length=K)(large), 4, 3, large.batch) == "pairwise"
+    assert choose_path(GRFMask(max_length=K)(large), 16, 16, large.batch) == "pairwise"
 
 
 @pytest.mark.parametrize("path", ["pairwise", "blocks"])
@@ -269,6 +270,15 @@ def test_sparse_walks_go_pairwise_and_a_hub_goes_factored():
     assert torch.equal(out, masked_linear_attention(q, k, v, mask, path="factored"))
     assert choose_path(DenseOperator(torch.ones(3, 3)), 4, 4) == "dense"
     assert choose_path(OnesOperator(torch.zeros(3, dtype=torch.long)), 4, 4) == "factored"
+
+
+def test_many_features_go_by_pairs_and_few_by_factors():
+    graph = Data(edge_index=erdos_renyi_graph(500, 4 / 499), num_nodes=500)
+    mask = RWGNKMask(max_length=3)(AddRandomWalks(50, 3, 0.0, independent=False, seed=0)(graph))
+    assert mask.num_pairs > 5 * mask.work
+    # On a graph of Cora's size with such a mask pairs took 0.4 times as long as factors, and 13 times as long.
+    assert choose_path(mask, 256, 8) == "pairwise"
+    assert choose_path(mask, 4, 8) == "factored"
 
 
 def test_head_stack_and_shared_mask_agree():
