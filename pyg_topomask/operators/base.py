@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.blocks import BlockLayout
-from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.qkv import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
 
 if TYPE_CHECKING:

@@ -8,19 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from pyg_topomask.ops.masked_attention import (
-    at_least_float32,
-    check_mask,
-    check_qkv,
-    divide_sums,
-    mask_blocks,
-    prefers_blocks,
-    softmax_in_block,
-    softmax_on_pairs,
-    supported_pairs,
-    with_ones,
-)
-from pyg_topomask.ops.segment import check_batch, in_groups
+from pyg_topomask.ops.mask_access import attend_in_blocks, check_mask, prefers_blocks, supported_pairs
+from pyg_topomask.ops.qkv import at_least_float32, check_qkv, with_ones
+from pyg_topomask.ops.segment import check_batch
+from pyg_topomask.ops.softmax_kernel import softmax_in_block, softmax_on_pairs
 
 PATHS = ("auto", "pairwise", "blocks")
 
@@ -91,16 +82,10 @@ def masked_additive_attention_reference(
 def _blocks(
     receiver: Tensor, sender: Tensor, values: Tensor, mask: Any, batch: Tensor | None, slope: float, dropout: float
 ) -> Tensor:
-    layout, blocks = mask_blocks(mask, batch, values)
-    if not layout.groups.graphs:
-        return values[..., :-1].clone()
-
-    def attend(graphs: list[int], r: Tensor, s: Tensor, v: Tensor) -> Tensor:
-        entry = blocks[graphs[0]]
-        entry = entry[:, None] if entry.dim() == 3 else entry  # senders ahead of receivers
+    def attend(entry: Tensor, r: Tensor, s: Tensor, v: Tensor) -> Tensor:
         return softmax_in_block(leaky_relu(s + r.mT, slope), entry, v.mT.contiguous(), dropout)
 
-    return divide_sums(in_groups(attend, layout.groups, receiver[..., None], sender[..., None], values))
+    return attend_in_blocks(attend, mask, batch, receiver[..., None], sender[..., None], values)
 
 
 def _pairwise(receiver: Tensor, sender: Tensor, values: Tensor, mask: Any, slope: float, dropout: float) -> Tensor:

@@ -18,8 +18,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.qkv import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
 
 # Pairs of nodes this far apart in memory, on average, miss a CPU's caches: the table is then put in a better order.

@@ -11,9 +11,9 @@ from pyg_topomask.ops.block_sparse import one_graph
 from pyg_topomask.ops.blocks import block_layout, fill_blocks
 from pyg_topomask.ops.dropout import dropout as zero_some
 from pyg_topomask.ops.edge_attention import edge_scores, typed_edges
-from pyg_topomask.ops.masked_attention import with_ones
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.partial_softmax import PartialSoftmax, join_softmax, softmax_over_entries
+from pyg_topomask.ops.qkv import with_ones
 from pyg_topomask.ops.segment import in_groups, size_groups
 
 

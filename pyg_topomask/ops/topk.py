@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.dropout import dropout as drop
-from pyg_topomask.ops.masked_attention import at_least_float32, check_qkv
+from pyg_topomask.ops.qkv import at_least_float32, check_qkv
 from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 from pyg_topomask.ops.topk_backends import Problem, find

@@ -14,7 +14,7 @@ from pyg_topomask.nn.attention.masked import MaskedAttention, check_input
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.additive_attention import PATHS as ADDITIVE_PATHS
 from pyg_topomask.ops.additive_attention import masked_additive_attention
-from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.qkv import at_least_float32
 
 
 class GKATAttention(MaskedAttention):

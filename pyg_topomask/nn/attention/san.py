@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.attention.masked import check_heads, check_input
 from pyg_topomask.nn.mask.base import read_edge_attr, read_edges
-from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.qkv import at_least_float32
 from pyg_topomask.ops.san_attention import san_attention
 
 

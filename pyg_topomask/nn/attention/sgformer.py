@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
 
 from pyg_topomask.nn.attention.masked import check_heads, check_input
-from pyg_topomask.ops.masked_attention import at_least_float32
+from pyg_topomask.ops.qkv import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
 
 

@@ -10,8 +10,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.mask.base import Mask, check_table_size
 from pyg_topomask.operators.grf import GRFOperator
-from pyg_topomask.ops.masked_attention import at_least_float32
 from pyg_topomask.ops.pairs import EntryTable, stored_pairs, walk_product
+from pyg_topomask.ops.qkv import at_least_float32
 
 
 class GRFMask(Mask):
