@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from torch_geometric.data import Data
 
-from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, check_integer, to_data
+from pyg_topomask.checks import check_integer
+from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, to_data
 
 
 class InducedCycleDataset(SyntheticDataset):

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from torch_geometric.data import Data
 
-from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, check_integer, to_data
+from pyg_topomask.checks import check_integer
+from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, to_data
 
 NUM_FEATURES = 5
 CROSS_EDGES_PER_NODE = 0.4

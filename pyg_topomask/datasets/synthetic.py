@@ -1,4 +1,4 @@
-"""What the generated data sets share: a seeded generator for each graph, the file on disk, the check of arguments."""
+"""What the generated data sets share: a seeded generator for each graph and the file on disk."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset
+
+from pyg_topomask.checks import check_integer
 
 
 class SyntheticDataset(InMemoryDataset):
@@ -84,14 +86,6 @@ class SyntheticDataset(InMemoryDataset):
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-
-
-def check_integer(name: str, value: int, low: int, reason: str) -> None:
-    """Raises unless ``value`` is an integer (no bool) of at least ``low``."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"'{name}' must be an int (got {value!r} of type {type(value).__name__})")
-    if value < low:
-        raise ValueError(f"'{name}' must be at least {low}: {reason} (got {value})")
 
 
 def both_ways(row: np.ndarray, col: np.ndarray, num_nodes: int) -> np.ndarray:

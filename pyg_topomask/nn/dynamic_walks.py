@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask.checks import check_integer
+
 
 class WalkTransform(Protocol):
     """What `redraw_walks` asks of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
@@ -56,8 +58,7 @@ def redraw_walks(
     """
     if layer is None:
         return walks_along(graphs, transform, epoch)
-    if batch_size < 1:
-        raise ValueError(f"'batch_size' must be at least 1 (got {batch_size})")
+    check_integer("batch_size", batch_size, 1)
     if forward is None or transform.transition is None:
         raise ValueError(
             "walks that follow a layer's attention need 'forward' to find its input, and AddRandomWalks(transition=...)"

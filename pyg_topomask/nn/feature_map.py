@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.segment import segment_max
 
 
@@ -72,6 +73,7 @@ class SoftmaxFeatures(FeatureMap):
         seed: Seed of the projection.
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``num_features`` is not positive.
     """
 
@@ -79,8 +81,8 @@ class SoftmaxFeatures(FeatureMap):
 
     def __init__(self, head_channels: int, num_features: int = 64, seed: int = 0) -> None:
         super().__init__()
-        if num_features < 1:
-            raise ValueError(f"'num_features' must be at least 1 (got {num_features})")
+        check_integer("num_features", num_features, 1)
+        check_integer("seed", seed)
         self.num_features = num_features
         self.register_buffer("projection", torch.empty(num_features, head_channels))
         self.redraw(torch.Generator().manual_seed(seed))

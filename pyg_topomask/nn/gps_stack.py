@@ -12,6 +12,7 @@ from torch.nn import BatchNorm1d, Module, ModuleList
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
@@ -55,8 +56,7 @@ class GPSStack(ModuleList):
         feed_forward: bool = True,
         checkpoint: bool = False,
     ) -> None:
-        if num_layers < 1:
-            raise ValueError(f"'num_layers' must be at least 1 (got {num_layers})")
+        check_integer("num_layers", num_layers, 1)
         examples = {"conv": f"GCNConv({channels}, {channels})", "attn": f"FullAttention({channels})"}
         for name, part in (("conv", conv), ("attn", attn)):
             if isinstance(part, (Module, type)) or (part is not None and not callable(part)):

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import MaskOperator, check_heads
+from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
 from pyg_topomask.ops.sparse import Pattern
 
@@ -89,7 +89,7 @@ class DiagonalScaledOperator(_OneMask):
         super().__init__(operator)
         self.left, self.right = left, right
         heads = [diagonal.size(1) if diagonal.dim() == 2 else None for diagonal in (left, right)]
-        self.heads = check_heads([operator.heads, *heads])
+        self.heads = common_heads([operator.heads, *heads])
 
     @property
     def T(self) -> DiagonalScaledOperator:
@@ -183,7 +183,7 @@ class SumOperator(MaskOperator):
         if len({operator.num_nodes for operator in operators}) != 1:
             raise ValueError(f"masks to add must share their nodes (got {[op.num_nodes for op in operators]})")
         self.operators = operators
-        self.num_nodes, self.heads = operators[0].num_nodes, check_heads([op.heads for op in operators])
+        self.num_nodes, self.heads = operators[0].num_nodes, common_heads([op.heads for op in operators])
         self.dtype, self.device = operators[0].dtype, operators[0].device
 
     @property
@@ -249,7 +249,7 @@ class BlockDiagonalOperator(MaskOperator):
         if not operators:
             raise ValueError("a block-diagonal mask takes at least one block (got none)")
         self.operators, self.sizes = list(operators), [operator.num_nodes for operator in operators]
-        self.num_nodes, self.heads = sum(self.sizes), check_heads([op.heads for op in operators])
+        self.num_nodes, self.heads = sum(self.sizes), common_heads([op.heads for op in operators])
         self.dtype, self.device = operators[0].dtype, operators[0].device
 
     @property
@@ -276,7 +276,7 @@ class KroneckerOperator(MaskOperator):
 
     def __init__(self, left: MaskOperator, right: MaskOperator) -> None:
         self.left, self.right = left, right
-        self.num_nodes, self.heads = left.num_nodes * right.num_nodes, check_heads([left.heads, right.heads])
+        self.num_nodes, self.heads = left.num_nodes * right.num_nodes, common_heads([left.heads, right.heads])
         self.dtype, self.device = left.dtype, left.device
 
     @property

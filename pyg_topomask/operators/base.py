@@ -127,7 +127,7 @@ class MaskOperator:
         return f"{type(self).__name__}(num_nodes={self.num_nodes}{heads})"
 
 
-def check_heads(heads: list[int | None]) -> int | None:
+def common_heads(heads: list[int | None]) -> int | None:
     """Number of heads that masks share, those without heads serving every head. Raises ValueError if they differ."""
     given = {count for count in heads if count is not None}
     if len(given) > 1:

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import MaskOperator, check_heads
+from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.pairs import join, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
@@ -80,7 +80,7 @@ class SparseFactorOperator(MaskOperator):
     def _set(self, left: Factor | None, right: Factor | None, num_nodes: int) -> None:
         self.left, self.right, self.num_nodes = left, right, num_nodes
         factors = [factor for factor in (left, right) if factor is not None]
-        self.heads = check_heads([factor.heads for factor in factors])
+        self.heads = common_heads([factor.heads for factor in factors])
         if factors:
             self.dtype, self.device = factors[0].value.dtype, factors[0].value.device
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.dropout import dropout as drop
 from pyg_topomask.ops.qkv import at_least_float32, check_qkv
 from pyg_topomask.ops.segment import check_batch, segments
@@ -232,8 +233,7 @@ def _search(
 
     With ``trim``, places that no graph has a key for may be left out.
     """
-    if isinstance(topk, bool) or not isinstance(topk, int) or topk < 1:
-        raise ValueError(f"'topk' must be an integer of at least 1 (got {topk!r})")
+    check_integer("topk", topk, 1)
     _check_finite(q, k)
     ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
     if trim:

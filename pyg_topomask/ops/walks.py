@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.graph import CSR, check_edges, edge_tensors, to_csr
 from pyg_topomask.ops.hashing import GOLDEN, LOW_32, MIX_1, below, mix, wrap
 from pyg_topomask.typing import Adj
@@ -142,12 +143,8 @@ def step_table(edge_index: Tensor, num_nodes: int, transition: Tensor) -> StepTa
 
 def check_walk_settings(num_walks: int, max_length: int, halt_prob: float, scheme: str) -> None:
     """Refuse settings that describe no walk. Raises ValueError, and TypeError for counts that are no integers."""
-    if not isinstance(num_walks, int) or not isinstance(max_length, int):
-        raise TypeError(f"'num_walks' and 'max_length' are integers (got {num_walks!r} and {max_length!r})")
-    if num_walks < 1:
-        raise ValueError(f"'num_walks' must be at least 1 (got {num_walks})")
-    if max_length < 0:
-        raise ValueError(f"'max_length' counts hops and must not be negative (got {max_length})")
+    check_integer("num_walks", num_walks, 1)
+    check_integer("max_length", max_length, 0, "it counts hops")
     if not 0.0 <= halt_prob < 1.0:
         raise ValueError(f"'halt_prob' is a per-step probability in [0, 1) (got {halt_prob})")
     if scheme not in SCHEMES:

@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
 from pyg_topomask.ops.graph import to_csr
 from pyg_topomask.ops.walks import draw_seed, hash_graph
@@ -72,8 +73,9 @@ class AddExpanderEdges(BaseTransform):
         algorithm: str = "Hamiltonian",
     ) -> None:
         for name, value, least in (("degree", degree, 1), ("num_virtual", num_virtual, 0), ("max_iters", max_iters, 1)):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"'{name}' must be an integer of at least {least} (got {value!r})")
+            check_integer(name, value, least)
+        if seed is not None:
+            check_integer("seed", seed)
         if algorithm not in EXPANDERS:
             raise ValueError(f"'algorithm' must be one of {', '.join(EXPANDERS)} (got {algorithm!r})")
         self.algorithm = algorithm

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.graph_batch import GraphBatch
 from pyg_topomask.ops.spectral import EIGVEC_NORMS, laplacian_eigenpairs, normalize_eigenvectors
 from pyg_topomask.transforms.encoding import Encoding, split_rows
@@ -40,6 +41,7 @@ class AddLaplacianEncoding(Encoding):
         name: Prefix of the attributes, so that two settings can live on one graph.
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If a setting is unknown, or a weight is negative.
         RuntimeError: If a graph is too large for the dense decomposition and the sparse ones fail.
     """
@@ -51,8 +53,7 @@ class AddLaplacianEncoding(Encoding):
         eigvec_norm: str = "L2",
         name: str = "laplacian",
     ) -> None:
-        if max_freqs < 1:
-            raise ValueError(f"'max_freqs' must be at least 1 (got {max_freqs})")
+        check_integer("max_freqs", max_freqs, 1)
         if laplacian_norm not in ("sym", "rw", None):
             raise ValueError(f"'laplacian_norm' must be 'sym', 'rw' or None (got {laplacian_norm!r})")
         if eigvec_norm not in EIGVEC_NORMS:

@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.graph import sym_normalize, to_csr
 from pyg_topomask.ops.pairs import WalkTable, pair_table
 from pyg_topomask.ops.walks import Walks, check_walk_settings, draw_seed, hash_graph, step_table, walk_tables
@@ -70,6 +71,8 @@ class AddRandomWalks(BaseTransform):
         transition: str | None = None,
     ) -> None:
         check_walk_settings(num_walks, max_length, halt_prob, scheme)
+        if seed is not None:
+            check_integer("seed", seed)
         check_name(name)
         if name.endswith(("_key", "_pair")):
             raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")

@@ -208,7 +208,7 @@ def test_requires():
     ("arguments", "message"),
     [
         ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
-        ({"heads": 0}, "divisible by 'heads'"),
+        ({"heads": 0}, "'heads' must be at least 1"),
         ({"kernel": "gauss"}, r"one of relu, .*softmax \(got 'gauss'\)"),
         ({"path": "fast"}, r"got 'fast'"),
         ({"kernel": "softmax", "path": "factored"}, "never factored"),

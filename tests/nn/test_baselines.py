@@ -369,10 +369,10 @@ def test_heads_must_divide_channels(cls):
     ("cls", "arguments", "message"),
     [
         (FullAttention, {"dropout": 1.0}, r"in \[0, 1\) \(got 1.0\)"),
-        (PerformerAttention, {"redraw_interval": 0}, r"at least 1 forward, or None \(got 0\)"),
+        (PerformerAttention, {"redraw_interval": 0}, r"'redraw_interval' must be at least 1 \(got 0\)"),
         (PerformerAttention, {"num_features": 0}, r"at least 1 \(got 0\)"),
-        (BigBirdAttention, {"block_size": 0}, r"at least 1 node \(got 0\)"),
-        (BigBirdAttention, {"num_random": -1}, r"not be negative \(got -1\)"),
+        (BigBirdAttention, {"block_size": 0}, r"'block_size' must be at least 1 \(got 0\)"),
+        (BigBirdAttention, {"num_random": -1}, r"'num_random' must be at least 0 \(got -1\)"),
     ],
 )
 def test_bad_arguments_are_refused(cls, arguments, message):

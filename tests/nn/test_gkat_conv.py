@@ -94,7 +94,7 @@ def test_dropout_acts_on_normalised_weights_and_keeps_the_mean(path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((0, 4), "widths and 'heads' must be ≥ 1"),
+        ((0, 4), "'in_channels' must be at least 1"),
         ((4, 4, 1, True, 0.2, 1.0), r"'dropout' must be a probability in \[0, 1\) \(got 1.0\)"),
     ],
 )

@@ -120,7 +120,7 @@ def test_learnable_numbers_get_gradients():
     [
         ({"decay": -0.1}, "'decay' must be a finite number ≥ 0"),
         ({"alpha": float("inf")}, "'alpha' must be a finite number ≥ 0"),
-        ({"heads": 0}, "'heads' must be ≥ 1"),
+        ({"heads": 0}, "'heads' must be at least 1"),
         ({"decay": 0.0, "learnable": True}, "must start above 0"),
         ({"decay": 10.0, "max_length": 19}, r"must be at most 1e18.* \(got 10.0 and 19\)"),
     ],

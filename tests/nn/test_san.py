@@ -230,7 +230,7 @@ def test_reset_draws_anew():
     ("arguments", "message"),
     [
         ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
-        ({"edge_dim": 0}, r"'edge_dim' must be at least 1, or None \(got 0\)"),
+        ({"edge_dim": 0}, r"'edge_dim' must be at least 1 \(got 0\)"),
         ({"gamma": 0.0}, r"'gamma' must be a positive number \(got 0.0\); full_graph=False leaves out"),
         ({"gamma": float("inf")}, r"'gamma' must be a positive number \(got inf\)"),
         ({"gamma": float("nan")}, r"'gamma' must be a positive number \(got nan\)"),

@@ -272,8 +272,8 @@ def test_edge_index():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"topk": 0}, ValueError, r"'topk' must be an integer of at least 1 \(got 0\)"),
-        ({"topk": 2.0}, ValueError, r"got 2.0"),
+        ({"topk": 0}, ValueError, r"'topk' must be at least 1 \(got 0\)"),
+        ({"topk": 2.0}, TypeError, r"got 2.0"),
         ({"k": torch.ones(4, 2)}, ValueError, r"\[4, 1, 2\]"),
         ({"k": torch.ones(4, 3).double()}, TypeError, "floating point, of one dtype"),
         ({"q": torch.tensor([[0.0, 1, 2], [0, torch.nan, 0]])}, ValueError, "'q' holds NaN.*, first in row 1"),

@@ -220,7 +220,7 @@ def test_weights_are_not_modified_and_loads_are_the_product_of_the_walk():
         ({"edge_weight": torch.ones(5)}, ValueError, r"one number per edge, \[6\] \(got \[5\]\)"),
         ({"edge_weight": torch.tensor([1, 1, torch.nan, 1, 1, 1])}, ValueError, "NaN or infinity"),
         ({"num_walks": 0}, ValueError, r"at least 1 \(got 0\)"),
-        ({"max_length": -1}, ValueError, r"must not be negative \(got -1\)"),
+        ({"max_length": -1}, ValueError, r"'max_length' must be at least 0: it counts hops \(got -1\)"),
         ({"halt_prob": -0.1}, ValueError, r"per-step probability in \[0, 1\) \(got -0.1\)"),
         ({"halt_prob": 1.0}, ValueError, r"per-step probability in \[0, 1\) \(got 1.0\)"),
         ({"halt_prob": float("nan")}, ValueError, "per-step probability"),

@@ -276,10 +276,9 @@ def test_the_graph_of_a_sampler_is_refused_by_the_attention():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"degree": 0}, r"'degree' must be an integer of at least 1 \(got 0\)"),
-        ({"degree": 2.5}, r"'degree' must be an integer.*got 2.5"),
-        ({"num_virtual": -1}, r"'num_virtual' must be an integer of at least 0 \(got -1\)"),
-        ({"max_iters": 0}, r"'max_iters' must be an integer of at least 1"),
+        ({"degree": 0}, r"'degree' must be at least 1 \(got 0\)"),
+        ({"num_virtual": -1}, r"'num_virtual' must be at least 0 \(got -1\)"),
+        ({"max_iters": 0}, r"'max_iters' must be at least 1"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

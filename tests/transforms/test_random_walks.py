@@ -271,7 +271,7 @@ def test_same_walks_as_the_bare_function_up_to_the_seed():
     ("settings", "message"),
     [
         ({"num_walks": 0}, "at least 1"),
-        ({"max_length": -1}, "must not be negative"),
+        ({"max_length": -1}, "'max_length' must be at least 0"),
         ({"halt_prob": 1.0}, "per-step probability"),
         ({"scheme": "levy"}, "got 'levy'"),
         ({"name": "edge_walk"}, "PyG's collation reads.*'edge_walk'"),

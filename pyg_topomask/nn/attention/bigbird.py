@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.ops.block_sparse import block_sparse_support, one_graph
 
@@ -39,6 +40,7 @@ class BigBirdAttention(MaskedAttention):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels``, or a count is out of range.
     """
 
@@ -53,10 +55,9 @@ class BigBirdAttention(MaskedAttention):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, "softmax", path="pairwise", dropout=dropout, bias=bias)
-        if block_size < 1:
-            raise ValueError(f"'block_size' must be at least 1 node (got {block_size})")
-        if num_random < 0:
-            raise ValueError(f"'num_random' must not be negative (got {num_random})")
+        check_integer("block_size", block_size, 1)
+        check_integer("num_random", num_random, 0)
+        check_integer("seed", seed)
         self.block_size, self.num_random, self.seed = block_size, num_random, seed
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> Any:

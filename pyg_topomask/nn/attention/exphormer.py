@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_dropout, check_heads, check_integer
 from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.nn.mask.base import check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.edge_attention import edge_scores, edge_softmax_attention, typed_edges
@@ -59,6 +60,7 @@ class ExphormerAttention(Module):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``; carry: ``[B, V, C]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels`` or a size is out of range.
     """
 
@@ -74,16 +76,13 @@ class ExphormerAttention(Module):
         graph_edges: bool = True,
     ) -> None:
         super().__init__()
-        if heads < 1 or channels % heads != 0:
-            raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
-        if num_virtual < 0:
-            raise ValueError(f"'num_virtual' must not be negative (got {num_virtual})")
-        if edge_dim is not None and edge_dim < 1:
-            raise ValueError(f"'edge_dim' must be at least 1, or None (got {edge_dim})")
+        check_heads(channels, heads)
+        check_integer("num_virtual", num_virtual, 0)
+        if edge_dim is not None:
+            check_integer("edge_dim", edge_dim, 1)
         if not graph_edges and edge_dim is not None:
             raise ValueError(f"edge_dim={edge_dim} is of graph edges, and 'graph_edges' is false")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        check_dropout(dropout)
         self.channels, self.heads, self.num_virtual, self.edge_dim = channels, heads, num_virtual, edge_dim
         self.expander, self.graph_edges, self.dropout = expander, graph_edges, dropout
         self.qkv = Linear(channels, 3 * channels, bias=bias)

@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn import Linear, Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.attention.masked import check_heads, check_input
+from pyg_topomask.checks import check_dropout, check_heads
+from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.nn.mask.base import read_attributes
 from pyg_topomask.ops.softmax_attention import segment_softmax_attention
 
@@ -47,6 +48,7 @@ class FullAttention(Module):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels`` or ``dropout`` is out of range.
     """
 
@@ -60,8 +62,7 @@ class FullAttention(Module):
     ) -> None:
         super().__init__()
         check_heads(channels, heads)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        check_dropout(dropout)
         self.channels, self.heads, self.dropout = channels, heads, dropout
         self.requires: tuple[str, ...] = () if attn_bias is None else (attn_bias,)
         self.qkv = Linear(channels, 3 * channels, bias=bias)

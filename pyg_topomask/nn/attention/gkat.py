@@ -10,6 +10,7 @@ from torch.nn.init import xavier_uniform_, zeros_
 from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
+from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention, check_input
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.additive_attention import PATHS as ADDITIVE_PATHS
@@ -108,6 +109,7 @@ class GKATConv(Module):
         - ``x``: ``[N, in_channels]``; output ``[N, H D]``, or ``[N, D]`` where heads are averaged
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If a width, ``heads`` or ``dropout`` is out of range or ``path`` unknown.
     """
 
@@ -129,10 +131,9 @@ class GKATConv(Module):
         path: str = "auto",
     ) -> None:
         super().__init__()
-        if min(in_channels, out_channels, heads) < 1:
-            raise ValueError(f"widths and 'heads' must be ≥ 1 (got {in_channels}, {out_channels} and {heads})")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"'dropout' must be a probability in [0, 1) (got {dropout})")
+        for size, value in (("in_channels", in_channels), ("out_channels", out_channels), ("heads", heads)):
+            check_integer(size, value, 1)
+        check_dropout(dropout)
         if path not in ADDITIVE_PATHS:
             raise ValueError(f"'path' must be one of {', '.join(ADDITIVE_PATHS)} (got {path!r})")
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat

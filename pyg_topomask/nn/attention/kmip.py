@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
 from torch import Tensor
 from torch.nn import Linear, Module
 from torch.nn.functional import pad
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.ops.topk import indexed_topk_attention
 from pyg_topomask.ops.topk_backends import BACKENDS
@@ -46,6 +45,7 @@ class KMIPAttention(Module):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If a size is below 1, heads and widths do not fit together, or a name is unknown.
     """
 
@@ -74,10 +74,8 @@ class KMIPAttention(Module):
         kq_dim = channels // heads if kq_dim is None else kq_dim
         val_dim = channels // heads if val_dim is None else val_dim
         for name, size in (("k", k), ("kq_dim", kq_dim), ("val_dim", val_dim)):
-            if not isinstance(size, Integral) or size < 1:
-                raise ValueError(f"'{name}' must be an integer of at least 1 (got {size!r})")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+            check_integer(name, size, 1)
+        check_dropout(dropout)
         if head_agg not in HEAD_AGG:
             raise ValueError(f"'head_agg' must be one of {', '.join(HEAD_AGG)} (got {head_agg!r})")
         if head_agg == "none" and val_dim * heads != channels:

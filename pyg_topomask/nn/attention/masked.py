@@ -10,6 +10,7 @@ from torch.nn import Linear, Module
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_heads
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.ops.masked_attention import PATHS, masked_linear_attention, masked_softmax_attention
@@ -50,6 +51,7 @@ class MaskedAttention(Module):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels`` or a name is unknown.
     """
 
@@ -136,12 +138,6 @@ class MaskedAttention(Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}, kernel={self.kernel!r}, path={self.path!r}"
-
-
-def check_heads(channels: int, heads: int) -> None:
-    """Refuse a width that heads do not divide. Raises ValueError."""
-    if heads < 1 or channels < 1 or channels % heads != 0:
-        raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
 
 
 def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | None) -> Tensor | None:

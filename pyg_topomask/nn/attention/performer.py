@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
@@ -34,6 +35,7 @@ class PerformerAttention(MaskedAttention):
         dropout, bias: As in :class:`MaskedAttention`.
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels``, or a count is below 1.
     """
 
@@ -48,8 +50,9 @@ class PerformerAttention(MaskedAttention):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, "softmax_rf", num_features=num_features, dropout=dropout, bias=bias)
-        if redraw_interval is not None and redraw_interval < 1:
-            raise ValueError(f"'redraw_interval' must be at least 1 forward, or None (got {redraw_interval})")
+        if redraw_interval is not None:
+            check_integer("redraw_interval", redraw_interval, 1)
+        check_integer("seed", seed)
         self.redraw_interval, self.seed, self.num_forwards = redraw_interval, seed, 0
         self._draw(0)
 

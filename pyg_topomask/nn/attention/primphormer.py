@@ -10,6 +10,7 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_dropout, check_heads, check_integer
 from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.qkv import at_least_float32
@@ -46,12 +47,9 @@ class _Primal(Module):
 
     def __init__(self, channels: int, heads: int, rank: int, dropout: float, bias: bool) -> None:
         super().__init__()
-        if heads < 1 or channels % heads != 0:
-            raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
-        if not isinstance(rank, int) or rank < 1:
-            raise ValueError(f"'rank' must be an integer of at least 1 (got {rank})")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        check_heads(channels, heads)
+        check_integer("rank", rank, 1)
+        check_dropout(dropout)
         self.channels, self.heads, self.rank, self.dropout = channels, heads, rank, dropout
         self.qk = Linear(channels, 2 * channels, bias=bias)
         self.sqrt_lambda = Parameter(torch.empty(heads, rank))
@@ -149,6 +147,7 @@ class PrimphormerAttention(_Primal):
     features and their gradient are zero.
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If a size is below 1, ``heads`` does not divide ``channels`` or ``dropout`` is no probability.
     """
 
@@ -162,8 +161,7 @@ class PrimphormerAttention(_Primal):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, rank, dropout, bias)
-        if not isinstance(num_virtual, int) or num_virtual < 1:
-            raise ValueError(f"'num_virtual' must be an integer of at least 1 (got {num_virtual})")
+        check_integer("num_virtual", num_virtual, 1)
         self.num_virtual = num_virtual
         self.projection = Parameter(torch.empty(rank, num_virtual))
         self.virtual = Linear(channels, rank, bias=bias)
@@ -276,6 +274,7 @@ class PrimalAttention(_Primal):
         - ``weight_e``, ``weight_r``: ``[H, num_samples, s]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If a size is below 1, ``heads`` does not divide ``channels`` or ``dropout`` is no probability.
     """
 
@@ -289,8 +288,7 @@ class PrimalAttention(_Primal):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, rank, dropout, bias)
-        if num_samples < 1:
-            raise ValueError(f"'num_samples' must be at least 1 (got {num_samples})")
+        check_integer("num_samples", num_samples, 1)
         self.num_samples = num_samples
         self.weight_e = Parameter(torch.empty(heads, num_samples, rank))
         self.weight_r = Parameter(torch.empty(heads, num_samples, rank))

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.attention.masked import check_heads, check_input
+from pyg_topomask.checks import check_dropout, check_heads, check_integer
+from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.nn.mask.base import read_edge_attr, read_edges
 from pyg_topomask.ops.qkv import at_least_float32
 from pyg_topomask.ops.san_attention import san_attention
@@ -56,6 +57,7 @@ class SANAttention(Module):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels`` or a number is out of range.
     """
 
@@ -74,14 +76,13 @@ class SANAttention(Module):
     ) -> None:
         super().__init__()
         check_heads(channels, heads)
-        if edge_dim is not None and edge_dim < 1:
-            raise ValueError(f"'edge_dim' must be at least 1, or None (got {edge_dim})")
+        if edge_dim is not None:
+            check_integer("edge_dim", edge_dim, 1)
         if not (gamma > 0 and isfinite(gamma)):
             raise ValueError(
                 f"'gamma' must be a positive number (got {gamma}); full_graph=False leaves out the pairs it weights"
             )
-        if not 0 <= dropout < 1:
-            raise ValueError(f"'dropout' must be in [0, 1) (got {dropout})")
+        check_dropout(dropout)
         self.channels, self.heads, self.edge_dim = channels, heads, edge_dim
         self.gamma, self.full_graph, self.dropout = gamma, full_graph, dropout
         self.qkv = Linear(channels, 3 * channels, bias=bias)

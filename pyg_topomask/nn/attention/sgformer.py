@@ -8,7 +8,8 @@ from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
 
-from pyg_topomask.nn.attention.masked import check_heads, check_input
+from pyg_topomask.checks import check_heads
+from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.ops.qkv import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
 
@@ -38,6 +39,7 @@ class SGFormerAttention(Module):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels``.
     """
 

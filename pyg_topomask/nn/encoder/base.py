@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import BatchNorm1d, Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.mask.base import read_attributes
 from pyg_topomask.nn.norm import apply_norm
 
@@ -41,8 +42,7 @@ class Encoder(Module):
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
     """Linear layers, each with a ReLU behind it, the last one too."""
-    if num_layers < 1:
-        raise ValueError(f"'layers' must be at least 1 (got {num_layers})")
+    check_integer("layers", num_layers, 1)
     widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
     parts: list[Module] = []
     for width, following in pairwise(widths):

@@ -7,6 +7,7 @@ from torch.nn import Linear, Module, Sequential
 from torch.nn.functional import normalize
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.dropout import Dropout
 
 
@@ -23,6 +24,7 @@ class MLPHead(Module):
         in_channels: Width of the input.
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If ``num_layers`` is not positive.
     """
 
@@ -37,8 +39,7 @@ class MLPHead(Module):
         in_channels: int | None = None,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"a head has at least 1 layer (got {num_layers})")
+        check_integer("num_layers", num_layers, 1)
         widths = [channels if in_channels is None else in_channels, *[channels] * (num_layers - 1)]
         hidden: list[Module] = []
         for width in widths[:-1]:

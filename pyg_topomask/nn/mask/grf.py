@@ -8,6 +8,7 @@ import torch
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.mask.base import Mask, check_table_size
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.ops.pairs import EntryTable, stored_pairs, walk_product
@@ -33,6 +34,7 @@ class GRFMask(Mask):
         name: Prefix of the walk attributes on the graph.
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If a size is out of range.
     """
 
@@ -40,8 +42,8 @@ class GRFMask(Mask):
         self, heads: int = 1, max_length: int = 4, symmetric: bool = True, independent: bool = True, name: str = "walk"
     ) -> None:
         super().__init__()
-        if heads < 1 or max_length < 0:
-            raise ValueError(f"'heads' must be ≥ 1 and 'max_length' ≥ 0 (got {heads} and {max_length})")
+        check_integer("heads", heads, 1)
+        check_integer("max_length", max_length, 0)
         self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
         self.two_tables, self.name = symmetric and independent, name
         tables = [name, f"{name}_key"] if self.two_tables else [name]

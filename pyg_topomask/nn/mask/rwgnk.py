@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.mask.base import Mask, check_table_size
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
 from pyg_topomask.operators.sparse_factor import Factor
@@ -40,6 +41,7 @@ class RWGNKMask(Mask):
         name: Prefix of the walk attributes on the graph.
 
     Raises:
+        TypeError: If a size or count is no integer.
         ValueError: If a size or a number is out of range, or ``decay ** max_length`` exceeds 1e18.
     """
 
@@ -56,8 +58,8 @@ class RWGNKMask(Mask):
         name: str = "walk",
     ) -> None:
         super().__init__()
-        if heads < 1 or max_length < 0:
-            raise ValueError(f"'heads' must be ≥ 1 and 'max_length' ≥ 0 (got {heads} and {max_length})")
+        check_integer("heads", heads, 1)
+        check_integer("max_length", max_length, 0)
         for key, value in (("decay", decay), ("alpha", alpha)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"'{key}' must be a finite number ≥ 0 (got {value})")
