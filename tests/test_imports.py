@@ -11,11 +11,12 @@ PACKAGE = Path(pyg_topomask.__file__).parent
 # What each part may import, beside itself: imports go down only.
 BELOW = {
     "typing": set(),
-    "ops": {"typing"},
+    "checks": set(),
+    "ops": {"checks", "typing"},
     "operators": {"ops", "typing"},
-    "transforms": {"ops", "typing"},
-    "datasets": {"transforms", "ops", "typing"},
-    "nn": {"operators", "ops", "typing"},
+    "transforms": {"ops", "checks", "typing"},
+    "datasets": {"transforms", "ops", "checks", "typing"},
+    "nn": {"operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these
 
