@@ -317,3 +317,13 @@ def test_all_pairs_give_what_the_layers_give(scripts, case, monkeypatch, tmp_pat
     for name in ("GAT", "GKAT-0"):
         sparse, dense = (gkat_cost.call(key, layers[key], x, data) for key in (name, f"{name}, all pairs"))
         torch.testing.assert_close(dense, sparse, rtol=1e-4, atol=1e-5)
+
+
+def test_stopping_a_script_is_no_traceback(scripts, capsys):
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module("_gkat").start(stopped)
+    assert stop.value.code == 130
+    assert "keeps what is finished" in capsys.readouterr().err

@@ -108,11 +108,14 @@ def read_options(made: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def start(main: Callable[[], None]) -> None:
-    """Run a script; what its data or configs lack is said in a line."""
+    """Run a script; what its data or configs lack is said in a line, and so is that a stopped script goes on."""
     try:
         main()
     except RunError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("interrupted; the same command keeps what is finished", file=sys.stderr)
+        sys.exit(130)
 
 
 def positive(text: str) -> int:
