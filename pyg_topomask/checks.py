@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Real
+from operator import index
 
 
-def check_integer(name: str, value: int, least: int | None = None, reason: str = "") -> None:
-    """Refuse a setting that is no integer, or smaller than allowed.
+def check_integer(name: str, value: int, least: int | None = None, reason: str = "") -> int:
+    """A setting as Python's integer; refused if it is none, or smaller than allowed.
 
     Args:
         name: Name of the setting, for the message.
-        value: Its value; NumPy's integers count, booleans do not.
+        value: Its value; NumPy's integers and integer tensors of no dimension count, booleans do not.
         least: Smallest value allowed; none if :obj:`None`.
         reason: Why, for the message.
 
@@ -18,21 +19,28 @@ def check_integer(name: str, value: int, least: int | None = None, reason: str =
         TypeError: If it is not an integer.
         ValueError: If it is below ``least``.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"'{name}' must be an integer (got {value!r})")
-    if least is not None and value < least:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"'{name}' must be an integer (got {value!r})") from None
+    if least is not None and number < least:
         raise ValueError(f"'{name}' must be at least {least}{reason and f': {reason}'} (got {value})")
+    return number
 
 
 def check_dropout(dropout: float) -> None:
-    """Refuse a probability of dropout that is not in [0, 1). Raises ValueError."""
+    """Refuse a probability of dropout that is not in [0, 1). Raises TypeError and ValueError."""
+    if not isinstance(dropout, Real):
+        raise TypeError(f"'dropout' must be a number (got {dropout!r})")
     if not 0 <= dropout < 1:  # neither is NaN
         raise ValueError(f"'dropout' must be a probability in [0, 1) (got {dropout})")
 
 
-def check_heads(channels: int, heads: int) -> None:
-    """Refuse a width that heads do not divide. Raises TypeError and ValueError."""
-    check_integer("channels", channels, 1)
-    check_integer("heads", heads, 1)
+def check_heads(channels: int, heads: int) -> tuple[int, int]:
+    """Both as Python's integers; a width that heads do not divide is refused. Raises TypeError and ValueError."""
+    channels, heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
     if channels % heads != 0:
         raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+    return channels, heads

@@ -1,16 +1,30 @@
 import numpy as np
 import pytest
+import torch
 
 from pyg_topomask import nn
 from pyg_topomask.checks import check_integer
+from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 NAN = float("nan")
 
 
-@pytest.mark.parametrize("value", [3, np.int64(3), 7])
-def test_integers_pass(value):
-    check_integer("size", value, 3)
+@pytest.mark.parametrize("value", [3, np.int8(3), np.int64(3), torch.tensor(3)])
+def test_integers_of_any_kind_become_pythons(value):
+    assert type(check_integer("size", value, 3)) is int
+    walks = AddRandomWalks(value, value, seed=value)(GRAPHS["star"].clone())
+    assert torch.equal(walks.walk_index, AddRandomWalks(3, 3, seed=3)(GRAPHS["star"].clone()).walk_index)
+    x = torch.randn(walks.num_nodes, 6)
+    for attn in (
+        nn.GKATAttention(6, value, num_features=value, max_length=value, seed=value),
+        nn.PerformerAttention(6, value, seed=value),
+        nn.BigBirdAttention(6, value, block_size=value, seed=value),
+        nn.KMIPAttention(6, value, k=value),
+        nn.PrimphormerAttention(6, value, num_virtual=value, rank=value),
+    ):
+        graph = AddRandomWalks(3, 3, 0.0, independent=False, seed=0)(GRAPHS["star"].clone())
+        assert attn(x, graph=graph).shape == (walks.num_nodes, 6)
 
 
 def test_the_message_says_what_was_wrong_and_why():
@@ -58,3 +72,8 @@ def test_settings_that_count_are_integers(build):
 def test_dropout_is_a_probability(build):
     with pytest.raises(ValueError, match=r"'dropout' must be a probability.*got nan"):
         build()
+
+
+def test_dropout_is_a_number():
+    with pytest.raises(TypeError, match=r"'dropout' must be a number \(got '0.1'\)"):
+        nn.FullAttention(8, 2, dropout="0.1")

@@ -55,7 +55,7 @@ class InducedCycleDataset(SyntheticDataset):
         transform: Callable | None = None,
         pre_transform: Callable | None = None,
     ) -> None:
-        check_integer("num_nodes", num_nodes, 5, "smaller trees may have no pair left for a negative graph")
+        num_nodes = check_integer("num_nodes", num_nodes, 5, "smaller trees may have no pair left for a negative graph")
         self.num_tree_nodes = num_nodes
         super().__init__(root, {"num_nodes": num_nodes}, num_graphs, seed, transform, pre_transform)
 

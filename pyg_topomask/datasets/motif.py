@@ -87,7 +87,7 @@ class MotifDataset(SyntheticDataset):
             near = difflib.get_close_matches(str(motif), MOTIFS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise ValueError(f"'motif' must be one of {', '.join(MOTIFS)} (got {motif!r}).{hint}")
-        check_integer("num_nodes", num_nodes, 10, "the random graph is to be larger than the motif")
+        num_nodes = check_integer("num_nodes", num_nodes, 10, "the random graph is to be larger than the motif")
         self.motif, self.num_random_nodes = motif, num_nodes
         super().__init__(root, {"motif": motif, "num_nodes": num_nodes}, num_graphs, seed, transform, pre_transform)
 

@@ -50,8 +50,8 @@ class SyntheticDataset(InMemoryDataset):
         pre_transform: Callable | None = None,
     ) -> None:
         self.settings = {**settings, "num_graphs": num_graphs, "seed": seed}
-        check_integer("num_graphs", num_graphs, 2, "half of the graphs are positive, half negative")
-        check_integer("seed", seed, 0, "numpy's generators take no negative seed")
+        num_graphs = check_integer("num_graphs", num_graphs, 2, "half of the graphs are positive, half negative")
+        seed = check_integer("seed", seed, 0, "numpy's generators take no negative seed")
         super().__init__(root, transform, pre_transform)
         path = Path(self.processed_paths[0])
         if not path.exists():

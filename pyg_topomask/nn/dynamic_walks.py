@@ -54,14 +54,17 @@ def redraw_walks(
         New graphs, in the same order.
 
     Raises:
-        ValueError: If there is a layer but no ``forward`` or no ``transition``, or the pass does not reach the layer.
+        TypeError: If ``batch_size`` is no integer.
+        ValueError: If it is below 1, there is a layer but no ``forward`` or no ``transition``, or the pass does not
+            reach the layer.
     """
     if layer is None:
         return walks_along(graphs, transform, epoch)
-    check_integer("batch_size", batch_size, 1)
+    batch_size = check_integer("batch_size", batch_size, 1)
     if forward is None or transform.transition is None:
         raise ValueError(
-            "walks that follow a layer's attention need 'forward' to find its input, and AddRandomWalks(transition=...)"
+            "walks that follow a layer's attention need 'forward' to find its input, and "
+            "AddRandomWalks(transition='attention')"
         )
     weights: list[Tensor] = []
     for first in range(0, len(graphs), batch_size):

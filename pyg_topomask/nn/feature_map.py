@@ -81,8 +81,8 @@ class SoftmaxFeatures(FeatureMap):
 
     def __init__(self, head_channels: int, num_features: int = 64, seed: int = 0) -> None:
         super().__init__()
-        check_integer("num_features", num_features, 1)
-        check_integer("seed", seed)
+        num_features = check_integer("num_features", num_features, 1)
+        seed = check_integer("seed", seed)
         self.num_features = num_features
         self.register_buffer("projection", torch.empty(num_features, head_channels))
         self.redraw(torch.Generator().manual_seed(seed))

@@ -39,7 +39,7 @@ class GPSStack(ModuleList):
             statistics included.
 
     Raises:
-        TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function.
+        TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function, or ``num_layers`` no integer.
         ValueError: If ``num_layers`` is not positive, a layer has neither branch, or layers share an attention with an
             auxiliary loss.
     """
@@ -56,7 +56,7 @@ class GPSStack(ModuleList):
         feed_forward: bool = True,
         checkpoint: bool = False,
     ) -> None:
-        check_integer("num_layers", num_layers, 1)
+        num_layers = check_integer("num_layers", num_layers, 1)
         examples = {"conv": f"GCNConv({channels}, {channels})", "attn": f"FullAttention({channels})"}
         for name, part in (("conv", conv), ("attn", attn)):
             if isinstance(part, (Module, type)) or (part is not None and not callable(part)):

@@ -10,13 +10,10 @@ from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
+from pyg_topomask.ops.mask_access import MOST_PAIRS
 from pyg_topomask.ops.pairs import join, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.typing import SparseEntries
-
-# A support is listed where forming it takes at most this many products per stored entry; a hub that every walk visits
-# makes the support dense, and then the factors are the cheaper form.
-_TERMS_PER_ENTRY = 64
 
 
 class Factor:
@@ -145,7 +142,7 @@ class SparseFactorOperator(MaskOperator):
 
 def count_pairs(num_terms: int, work: int, pattern: Callable[[], Pattern]) -> int:
     """Entries in the support of a product of sparse factors, exact where listing it costs little, else a bound."""
-    return num_terms if num_terms > _TERMS_PER_ENTRY * max(work, 1) else pattern().nnz
+    return num_terms if num_terms > MOST_PAIRS * max(work, 1) else pattern().nnz
 
 
 def _identity(operator: MaskOperator) -> Factor:

@@ -23,6 +23,10 @@ from pyg_topomask.ops.sparse import Pattern
 # of the stored numbers.
 _BLOCK_ENTRIES = 4
 
+# Pairs for each number that a mask stores, up to which they are listed. A hub that every walk visits makes the support
+# dense: the limit keeps memory, about 100 bytes a pair, within a constant of the stored numbers.
+MOST_PAIRS = 64
+
 
 def check_mask(mask: Any, q: Tensor, path: str = "auto") -> None:
     """Refuse a mask of other nodes or heads than ``q`` ``[N, H, R]``, or not for ``path``. Raises ValueError."""

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.division import divide, non_negative, power_of_two, row_magnitude, with_magnitude
 from pyg_topomask.ops.mask_access import (
+    MOST_PAIRS,
     attend_in_blocks,
     check_mask,
     dense_entries,
@@ -165,7 +166,7 @@ def choose_path(mask: Any, num_features: int, head_channels: int, batch: Tensor 
     if prefers_blocks(mask, mask.num_nodes if hasattr(mask, "num_nodes") else 0, batch):
         return "blocks"
     num_pairs, work = getattr(mask, "num_pairs", None), getattr(mask, "work", None)
-    if num_pairs is None or work is None:
+    if num_pairs is None or work is None or num_pairs > MOST_PAIRS * work:
         return "factored"
     scoring = num_pairs * (num_features + head_channels + _PAIR_OVERHEAD)
     return "pairwise" if scoring <= _FACTORED_COST * work * num_features * (head_channels + 1) else "factored"
@@ -239,7 +240,7 @@ def _pairwise_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale_q: Tensor
 
 def _dense_linear(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
     entry = dense_entries(mask, q.dtype)
-    weight = torch.einsum("ihr,jhr->hij", q, k).masked_fill(entry == 0, 0) * entry  # infinity times 0 is no 0
+    weight = torch.einsum("ihr,jhr->hij", q, k) * entry
     sums = weight @ with_ones(v).transpose(0, 1)
     return divide(sums, weight.detach().abs().sum(-1)).transpose(0, 1)
 

@@ -61,7 +61,7 @@ def topk_inner_product(
         index: Row of ``k`` of each, int64, of equal shape; −1 where there is no key. Ties go towards the lower index.
 
     Raises:
-        TypeError: If the inputs are not of one floating dtype.
+        TypeError: If ``topk`` is no integer, or the inputs are not of one floating dtype.
         ValueError: If shapes disagree, a number is NaN or infinite, ``topk`` is below 1, a batch vector is not sorted,
             or the named back end cannot serve.
     """
@@ -233,7 +233,7 @@ def _search(
 
     With ``trim``, places that no graph has a key for may be left out.
     """
-    check_integer("topk", topk, 1)
+    topk = check_integer("topk", topk, 1)
     _check_finite(q, k)
     ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
     if trim:

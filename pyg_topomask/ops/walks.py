@@ -86,12 +86,12 @@ def sample_walks(
         The visits as :class:`Walks`; ``load`` and ``count`` have the dtype of ``edge_weight``, or torch's default.
 
     Raises:
-        TypeError: If indices are not integers or weights are not floating point.
+        TypeError: If indices or counts are not integers, or weights are not floating point.
         ValueError: If an argument is out of range.
     """
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
-    check_walk_settings(num_walks, max_length, halt_prob, scheme)
+    num_walks, max_length = check_walk_settings(num_walks, max_length, halt_prob, scheme)
     csr = to_csr(edge_index, num_nodes, edge_weight)
     steps = None if transition is None else step_table(edge_index, num_nodes, transition)
     if start is not None:
@@ -141,14 +141,15 @@ def step_table(edge_index: Tensor, num_nodes: int, transition: Tensor) -> StepTa
     return StepTable(row * 2**32 + bound, width.double() / 2**32)
 
 
-def check_walk_settings(num_walks: int, max_length: int, halt_prob: float, scheme: str) -> None:
-    """Refuse settings that describe no walk. Raises ValueError, and TypeError for counts that are no integers."""
-    check_integer("num_walks", num_walks, 1)
-    check_integer("max_length", max_length, 0, "it counts hops")
+def check_walk_settings(num_walks: int, max_length: int, halt_prob: float, scheme: str) -> tuple[int, int]:
+    """Number and length as integers; settings that describe no walk are refused. Raises TypeError and ValueError."""
+    num_walks = check_integer("num_walks", num_walks, 1)
+    max_length = check_integer("max_length", max_length, 0, "it counts hops")
     if not 0.0 <= halt_prob < 1.0:
         raise ValueError(f"'halt_prob' is a per-step probability in [0, 1) (got {halt_prob})")
     if scheme not in SCHEMES:
         raise ValueError(f"'scheme' must be one of {', '.join(SCHEMES)} (got {scheme!r})")
+    return num_walks, max_length
 
 
 def draw_seed(generator: torch.Generator | None) -> int:

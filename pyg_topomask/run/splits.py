@@ -111,7 +111,10 @@ def errica_split(data: DatasetConfig, size: int) -> Parts:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         places = ", ".join(map(str, folders)) or "dataset.split_dir, dataset.dir and $TOPOMASK_DATA are not set"
-        raise RunError(f"dataset.split_mode: no {wanted[0]} was found ({places})")
+        raise RunError(
+            f"dataset.split_mode: no {wanted[0]} was found ({places}). The files are in 'data_splits' of the authors' "
+            "repository, github.com/diningphil/gnn-comparison; dataset.split_mode=random needs none"
+        )
     try:
         outer = json.loads(path.read_text(encoding="utf-8"))
         fold = outer[data.split_index]

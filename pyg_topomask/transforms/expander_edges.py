@@ -61,7 +61,7 @@ class AddExpanderEdges(BaseTransform):
 
     Raises:
         ValueError: If a setting or the graph is out of range.
-        TypeError: If it is given a ``HeteroData``.
+        TypeError: If it is given a ``HeteroData``, or a count or seed is no integer.
     """
 
     def __init__(
@@ -72,10 +72,9 @@ class AddExpanderEdges(BaseTransform):
         max_iters: int = 100,
         algorithm: str = "Hamiltonian",
     ) -> None:
-        for name, value, least in (("degree", degree, 1), ("num_virtual", num_virtual, 0), ("max_iters", max_iters, 1)):
-            check_integer(name, value, least)
-        if seed is not None:
-            check_integer("seed", seed)
+        degree, num_virtual = check_integer("degree", degree, 1), check_integer("num_virtual", num_virtual, 0)
+        max_iters = check_integer("max_iters", max_iters, 1)
+        seed = None if seed is None else check_integer("seed", seed)
         if algorithm not in EXPANDERS:
             raise ValueError(f"'algorithm' must be one of {', '.join(EXPANDERS)} (got {algorithm!r})")
         self.algorithm = algorithm

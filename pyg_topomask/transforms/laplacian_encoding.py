@@ -53,7 +53,7 @@ class AddLaplacianEncoding(Encoding):
         eigvec_norm: str = "L2",
         name: str = "laplacian",
     ) -> None:
-        check_integer("max_freqs", max_freqs, 1)
+        max_freqs = check_integer("max_freqs", max_freqs, 1)
         if laplacian_norm not in ("sym", "rw", None):
             raise ValueError(f"'laplacian_norm' must be 'sym', 'rw' or None (got {laplacian_norm!r})")
         if eigvec_norm not in EIGVEC_NORMS:

@@ -55,7 +55,7 @@ class AddRandomWalks(BaseTransform):
 
     Raises:
         ValueError: If a setting or the graph is out of range.
-        TypeError: If it is given a ``HeteroData`` or edges that are not integers.
+        TypeError: If it is given a ``HeteroData`` or edges that are not integers, or a count or seed is no integer.
     """
 
     def __init__(
@@ -70,9 +70,8 @@ class AddRandomWalks(BaseTransform):
         pair_table: bool = False,
         transition: str | None = None,
     ) -> None:
-        check_walk_settings(num_walks, max_length, halt_prob, scheme)
-        if seed is not None:
-            check_integer("seed", seed)
+        num_walks, max_length = check_walk_settings(num_walks, max_length, halt_prob, scheme)
+        seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
         if name.endswith(("_key", "_pair")):
             raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")
@@ -122,5 +121,5 @@ class AddRandomWalks(BaseTransform):
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(num_walks={self.num_walks}, max_length={self.max_length}, "
-            f"halt_prob={self.halt_prob})"
+            f"halt_prob={self.halt_prob}, independent={self.independent}, transition={self.transition!r})"
         )

@@ -168,14 +168,20 @@ def write_report(
     where = machine()
     lines = [f"{described(where)}. {note}"]
     if options.quick:
-        lines.append("A trial on few graphs and epochs: these figures only show that everything runs.")
+        lines.append("A trial of few epochs: these figures only show that everything runs.")
     titles = ["data", "method", "parameters", "runs", "epochs", "s/epoch", "s/run", "accuracy (%)", "published (%)"]
     if "of_equal_epochs" in rows[0]:
         titles.insert(8, "in GKAT's epochs (%)")
     lines += ["", "| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
     for row in rows:
         total = sum(row["seconds"])
-        cells = (row["title"], row["method"], f"{row['parameters']:,}", len(row["values"]), f"{max(row['epochs']):.0f}")
+        cells = (
+            row["title"],
+            row["method"],
+            f"{row['parameters']:,}",
+            len(row["values"]),
+            f"{statistics.fmean(row['epochs']):.0f}",
+        )
         cells += (f"{total / sum(row['epochs']):.2f}", f"{total / len(row['seconds']):.1f}", spread(row["values"]))
         cells += (spread(row["of_equal_epochs"]),) if "of_equal_epochs" in row else ()
         cells += (row["published"] or "–",)

@@ -270,7 +270,7 @@ def described(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) ->
 def synthetic_parser(description: str) -> argparse.ArgumentParser:
     """The options of both scripts, which share their runs."""
     made = parser(description, "gkat_synthetic", seeds=3)
-    made.add_argument("--methods", nargs="+", choices=[*METHODS, "GKAT-0"], default=list(METHODS), help="beside GKAT")
+    made.add_argument("--methods", nargs="+", choices=[*METHODS, "GKAT-0"], default=list(METHODS), help="rows")
     made.add_argument("--epochs", type=positive, default=100, help="epochs of GKAT, whose time the others get")
     made.add_argument("--graphs", type=positive, default=4096, help="graphs of each task")
     made.add_argument("--root", default="results/data", help="folder of the generated graphs")

@@ -88,8 +88,8 @@ def run_fold(name: str, fold: int, seeds: int, epochs: int | None, out: Path) ->
     overrides = [f"dataset.split_index={fold}", f"name_tag=fold{fold}" + (f"-{epochs}epochs" if epochs else "")]
     if epochs is not None:
         overrides.append(f"optim.max_epoch={epochs}")
-    folds = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits" / "errica2020" / "COLLABORATIVE_DEGREE"
-    if name in SOCIAL and folds.is_dir():
+    if name in SOCIAL:
+        folds = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits" / "errica2020" / "COLLABORATIVE_DEGREE"
         overrides.append(f"dataset.split_dir={folds}")
     summary = run_config(CONFIGS / f"{name}.yaml", out / "runs", seeds, overrides)
     runs = []

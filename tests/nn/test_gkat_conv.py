@@ -109,7 +109,7 @@ def test_bad_arguments_are_refused(arguments, words):
 def test_called_like_a_convolution_it_says_how_to_be_called(layer):
     data = walked(GRAPHS["star"])
     for second in (data.edge_index, data):
-        with pytest.raises(ValueError, match=r"attention is called with \(x, batch, graph\), not with edges"):
+        with pytest.raises(ValueError, match=r"attention is called as attn\(x, batch, graph\)"):
             layer(torch.randn(5, 8), second)
 
 

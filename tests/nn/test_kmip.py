@@ -132,7 +132,7 @@ def test_reset_draws_anew():
     ("arguments", "message"),
     [
         ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
-        ({"heads": 0}, "divisible by 'heads'"),
+        ({"heads": 0}, "'heads' must be at least 1"),
         ({"k": 0}, r"'k' must be at least 1 \(got 0\)"),
         ({"kq_dim": 0}, r"'kq_dim' must be at least 1"),
         ({"dropout": 1.0}, r"in \[0, 1\) \(got 1.0\)"),

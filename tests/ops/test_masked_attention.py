@@ -258,14 +258,15 @@ def test_sparse_walks_go_pairwise_and_a_hub_goes_factored():
     data = ring(300)
     mask = GRFMask(max_length=K)(data)
     assert choose_path(mask, 16, 16) == "pairwise"
-    leaves = torch.arange(1, 2001)
+    leaves = torch.arange(1, 1201)
     hub = GRAPHS["star"].clone()
-    hub.x, hub.num_nodes = None, 2001
+    hub.x, hub.num_nodes = None, 1201
     hub.edge_index = torch.cat([torch.stack([leaves * 0, leaves]), torch.stack([leaves, leaves * 0])], 1)
     mask = GRFMask(max_length=K)(AddRandomWalks(max_length=K, seed=0)(hub))
     assert choose_path(mask, 4, 4) == "factored"
-    assert "pairs" not in mask.walks.__dict__  # the support of 4 million pairs was not formed to decide
-    q, k, v = (torch.rand(2001, 1, 4) for _ in range(3))
+    assert choose_path(mask, 256, 256) == "factored"  # pairs would be faster, but there are hundreds for each entry
+    assert "pairs" not in mask.walks.__dict__  # the support of 1.4 million pairs was not formed to decide
+    q, k, v = (torch.rand(1201, 1, 4) for _ in range(3))
     out = masked_linear_attention(q, k, v, mask)
     assert torch.equal(out, masked_linear_attention(q, k, v, mask, path="factored"))
     assert choose_path(DenseOperator(torch.ones(3, 3)), 4, 4) == "dense"
@@ -279,6 +280,16 @@ def test_many_features_go_by_pairs_and_few_by_factors():
     # On a graph of Cora's size with such a mask pairs took 0.4 times as long as factors, and 13 times as long.
     assert choose_path(mask, 256, 8) == "pairwise"
     assert choose_path(mask, 4, 8) == "factored"
+
+
+def test_entries_that_are_zero_have_a_gradient_on_every_path():
+    mask = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.3, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    q, k, v = (torch.rand(3, 1, 2, dtype=torch.float64) for _ in range(3))
+    wanted = masked_attention.masked_linear_attention_reference(q, k, v, mask)
+    (wanted,) = torch.autograd.grad(wanted.square().sum(), mask)
+    assert wanted[0, 1] != 0
+    out = masked_linear_attention(q, k, v, mask, path="dense")
+    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), mask)[0], wanted)
 
 
 def test_head_stack_and_shared_mask_agree():

@@ -210,7 +210,8 @@ def test_survives_pickle():
     transform.set_epoch(2)
     again = pickle.loads(pickle.dumps(transform))
     assert equal(again(GRAPHS["star"].clone()), transform(GRAPHS["star"].clone()))
-    assert repr(transform) == "AddRandomWalks(num_walks=16, max_length=4, halt_prob=0.5)"
+    described = "num_walks=16, max_length=4, halt_prob=0.5, independent=True, transition=None"
+    assert repr(transform) == f"AddRandomWalks({described})"
 
 
 def test_two_settings_on_one_graph():

@@ -55,9 +55,9 @@ class BigBirdAttention(MaskedAttention):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, "softmax", path="pairwise", dropout=dropout, bias=bias)
-        check_integer("block_size", block_size, 1)
-        check_integer("num_random", num_random, 0)
-        check_integer("seed", seed)
+        block_size = check_integer("block_size", block_size, 1)
+        num_random = check_integer("num_random", num_random, 0)
+        seed = check_integer("seed", seed)
         self.block_size, self.num_random, self.seed = block_size, num_random, seed
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> Any:

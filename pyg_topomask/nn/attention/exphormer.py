@@ -76,10 +76,10 @@ class ExphormerAttention(Module):
         graph_edges: bool = True,
     ) -> None:
         super().__init__()
-        check_heads(channels, heads)
-        check_integer("num_virtual", num_virtual, 0)
+        channels, heads = check_heads(channels, heads)
+        num_virtual = check_integer("num_virtual", num_virtual, 0)
         if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, 1)
+            edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not graph_edges and edge_dim is not None:
             raise ValueError(f"edge_dim={edge_dim} is of graph edges, and 'graph_edges' is false")
         check_dropout(dropout)

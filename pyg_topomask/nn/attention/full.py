@@ -61,7 +61,7 @@ class FullAttention(Module):
         attn_bias: str | None = None,
     ) -> None:
         super().__init__()
-        check_heads(channels, heads)
+        channels, heads = check_heads(channels, heads)
         check_dropout(dropout)
         self.channels, self.heads, self.dropout = channels, heads, dropout
         self.requires: tuple[str, ...] = () if attn_bias is None else (attn_bias,)

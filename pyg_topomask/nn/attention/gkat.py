@@ -131,8 +131,8 @@ class GKATConv(Module):
         path: str = "auto",
     ) -> None:
         super().__init__()
-        for size, value in (("in_channels", in_channels), ("out_channels", out_channels), ("heads", heads)):
-            check_integer(size, value, 1)
+        in_channels = check_integer("in_channels", in_channels, 1)
+        out_channels, heads = check_integer("out_channels", out_channels, 1), check_integer("heads", heads, 1)
         check_dropout(dropout)
         if path not in ADDITIVE_PATHS:
             raise ValueError(f"'path' must be one of {', '.join(ADDITIVE_PATHS)} (got {path!r})")

@@ -66,15 +66,15 @@ class KMIPAttention(Module):
         checkpoint: bool = False,
     ) -> None:
         super().__init__()
-        if heads < 1 or ((kq_dim is None or val_dim is None) and channels % heads != 0):
+        channels, heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
+        if (kq_dim is None or val_dim is None) and channels % heads != 0:
             raise ValueError(
                 f"'channels' must be divisible by 'heads' (got {channels} and {heads}), unless 'kq_dim' and 'val_dim' "
                 "are given"
             )
-        kq_dim = channels // heads if kq_dim is None else kq_dim
-        val_dim = channels // heads if val_dim is None else val_dim
-        for name, size in (("k", k), ("kq_dim", kq_dim), ("val_dim", val_dim)):
-            check_integer(name, size, 1)
+        k = check_integer("k", k, 1)
+        kq_dim = channels // heads if kq_dim is None else check_integer("kq_dim", kq_dim, 1)
+        val_dim = channels // heads if val_dim is None else check_integer("val_dim", val_dim, 1)
         check_dropout(dropout)
         if head_agg not in HEAD_AGG:
             raise ValueError(f"'head_agg' must be one of {', '.join(HEAD_AGG)} (got {head_agg!r})")
@@ -85,7 +85,7 @@ class KMIPAttention(Module):
             )
         if backend not in BACKENDS:
             raise ValueError(f"'backend' must be one of {', '.join(BACKENDS)} (got {backend!r})")
-        self.channels, self.heads, self.k, self.kq_dim, self.val_dim = channels, heads, int(k), kq_dim, val_dim
+        self.channels, self.heads, self.k, self.kq_dim, self.val_dim = channels, heads, k, kq_dim, val_dim
         self.dropout, self.backend, self.checkpoint = dropout, backend, checkpoint
         self.qkv = Linear(channels, heads * (2 * kq_dim + val_dim), bias=bias)
         self.out = Linear(heads * val_dim, channels, bias=bias) if head_agg == "linear" else None

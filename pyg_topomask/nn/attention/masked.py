@@ -68,7 +68,7 @@ class MaskedAttention(Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_heads(channels, heads)
+        channels, heads = check_heads(channels, heads)
         if mask is not None and not isinstance(mask, Module):
             raise TypeError(f"'mask' must be a module that builds it, such as GRFMask (got {type(mask).__name__})")
         if kernel not in KERNELS:
@@ -161,8 +161,8 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
         if not isinstance(batch, Tensor) or batch.dim() == 2:  # a graph or its edges in the second place
             got = list(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
             raise ValueError(
-                f"'batch' must be the graph of each node, [N] (got {got}); attention is called with (x, batch, graph), "
-                "not with edges, and stands in a GPSLayer as 'attn'"
+                f"'batch' must be the graph of each node, [N] (got {got}); attention is called as "
+                "attn(x, batch, graph) or attn(x, graph=graph): what it needs of edges is on the graph"
             )
         check_batch(batch, x.size(0))
     return batch

@@ -51,8 +51,8 @@ class PerformerAttention(MaskedAttention):
     ) -> None:
         super().__init__(channels, heads, "softmax_rf", num_features=num_features, dropout=dropout, bias=bias)
         if redraw_interval is not None:
-            check_integer("redraw_interval", redraw_interval, 1)
-        check_integer("seed", seed)
+            redraw_interval = check_integer("redraw_interval", redraw_interval, 1)
+        seed = check_integer("seed", seed)
         self.redraw_interval, self.seed, self.num_forwards = redraw_interval, seed, 0
         self._draw(0)
 

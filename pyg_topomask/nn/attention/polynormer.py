@@ -57,7 +57,7 @@ class PolynormerAttention(Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_heads(channels, heads)
+        channels, heads = check_heads(channels, heads)
         self.channels, self.heads = channels, heads
         self.dense = DensePolynormerAttention(channels, heads, channels // heads, beta, bias, qk_shared, dropout)
 

@@ -47,8 +47,8 @@ class _Primal(Module):
 
     def __init__(self, channels: int, heads: int, rank: int, dropout: float, bias: bool) -> None:
         super().__init__()
-        check_heads(channels, heads)
-        check_integer("rank", rank, 1)
+        channels, heads = check_heads(channels, heads)
+        rank = check_integer("rank", rank, 1)
         check_dropout(dropout)
         self.channels, self.heads, self.rank, self.dropout = channels, heads, rank, dropout
         self.qk = Linear(channels, 2 * channels, bias=bias)
@@ -161,7 +161,7 @@ class PrimphormerAttention(_Primal):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, rank, dropout, bias)
-        check_integer("num_virtual", num_virtual, 1)
+        num_virtual = check_integer("num_virtual", num_virtual, 1)
         self.num_virtual = num_virtual
         self.projection = Parameter(torch.empty(rank, num_virtual))
         self.virtual = Linear(channels, rank, bias=bias)
@@ -288,7 +288,7 @@ class PrimalAttention(_Primal):
         bias: bool = True,
     ) -> None:
         super().__init__(channels, heads, rank, dropout, bias)
-        check_integer("num_samples", num_samples, 1)
+        num_samples = check_integer("num_samples", num_samples, 1)
         self.num_samples = num_samples
         self.weight_e = Parameter(torch.empty(heads, num_samples, rank))
         self.weight_r = Parameter(torch.empty(heads, num_samples, rank))

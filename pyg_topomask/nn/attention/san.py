@@ -75,9 +75,9 @@ class SANAttention(Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        check_heads(channels, heads)
+        channels, heads = check_heads(channels, heads)
         if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, 1)
+            edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not (gamma > 0 and isfinite(gamma)):
             raise ValueError(
                 f"'gamma' must be a positive number (got {gamma}); full_graph=False leaves out the pairs it weights"

@@ -48,7 +48,7 @@ class SGFormerAttention(Module):
 
     def __init__(self, channels: int, heads: int = 1, bias: bool = False) -> None:
         super().__init__()
-        check_heads(channels, heads)
+        channels, heads = check_heads(channels, heads)
         self.channels, self.heads = channels, heads
         self.dense = DenseSGFormerAttention(channels, heads, head_channels=channels, qkv_bias=bias)
 

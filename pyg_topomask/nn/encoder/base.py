@@ -42,7 +42,7 @@ class Encoder(Module):
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
     """Linear layers, each with a ReLU behind it, the last one too."""
-    check_integer("layers", num_layers, 1)
+    num_layers = check_integer("layers", num_layers, 1)
     widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
     parts: list[Module] = []
     for width, following in pairwise(widths):

@@ -39,7 +39,7 @@ class MLPHead(Module):
         in_channels: int | None = None,
     ) -> None:
         super().__init__()
-        check_integer("num_layers", num_layers, 1)
+        num_layers = check_integer("num_layers", num_layers, 1)
         widths = [channels if in_channels is None else in_channels, *[channels] * (num_layers - 1)]
         hidden: list[Module] = []
         for width in widths[:-1]:

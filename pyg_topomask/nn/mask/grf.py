@@ -42,8 +42,8 @@ class GRFMask(Mask):
         self, heads: int = 1, max_length: int = 4, symmetric: bool = True, independent: bool = True, name: str = "walk"
     ) -> None:
         super().__init__()
-        check_integer("heads", heads, 1)
-        check_integer("max_length", max_length, 0)
+        heads = check_integer("heads", heads, 1)
+        max_length = check_integer("max_length", max_length, 0)
         self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
         self.two_tables, self.name = symmetric and independent, name
         tables = [name, f"{name}_key"] if self.two_tables else [name]

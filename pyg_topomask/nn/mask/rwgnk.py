@@ -58,8 +58,8 @@ class RWGNKMask(Mask):
         name: str = "walk",
     ) -> None:
         super().__init__()
-        check_integer("heads", heads, 1)
-        check_integer("max_length", max_length, 0)
+        heads = check_integer("heads", heads, 1)
+        max_length = check_integer("max_length", max_length, 0)
         for key, value in (("decay", decay), ("alpha", alpha)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"'{key}' must be a finite number ≥ 0 (got {value})")
@@ -72,7 +72,7 @@ class RWGNKMask(Mask):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
         self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name
         self.requires = tuple(f"{name}_{part}" for part in ("index", "length", "count", "size"))
-        self.remedy = f"AddRandomWalks(max_length={max_length}, independent=False, name={name!r})"
+        self.remedy = f"AddRandomWalks(max_length={max_length}, halt_prob=0.0, independent=False, name={name!r})"
         self._initial = {"decay": decay, "alpha": alpha}
         for key in self._initial:
             empty = torch.empty(() if heads == 1 else heads)
