@@ -260,6 +260,10 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in written} == written  # not trained again
     assert start("gkat_tu", *options[:1], "proteins", *options[4:])["rows"] == report["rows"]  # the other row stays
 
+    (tmp_path / "data/splits/errica2020/COLLABORATIVE_DEGREE").rename(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="folds of social graphs with degrees"):
+        start("gkat_tu", "--datasets", "imdb-binary", "--quick")
+
     import gkat_tu
 
     runs = [{"accuracy": x, "epochs": 2, "seconds": 3.0 * x, "curve": [x]} for x in (0.4, 0.8)]

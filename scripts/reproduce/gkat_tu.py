@@ -90,6 +90,8 @@ def run_fold(name: str, fold: int, seeds: int, epochs: int | None, out: Path) ->
         overrides.append(f"optim.max_epoch={epochs}")
     if name in SOCIAL:
         folds = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits" / "errica2020" / "COLLABORATIVE_DEGREE"
+        if not folds.is_dir():
+            raise RunError(f"the folds of social graphs with degrees as features are not there ({folds})")
         overrides.append(f"dataset.split_dir={folds}")
     summary = run_config(CONFIGS / f"{name}.yaml", out / "runs", seeds, overrides)
     runs = []
