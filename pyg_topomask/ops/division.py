@@ -54,7 +54,8 @@ def row_magnitude(pattern: Pattern, weight: Tensor, sums: Tensor) -> Tensor:
 
 def power_of_two(x: Tensor) -> Tensor:
     """The power of two that brings a number ``x ≥ 0`` into [1/2, 1); 1 for 0."""
-    return torch.ldexp(torch.ones_like(x), -torch.frexp(x).exponent.clamp(-100, 100))
+    most = 1000 if x.dtype == torch.float64 else 100  # so that the power itself stays within the range
+    return torch.ldexp(torch.ones_like(x), -torch.frexp(x).exponent.clamp(-most, most))
 
 
 def non_negative(x: Tensor) -> bool:

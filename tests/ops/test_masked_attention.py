@@ -282,7 +282,7 @@ def test_many_features_go_by_pairs_and_few_by_factors():
     assert choose_path(mask, 4, 8) == "factored"
 
 
-def test_entries_that_are_zero_have_a_gradient_on_every_path():
+def test_entries_that_are_zero_have_a_gradient_on_the_dense_path():
     mask = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.3, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
     q, k, v = (torch.rand(3, 1, 2, dtype=torch.float64) for _ in range(3))
     wanted = masked_attention.masked_linear_attention_reference(q, k, v, mask)
