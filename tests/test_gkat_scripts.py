@@ -264,6 +264,12 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
     with pytest.raises(RunError, match="folds of social graphs with degrees"):
         start("gkat_tu", "--datasets", "imdb-binary", "--quick")
 
+    trial = start("gkat_tu", "--quick")  # of three sets only PROTEINS is there, and D&D is not tried
+    assert [row["title"] for row in trial["rows"]] == ["PROTEINS"]
+    tried = capsys.readouterr().out
+    assert "enzymes is left out" in tried
+    assert "dd is left out" not in tried
+
     import gkat_tu
 
     runs = [{"accuracy": x, "epochs": 2, "seconds": 3.0 * x, "curve": [x]} for x in (0.4, 0.8)]
