@@ -24,11 +24,11 @@ from torch_geometric.data import Data
 from pyg_topomask import viz
 from pyg_topomask.nn.mask import GRFMask
 from pyg_topomask.run import Display, RunError, run_config
-from pyg_topomask.run.build import build_draws, build_model
-from pyg_topomask.run.data import prepare
-from pyg_topomask.run.datasets import load_dataset
-from pyg_topomask.run.lightning_module import GraphModule
-from pyg_topomask.run.reading import load
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.loaders import prepare
+from pyg_topomask.run.model.build import build_draws, build_model
+from pyg_topomask.run.training.lightning_module import GraphModule
 
 CONFIG = Path(__file__).parents[1] / "configs" / "grf" / "demo.yaml"
 MODELS = {  # name in the table: (gt.layer_type, name_tag of the folder)

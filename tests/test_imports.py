@@ -12,10 +12,11 @@ PACKAGE = Path(pyg_topomask.__file__).parent
 BELOW = {
     "typing": set(),
     "checks": set(),
-    "ops": {"checks", "typing"},
+    "cache": set(),
+    "ops": {"cache", "checks", "typing"},
     "operators": {"ops", "typing"},
-    "transforms": {"ops", "checks", "typing"},
-    "datasets": {"transforms", "ops", "checks", "typing"},
+    "transforms": {"ops", "cache", "checks", "typing"},
+    "datasets": {"transforms", "ops", "cache", "checks", "typing"},
     "nn": {"operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these

@@ -12,7 +12,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
 from pyg_topomask.expressivity.refinement import Array, EncodedGraph, classes_of, row_ids
-from pyg_topomask.ops.graph import check_edges
+from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.transforms import AddRandomWalks
 
 Transform = Callable[[Data], Data]

@@ -11,7 +11,7 @@ from torch.nn.init import normal_
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.pool import count_graphs
-from pyg_topomask.ops.softmax_attention import all_pairs
+from pyg_topomask.ops.attention.full_softmax import all_pairs
 
 
 class GraphToken(Module):

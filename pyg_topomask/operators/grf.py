@@ -7,8 +7,8 @@ from torch import Tensor
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
 from pyg_topomask.ops.blocks import BlockLayout, Entries, product_blocks
-from pyg_topomask.ops.pairs import EntryTable, WalkProduct, WalkTable
 from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, WalkTable
 
 
 class GRFOperator(MaskOperator):

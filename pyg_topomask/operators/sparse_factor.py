@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, common_heads
+from pyg_topomask.ops.attention.mask import MOST_PAIRS
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
-from pyg_topomask.ops.mask_access import MOST_PAIRS
-from pyg_topomask.ops.pairs import join, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.walks.product import join, sparse_product
 from pyg_topomask.typing import SparseEntries
 
 

@@ -17,14 +17,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 if TYPE_CHECKING:
     from pyg_topomask.run.config import Config
     from pyg_topomask.run.errors import RunError
-    from pyg_topomask.run.progress import Display
+    from pyg_topomask.run.output.progress import Display
     from pyg_topomask.run.runner import check_config, run_config
 
 __all__ = ["Config", "Display", "RunError", "check_config", "run_config"]
 
 _HOME = {
     "Config": "config",
-    "Display": "progress",
+    "Display": "output.progress",
     "RunError": "errors",
     "check_config": "runner",
     "run_config": "runner",

@@ -120,9 +120,9 @@ def _add_show(commands: Any) -> None:
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from rich.console import Console
 
-    from pyg_topomask.run.processes import is_main
-    from pyg_topomask.run.progress import Display
-    from pyg_topomask.run.report import summary_table
+    from pyg_topomask.run.distributed import is_main
+    from pyg_topomask.run.output.progress import Display
+    from pyg_topomask.run.output.report import summary_table
     from pyg_topomask.run.runner import run_config
 
     console = Console(quiet=not is_main())
@@ -135,7 +135,7 @@ def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
 def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from rich.console import Console
 
-    from pyg_topomask.run.expressivity import expressivity_table, measure
+    from pyg_topomask.run.commands.expressivity import expressivity_table, measure
 
     report = measure(arguments.config, arguments.encoding, arguments.size, arguments.limit, arguments.rounds, overrides)
     Console().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem))
@@ -148,7 +148,7 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
     matplotlib.use("Agg")
     from matplotlib.backend_bases import FigureCanvasBase
 
-    from pyg_topomask.run.show import picture
+    from pyg_topomask.run.commands.show import picture
     from pyg_topomask.viz import save_figure
 
     formats = FigureCanvasBase.get_supported_filetypes()
@@ -164,7 +164,7 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
-    from pyg_topomask.run.pretrained import has_run
+    from pyg_topomask.run.model.pretrained import has_run
     from pyg_topomask.run.runner import check_config
 
     configs, overrides = _split_overrides(arguments.configs)
@@ -202,7 +202,7 @@ def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _list(arguments: argparse.Namespace, rest: list[str]) -> int:
-    from pyg_topomask.run.listing import registered, table_text
+    from pyg_topomask.run.commands.list import registered, table_text
 
     print("\n\n".join(table_text(kind, names) for kind, names in registered(arguments.kind).items()))
     return 0

@@ -40,14 +40,14 @@ from torch_geometric.graphgym.models.gnn import FeatureEncoder, GNNPreMP
 
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
-from pyg_topomask.run.build import build_attention, build_draws, build_head, build_stack
-from pyg_topomask.run.checking import layer_problems, unused_keys
+from pyg_topomask.run.check import layer_problems, unused_keys
 from pyg_topomask.run.config import Config, contradictions
 from pyg_topomask.run.config.dataset import PrepConfig
 from pyg_topomask.run.config.encodings import KernelEncodingConfig, LapPEConfig
 from pyg_topomask.run.config.model import GTConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
-from pyg_topomask.run.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate
+from pyg_topomask.run.model.build import build_attention, build_draws, build_head, build_stack
+from pyg_topomask.run.model.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
 

@@ -24,24 +24,24 @@ from torch.nn import Module
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
-from pyg_topomask.run.budget import WIDTH_KEYS, searches_width
-from pyg_topomask.run.build import build_draws, build_model, sized
-from pyg_topomask.run.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
-from pyg_topomask.run.checking import check_loaded, task_problems
+from pyg_topomask.run.check import check_loaded, task_problems
 from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
-from pyg_topomask.run.data import Splits, evaluation_loaders, loaders, prepare
-from pyg_topomask.run.datasets import LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.config.load import Loaded, load
+from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
+from pyg_topomask.run.data.samplers import sampler_problems
+from pyg_topomask.run.distributed import is_main, local_world_size, world_size
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.files import make_folder, write_json, write_text
-from pyg_topomask.run.inference import evaluate, write_submission
-from pyg_topomask.run.lightning_module import GraphModule
-from pyg_topomask.run.loggers import build_loggers
-from pyg_topomask.run.pretrained import find_checkpoint, has_run, load_pretrained, with_model_of
-from pyg_topomask.run.processes import is_main, local_world_size, world_size
-from pyg_topomask.run.progress import Display, Job
-from pyg_topomask.run.reading import Loaded, load
-from pyg_topomask.run.report import PERCENT, format_metric, headline, peak_memory_mib, summarize, write_curves
-from pyg_topomask.run.samplers import sampler_problems
+from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
+from pyg_topomask.run.model.build import build_draws, build_model, sized
+from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, load_pretrained, with_model_of
+from pyg_topomask.run.output.files import make_folder, write_json, write_text
+from pyg_topomask.run.output.loggers import build_loggers
+from pyg_topomask.run.output.progress import Display, Job
+from pyg_topomask.run.output.report import PERCENT, format_metric, headline, peak_memory_mib, summarize, write_curves
+from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.training.inference import evaluate, write_submission
+from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.transforms import AddRandomWalks
 
 Source = str | Path | Mapping[str, Any] | Config

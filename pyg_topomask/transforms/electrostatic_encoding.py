@@ -8,8 +8,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.ops.graph_batch import GraphBatch
-from pyg_topomask.ops.pair_encodings import check_pair_sizes, electrostatic_encoding
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch
+from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, electrostatic_encoding
 from pyg_topomask.transforms.encoding import Encoding, split_rows
 from pyg_topomask.transforms.graph_input import check_name
 
@@ -18,9 +18,10 @@ from pyg_topomask.transforms.graph_input import check_name
 class AddElectrostaticEncoding(Encoding):
     r"""Put statistics of the potentials that unit charges raise on a graph.
 
-    Adds ``electrostatic`` ``[N, 8]``, float32: the columns of `pyg_topomask.ops.pair_encodings.electrostatic_encoding`,
-    which are those of GraphGPS's ElstaticSE without its two maxima, 0 on every graph. A directed graph is read as the
-    mean of both directions, equal edges add up, self-loops are left out, ``edge_weight`` is a conductance.
+    Adds ``electrostatic`` ``[N, 8]``, float32: the columns of
+    `pyg_topomask.ops.encodings.pair_encodings.electrostatic_encoding`, which are those of GraphGPS's ElstaticSE
+    without its two maxima, 0 on every graph. A directed graph is read as the mean of both directions, equal edges add
+    up, self-loops are left out, ``edge_weight`` is a conductance.
 
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021,
     arXiv:2106.03893, Section 2.3.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.ops.graph_batch import GraphBatch, join_graphs
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch, join_graphs
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
 

@@ -11,9 +11,9 @@ from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
-from pyg_topomask.ops.graph import to_csr
-from pyg_topomask.ops.walks import draw_seed, hash_graph
+from pyg_topomask.ops.walks.sample import draw_seed, hash_graph
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
 # Nodes above which the gap is not measured: the probability of a bad draw falls with the number of nodes (none of 660

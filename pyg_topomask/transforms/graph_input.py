@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.ops.graph import check_edges, edge_tensors, is_sparse_tensor
+from pyg_topomask.ops.csr import check_edges, edge_tensors, is_sparse_tensor
 
 _RESERVED = ("batch", "node", "edge", "index", "adj", "face")
 

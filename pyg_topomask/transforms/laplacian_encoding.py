@@ -9,8 +9,8 @@ from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.graph_batch import GraphBatch
-from pyg_topomask.ops.spectral import EIGVEC_NORMS, laplacian_eigenpairs, normalize_eigenvectors
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch
+from pyg_topomask.ops.encodings.spectral import EIGVEC_NORMS, laplacian_eigenpairs, normalize_eigenvectors
 from pyg_topomask.transforms.encoding import Encoding, split_rows
 from pyg_topomask.transforms.graph_input import check_name
 
@@ -24,8 +24,8 @@ class AddLaplacianEncoding(Encoding):
     - ``laplacian_vectors`` ``[N, max_freqs]``: eigenvectors by ascending eigenvalue, the trivial ones included
     - ``laplacian_values`` ``[N, max_freqs]``: their eigenvalues, the same on all nodes of a graph
 
-    Signs are fixed in storage by `pyg_topomask.ops.spectral.canonical_signs`; an encoder flips them at random in
-    training. The basis of a repeated eigenvalue is arbitrary. A directed graph is read as the mean of both
+    Signs are fixed in storage by `pyg_topomask.ops.encodings.spectral.canonical_signs`; an encoder flips them at
+    random in training. The basis of a repeated eigenvalue is arbitrary. A directed graph is read as the mean of both
     directions, equal edges add up, self-loops are left out, ``edge_weight`` counts. An isolated node has the
     eigenvalue 1 where ``laplacian_norm`` is ``"sym"`` or ``"rw"``, as in PyG.
 
@@ -37,7 +37,8 @@ class AddLaplacianEncoding(Encoding):
         laplacian_norm: ``"sym"``: :math:`I - D^{-1/2} A D^{-1/2}`; ``"rw"``: :math:`I - D^{-1} A`; :obj:`None`:
             :math:`D - A`.
         eigvec_norm: Scale of the eigenvectors: ``"L1"``, ``"L2"``, ``"abs-max"``, ``"wavelength"``,
-            ``"wavelength-asin"`` or ``"wavelength-soft"``, see `pyg_topomask.ops.spectral.normalize_eigenvectors`.
+            ``"wavelength-asin"`` or ``"wavelength-soft"``, see
+            `pyg_topomask.ops.encodings.spectral.normalize_eigenvectors`.
         name: Prefix of the attributes, so that two settings can live on one graph.
 
     Raises:

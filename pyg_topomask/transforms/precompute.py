@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 import pyg_topomask
-from pyg_topomask.ops.cache import cache_dir
+from pyg_topomask.cache import cache_dir
 from pyg_topomask.ops.files import locked, make_file
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of

@@ -10,9 +10,9 @@ from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.graph import sym_normalize, to_csr
-from pyg_topomask.ops.pairs import WalkTable, pair_table
-from pyg_topomask.ops.walks import Walks, check_walk_settings, draw_seed, hash_graph, step_table, walk_tables
+from pyg_topomask.ops.csr import sym_normalize, to_csr
+from pyg_topomask.ops.walks.product import WalkTable, pair_table
+from pyg_topomask.ops.walks.sample import Walks, check_walk_settings, draw_seed, hash_graph, step_table, walk_tables
 from pyg_topomask.transforms.graph_input import check_name, edges_of, num_nodes_of
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.ops.graph_batch import GraphBatch
-from pyg_topomask.ops.pair_encodings import check_pair_sizes, relative_walks
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch
+from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, relative_walks
 from pyg_topomask.transforms.encoding import Encoding, check_steps, split_rows
 from pyg_topomask.transforms.graph_input import check_name
 

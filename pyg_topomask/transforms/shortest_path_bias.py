@@ -10,8 +10,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.ops.graph_batch import GraphBatch
-from pyg_topomask.ops.pair_encodings import check_pair_sizes, shortest_path_lengths, types_along_paths
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch
+from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, shortest_path_lengths, types_along_paths
 from pyg_topomask.transforms.encoding import Encoding, split_rows
 from pyg_topomask.transforms.graph_input import check_name, edges_of
 

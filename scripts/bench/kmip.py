@@ -30,8 +30,9 @@ from _measure import in_fresh_process, machine, save_json
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from pyg_topomask.ops import topk_attention, topk_native
-from pyg_topomask.ops.topk_backends import ENGINES, Problem, find
+from pyg_topomask.ops import topk_attention
+from pyg_topomask.ops.topk import cpp
+from pyg_topomask.ops.topk.backends import ENGINES, Problem, find
 
 WIDTH = 10
 TOPK = 10
@@ -100,7 +101,7 @@ def compare(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
         }
     q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
     ptr = [0, num_nodes]
-    share = None if isinstance(topk_native.load(), str) else topk_native.search(q, k, ptr, ptr, TOPK, 0, 1.0)[1]
+    share = None if isinstance(cpp.load(), str) else cpp.search(q, k, ptr, ptr, TOPK, 0, 1.0)[1]
     return {"num_nodes": num_nodes, "milliseconds": rows, "ratios": ratios(rows), "tree visits": share}
 
 
@@ -178,7 +179,7 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
     has_tree = ENGINES["pruned"].refuses(problem) is None and ENGINES["pruned"].pays(problem) is None
     with torch.no_grad():
         projection = timed(lambda: project(x), 3)["wall"]
-    tree = timed(lambda: topk_native.search(one, k, [0, 1], ptr, TOPK, 0, 1.0), 3)["wall"] if has_tree else 0.0
+    tree = timed(lambda: cpp.search(one, k, [0, 1], ptr, TOPK, 0, 1.0), 3)["wall"] if has_tree else 0.0
     search = timed(lambda: find(problem, "auto"), 3)["wall"]
     attend = lambda *y: topk_attention(*y, TOPK)  # noqa: E731
     whole = timed(lambda: forward(attend, tensors), 3)["wall"]

@@ -25,15 +25,15 @@ from rich.console import Console
 from torch.nn.utils import clip_grad_norm_
 
 from pyg_topomask.run import run_config, runner
-from pyg_topomask.run.build import build_draws, build_model
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.data import Splits, loaders, prepare
-from pyg_topomask.run.datasets import load_dataset
-from pyg_topomask.run.lightning_module import GraphModule
-from pyg_topomask.run.losses import task_loss
-from pyg_topomask.run.progress import Display
-from pyg_topomask.run.reading import load
-from pyg_topomask.run.schedules import build_optimizer
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.loaders import Splits, loaders, prepare
+from pyg_topomask.run.model.build import build_draws, build_model
+from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.run.training.losses import task_loss
+from pyg_topomask.run.training.optim import build_optimizer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import described, machine, save_json
 
 from pyg_topomask.run import RunError, check_config, run_config
-from pyg_topomask.run.datasets import load_dataset
-from pyg_topomask.run.report import format_metric
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.output.report import format_metric
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FOLDERS = {"Primphormer": "primphormer", "Transformer": "full", "Exphormer": "exphormer", "GRF": "grf", "KMIP": "kmip"}

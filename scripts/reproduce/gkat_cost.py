@@ -37,7 +37,7 @@ from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
 from pyg_topomask.nn import GKATAttention, GKATConv
 from pyg_topomask.operators import DenseOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_softmax_attention
-from pyg_topomask.ops.additive_attention import masked_additive_attention
+from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
 from pyg_topomask.transforms import AddRandomWalks
 
 SIZES = {"citeseer": (3327, 4732), "cora": (2708, 5429), "pubmed": (19717, 44338)}  # nodes, undirected edges

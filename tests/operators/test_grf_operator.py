@@ -2,7 +2,7 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.operators import GRFOperator, SparseFactorOperator
-from pyg_topomask.ops.pairs import stored_pairs, walk_product
+from pyg_topomask.ops.walks.product import stored_pairs, walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase
 from pyg_topomask.transforms import AddRandomWalks
 

@@ -6,8 +6,8 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
-from pyg_topomask.ops import pairs
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.walks import product as pairs
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
 

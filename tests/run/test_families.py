@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from pyg_topomask.nn import FullAttention
-from pyg_topomask.run.build import attentions_of, build_draws, build_model, convs_of, sized
-from pyg_topomask.run.data import loaders, prepare
-from pyg_topomask.run.datasets import LoadedDataset
-from pyg_topomask.run.datasets.nodes import ROOMS
-from pyg_topomask.run.fakes import fake_graphs
-from pyg_topomask.run.features import width
-from pyg_topomask.run.lightning_module import GraphModule
+from pyg_topomask.run.data.fakes import fake_graphs
+from pyg_topomask.run.data.features import width
+from pyg_topomask.run.data.formats import LoadedDataset
+from pyg_topomask.run.data.formats.nodes import ROOMS
+from pyg_topomask.run.data.loaders import loaders, prepare
+from pyg_topomask.run.model.build import attentions_of, build_draws, build_model, convs_of, sized
 from pyg_topomask.run.runner import check_config
-from pyg_topomask.run.schedules import build_optimizer
 from pyg_topomask.run.task import Task, classification
+from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.run.training.optim import build_optimizer
 
 GATED = "CustomGatedGCN+Transformer"
 BOND, LINEAR, DUMMY = (

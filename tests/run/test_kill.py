@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 STARTER = """
 import json, os, random, signal, sys
 import matplotlib.pyplot, torch
-from pyg_topomask.run import cli, lightning_module, runner
+from pyg_topomask.run import cli, runner
+from pyg_topomask.run.training import lightning_module
 
 def count(owner, name, step):
     original = getattr(owner, name)

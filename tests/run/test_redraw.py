@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from pyg_topomask.run import run_config
-from pyg_topomask.run.build import TRANSITION
-from pyg_topomask.run.callbacks import Recorder
 from pyg_topomask.run.errors import ConfigError
-from pyg_topomask.run.lightning_module import GraphModule
+from pyg_topomask.run.model.build import TRANSITION
 from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.training.callbacks import Recorder
+from pyg_topomask.run.training.lightning_module import GraphModule
 
 UNIFORM = ["topomask.redraw=2"]
 FOLLOWING = ["topomask.redraw=2", "topomask.transition=attention", "gt.layer_type=GCN+GKAT", "topomask.num_walks=8"]

@@ -7,14 +7,14 @@ import torch
 import yaml
 
 from pyg_topomask.run import run_config
-from pyg_topomask.run.build import build_draws, build_model
-from pyg_topomask.run.callbacks import Recorder
-from pyg_topomask.run.data import prepare
-from pyg_topomask.run.datasets import load_dataset
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.reading import load
-from pyg_topomask.run.report import summarize
+from pyg_topomask.run.model.build import build_draws, build_model
+from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.runner import _flat, check_config
+from pyg_topomask.run.training.callbacks import Recorder
 
 
 def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
@@ -154,7 +154,7 @@ def test_cache_folder_that_cannot_be_written(tiny, tmp_path, monkeypatch):
 
 def test_a_diverging_run_says_so(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "pyg_topomask.run.lightning_module.auxiliary_loss",
+        "pyg_topomask.run.training.lightning_module.auxiliary_loss",
         lambda model: math.nan * sum(parameter.sum() for parameter in model.parameters()),
     )
     with pytest.raises(RunError, match=r"training diverged in epoch 0: the weights are no longer finite; try a lower"):
@@ -168,7 +168,7 @@ def test_auxiliary_loss_is_trained_on_and_not_reported(tiny, tmp_path, monkeypat
     overrides = ["optim.max_epoch=2", "optim.scheduler=none"]
     plain = run_config(tiny, tmp_path / "a", overrides=overrides)
     monkeypatch.setattr(
-        "pyg_topomask.run.lightning_module.auxiliary_loss",
+        "pyg_topomask.run.training.lightning_module.auxiliary_loss",
         lambda model: 100 * sum(parameter.square().sum() for parameter in model.parameters()),
     )
     pulled = run_config(tiny, tmp_path / "b", overrides=overrides)
@@ -305,7 +305,7 @@ def test_a_metric_that_the_task_lacks(tiny, tmp_path):
 
 
 def test_missing_loggers_are_noted_and_not_needed(tiny, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pyg_topomask.run.loggers.is_installed", lambda package: False)
+    monkeypatch.setattr("pyg_topomask.run.output.loggers.is_installed", lambda package: False)
     run_config(tiny, tmp_path, overrides=["wandb.use=true", "tensorboard_each_run=true", "optim.max_epoch=2"])
     text = capsys.readouterr().out
     assert "wandb is not installed; going on without it" in text

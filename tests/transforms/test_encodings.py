@@ -9,10 +9,10 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE
 from torch_geometric.utils import erdos_renyi_graph, get_laplacian, to_dense_adj, to_undirected
 
-from pyg_topomask.ops import diagonals, spectral
-from pyg_topomask.ops.diagonals import return_probabilities_reference
-from pyg_topomask.ops.graph_batch import join_graphs
-from pyg_topomask.ops.spectral import laplacian_reference
+from pyg_topomask.ops.encodings import diagonals, spectral
+from pyg_topomask.ops.encodings.diagonals import return_probabilities_reference
+from pyg_topomask.ops.encodings.graph_batch import join_graphs
+from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.testing import GRAPHS, dense_adjacency, permute
 from pyg_topomask.testing.graphs import empty_graph
 from pyg_topomask.transforms import (

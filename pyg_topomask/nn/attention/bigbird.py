@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
-from pyg_topomask.ops.block_sparse import block_sparse_support, one_graph
+from pyg_topomask.ops.attention.block_sparse import block_sparse_support, one_graph
 
 
 class BigBirdAttention(MaskedAttention):

@@ -12,8 +12,8 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_heads, check_integer
 from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.nn.mask.base import check_table_size, read_attributes, read_edge_attr, read_edges
-from pyg_topomask.ops.edge_attention import edge_scores, edge_softmax_attention, typed_edges
-from pyg_topomask.ops.qkv import at_least_float32
+from pyg_topomask.ops.attention.edge_softmax import edge_scores, edge_softmax_attention, typed_edges
+from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.segment import segments
 
 

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_heads
 from pyg_topomask.nn.attention.masked import check_input
 from pyg_topomask.nn.mask.base import read_attributes
-from pyg_topomask.ops.softmax_attention import segment_softmax_attention
+from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
 
 class FullAttention(Module):
@@ -34,7 +34,7 @@ class FullAttention(Module):
 
     On CPU torch's fused kernel has no second derivative.
     Cost: :math:`O(\sum_g n_g^2 C)` operations. Nothing is padded and no array over the pairs of the whole batch is
-    formed, apart from what :func:`~pyg_topomask.ops.softmax_attention.segment_softmax_attention` says of biases.
+    formed, apart from what :func:`~pyg_topomask.ops.attention.full_softmax.segment_softmax_attention` says of biases.
 
     Args:
         channels: Width ``C`` of input and output.

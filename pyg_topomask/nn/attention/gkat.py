@@ -13,9 +13,9 @@ from torch_geometric.utils import softmax
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention, check_input
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
-from pyg_topomask.ops.additive_attention import PATHS as ADDITIVE_PATHS
-from pyg_topomask.ops.additive_attention import masked_additive_attention
-from pyg_topomask.ops.qkv import at_least_float32
+from pyg_topomask.ops.attention.inputs import at_least_float32
+from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS
+from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
 
 
 class GKATAttention(MaskedAttention):

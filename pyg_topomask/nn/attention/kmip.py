@@ -9,8 +9,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.masked import check_input
-from pyg_topomask.ops.topk import indexed_topk_attention
-from pyg_topomask.ops.topk_backends import BACKENDS
+from pyg_topomask.ops.topk.backends import BACKENDS
+from pyg_topomask.ops.topk.search import indexed_topk_attention
 
 HEAD_AGG = ("linear", "none")
 

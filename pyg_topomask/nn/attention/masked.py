@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_heads
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
-from pyg_topomask.ops.masked_attention import PATHS, masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.qkv import at_least_float32
+from pyg_topomask.ops.attention.inputs import at_least_float32
+from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.segment import check_batch
 
 KERNELS = (*FEATURE_MAP, "softmax")

@@ -10,7 +10,7 @@ from torch_geometric.nn.attention import PolynormerAttention as DensePolynormerA
 
 from pyg_topomask.checks import check_heads
 from pyg_topomask.nn.attention.masked import check_input
-from pyg_topomask.ops.qkv import at_least_float32
+from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention
 
 

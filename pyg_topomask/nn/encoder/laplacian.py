@@ -22,7 +22,7 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
-from pyg_topomask.ops.edges import neighbour_sum
+from pyg_topomask.ops.edge_sum import neighbour_sum
 
 
 class _EigenEncoder(Encoder):

@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
 from pyg_topomask.nn.norm import apply_norm
-from pyg_topomask.ops.pair_encodings import NUM_ELECTROSTATIC
+from pyg_topomask.ops.encodings.pair_encodings import NUM_ELECTROSTATIC
 
 
 class StructuralEncoder(Encoder):

@@ -10,7 +10,7 @@ from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.operators import MaskOperator
-from pyg_topomask.ops.graph import edge_tensors
+from pyg_topomask.ops.csr import edge_tensors
 
 
 class Mask(Module):

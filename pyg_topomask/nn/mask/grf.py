@@ -11,8 +11,8 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.mask.base import Mask, check_table_size
 from pyg_topomask.operators.grf import GRFOperator
-from pyg_topomask.ops.pairs import EntryTable, stored_pairs, walk_product
-from pyg_topomask.ops.qkv import at_least_float32
+from pyg_topomask.ops.attention.inputs import at_least_float32
+from pyg_topomask.ops.walks.product import EntryTable, stored_pairs, walk_product
 
 
 class GRFMask(Mask):

@@ -13,9 +13,9 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.mask.base import Mask, check_table_size
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
 from pyg_topomask.operators.sparse_factor import Factor
+from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.pairs import EntryTable, WalkProduct, walk_product
-from pyg_topomask.ops.qkv import at_least_float32
+from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, walk_product
 
 _LARGEST_VISIT = 18  # power of ten
 

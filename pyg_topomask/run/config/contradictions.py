@@ -1,7 +1,7 @@
 """Values that are right one by one and wrong together.
 
 A key that GraphGPS reads and that the chosen setting has no use for is let through, as GraphGPS does; one of
-``topomask`` is refused where the names of attentions are known, in :mod:`pyg_topomask.run.build`.
+``topomask`` is refused where the names of attentions are known, in :mod:`pyg_topomask.run.model.build`.
 """
 
 from __future__ import annotations

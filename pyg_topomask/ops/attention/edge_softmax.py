@@ -1,0 +1,142 @@
+"""Softmax attention along typed edges: graph edges, expander edges, and edges to and from virtual nodes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.attention.partial_softmax import softmax_over_entries
+from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import Pattern, sampled_product
+
+
+class TypedEdges(NamedTuple):
+    """Who attends to whom, sorted by receiver; virtual nodes come after the ``N`` real ones.
+
+    Keys are multiplied by a vector of the edge's type. So the table of keys holds each sender once for every type of
+    edge that it sends along, and the same few sparse products serve all types.
+    """
+
+    keys: Pattern
+    """Columns are rows of the key table: ``N`` keys for each type that real nodes send (graph edges, expander edges,
+    edges to virtual nodes), then ``B V`` of the virtual nodes."""
+    values: Pattern
+    """The same edges; columns are the ``N + B V`` nodes."""
+    graph_edge: Tensor
+    """Place of each edge of ``edge_index``, shape ``[E]``."""
+
+
+@once_per_batch
+def typed_edges(
+    edge_index: Tensor,
+    expander_index: Tensor | None,
+    batch: Tensor | None,
+    num_nodes: int,
+    num_graphs: int,
+    num_virtual: int,
+) -> TypedEdges:
+    """Join all edges of a batch, once for all layers.
+
+    Args:
+        edge_index: Edges ``j → i``, along which ``i`` attends to ``j``, shape ``[2, E]``.
+        expander_index: Expander edges, shape ``[2, E']``; there is no such type if :obj:`None`.
+        batch: Graph of each node, below ``num_graphs``, shape ``[N]``; one graph if :obj:`None`.
+        num_nodes: ``N``.
+        num_graphs: ``B``.
+        num_virtual: Virtual nodes of each graph ``V``; virtual node ``v`` of graph ``g`` has number ``N + g V + v``.
+            They attend to all nodes of their graph and all these to them, but not to each other.
+
+    Raises:
+        TypeError, ValueError: If edges name nodes that are not there.
+    """
+    parts = [("edge_index", edge_index)]
+    if expander_index is not None:
+        parts.append(("expander_index", expander_index))
+    for name, index in parts:
+        check_edges(index, num_nodes, None, name)
+    edges = [index.long() for _, index in parts]
+    if num_virtual:
+        real = torch.arange(num_nodes, device=edge_index.device)
+        graph = torch.zeros_like(real) if batch is None else batch.long()
+        number = torch.arange(num_virtual, device=real.device)
+        virtual = (num_nodes + num_virtual * graph[:, None] + number).flatten()
+        real = real.repeat_interleave(num_virtual)
+        edges += [torch.stack([real, virtual]), torch.stack([virtual, real])]
+    sender, receiver = torch.cat(edges, dim=1)
+    # Real senders have one block of N keys for each type; virtual senders, numbered from N, come after the last.
+    block = [place * num_nodes for place in range(len(edges))]
+    if num_virtual:
+        block[-1] -= num_nodes
+    column = torch.cat([index[0] + first for index, first in zip(edges, block)])
+    num_virtual *= num_graphs
+    num_columns = (len(edges) - (num_virtual > 0)) * num_nodes + num_virtual
+    order = (receiver * num_columns + column).argsort()
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
+    num_rows = num_nodes + num_virtual
+    keys = Pattern(receiver[order], column[order], num_rows, num_columns)
+    values = Pattern(receiver[order], sender[order], num_rows, num_rows)
+    return TypedEdges(keys, values, place[: edge_index.size(1)].clone())
+
+
+def edge_softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, edges: TypedEdges, edge_score: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    r"""Each receiver's softmax over its edges of :math:`q_i \cdot k_j / \sqrt{D}`, applied to the senders' values.
+
+    Cost: :math:`O(E D)` operations for ``E`` edges of all types, :math:`O(E)` memory beyond the arguments, per head.
+
+    Args:
+        q: Queries, shape ``[N + B V, H, D]``, float32 or float64.
+        k: The key table of :class:`TypedEdges`, shape ``[columns, H, D]``.
+        v: Values, shape ``[N + B V, H, D]``.
+        edges: Who attends to whom.
+        edge_score: Added to the scores of graph edges, shape ``[E, H]``.
+        dropout: Probability of zeroing a normalised weight.
+
+    Returns:
+        Shape ``[N + B V, H, D]``; zero where a receiver has no edge.
+    """
+    q, k, v = (x.transpose(0, 1).contiguous() for x in (q * q.size(-1) ** -0.5, k, v))  # one block per head
+    extra = [None] * q.size(0) if edge_score is None else edge_score.unbind(1)
+    out = []
+    for q_head, k_head, v_head, added in zip(q.unbind(0), k.unbind(0), v.unbind(0), extra):
+        score = sampled_product(edges.keys, q_head, k_head)
+        if added is not None:
+            score = score.index_add(0, edges.graph_edge, added)
+        out.append(softmax_over_entries(edges.values, score, v_head, dropout).divide())
+    return torch.stack(out, dim=1)
+
+
+def edge_scores(q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tensor:
+    r"""Scores :math:`q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}` of the edges ``j → i``.
+
+    Args:
+        q, k: Queries and keys, shape ``[N, H, D]``.
+        edge: Vectors :math:`e` of the edges, shape ``[E, H, D]``, or ``[1, H, D]`` for all alike.
+        edge_index: Edges, shape ``[2, E]``.
+
+    Returns:
+        Shape ``[E, H]``.
+    """
+    source, target = edge_index.long()
+    edge = edge * q.size(-1) ** -0.5
+    return (q.index_select(0, target) * k.index_select(0, source) * edge).sum(-1)
+
+
+def edge_softmax_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, edges: TypedEdges, edge_score: Tensor | None = None
+) -> Tensor:
+    """`edge_softmax_attention` from its definition, one receiver at a time, for tests."""
+    extra = q.new_zeros(edges.keys.nnz, q.size(1))
+    if edge_score is not None:
+        extra = extra.index_copy(0, edges.graph_edge, edge_score)
+    out = []
+    for node in range(q.size(0)):
+        mine = (edges.keys.row == node).nonzero().squeeze(1)
+        keys, values = k[edges.keys.col[mine].long()], v[edges.values.col[mine].long()]
+        score = (q[node] * keys).sum(-1) / q.size(-1) ** 0.5 + extra[mine]
+        out.append((score.softmax(0)[..., None] * values).sum(0))
+    return torch.stack(out) if out else v

@@ -1,0 +1,1 @@
+"""What positional and structural encodings compute: eigenvectors, diagonals of matrix powers, pairs of nodes."""

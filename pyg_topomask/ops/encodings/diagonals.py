@@ -1,0 +1,336 @@
+r"""Diagonals of matrix powers and heat kernels: exactly, a block of columns at a time, or estimated by random signs.
+
+Half powers halve the work: :math:`(S^{a+b})_{ii} = \sum_j (S^a)_{ij} (S^b)_{ji}`. Small graphs are multiplied many at
+a time as one block-diagonal matrix whose columns are counted within each graph, large ones a block of columns at a
+time, so that no more than a few MB are ever held. For random signs z, :math:`(S^a z)_i ((S^T)^b z)_i` has the same
+expectation (Bekas, Kokiopoulou and Saad, *An estimator for the diagonal of a matrix*, 2007, applied to half powers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse.csgraph import connected_components
+from scipy.special import ive
+from torch import Tensor
+
+from pyg_topomask.ops.csr import CSR
+from pyg_topomask.ops.encodings.graph_batch import (
+    GraphBatch,
+    chunks,
+    is_symmetric,
+    strengths,
+    to_scipy,
+    transpose,
+    undirected,
+)
+from pyg_topomask.ops.sparse import Pattern, spmm
+
+EXACT_NODES = 10_000
+"""Largest graph whose diagonals ``method="auto"`` computes by all columns: some seconds of one core."""
+
+_BUDGET = 2**18  # numbers in a block of columns: it stays in the cache of a core
+_SPARSE_NODES = 1000  # from here on it is worth trying whether powers stay sparse
+_PROBES = 64  # random vectors multiplied at a time
+
+
+class Diagonals(NamedTuple):
+    """Diagonals of several matrices, and how far an estimate of them is off."""
+
+    value: Tensor
+    """Shape ``[N, K]``, float32."""
+    error: Tensor
+    """Standard error of each, shape ``[N, K]``, float32; zero where nothing was estimated."""
+
+
+def check_method(method: str, tol: float) -> None:
+    """Refuse unknown methods and tolerances that no number of random vectors can reach.
+
+    Raises:
+        ValueError: If so.
+    """
+    if method not in ("auto", "exact", "estimate"):
+        raise ValueError(f"'method' must be 'auto', 'exact' or 'estimate' (got {method!r})")
+    if not 1e-3 <= tol < 1:
+        raise ValueError(f"'tol' must be in [1e-3, 1): it takes 2 / tol² random vectors (got {tol})")
+
+
+def return_probabilities(
+    batch: GraphBatch, steps: Sequence[int], *, method: str = "auto", tol: float = 0.05, seed: int = 0
+) -> Diagonals:
+    r"""Probability that a random walk is back where it started: the diagonals of :math:`P^k`, :math:`P = D^{-1} A`.
+
+    A walker moves along edges in their direction, with probability in proportion to their weight; where no edge
+    leaves a node the walk ends, and it is nowhere afterwards.
+
+    Args:
+        batch: Graphs.
+        steps: Numbers ``k ≥ 1``.
+        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact up to 10,000 nodes, and above for as many steps as
+            the powers of ``P`` stay sparse; the rest is estimated.
+        tol: Standard error of an estimate in proportion to :math:`\sqrt{(P^{2a})_{ii} (P^{2b})_{ii}}`,
+            :math:`a = \lceil k/2 \rceil, b = \lfloor k/2 \rfloor`, which for even ``k`` is the number itself;
+            ``2 / tol²`` random vectors are drawn. It is that of undirected graphs.
+        seed: Seed of the random vectors.
+
+    Cost: exact, :math:`O(E \max_g N_g K)` operations; estimated, :math:`O(E K / tol^2)`.
+    Exact values are computed in float32: they agree with float64 to 2e-6.
+    """
+    check_method(method, tol)
+    scale = strengths(batch.csr)
+    scale = torch.where(scale > 0, scale, 1).rsqrt()
+    csr = batch.csr
+    batch = batch._replace(csr=csr._replace(weight=csr.weight * scale[csr.row] * scale[csr.col]))
+    value = torch.zeros(batch.num_nodes, len(steps), dtype=torch.float64)
+    error = torch.zeros_like(value)
+    for start, stop, width in chunks(batch, _BUDGET):
+        part = batch.rows(start, stop)
+        todo = list(range(len(steps)))
+        exact = method == "exact" or (method == "auto" and width <= EXACT_NODES)
+        if method != "estimate" and width > _SPARSE_NODES:
+            nnz = width**2 // 16 if exact else 100 * max(width, part.col.numel())
+            done = _sparse_powers(part, steps, nnz)
+            for place, diagonal in done.items():
+                value[start:stop, place] = diagonal
+            todo = [place for place in todo if place not in done]
+        if not todo:
+            continue
+        wanted = [steps[place] for place in todo]
+        if exact:
+            ptr = [at - start for at in batch.ptr if start <= at <= stop]
+            value[start:stop, todo] = _exact_powers(part, ptr, width, wanted)
+        else:
+            value[start:stop, todo], error[start:stop, todo] = _estimated_powers(part, wanted, tol, seed)
+    return Diagonals(value.float(), error.float())
+
+
+def return_probabilities_reference(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
+    """`return_probabilities` from its definition, with dense float64 powers: shape ``[N, K]``."""
+    found = [torch.zeros(0, len(steps), dtype=torch.float64)]
+    for csr in batch.graphs():
+        adj = torch.from_numpy(to_scipy(csr).toarray())
+        strength = adj.sum(dim=1, keepdim=True)
+        walk = adj / torch.where(strength > 0, strength, 1)
+        found.append(torch.stack([torch.linalg.matrix_power(walk, k).diagonal() for k in steps], dim=1))
+    return torch.cat(found)
+
+
+def heat_diagonals(
+    batch: GraphBatch, times: Sequence[float], *, method: str = "auto", tol: float = 0.05, seed: int = 0
+) -> Diagonals:
+    r"""Diagonals of :math:`e^{-tL}` without the constant part: :math:`\sum_{\lambda_k > 0} e^{-t\lambda_k} u_k(i)^2`.
+
+    :math:`L = D - A` of the mean of both directions, without self-loops. What is left out is 1 / (number of nodes of
+    the component), the limit for :math:`t → ∞`.
+
+    Exactly: the diagonals of Chebyshev polynomials in :math:`L`, from half of their degree
+    (:math:`T_{a+b} = 2 T_a T_b - T_{a-b}`), serve all times. Estimated: mean of :math:`(e^{-tL/2} z)_i^2` over random
+    signs z without their mean over each component.
+
+    Args:
+        batch: Graphs.
+        times: Diffusion times, ≥ 0.
+        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact up to 10,000 nodes.
+        tol: Standard error of an estimate in proportion to the number itself; ``2 / tol²`` random vectors are drawn.
+        seed: Seed of the random vectors.
+
+    Cost: exact, :math:`O(E \max_g N_g K)` operations with :math:`K = O(\sqrt{t \max_i D_{ii}} + t \max_i D_{ii})`;
+    estimated, :math:`O((E + N |times|) K / tol^2)`.
+    Exact values are computed in float32: they agree with float64 to 5e-6.
+    """
+    check_method(method, tol)
+    batch = undirected(batch)
+    value = torch.zeros(batch.num_nodes, len(times), dtype=torch.float64)
+    error = torch.zeros_like(value)
+    for start, stop, width in chunks(batch, _BUDGET):
+        part = batch.rows(start, stop)
+        num_parts, component = connected_components(to_scipy(part), directed=False)
+        size = np.bincount(component, minlength=num_parts)
+        if method == "exact" or (method == "auto" and width <= EXACT_NODES):
+            ptr = [at - start for at in batch.ptr if start <= at <= stop]
+            found = _exact_heat(part, ptr, width, times) - torch.from_numpy(1.0 / size[component])[:, None]
+            value[start:stop] = found.clamp_(min=0)
+        else:
+            groups = torch.from_numpy(component).long(), torch.from_numpy(size)
+            value[start:stop], error[start:stop] = _estimated_heat(part, groups, times, tol, seed)
+    return Diagonals(value.float(), error.float())
+
+
+def _sparse_powers(csr: CSR, steps: Sequence[int], max_nnz: int) -> dict[int, Tensor]:
+    """Diagonals, by place in ``steps``, of the powers whose halves have at most ``max_nnz`` entries."""
+    matrix, one_way = to_scipy(csr), not is_symmetric(csr)
+    diagonal: dict[int, Tensor] = {1: torch.from_numpy(matrix.diagonal())}
+    low = high = matrix
+    for k in range(2, max(steps) + 1):
+        if k % 2 == 1:
+            if _next_nnz(matrix, low) > max_nnz:
+                break
+            high = matrix @ low
+        diagonal[k] = torch.from_numpy(np.asarray(high.multiply(low.T if one_way else low).sum(axis=1)).ravel())
+        if k % 2 == 1:
+            low = high
+    return {place: diagonal[k] for place, k in enumerate(steps) if k in diagonal}
+
+
+def _next_nnz(matrix: Any, power: Any) -> int:
+    """Upper bound of the entries of ``matrix @ power``."""
+    return int(np.diff(power.indptr)[matrix.indices].sum(dtype=np.int64))
+
+
+def _products(csr: CSR) -> tuple[Pattern, Tensor]:
+    num_nodes = csr.rowptr.numel() - 1
+    return Pattern(csr.row, csr.col, num_nodes, num_nodes), csr.weight.float()
+
+
+def _both_ways(csr: CSR) -> list[tuple[Pattern, Tensor]]:
+    """The matrix and its transposed one, which is the same object where it is symmetric."""
+    forward = _products(csr)
+    return [forward, forward if is_symmetric(csr) else _products(transpose(csr))]
+
+
+def _columns(ptr: Sequence[int], width: int) -> Iterator[Tensor]:
+    """Blocks of columns of the identity of every graph, side by side in one matrix with a row per node."""
+    num_nodes = ptr[-1]
+    local = torch.arange(num_nodes) - torch.repeat_interleave(torch.tensor(ptr[:-1]), torch.tensor(ptr).diff())
+    step = max(1, min(width, _BUDGET * 4 // max(num_nodes, 1)))
+    for begin in range(0, width, step):
+        block = torch.zeros(num_nodes, min(step, width - begin))
+        row = torch.nonzero((local >= begin) & (local < begin + block.size(1)))[:, 0]
+        block[row, local[row] - begin] = 1
+        yield block
+
+
+def _half_powers(ways: list[tuple[Pattern, Tensor]], x: Tensor, last: int) -> Iterator[Tensor]:
+    """``(S^a x) * ((S^T)^b x)`` for a + b = 1, …, ``last``, with a = b or a = b + 1."""
+    left = right = x
+    same = ways[0] is ways[1]
+    for k in range(1, last + 1):
+        if k % 2 == 1:
+            left = spmm(*ways[0], left)
+            yield left * right
+        else:
+            right = left if same else spmm(*ways[1], right)
+            yield left * right
+
+
+def _exact_powers(csr: CSR, ptr: Sequence[int], width: int, steps: Sequence[int]) -> Tensor:
+    ways = _both_ways(csr)
+    value = torch.zeros(ptr[-1], len(steps), dtype=torch.float64)
+    for block in _columns(ptr, width):
+        for k, product in enumerate(_half_powers(ways, block, max(steps)), 1):
+            if k in steps:
+                value[:, steps.index(k)] += product.sum(dim=1)
+    return value
+
+
+def _signs(num_nodes: int, tol: float, seed: int) -> Iterator[Tensor]:
+    """Blocks of random signs, ``2 / tol²`` columns in all, float32."""
+    generator = torch.Generator().manual_seed(seed)
+    left = math.ceil(2 / tol**2)
+    while left > 0:
+        width = min(_PROBES, left)
+        yield torch.randint(0, 2, (num_nodes, width), generator=generator, dtype=torch.int8).float() * 2 - 1
+        left -= width
+
+
+class _Mean:
+    """Mean of samples and its standard error."""
+
+    def __init__(self, num_rows: int, num_columns: int) -> None:
+        self.sum = torch.zeros(num_rows, num_columns, dtype=torch.float64)
+        self.squares = torch.zeros_like(self.sum)
+        self.count = 0
+
+    def add(self, column: int, samples: Tensor) -> None:  # [N, probes]
+        self.sum[:, column] += samples.sum(dim=1)
+        self.squares[:, column] += samples.square().sum(dim=1)
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        mean = self.sum / self.count
+        variance = (self.squares / self.count - mean**2).clamp(min=0) / max(self.count - 1, 1)
+        return mean, variance.sqrt()
+
+
+def _estimated_powers(csr: CSR, steps: Sequence[int], tol: float, seed: int) -> tuple[Tensor, Tensor]:
+    ways = _both_ways(csr)
+    mean = _Mean(csr.rowptr.numel() - 1, len(steps))
+    for signs in _signs(csr.rowptr.numel() - 1, tol, seed):
+        mean.count += signs.size(1)
+        for k, product in enumerate(_half_powers(ways, signs, max(steps)), 1):
+            if k in steps:
+                mean.add(steps.index(k), product)
+    return mean.result()
+
+
+def _shifted_laplacian(csr: CSR) -> tuple[tuple[Pattern, Tensor], float]:
+    """``L / r - 1``, whose spectrum lies in [-1, 1], and the radius ``r``, the largest strength."""
+    num_nodes = csr.rowptr.numel() - 1
+    strength = strengths(csr)
+    radius = max(float(strength.max()) if num_nodes else 0.0, 1e-30)
+    nodes = torch.arange(num_nodes)
+    row, order = torch.cat([csr.row, nodes]).sort(stable=True)
+    value = torch.cat([-csr.weight / radius, strength / radius - 1])[order].float()
+    return (Pattern(row, torch.cat([csr.col, nodes])[order], num_nodes, num_nodes), value), radius
+
+
+def _heat_coefficients(times: Sequence[float], radius: float, tol: float) -> Tensor:
+    """Chebyshev coefficients of ``exp(-t r (1 + x))`` on [-1, 1] for each time, shape ``[times, K + 1]``."""
+    z = np.asarray(times, dtype=np.float64)[:, None] * radius
+    degree = 1
+    while True:
+        orders = np.arange(2 * degree + 2)
+        size = 2 * ive(orders, z) * (-1.0) ** orders  # e^-z I_k(z), with the sign of exp(-z x)
+        if np.abs(size[:, degree + 1 :]).sum(axis=1).max(initial=0.0) <= tol:
+            break
+        degree *= 2
+    size[:, 0] /= 2
+    tail = np.abs(size[:, ::-1]).cumsum(axis=1)[:, ::-1].max(axis=0, initial=0.0)
+    last = max(1, int(np.flatnonzero(tail > tol).max(initial=0)))
+    return torch.from_numpy(size[:, : last + 1])
+
+
+def _exact_heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]) -> Tensor:
+    matrix, radius = _shifted_laplacian(csr)
+    coeffs = _heat_coefficients(times, radius, 1e-7)
+    last = coeffs.size(1) - 1
+    moments = torch.zeros(ptr[-1], last + 1, dtype=torch.float64)
+    for block in _columns(ptr, width):
+        low, high = block, spmm(*matrix, block)
+        moments[:, 0] += block.sum(dim=1)
+        moments[:, 1] += (block * high).sum(dim=1)
+        for k in range(2, last + 1):
+            if k % 2 == 0:
+                moments[:, k] += 2 * high.square().sum(dim=1)
+            else:
+                low, high = high, 2 * spmm(*matrix, high) - low
+                moments[:, k] += 2 * (low * high).sum(dim=1)
+    moments[:, 2::2] -= moments[:, :1]  # T_2a = 2 T_a² - T_0, T_2a+1 = 2 T_a T_a+1 - T_1
+    moments[:, 3::2] -= moments[:, 1:2]
+    return moments @ coeffs.t()
+
+
+def _estimated_heat(
+    csr: CSR, groups: tuple[Tensor, Tensor], times: Sequence[float], tol: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    component, size = groups
+    matrix, radius = _shifted_laplacian(csr)
+    coeffs = _heat_coefficients([time / 2 for time in times], radius, 1e-6).float()
+    mean = _Mean(component.numel(), len(times))
+    for signs in _signs(component.numel(), tol, seed):
+        mean.count += signs.size(1)
+        total = signs.new_zeros(size.numel(), signs.size(1)).index_add_(0, component, signs)
+        low = signs - (total / size[:, None]).index_select(0, component)
+        high = spmm(*matrix, low)
+        diffused = [row[0] * low + row[1] * high for row in coeffs]
+        for k in range(2, coeffs.size(1)):
+            low, high = high, 2 * spmm(*matrix, high) - low
+            for row, state in zip(coeffs, diffused):
+                if abs(float(row[k])) > 1e-9:
+                    state.add_(high, alpha=float(row[k]))
+        for place, state in enumerate(diffused):
+            mean.add(place, state.square())
+    return mean.result()

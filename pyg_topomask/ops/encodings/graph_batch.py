@@ -1,0 +1,122 @@
+"""Many graphs as one block-diagonal adjacency, for work that is done once per data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from pyg_topomask.ops.csr import CSR, to_csr
+
+
+class GraphBatch(NamedTuple):
+    """Graphs whose nodes are numbered through, with equal edges added up; on the CPU."""
+
+    csr: CSR
+    """Adjacency of all nodes, float64, weights ≥ 0."""
+    ptr: tuple[int, ...]
+    """First node of each graph and the number of nodes, ``B + 1`` numbers."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all graphs together."""
+        return self.ptr[-1]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of nodes of each graph."""
+        return [stop - start for start, stop in zip(self.ptr, self.ptr[1:])]
+
+    def rows(self, start: int, stop: int) -> CSR:
+        """Adjacency of the graphs that make up nodes ``start`` to ``stop``."""
+        rowptr = self.csr.rowptr[start : stop + 1]
+        first, last = int(rowptr[0]), int(rowptr[-1])
+        return CSR(rowptr - first, self.csr.col[first:last] - start, self.csr.weight[first:last])
+
+    def graphs(self) -> Iterator[CSR]:
+        """Adjacency of one graph after the other."""
+        for start, stop in zip(self.ptr, self.ptr[1:]):
+            yield self.rows(start, stop)
+
+
+def join_graphs(
+    edges: Sequence[Tensor], sizes: Sequence[int], weights: Sequence[Tensor | None] | None = None
+) -> GraphBatch:
+    """Number the nodes of checked graphs through.
+
+    Args:
+        edges: Edges of each graph, shape ``[2, E]``.
+        sizes: Number of nodes of each graph.
+        weights: Weights of each graph's edges, shape ``[E]``; :obj:`None` is one per edge.
+
+    Raises:
+        ValueError: If a weight is negative: encodings read a weight as the strength of a connection.
+    """
+    ptr = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
+    joined = [edge.cpu().long() + start for edge, start in zip(edges, ptr)]
+    edge_index = torch.cat(joined, dim=1) if joined else torch.zeros(2, 0, dtype=torch.int64)
+    values = [None] * len(joined) if weights is None else weights
+    parts = [
+        torch.ones(edge.size(1), dtype=torch.float64) if value is None else value.cpu().double().view(-1)
+        for edge, value in zip(joined, values)
+    ]
+    weight = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+    if bool((weight < 0).any()):
+        raise ValueError(f"encodings need edge weights ≥ 0 (got {float(weight.min()):.3g})")
+    return GraphBatch(to_csr(edge_index, ptr[-1], weight), tuple(ptr))
+
+
+def strengths(csr: CSR) -> Tensor:
+    """Sum of each row, shape ``[N]``."""
+    return csr.weight.new_zeros(csr.rowptr.numel() - 1).index_add_(0, csr.row, csr.weight)
+
+
+def transpose(csr: CSR) -> CSR:
+    """Compressed rows of the transposed adjacency."""
+    num_nodes = csr.rowptr.numel() - 1
+    return to_csr(torch.stack([csr.col, csr.row]), num_nodes, csr.weight)
+
+
+def is_symmetric(csr: CSR) -> bool:
+    """Whether every edge runs both ways with one weight, up to rounding."""
+    other = transpose(csr)
+    same = torch.equal(csr.rowptr, other.rowptr) and torch.equal(csr.col, other.col)
+    return same and torch.allclose(csr.weight, other.weight, rtol=1e-12, atol=0)
+
+
+def undirected(batch: GraphBatch) -> GraphBatch:
+    """The mean of both directions without self-loops: what a Laplacian is made of, so that its spectrum is real."""
+    csr = batch.csr
+    off = csr.row != csr.col
+    row, col, weight = csr.row[off], csr.col[off], csr.weight[off] / 2
+    both = to_csr(
+        torch.stack([torch.cat([row, col]), torch.cat([col, row])]), batch.num_nodes, torch.cat([weight, weight])
+    )
+    return batch._replace(csr=both)
+
+
+def to_scipy(csr: CSR) -> csr_matrix:
+    """The adjacency as a SciPy matrix, float64."""
+    num_nodes = csr.rowptr.numel() - 1
+    return csr_matrix((csr.weight.numpy(), csr.col.numpy(), csr.rowptr.numpy()), shape=(num_nodes, num_nodes))
+
+
+def chunks(batch: GraphBatch, budget: int) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring graphs whose rows, each as wide as the largest of them, hold at most ``budget`` numbers.
+
+    Yields:
+        First node, last node + 1 and width. A graph that alone exceeds the budget is a chunk of its own.
+    """
+    start, width = 0, 0
+    for first, stop in zip(batch.ptr, batch.ptr[1:]):
+        wider = max(width, stop - first)
+        if first > start and (stop - start) * wider > budget:
+            yield start, first, width
+            start, wider = first, stop - first
+        width = wider
+    if batch.num_nodes > start:
+        yield start, batch.num_nodes, width

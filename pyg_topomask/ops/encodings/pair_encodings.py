@@ -1,0 +1,138 @@
+"""Encodings of all pairs of nodes of a graph, ragged: a row per pair, row-major, one graph after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.sparse.csgraph import connected_components, shortest_path
+from torch import Tensor
+
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected
+
+MAX_PAIR_NODES = 8192
+"""Largest graph of which all pairs are encoded: 67 million rows."""
+
+
+def check_pair_sizes(sizes: Sequence[int], what: str) -> None:
+    """Refuse graphs whose pairs would fill the memory.
+
+    Raises:
+        ValueError: If a graph has more than 8192 nodes.
+    """
+    if max(sizes, default=0) > MAX_PAIR_NODES:
+        raise ValueError(
+            f"{what} need all pairs of nodes of a graph, at most {MAX_PAIR_NODES} nodes of it (got {max(sizes)}). "
+            "Sample subgraphs first, or use an encoding of nodes"
+        )
+
+
+def relative_walks(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
+    r"""Probabilities :math:`(P^k)_{ij}`, :math:`P = D^{-1} A`, that k steps lead from i to j.
+
+    Reference: Ma et al., *Graph Inductive Biases in Transformers without Message Passing*, ICML 2023,
+    arXiv:2305.17589, Section 3.1 (``steps = range(K)``; step 0 is the identity).
+
+    Args:
+        batch: Graphs.
+        steps: Numbers ``k ≥ 0``.
+
+    Returns:
+        Shape ``[sum n², K]``, float32.
+    """
+    csr = batch.csr
+    strength = strengths(csr)
+    walk = batch._replace(csr=csr._replace(weight=csr.weight / torch.where(strength > 0, strength, 1)[csr.row]))
+    found = torch.zeros(sum(size * size for size in batch.sizes), len(steps))
+    row = 0
+    for size, part in zip(batch.sizes, walk.graphs()):
+        place = slice(row, row := row + size * size)
+        dense = torch.from_numpy(to_scipy(part).toarray()).float()
+        power = torch.eye(size)
+        for k in range(max(steps) + 1):
+            for column, step in enumerate(steps):
+                if step == k:
+                    found[place, column] = power.flatten()
+            if k < max(steps):
+                power = power @ dense
+    return found
+
+
+def shortest_path_lengths(batch: GraphBatch) -> tuple[Tensor, list[np.ndarray]]:
+    """Hops from i to j along edges in their direction, −1 where there is no way.
+
+    Returns:
+        Shape ``[sum n²]``, int32, and each graph's matrix ``[n, n]`` of the node before j on the way from i, negative
+        where there is none.
+    """
+    hops, before = [torch.zeros(0, dtype=torch.int32)], []
+    for csr in batch.graphs():
+        if csr.rowptr.numel() == 1:
+            before.append(np.zeros((0, 0), dtype=np.int32))
+            continue
+        length, previous = shortest_path(
+            to_scipy(csr), method="D", directed=True, unweighted=True, return_predecessors=True
+        )
+        hops.append(torch.from_numpy(np.where(np.isfinite(length), length, -1).astype(np.int32).ravel()))
+        before.append(previous)
+    return torch.cat(hops), before
+
+
+def types_along_paths(hops: np.ndarray, before: np.ndarray, edge_type: np.ndarray, depth: int) -> np.ndarray:
+    """Types of the first ``depth`` edges of a shortest path between every two nodes of one graph.
+
+    Args:
+        hops: Lengths of shortest paths, shape ``[n, n]``, −1 where there is none.
+        before: Node before j on the path from i, shape ``[n, n]``.
+        edge_type: Type of the edge from i to j, shape ``[n, n]``.
+        depth: Number of edges.
+
+    Returns:
+        Shape ``[n, n, depth]``, int16; −1 beyond the end of a path.
+    """
+    found = np.full((*hops.shape, depth), -1, dtype=np.int16)
+    for length in range(1, int(hops.max(initial=0)) + 1):  # a path continues one that is an edge shorter
+        start, end = np.nonzero(hops == length)
+        previous = before[start, end]
+        found[start, end] = found[start, previous]
+        if length <= depth:
+            found[start, end, length - 1] = edge_type[previous, end]
+    return found
+
+
+NUM_ELECTROSTATIC = 8
+"""Columns of `electrostatic_encoding`."""
+
+
+def electrostatic_encoding(batch: GraphBatch) -> Tensor:
+    r"""What a unit charge on each node does to the others and they to it: shape ``[N, 8]``, float64.
+
+    :math:`V_{ij} = L^+_{ij} - L^+_{jj}` with the pseudo-inverse of :math:`L = D - A` of the mean of both directions.
+    Columns: minimum, mean and standard deviation over i of :math:`V_{ij}`; the same over i of :math:`V_{ji}`; the sums
+    :math:`\sum_i P_{ij} V_{ij}` and :math:`\sum_i P_{ji} V_{ji}` over neighbours, :math:`P = D^{-1} A`. These are the
+    columns of GraphGPS's ElstaticSE without the maxima, which are 0 on every graph since :math:`L^+_{jj}` is the
+    largest entry of its column. A deviation over one node is 0.
+
+    Cost: :math:`O(n^3)` operations and :math:`O(n^2)` memory for a graph of n nodes.
+    """
+    found = [torch.zeros(0, 8, dtype=torch.float64)]
+    for csr in undirected(batch).graphs():
+        adj = to_scipy(csr)
+        size = adj.shape[0]
+        if size == 0:
+            continue
+        degree = np.asarray(adj.sum(axis=1)).ravel()
+        num_parts, label = connected_components(adj, directed=False)
+        null = (label[:, None] == label) / np.bincount(label, minlength=num_parts)[label]
+        dense = adj.toarray()
+        green = np.linalg.inv(np.diag(degree) - dense + null) - null
+        potential = green - np.diag(green)
+        walk = dense / np.where(degree > 0, degree, 1.0)[:, None]
+        columns = []
+        for axis in (0, 1):
+            spread = potential.std(axis=axis, ddof=1) if size > 1 else np.zeros(size)
+            columns += [potential.min(axis=axis), potential.mean(axis=axis), spread]
+        columns += [(walk * potential).sum(axis=axis) for axis in (0, 1)]
+        found.append(torch.from_numpy(np.stack(columns, axis=1)))
+    return torch.cat(found)

@@ -1,0 +1,273 @@
+"""Lowest eigenpairs of graph Laplacians: dense for small graphs, sparse and component by component for large ones."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import identity
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
+from torch import Tensor
+
+from pyg_topomask.ops.csr import CSR, to_csr
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected
+from pyg_topomask.ops.encodings.lapack import lowest_eigenpairs, lowest_of_one
+
+Array = NDArray[Any]
+
+DENSE_NODES = 800
+"""Largest graph, or component of one, that is decomposed densely; from about here on the sparse way is faster."""
+
+FALLBACK_NODES = 8192
+"""Largest component that is decomposed densely where the sparse ways fail: 512 MiB and minutes."""
+
+EIGVEC_NORMS = ("L1", "L2", "abs-max", "wavelength", "wavelength-asin", "wavelength-soft")
+"""What GraphGPS's configs call ``eigvec_norm``."""
+
+_TOLERANCE = 1e-9  # relative residual that ARPACK is asked for
+_RESTARTS = 60
+
+
+def laplacian_eigenpairs(batch: GraphBatch, k: int, normalization: str | None = "sym") -> tuple[Tensor, Tensor]:
+    r"""The ``k`` smallest eigenvalues of each graph's Laplacian, ascending, with eigenvectors of length 1.
+
+    ``A`` is the mean of both directions, without self-loops. ``"sym"`` is :math:`I - D^{-1/2} A D^{-1/2}`, ``"rw"``
+    :math:`I - D^{-1} A`, of which these are right eigenvectors, and :obj:`None` :math:`D - A`. A node of degree 0
+    has the eigenvalue 1 under the first two and 0 under the last, as in PyG.
+
+    Graphs of up to 800 nodes are decomposed densely by LAPACK in float64. A larger one is taken component by
+    component, since Lanczos iterations find a repeated eigenvalue 0 by rounding errors only: first Lanczos; where it
+    does not converge, which takes a small spectral gap and thus a graph with small cuts, Lanczos on the inverse,
+    whose sparse factorisation small cuts make cheap; then densely. All in float64 from fixed starting vectors, so
+    that results are the same on every call.
+
+    The sign is fixed by `canonical_signs`; the basis of a repeated eigenvalue is arbitrary.
+
+    Args:
+        batch: Graphs.
+        k: Number of eigenpairs, the trivial ones included.
+        normalization: ``"sym"``, ``"rw"`` or :obj:`None`.
+
+    Returns:
+        Eigenvectors ``[N, k]`` and eigenvalues ``[B, k]``, float64; NaN where a graph has fewer than ``k`` nodes.
+
+    Raises:
+        RuntimeError: If a component of more than 8192 nodes resists both sparse ways.
+    """
+    if normalization not in ("sym", "rw", None):
+        raise ValueError(f"'normalization' must be 'sym', 'rw' or None (got {normalization!r})")
+    batch = undirected(batch)
+    laplacian, scale = _laplacians(batch, normalization)
+    vectors = np.full((batch.num_nodes, k), np.nan)
+    values = np.full((len(batch.sizes), k), np.nan)
+    graphs = list(laplacian.graphs())
+    small = [place for place, size in enumerate(batch.sizes) if 0 < size <= DENSE_NODES]
+    pairs = lowest_eigenpairs(
+        [partial(_to_dense, graphs[place]) for place in small], [min(k, batch.sizes[place]) for place in small]
+    )
+    found = dict(zip(small, pairs))
+    for place, size in enumerate(batch.sizes):
+        if size == 0:
+            continue
+        start, count = batch.ptr[place], min(k, size)
+        value, basis = found[place] if place in found else _by_component(to_scipy(graphs[place]), count)
+        if normalization == "rw":
+            basis = basis * scale[start : start + size, None]
+            basis /= np.linalg.norm(basis, axis=0)
+        values[place, :count] = np.maximum(value, 0.0)
+        vectors[start : start + size, :count] = basis * canonical_signs(basis)
+    return torch.from_numpy(vectors), torch.from_numpy(values)
+
+
+def _laplacians(batch: GraphBatch, normalization: str | None) -> tuple[GraphBatch, Array]:
+    """Symmetric Laplacians, and the factors ``[N]`` that take their eigenvectors to those of ``"rw"``."""
+    csr = batch.csr
+    degree = strengths(csr)
+    scale = torch.ones_like(degree) if normalization is None else torch.where(degree > 0, degree, 1).rsqrt()
+    diagonal = degree if normalization is None else torch.ones_like(degree)
+    nodes = torch.arange(batch.num_nodes)
+    row, col = torch.cat([csr.row, nodes]), torch.cat([csr.col, nodes])
+    weight = torch.cat([-csr.weight * scale[csr.row] * scale[csr.col], diagonal])
+    return batch._replace(csr=to_csr(torch.stack([row, col]), batch.num_nodes, weight)), scale.numpy()
+
+
+def laplacian_reference(batch: GraphBatch, normalization: str | None = "sym") -> list[Tensor]:
+    """Each graph's Laplacian from its definition, dense ``[n, n]``, float64."""
+    found = []
+    for csr in batch.graphs():
+        adj = torch.from_numpy(to_scipy(csr).toarray())
+        adj = (adj + adj.t()) / 2
+        adj.fill_diagonal_(0)
+        degree = adj.sum(dim=1)
+        inverse = torch.where(degree > 0, 1 / degree, torch.zeros_like(degree))
+        eye = torch.eye(adj.size(0), dtype=adj.dtype)
+        laplacian = {
+            None: degree.diag() - adj,
+            "sym": eye - inverse.sqrt()[:, None] * adj * inverse.sqrt(),
+            "rw": eye - inverse[:, None] * adj,
+        }
+        found.append(laplacian[normalization])
+    return found
+
+
+def canonical_signs(vectors: Array) -> Array:
+    """Signs ``[k]`` that make eigenvectors ``[N, k]`` the same on every machine.
+
+    The sum of cubes is made positive, which a relabelling of nodes does not change. Where it vanishes, as by symmetry
+    of the graph, the first of the entries of largest magnitude is.
+    """
+    cubes = vectors * vectors * vectors
+    skew = cubes.sum(axis=0)
+    size = np.abs(vectors)
+    first = np.argmax(size >= (1 - 1e-4) * size.max(axis=0, initial=0.0), axis=0)
+    largest = vectors[first, np.arange(vectors.shape[1])]
+    rule = np.where(np.abs(skew) > 1e-4 * np.abs(cubes).sum(axis=0), skew, largest)
+    return np.where(rule < 0, -1.0, 1.0)
+
+
+def _to_dense(csr: CSR) -> Array:
+    size = csr.rowptr.numel() - 1
+    matrix = np.zeros((size, size), order="F")
+    matrix[csr.row.numpy(), csr.col.numpy()] = csr.weight.numpy()
+    return matrix
+
+
+def _by_component(lap: Any, count: int) -> tuple[Array, Array]:
+    """Lowest eigenpairs of all components together."""
+    num_parts, label = connected_components(lap, directed=False)
+    if num_parts == 1:
+        return _component(lap, count)
+    order = np.argsort(label, kind="stable")
+    ends = np.cumsum(np.bincount(label, minlength=num_parts))
+    found, place, column = [], [], []
+    for start, end in zip(np.r_[0, ends[:-1]], ends):
+        nodes = order[start:end]
+        values, vectors = _component(lap[nodes][:, nodes], min(count, nodes.size))
+        found.append(values)
+        place.extend([nodes] * values.size)
+        column.extend(vectors.T)
+    joined = np.concatenate(found)
+    chosen = np.argsort(joined, kind="stable")[:count]
+    basis = np.zeros((lap.shape[0], count))
+    for at, pick in enumerate(chosen):
+        basis[place[pick], at] = column[pick]
+    return joined[chosen], basis
+
+
+def _component(lap: Any, count: int) -> tuple[Array, Array]:
+    size = lap.shape[0]
+    if size <= DENSE_NODES or 3 * count >= size:
+        return lowest_of_one(lap.toarray(), count)
+    for way in (_lanczos, _inverse_lanczos):
+        found = _converged(way, lap, count)
+        if found is not None:
+            return found
+    if size <= FALLBACK_NODES:
+        return lowest_of_one(lap.toarray(), count)
+    raise RuntimeError(
+        f"the {count} lowest Laplacian eigenpairs of a component of {size} nodes were not found: neither Lanczos nor "
+        f"its inverse converged, and it has more than the {FALLBACK_NODES} nodes that are decomposed densely. Fewer "
+        "frequencies, or random-walk encodings, may do"
+    )
+
+
+def _converged(way: Callable[[Any, int], tuple[Array, Array]], lap: Any, count: int) -> tuple[Array, Array] | None:
+    """Eigenpairs in order with a checked residual, or None."""
+    try:
+        values, vectors = way(lap, count)
+    except (ArpackError, RuntimeError, MemoryError):  # no convergence; singular or too large to be factorised
+        return None
+    order = np.argsort(values)
+    values, vectors = values[order], vectors[:, order]
+    residual = np.linalg.norm(lap @ vectors - vectors * values, axis=0)
+    scale = max(1.0, float(abs(lap).sum(axis=1).max()))
+    orthogonal = np.abs(vectors.T @ vectors - np.eye(count)).max() < 1e-6
+    return (values, vectors) if orthogonal and bool((residual < 1e-6 * scale).all()) else None
+
+
+def _lanczos(lap: Any, count: int) -> tuple[Array, Array]:
+    top = float(abs(lap).sum(axis=1).max())  # no eigenvalue is larger
+    flipped = (identity(lap.shape[0]) * top - lap).tocsr()
+    values, vectors = eigsh(
+        flipped, count, which="LA", v0=_start(lap.shape[0]), ncv=_width(lap, count), maxiter=_RESTARTS, tol=_TOLERANCE
+    )
+    return top - values, vectors
+
+
+def _inverse_lanczos(lap: Any, count: int) -> tuple[Array, Array]:
+    size = lap.shape[0]
+    shift = 1e-5 * float(abs(lap).sum(axis=1).max())  # the matrix is singular, its shifted one positive definite
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        factor = splu(
+            (lap + identity(size) * shift).tocsc(),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )
+    inverse = LinearOperator((size, size), matvec=factor.solve, dtype=np.float64)
+    values, vectors = eigsh(
+        lap,
+        count,
+        sigma=-shift,
+        OPinv=inverse,
+        which="LM",
+        v0=_start(size),
+        ncv=_width(lap, count),
+        maxiter=_RESTARTS,
+        tol=_TOLERANCE,
+    )
+    return values, vectors
+
+
+def _width(lap: Any, count: int) -> int:
+    return min(lap.shape[0] - 1, max(4 * count, 40))
+
+
+def _start(size: int) -> Array:
+    return np.random.default_rng(0).uniform(-1.0, 1.0, size)
+
+
+def normalize_eigenvectors(vectors: Tensor, values: Tensor, batch: GraphBatch, norm: str) -> Tensor:
+    r"""Scale eigenvectors by one of `EIGVEC_NORMS`.
+
+    Args:
+        vectors: Shape ``[N, k]``; NaN where there is none.
+        values: Eigenvalues of each graph, ``[B, k]``.
+        batch: Graphs.
+        norm: ``"L1"``, ``"L2"`` and ``"abs-max"`` divide by that norm; ``"wavelength"`` also by
+            :math:`\frac{2}{\pi} \sqrt\lambda`; ``"wavelength-asin"`` takes :math:`\arcsin(v / \max|v|) / \sqrt\lambda`;
+            ``"wavelength-soft"`` divides by the softmax-weighted mean of :math:`|v|` and :math:`\sqrt\lambda`.
+            :math:`\sqrt\lambda` counts as 1 for the eigenvalue 0.
+
+    Returns:
+        Shape ``[N, k]``.
+    """
+    if norm not in EIGVEC_NORMS:
+        raise ValueError(f"'norm' must be one of {', '.join(EIGVEC_NORMS)} (got {norm!r})")
+    graph = torch.repeat_interleave(torch.arange(len(batch.sizes)), torch.tensor(batch.sizes, dtype=torch.int64))
+    size = vectors.abs()
+
+    def total(x: Tensor) -> Tensor:
+        return x.new_zeros(values.shape).index_add_(0, graph, x)
+
+    place = graph[:, None].expand_as(size)
+    top = size.new_zeros(values.shape).scatter_reduce(0, place, size, "amax")
+    root = torch.where(values < 1e-12, 1.0, values).sqrt()
+    if norm == "wavelength-asin":
+        return torch.asin((vectors / top.clamp(min=1e-12)[graph]).clamp(-1, 1)) / root[graph]
+    if norm in ("L1", "L2"):
+        length = total(size) if norm == "L1" else total(size.square()).sqrt()
+    elif norm == "wavelength-soft":
+        weight = (size - top[graph]).exp()
+        length = total(weight * size) / total(weight) * root
+    else:
+        length = top if norm == "abs-max" else top * root * (2 / math.pi)
+    return vectors / length.clamp(min=1e-12)[graph]

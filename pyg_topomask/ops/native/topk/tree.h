@@ -1,0 +1,190 @@
+// Keys in k-d order with bounds of their inner products with a query.
+
+#pragma once
+
+#include "tile.h"
+
+namespace {
+
+// Order points by halving the widest side of their box; cuts fall on multiples of `unit`, first of `unit * units`.
+template <class T>
+void kd_order(const T* x, int dim, int32_t* first, int64_t n, int unit, int units, int64_t threads) {
+    if (n <= unit) return;
+    std::vector<T> low(x + int64_t(*first) * dim, x + int64_t(*first + 1) * dim), high(low);
+    for (int64_t i = 1; i < n; ++i) {
+        const T* point = x + int64_t(first[i]) * dim;
+        for (int j = 0; j < dim; ++j) {
+            low[j] = std::min(low[j], point[j]);
+            high[j] = std::max(high[j], point[j]);
+        }
+    }
+    int axis = 0;
+    for (int j = 1; j < dim; ++j)
+        if (high[j] - low[j] > high[axis] - low[axis]) axis = j;
+    const int64_t step = n > int64_t(unit) * units ? int64_t(unit) * units : unit;
+    const int64_t cut = std::max<int64_t>(1, n / 2 / step) * step;
+    std::nth_element(first, first + cut, first + n,
+                     [=](int32_t a, int32_t b) { return x[int64_t(a) * dim + axis] < x[int64_t(b) * dim + axis]; });
+    if (threads > 1 && n > 10000) {
+        std::thread other;
+        try {
+            other = std::thread([=] { kd_order(x, dim, first, cut, unit, units, threads / 2); });
+        } catch (const std::system_error&) {  // no thread to be had
+            kd_order(x, dim, first, cut, unit, units, 1);
+        }
+        kd_order(x, dim, first + cut, n - cut, unit, units, threads - threads / 2);
+        if (other.joinable()) other.join();
+    } else {
+        kd_order(x, dim, first, cut, unit, units, 1);
+        kd_order(x, dim, first + cut, n - cut, unit, units, 1);
+    }
+}
+
+// Upper bounds of q · key over the keys of each node of one level: a box, and a ball around its centre.
+template <class T>
+struct Bounds {
+    static constexpr int L = Vec<T>::L;
+    Bounds(int64_t nodes, int dim)
+        : nodes(nodes), dim(dim), box(div_up(nodes, L) * 2 * dim * L), centre(div_up(nodes, L) * dim * L), radius(div_up(nodes, L) * L) {}
+
+    void set(int64_t node, const T* k, const int32_t* id, int64_t count) {
+        T* sides = box.data + (node / L) * 2 * dim * L + node % L;
+        T* middle = centre.data + (node / L) * dim * L + node % L;
+        for (int j = 0; j < dim; ++j) {
+            T low = k[int64_t(id[0]) * dim + j], high = low, sum = 0;
+            for (int64_t i = 0; i < count; ++i) {
+                const T value = k[int64_t(id[i]) * dim + j];
+                low = std::min(low, value), high = std::max(high, value), sum += value;
+            }
+            sides[j * L] = high, sides[(dim + j) * L] = low, middle[j * L] = sum / T(count);
+        }
+        T largest = 0;
+        for (int64_t i = 0; i < count; ++i) {
+            T square = 0;
+            for (int j = 0; j < dim; ++j) {
+                const T gap = k[int64_t(id[i]) * dim + j] - middle[j * L];
+                square += gap * gap;
+            }
+            largest = std::max(largest, square);
+        }
+        radius.data[node] = std::sqrt(largest);
+    }
+
+    // Bounds of nodes group * L on, one a lane, for query i of a block.
+    typename Vec<T>::type at(int64_t group, const T* query, T norm) const {
+        using V = typename Vec<T>::type;
+        const T* sides = box.data + group * 2 * dim * L;
+        const T* middle = centre.data + group * dim * L;
+        V by_box = {}, by_ball = Vec<T>::load(radius.data + group * L) * norm;
+        for (int j = 0; j < dim; ++j) {
+            const T q = query[j * QB];
+            by_box += Vec<T>::load(sides + (q >= 0 ? j : dim + j) * L) * q;
+            by_ball += Vec<T>::load(middle + j * L) * q;
+        }
+        return by_box < by_ball ? by_box : by_ball;
+    }
+
+    int64_t nodes;
+    int dim;
+    Aligned<T> box, centre, radius;
+};
+
+template <class T>
+struct Tree {
+    static constexpr int L = Vec<T>::L;
+
+    Tree(const T* k, int64_t n, int dim, int64_t threads)
+        : n(n), dim(dim), leaves(div_up(n, L)), id(n), keys(leaves * L * dim), leaf(leaves, dim), group(div_up(leaves, L), dim) {
+        std::iota(id.begin(), id.end(), 0);
+        kd_order(k, dim, id.data(), n, L, L, threads);
+        parallel(threads, group.nodes, [&](int64_t g) {
+            const int64_t end = std::min((g + 1) * L * L, n);
+            group.set(g, k, &id[g * L * L], end - g * L * L);
+            for (int64_t a = g * L * L; a < end; a += L) {
+                const int64_t count = std::min<int64_t>(L, n - a);
+                std::sort(&id[a], &id[a] + count);
+                leaf.set(a / L, k, &id[a], count);
+                pack(k, &id[a], count, dim, keys.data + a * dim);
+            }
+        });
+        T largest = 0;
+        for (int64_t i = 0; i < n; ++i)
+            largest = std::max(largest, std::inner_product(k + i * dim, k + (i + 1) * dim, k + i * dim, T(0)));
+        // A score and a bound are each off by at most dim rounding errors of |q| |k|.
+        margin = T(4 * dim + 16) * std::numeric_limits<T>::epsilon() * std::sqrt(largest);
+    }
+
+    // Fill the block's lists; returns the number of leaves scored.
+    int64_t search(Block<T>& block, std::vector<T>& bound, std::vector<std::pair<T, int32_t>>& order) const {
+        T norm[QB];
+        for (int i = 0; i < QB; ++i) {
+            T square = 0;
+            for (int j = 0; j < dim; ++j) square += block.query[j * QB + i] * block.query[j * QB + i];
+            norm[i] = std::sqrt(square);
+        }
+        const int64_t padded = div_up(group.nodes, L) * L;
+        bound.resize(QB * padded);
+        T highest = -std::numeric_limits<T>::infinity();
+        int64_t best = 0;
+        for (int64_t g = 0; g < padded; g += L)
+            for (int i = 0; i < QB; ++i) {
+                const auto value = group.at(g / L, &block.query[i], norm[i]) + margin * norm[i];
+                std::memcpy(&bound[i * padded + g], &value, BYTES);
+            }
+        for (int64_t g = 0; g < group.nodes; ++g) {  // begin with the most promising group, so that floors rise early
+            T total = 0;
+            for (int i = 0; i < QB; ++i) total += norm[i] > 0 ? bound[i * padded + g] / norm[i] : T(0);
+            if (total > highest) highest = total, best = g;
+        }
+        int64_t visited = search_group(block, norm, best);
+        order.clear();
+        for (int64_t g = 0; g < padded; g += L) {
+            uint32_t wanted = 0;
+            for (int i = 0; i < QB; ++i) wanted |= lanes_at_least(Vec<T>::load(&bound[i * padded + g]), block.floor[i]);
+            for (; wanted; wanted &= wanted - 1) {
+                const int64_t node = g + __builtin_ctz(wanted);
+                if (node != best && node < group.nodes) order.emplace_back(slack_of(block, &bound[node], padded), int32_t(node));
+            }
+        }
+        std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+        for (const auto& [slack, g] : order)
+            if (slack_of(block, &bound[g], padded) >= 0) visited += search_group(block, norm, g);
+        return visited;
+    }
+
+    int64_t search_group(Block<T>& block, const T* norm, int64_t g) const {
+        T bound[QB * L];
+        uint32_t wanted = 0;
+        for (int i = 0; i < QB; ++i) {
+            const auto value = leaf.at(g, &block.query[i], norm[i]) + margin * norm[i];
+            wanted |= lanes_at_least(value, block.floor[i]);
+            std::memcpy(bound + i * L, &value, BYTES);
+        }
+        int64_t visited = 0;
+        for (; wanted; wanted &= wanted - 1) {
+            const int lane = __builtin_ctz(wanted);
+            const int64_t t = g * L + lane;
+            if (t >= leaves || (visited && slack_of(block, bound + lane, L) < 0)) continue;
+            block.visit(keys.data + t * L * dim, int(std::min<int64_t>(L, n - t * L)), &id[t * L], 0);
+            ++visited;
+        }
+        return visited;
+    }
+
+    // By how much the bound of one node exceeds the floor of the query that it suits best; below 0: none needs it.
+    static T slack_of(const Block<T>& block, const T* bound, int64_t stride) {
+        T slack = -std::numeric_limits<T>::infinity();
+        for (int i = 0; i < QB; ++i) slack = std::max(slack, bound[i * stride] - block.floor[i]);
+        return slack;
+    }
+
+    int64_t n;
+    int dim;
+    int64_t leaves;
+    std::vector<int32_t> id;
+    Aligned<T> keys;
+    Bounds<T> leaf, group;
+    T margin;
+};
+
+}  // namespace

@@ -1,0 +1,225 @@
+"""Engines that find the keys with the largest inner products, behind one table.
+
+Each engine says why it cannot serve a problem, or :obj:`None`; ``"auto"`` takes the first that can and that pays.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.topk import cpp, triton
+from pyg_topomask.ops.topk.blockwise import best_keys, resolve_ties
+
+# Keys from which on a tree may pay (measured; d = 10), and the share of leaves above which it does not.
+_PRUNE_FROM = 10_000
+_MAX_VISIT = 0.6
+_DENSE_KEYS = 512
+
+# Numbers whose squares, summed over some dimensions, neither vanish nor overflow.
+_SQUARABLE = {torch.float32: (1e-18, 1e18), torch.float64: (1e-150, 1e150)}
+
+
+class Problem(NamedTuple):
+    """Queries and keys of a batch of graphs, head by head."""
+
+    q: Tensor
+    """Shape ``[H, Nq, d]``, contiguous, without gradient, float32 or float64."""
+    k: Tensor
+    """Shape ``[H, Nk, d]``."""
+    ptr_q: list[int]
+    """First query of each graph, and ``Nq``."""
+    ptr_k: list[int]
+    """First key of each graph, and ``Nk``."""
+    topk: int
+    """Keys to keep, at least 1."""
+
+    @property
+    def largest(self) -> int:
+        """Keys of the largest graph."""
+        return max((b - a for a, b in pairwise(self.ptr_k)), default=0)
+
+    def graphs(self) -> Iterator[tuple[slice, slice]]:
+        """Rows of queries and of keys, graph by graph, without those that lack either."""
+        for (a, b), (c, d) in zip(pairwise(self.ptr_q), pairwise(self.ptr_k)):
+            if b > a and d > c:
+                yield slice(a, b), slice(c, d)
+
+    def no_index(self) -> Tensor:
+        """Shape ``[H, Nq, topk]`` filled with −1."""
+        return torch.full((*self.q.shape[:2], self.topk), -1, dtype=torch.int64, device=self.q.device)
+
+
+class Engine(NamedTuple):
+    """One way to search."""
+
+    refuses: Callable[[Problem], str | None]
+    """Why it cannot serve a problem, or :obj:`None`."""
+    search: Callable[[Problem], Tensor]
+    """Index of each kept key, shape ``[H, Nq, topk]``, −1 where there is none; ties towards the lower index."""
+    pays: Callable[[Problem], str | None] = lambda problem: None
+    """Why ``"auto"`` does not take it although it could serve."""
+    unforced: Callable[[Problem], Tensor] | None = None
+    """Search under ``"auto"``, where it differs."""
+
+
+def find(problem: Problem, backend: str) -> Tensor:
+    """Indices ``[H, Nq, topk]`` found by the named engine, or by the first that can serve and pays.
+
+    Raises:
+        ValueError: If there is no such engine, or the named one cannot serve.
+    """
+    if backend != "auto":
+        if backend not in ENGINES:
+            raise ValueError(f"'backend' must be one of {', '.join(BACKENDS)} (got {backend!r})")
+        reason = ENGINES[backend].refuses(problem)
+        if reason is not None:
+            raise ValueError(f"backend {backend!r} cannot serve: {reason}; backend='auto' takes one that can")
+        return ENGINES[backend].search(problem)
+    engine = next(engine for engine in ENGINES.values() if _declines(engine, problem) is None)
+    return (engine.unforced or engine.search)(problem)
+
+
+def explain(problem: Problem) -> dict[str, str | None]:
+    """For each engine why ``"auto"`` passes it over, or :obj:`None`; it takes the first with :obj:`None`."""
+    return {name: _declines(engine, problem) for name, engine in ENGINES.items()}
+
+
+def _declines(engine: Engine, problem: Problem) -> str | None:
+    return engine.pays(problem) or engine.refuses(problem)
+
+
+def _native_refuses(problem: Problem) -> str | None:
+    if problem.q.device.type != "cpu":
+        return f"it runs on CPU, and the queries are on {problem.q.device}"
+    if problem.q.size(-1) == 0:
+        return "keys have no numbers (d = 0)"
+    if problem.topk > cpp.MAX_TOPK and problem.largest > cpp.MAX_TOPK:
+        return f"it keeps at most {cpp.MAX_TOPK} keys (got topk = {problem.topk})"
+    if max(problem.largest, problem.ptr_q[-1]) >= 2**31:
+        return "a graph has 2^31 keys or more"
+    library = cpp.load()
+    return library if isinstance(library, str) else None
+
+
+def _tree_refuses(problem: Problem) -> str | None:
+    reason = _native_refuses(problem)
+    if reason is not None:
+        return reason
+    least, most = _SQUARABLE[problem.q.dtype]
+    for name, x in (("queries", problem.q), ("keys", problem.k)):
+        size = x.abs()
+        if x.numel() > 0 and bool((((size < least) & (size > 0)) | (size > most)).any()):
+            return f"its bounds square numbers, and some {name} are below {least:g} or above {most:g}"
+    return None
+
+
+def _native_search(prune_from: int | None, max_visit: float) -> Callable[[Problem], Tensor]:
+    return lambda problem: cpp.search(*problem, prune_from, max_visit)[0]
+
+
+def _dense_search(problem: Problem) -> Tensor:
+    index = problem.no_index()
+    for queries, keys in problem.graphs():
+        scores = problem.q[:, queries] @ problem.k[:, keys].transpose(1, 2)  # [H, nq, nk]
+        found = scores.sort(dim=-1, descending=True, stable=True)[1][..., : problem.topk]
+        index[:, queries, : found.size(-1)] = found + keys.start
+    return index
+
+
+def _torch_search(problem: Problem) -> Tensor:
+    index = problem.no_index()
+    for head in range(problem.q.size(0)):
+        for queries, keys in problem.graphs():
+            best_keys(problem.q[head, queries], problem.k[head, keys], index[head, queries], keys.start)
+    return index
+
+
+def _missing(module: str, package: str) -> str | None:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return f"{package} is not installed (pip install {package})"
+    except Exception as error:  # KeOps compiles and reads a cache when it is imported
+        return f"{package} cannot be imported: {type(error).__name__}: {error}"
+    return None
+
+
+def _by_graph(
+    search: Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Tensor]], module: str
+) -> Callable[[Problem], Tensor]:
+    """Search with a library that returns scores and keys ``[nq, num]`` of one graph, ties in any order.
+
+    One key more than needed is asked for: rows where it scores as much as the last one kept are searched again.
+    """
+
+    def search_all(problem: Problem) -> Tensor:
+        library, index = importlib.import_module(module), problem.no_index()
+        for head in range(problem.q.size(0)):
+            for queries, keys in problem.graphs():
+                q, k = problem.q[head, queries], problem.k[head, keys]
+                keep = min(problem.topk, k.size(0))
+                score, found = search(library, q, k, min(keep + 1, k.size(0)))
+                index[head, queries, :keep] = resolve_ties(q, k, score, found, keep) + keys.start
+        return index
+
+    return search_all
+
+
+def _faiss_refuses(problem: Problem) -> str | None:
+    if problem.q.device.type != "cpu" or problem.q.dtype != torch.float32:
+        return f"it is used for float32 on CPU (got {problem.q.dtype} on {problem.q.device})"
+    return _missing("faiss", "faiss-cpu")
+
+
+def _faiss_search(faiss: Any, q: Tensor, k: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    flat = faiss.IndexFlatIP(k.size(1))
+    flat.add(k.numpy())
+    score, found = flat.search(q.numpy(), num)
+    return torch.from_numpy(score), torch.from_numpy(found)
+
+
+def _keops_search(keops: Any, q: Tensor, k: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    queries, keys = keops.LazyTensor(q[:, None].contiguous()), keops.LazyTensor(k[None].contiguous())
+    found = (-(queries | keys)).argKmin(num, dim=1)
+    score = torch.stack([(q * k.index_select(0, column)).sum(-1) for column in found.unbind(1)], dim=1)
+    return score, found
+
+
+def _too_small_for_a_tree(problem: Problem) -> str | None:
+    if problem.largest < _PRUNE_FROM:
+        return f"a tree pays from {_PRUNE_FROM} keys on, and the largest graph has {problem.largest}"
+    return None
+
+
+def _too_large_for_dense(problem: Problem) -> str | None:
+    if problem.largest > _DENSE_KEYS:
+        return f"it forms all scores of a graph, and the largest has {problem.largest} keys; the limit is {_DENSE_KEYS}"
+    return None
+
+
+def _never(problem: Problem) -> str | None:
+    return "it is slower than the others and serves for comparison"
+
+
+ENGINES = {
+    "triton": Engine(triton.refuses, triton.search, triton.pays),
+    "pruned": Engine(
+        _tree_refuses, _native_search(0, 1.0), _too_small_for_a_tree, _native_search(_PRUNE_FROM, _MAX_VISIT)
+    ),
+    "cpp": Engine(_native_refuses, _native_search(None, 1.0)),
+    "dense": Engine(_too_large_for_dense, _dense_search),
+    "torch": Engine(lambda problem: None, _torch_search),
+    "faiss": Engine(_faiss_refuses, _by_graph(_faiss_search, "faiss"), _never),
+    "keops": Engine(
+        lambda problem: _missing("pykeops.torch", "pykeops"), _by_graph(_keops_search, "pykeops.torch"), _never
+    ),
+}
+"""Engines by name, in the order in which ``"auto"`` asks."""
+
+BACKENDS = ("auto", *ENGINES)

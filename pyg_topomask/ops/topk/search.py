@@ -1,0 +1,309 @@
+r"""The keys with the largest inner products, and attention to them.
+
+Reference: the k-MIP attention of *On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*:
+
+.. math:: \mathrm{out}_i = \sum_{j \in T_i} \mathrm{softmax}_j\!\left(q_i \cdot k_j / \sqrt R\right) v_j
+
+with :math:`T_i` the k keys of the query's own graph with the largest :math:`q_i \cdot k_j`. The choice of keys is a
+constant in the backward pass: gradients go through the kept scores only.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv
+from pyg_topomask.ops.dropout import dropout as drop
+from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
+from pyg_topomask.ops.topk.backends import Problem, find
+
+# Places of each query that attention keeps although no graph fills them: narrow rows cost little, and a graph alone
+# then gives the same bits as in a batch of larger ones.
+_FREE_PLACES = 64
+
+
+# Compiled, a tensor of which the C++ search holds the address alone may be freed before it is read.
+@torch.compiler.disable
+def topk_inner_product(
+    q: Tensor,
+    k: Tensor,
+    topk: int,
+    batch_q: Tensor | None = None,
+    batch_k: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The ``topk`` keys of each query's own graph with the largest inner products, exactly.
+
+    Cost: :math:`O(N (k + d))` memory; :math:`O(N^2 d)` operations at most, of which a tree of keys skips 50 to 95 % on
+    clustered data. Scores of float16 and bfloat16 inputs are computed in float32.
+
+    Args:
+        q: Queries, shape ``[Nq, d]`` or ``[Nq, H, d]``.
+        k: Keys, shape ``[Nk, d]`` or ``[Nk, H, d]``.
+        topk: Keys to keep, at least 1; a graph with fewer keys keeps all.
+        batch_q: Graph of each query, sorted, shape ``[Nq]``; one graph if :obj:`None`.
+        batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``, where Nk = Nq.
+        backend: ``"auto"`` takes the fastest engine that can serve: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
+            (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). ``"faiss"`` and
+            ``"keops"`` are used when named. All give the same pairs, but for scores that rounding makes equal or not:
+            matrix products (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
+
+    Returns:
+        values: Inner products, descending, shape ``[Nq, topk]`` or ``[Nq, H, topk]``; −inf where there is no key.
+            Differentiable in ``q`` and ``k``.
+        index: Row of ``k`` of each, int64, of equal shape; −1 where there is no key. Ties go towards the lower index.
+
+    Raises:
+        TypeError: If ``topk`` is no integer, or the inputs are not of one floating dtype.
+        ValueError: If shapes disagree, a number is NaN or infinite, ``topk`` is below 1, a batch vector is not sorted,
+            or the named back end cannot serve.
+    """
+    squeeze = q.dim() == 2
+    if squeeze and k.dim() == 2:
+        q, k = q[:, None], k[:, None]
+    _check_pair(q, k)
+    with torch.autocast(q.device.type, enabled=False):
+        q, k = at_least_float32(q, k)
+        kept = _search(q, k, topk, batch_q, batch_k, backend)
+        values = kept.scores(_head_rows(q), _head_rows(k)).transpose(0, 1)
+    index = kept.keys.transpose(0, 1)
+    return (values[:, 0], index[:, 0]) if squeeze else (values, index)
+
+
+def topk_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    topk: int,
+    batch: Tensor | None = None,
+    backend: str = "auto",
+    dropout: float = 0.0,
+    recompute: bool = False,
+) -> Tensor:
+    r"""Softmax attention of each query to the ``topk`` keys of its graph with the largest inner products.
+
+    Cost: that of `topk_inner_product`, and :math:`O(N (k + d))` memory. With ``topk`` at least the size of a graph it
+    is full softmax attention.
+
+    Args:
+        q, k: Queries and keys, shape ``[N, H, R]``; scores are scaled by :math:`1 / \sqrt R`.
+        v: Values, shape ``[N, H, D]``.
+        topk: Keys to keep, at least 1.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+        backend: As in `topk_inner_product`.
+        dropout: Probability of zeroing a normalised weight. 0 by default; callers pass 0 outside training.
+        recompute: Keep nothing but the chosen keys for the backward pass, and compute the rest again there.
+
+    Returns:
+        Shape ``[N, H, D]``, of the dtype of ``v``.
+
+    Raises:
+        TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no numbers (``R = 0``).
+    """
+    return indexed_topk_attention(q, k, v, topk, batch, backend, dropout, recompute)[0]
+
+
+@torch.compiler.disable
+def indexed_topk_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    topk: int,
+    batch: Tensor | None = None,
+    backend: str = "auto",
+    dropout: float = 0.0,
+    recompute: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`topk_attention` and the keys that it kept, best first, −1 where there is none.
+
+    Their shape is ``[N, H, topk]``, or less wide where ``topk`` exceeds the largest graph: memory grows with the keys
+    that there are.
+    """
+    check_qkv(q, k, v)
+    if q.size(-1) == 0:
+        raise ValueError(f"'q' and 'k' must have a number for each head at least (got {list(q.shape)})")
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, values = at_least_float32(q, k, v)
+        kept = _search(q, k, topk, batch, batch, backend, trim=True)
+
+        def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
+            weight = (kept.scores(_head_rows(q), _head_rows(k)) * q.size(-1) ** -0.5).softmax(-1)
+            weight = drop(weight, dropout) if dropout > 0 else weight
+            out = spmm(kept.pattern, kept.present(weight), _head_rows(values))
+            return out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
+
+        if recompute and torch.is_grad_enabled():
+            out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
+        else:
+            out = attend(q, k, values)
+    return out.to(v.dtype), kept.keys.transpose(0, 1)
+
+
+def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:
+    """Kept pairs as edges from query to key, row and column of the attention matrix: for inspection and pictures.
+
+    Args:
+        index: Kept keys as `topk_inner_product` returns them, shape ``[Nq, topk]`` or ``[Nq, H, topk]``.
+        head: Head whose pairs to return; those of any head if :obj:`None`.
+
+    Returns:
+        Shape ``[2, E]``, int64, sorted, each pair once.
+
+    Raises:
+        ValueError: If there is no such head.
+    """
+    if head is not None:
+        index = index[:, None] if index.dim() == 2 else index
+        if not 0 <= head < index.size(1):
+            raise ValueError(f"'head' must be from 0 to {index.size(1) - 1} (got {head})")
+        index = index[:, head]
+    index = index.flatten(1)
+    row = torch.arange(index.size(0), device=index.device)[:, None].expand_as(index)
+    present = index >= 0
+    return torch.stack([row[present], index[present]]).unique(dim=1)
+
+
+def topk_inner_product_reference(
+    q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None = None, batch_k: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`topk_inner_product` from its definition, with all scores, for tests."""
+    if q.dim() == 3:
+        heads = [topk_inner_product_reference(q[:, h], k[:, h], topk, batch_q, batch_k) for h in range(q.size(1))]
+        values, index = (torch.stack(parts, dim=1) for parts in zip(*heads))
+        return values, index
+    score = q @ k.t()
+    if batch_q is not None:
+        batch_k = batch_q if batch_k is None else batch_k
+        score = score.masked_fill(batch_q[:, None] != batch_k, -torch.inf)
+    missing = score.new_full((q.size(0), topk), -torch.inf)
+    values, index = torch.cat([score, missing], dim=1).sort(dim=1, descending=True, stable=True)
+    values, index = values[:, :topk], index[:, :topk]
+    return values, index.masked_fill(values == -torch.inf, -1)
+
+
+class _Kept(NamedTuple):
+    """The kept pairs; rows of queries and keys count through all heads."""
+
+    keys: Tensor
+    """Shape ``[H, Nq, topk]``, −1 where there is no key."""
+    place: Tensor | None
+    """Where `keys` has one; :obj:`None`: everywhere."""
+    pattern: Pattern
+    """The pairs as a matrix ``[H Nq, H Nk]``."""
+
+    def present(self, x: Tensor) -> Tensor:  # [H, Nq, topk] -> [nnz]
+        return x.reshape(-1) if self.place is None else x[self.place]
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Inner products of the pairs, shape ``[H, Nq, topk]``, of ``q`` ``[H Nq, d]`` and ``k`` ``[H Nk, d]``."""
+        score = sampled_product(self.pattern, q, k)
+        if self.place is None:
+            return score.view(self.keys.shape)
+        return score.new_full(self.keys.shape, -torch.inf).masked_scatter(self.place, score)
+
+
+def _keep(index: Tensor, num_keys: int, complete: bool) -> _Kept:
+    heads, num_queries, topk = index.shape
+    offset = torch.arange(heads, device=index.device)[:, None, None] * num_keys
+    row = torch.arange(heads * num_queries, device=index.device).repeat_interleave(topk)
+    place = None if complete else index >= 0
+    column = (index + offset).view(-1) if place is None else (index + offset)[place]
+    row = row if place is None else row[place.view(-1)]
+    return _Kept(index, place, Pattern(row, column, heads * num_queries, heads * num_keys))
+
+
+@torch.no_grad()
+def _search(
+    q: Tensor,
+    k: Tensor,
+    topk: int,
+    batch_q: Tensor | None,
+    batch_k: Tensor | None,
+    backend: str,
+    trim: bool = False,
+) -> _Kept:
+    """Find the pairs and put each query's in order by scores that do not depend on the engine.
+
+    With ``trim``, places that no graph has a key for may be left out.
+    """
+    topk = check_integer("topk", topk, 1)
+    _check_finite(q, k)
+    ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
+    if trim:
+        topk = min(topk, max([_FREE_PLACES, *(d - c for c, d in pairwise(ptr_k))]))
+    heads = q.transpose(0, 1).contiguous(), k.transpose(0, 1).contiguous()  # [H, N, d]
+    index = find(Problem(*heads, ptr_q, ptr_k, topk), backend)
+    sizes = zip(pairwise(ptr_q), pairwise(ptr_k))
+    complete = all(d - c >= topk or a == b for (a, b), (c, d) in sizes)
+    kept = _keep(index, k.size(0), complete)
+    score = kept.scores(*(x.flatten(0, 1) for x in heads))
+    higher, lower = score[..., :-1], score[..., 1:]
+    wrong = (higher < lower) | ((higher == lower) & (index[..., :-1] > index[..., 1:]) & (lower > -torch.inf))
+    if not bool(wrong.any()):
+        return kept
+    rows = wrong.any(-1)
+    some, order = index[rows].where(index[rows] >= 0, k.size(0)).sort(dim=-1)  # missing places last
+    place = score[rows].gather(-1, order).sort(dim=-1, descending=True, stable=True)[1]
+    some = some.gather(-1, place)
+    index = index.clone()
+    index[rows] = some.masked_fill(some == k.size(0), -1)
+    return _keep(index, k.size(0), complete)
+
+
+def _head_rows(x: Tensor) -> Tensor:  # [N, H, d] -> [H N, d]
+    return x.transpose(0, 1).flatten(0, 1).contiguous()
+
+
+def _check_pair(q: Tensor, k: Tensor) -> None:
+    if q.dim() != 3 or k.dim() != 3 or q.shape[1:] != k.shape[1:]:
+        raise ValueError(
+            f"'q' and 'k' must be [Nq, d] and [Nk, d], or [Nq, H, d] and [Nk, H, d] (got {list(q.shape)} and "
+            f"{list(k.shape)})"
+        )
+    if not q.is_floating_point() or q.dtype != k.dtype or q.device != k.device:
+        raise TypeError(
+            f"'q' and 'k' must be floating point, of one dtype and on one device "
+            f"(got {q.dtype} on {q.device} and {k.dtype} on {k.device})"
+        )
+
+
+def _check_finite(q: Tensor, k: Tensor) -> None:
+    """Refuse NaN and infinity, and numbers so large that a score may overflow to either."""
+    if q.numel() == 0 or k.numel() == 0:
+        return
+    largest = q.abs().amax() * k.abs().amax() * q.size(-1)
+    if q.is_cuda:
+        torch._assert_async(largest.isfinite(), "'q' or 'k' of a top-k search holds NaN, infinity or huge numbers")
+        return
+    if bool(largest.isfinite()):
+        return
+    for name, x in (("q", q), ("k", k)):
+        bad = (~x.isfinite()).flatten(1).any(1).nonzero()
+        if bad.numel() > 0:
+            raise ValueError(f"'{name}' holds NaN or infinity, first in row {int(bad[0])}; are the features clean?")
+    raise ValueError(
+        f"inner products of 'q' (up to {float(q.abs().amax()):.2g}) and 'k' (up to {float(k.abs().amax()):.2g}) may "
+        f"overflow {q.dtype}; normalise the features or use float64"
+    )
+
+
+def _offsets(q: Tensor, k: Tensor, batch_q: Tensor | None, batch_k: Tensor | None) -> tuple[list[int], list[int]]:
+    """First row of each graph among queries and among keys, and their numbers."""
+    if batch_q is None and batch_k is None:
+        return [0, q.size(0)], [0, k.size(0)]
+    if batch_q is None or (batch_k is None and q.size(0) != k.size(0)):
+        name, other = ("batch_q", "batch_k") if batch_q is None else ("batch_k", "batch_q")
+        raise ValueError(f"'{name}' is missing although '{other}' is given; pass the graph of each row of both")
+    batch_k = batch_q if batch_k is None else batch_k
+    check_batch(batch_q, q.size(0))
+    check_batch(batch_k, k.size(0))
+    ptr_q, ptr_k = segments(batch_q).ptr, segments(batch_k).ptr
+    num_graphs = max(len(ptr_q), len(ptr_k))
+    return tuple(ptr + [ptr[-1]] * (num_graphs - len(ptr)) for ptr in (ptr_q, ptr_k))  # type: ignore[return-value]

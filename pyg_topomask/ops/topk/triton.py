@@ -1,0 +1,78 @@
+"""Exact search on CUDA: the best keys of a block of queries stay in registers while the keys of their graph pass by.
+
+A score and its key make one sortable 64-bit number, larger for larger scores and, among equals, for lower keys: the
+numbers differ, and ties need no further care. Set ``TRITON_INTERPRET=1`` before the first use to run it without a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAX_TOPK = 128  # numbers kept in registers for each query
+MAX_DIM = 256
+_QUERIES, _KEYS = 16, 64
+
+
+def refuses(problem: Any) -> str | None:
+    """Why the kernel cannot serve a problem, or :obj:`None`."""
+    if not problem.q.is_cuda and not interpreted():
+        return f"it runs on CUDA, and the queries are on {problem.q.device}"
+    if problem.q.dtype != torch.float32:
+        return f"it computes in float32 (got {problem.q.dtype})"
+    if problem.topk > MAX_TOPK:
+        return f"it keeps at most {MAX_TOPK} keys (got topk = {problem.topk})"
+    if not 0 < problem.q.size(-1) <= MAX_DIM:
+        return f"keys have 1 to {MAX_DIM} numbers (got {problem.q.size(-1)})"
+    if max(problem.ptr_q[-1], problem.ptr_k[-1]) >= 2**31:
+        return "there are 2^31 nodes or more"
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        return "Triton is not installed (pip install triton)"
+    return None
+
+
+def pays(problem: Any) -> str | None:
+    """Why it should not be taken unless named, or :obj:`None`."""
+    return None if problem.q.is_cuda else "Triton's interpreter serves for tests"
+
+
+def interpreted() -> bool:
+    """Whether Triton runs its kernels in Python."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def search(problem: Any) -> Tensor:
+    """Index of each kept key, shape ``[H, Nq, topk]``, −1 where there is none."""
+    kernel, triton = _kernel()
+    heads, num_queries, dim = problem.q.shape
+    index = problem.no_index()
+    blocks = [
+        (a, queries.stop, keys.start, keys.stop)
+        for queries, keys in problem.graphs()
+        for a in range(queries.start, queries.stop, _QUERIES)
+    ]
+    if not blocks or heads == 0:
+        return index
+    width = triton.next_power_of_2(problem.topk)
+    kernel[(len(blocks), heads)](
+        *(problem.q, problem.k, index, torch.tensor(blocks, dtype=torch.int32, device=index.device)),
+        *(num_queries, problem.k.size(1), dim, problem.topk),
+        QUERIES=_QUERIES,
+        KEYS=_KEYS,
+        DIM=max(16, triton.next_power_of_2(dim)),
+        WIDTH=max(2, width),
+    )
+    return index
+
+
+@lru_cache
+def _kernel() -> tuple[Any, Any]:
+    triton = importlib.import_module("triton")
+    return triton.jit(importlib.import_module("pyg_topomask.ops.topk.triton_kernel").search_block), triton

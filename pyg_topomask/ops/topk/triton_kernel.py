@@ -1,0 +1,70 @@
+"""The Triton kernel of ``triton.py``; using it needs Triton."""
+
+from __future__ import annotations
+
+try:
+    import triton.language as tl
+except ImportError:
+    tl = None
+
+
+def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotations: only constants have one
+    q,
+    k,
+    out,
+    blocks,
+    num_queries,
+    num_keys,
+    dim,
+    topk,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Best keys of one block of queries under one head; ``blocks`` holds its first and last query and key."""
+    block = blocks + 4 * tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)
+    row = tl.load(block) + tl.arange(0, QUERIES)
+    row_there = row < tl.load(block + 1)
+    first, last = tl.load(block + 2), tl.load(block + 3)
+    column = tl.arange(0, DIM)
+    lane = tl.arange(0, KEYS)
+    nothing = tl.full((QUERIES, KEYS), -(2**63), tl.int64)
+    queries = tl.load(
+        q + (head * num_queries + row[:, None]) * dim + column[None, :],
+        mask=row_there[:, None] & (column < dim)[None, :],
+        other=0.0,
+    )
+    best = tl.full((QUERIES, WIDTH), -(2**63), tl.int64)
+    best = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, 2**63 - 1)  # places beyond topk take nothing
+    for start in range(first, last, KEYS):
+        key = start + lane
+        keys = tl.load(
+            k + (head * num_keys + key[None, :]) * dim + column[:, None],
+            mask=(key < last)[None, :] & (column < dim)[:, None],
+            other=0.0,
+        )
+        score = tl.dot(queries, keys, input_precision="ieee")
+        score = tl.where(score == 0.0, 0.0, score)  # one zero
+        bits = score.to(tl.int32, bitcast=True)
+        bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+        number = (bits << 32) | (0x7FFFFFFF - key).to(tl.int64)[None, :]
+        number = tl.where(row_there[:, None] & (key < last)[None, :], number, nothing)
+        worst = tl.min(best, axis=1)
+        largest = tl.max(number, axis=1)
+        while tl.max((largest > worst).to(tl.int32), axis=0) > 0:
+            enters = (largest > worst)[:, None]
+            slot = tl.argmin(best, axis=1)[:, None] == tl.arange(0, WIDTH)[None, :]
+            best = tl.where(enters & slot, largest[:, None], best)
+            number = tl.where(number == largest[:, None], nothing, number)
+            worst = tl.min(best, axis=1)
+            largest = tl.max(number, axis=1)
+    place = out + (head * num_queries + row) * topk
+    for rank in range(topk):  # take the kept keys out, best first
+        current = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, -(2**63))
+        largest = tl.max(current, axis=1)
+        found = 0x7FFFFFFF - (largest & 0x7FFFFFFF)
+        tl.store(place + rank, tl.where(largest > -(2**63), found, -1), mask=row_there)
+        taken = current == largest[:, None]
+        best = tl.where(taken, -(2**63), best)

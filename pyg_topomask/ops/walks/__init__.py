@@ -1,0 +1,1 @@
+"""Random walks, and the pair tables of products of walk tables."""

@@ -1,0 +1,174 @@
+"""Everything about a config that can be told before any data are loaded."""
+
+from __future__ import annotations
+
+import torch
+from torch_geometric.data import Batch, Data
+
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.config.load import Loaded
+from pyg_topomask.run.config.model import PEER_ATTENTIONS
+from pyg_topomask.run.data.fakes import fake_graphs
+from pyg_topomask.run.data.features import fitted_features, input_features, width
+from pyg_topomask.run.data.formats import level_of, possible_tasks
+from pyg_topomask.run.errors import ConfigError, did_you_mean
+from pyg_topomask.run.model.build import (
+    ATTENTION_KEYS,
+    MODEL_KEYS,
+    OWN_KEYS,
+    WALK_KEYS,
+    argument_keys,
+    arguments_of,
+    attentions_of,
+    build_attention,
+    build_draws,
+    build_model,
+    convs_of,
+    kernel_of,
+    sized,
+    uses_walks,
+)
+from pyg_topomask.run.model.convs import CONVS
+from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
+from pyg_topomask.run.task import Task
+from pyg_topomask.run.training.losses import loss_problem
+from pyg_topomask.run.training.metrics import metric_names
+from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
+
+
+def name_problems(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) that need the tables of convolutions, attentions, encoders and heads."""
+    return [*layer_problems(config), *_encoder_problems(config)]
+
+
+def layer_problems(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) that need the tables of convolutions and attentions."""
+    found = []
+    for place, written in enumerate(config.gt.layer_type.split("+")):
+        if written == "None" or PEER_ATTENTIONS.get(written, written) in {*CONVS, *ATTENTION}:
+            continue
+        kind, table = ("attention", [*ATTENTION, *PEER_ATTENTIONS]) if place else ("convolution", list(CONVS))
+        choices = ", ".join([*table, "None"])
+        hint = did_you_mean(written, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
+        found.append(("gt.layer_type", f"no {kind} is called {written!r}; there are {choices}.{hint}"))
+    for name in convs_of(config):
+        if CONVS[name].needs_edges and not config.dataset.edge_encoder:
+            found.append(
+                ("gt.layer_type", f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)")
+            )
+    for name in attentions_of(config):
+        lacking = {
+            key for key, argument in OWN_KEYS.get(name, {}).items() if argument not in arguments_of(ATTENTION[name])
+        }
+        found += [(key, f"{name} has no such setting") for key in sorted(lacking) if config.is_set(key)]
+    return found
+
+
+def _encoder_problems(config: Config) -> list[tuple[str, str]]:
+    data, found = config.dataset, []
+    for key, given, known in (
+        ("dataset.node_encoder_name", data.node_encoder_parts, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]),
+        ("dataset.edge_encoder_name", [data.edge_encoder_name] if data.edge_encoder else [], list(EDGE_ENCODERS)),
+        ("gnn.head", [config.gnn.head], ["default", *HEADS]),
+    ):
+        for name in given:
+            if name not in known:
+                kind = "head" if key == "gnn.head" else "encoder"
+                message = f"no {kind} is called {name!r}; there are {', '.join(known)}." + did_you_mean(name, known)
+                found.append((key, message))
+    bases = base_encoders(config)
+    if len(bases) > 1:
+        found.append(("dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: name one"))
+    return found
+
+
+def task_problems(config: Config, *tasks: Task) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a loss and a metric that serve none of the tasks a data set may have."""
+    found = []
+    losses = [loss_problem(config.model.loss_fun, task) for task in tasks]
+    if all(losses):
+        found.append(("model.loss_fun", str(losses[-1])))
+    best = config.metric_best
+    names = {name for task in tasks for name in metric_names(task, best)}
+    if best not in names:
+        found.append(("metric_best", f"the task has no {best!r}; there are {', '.join(sorted(names))}"))
+    return found
+
+
+def head_problems(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a head for other things than the data set has targets for."""
+    level, head = level_of(config.dataset), config.gnn.head
+    made_for = {"inductive_node": "node", "inductive_edge": "edge"}.get(head, level)
+    return [] if made_for == level else [("gnn.head", f"{head} is for {made_for}s; {config.dataset.name} has {level}s")]
+
+
+def unused_keys(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) for keys of ``topomask`` that were given and that no attention has a use for."""
+    used = {key for name in attentions_of(config) for key in argument_keys(name).values()}
+    if any("auxiliary_loss" in vars(build_attention(config, name)) for name in attentions_of(config)):
+        used.add("topomask.eta")
+    if uses_walks(config):
+        used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw")}
+    if any(hasattr(ATTENTION[name], "edge_attention") for name in attentions_of(config)):
+        used.add("topomask.transition")
+    unused = []
+    for key in (f"topomask.{name}" for name in type(config.topomask).model_fields):
+        if config.is_set(key) and key not in used and key not in MODEL_KEYS:
+            unused.append((key, f"is given, but {config.gt.layer_type} has no use for it"))
+    kernels = {kernel for name in attentions_of(config) if (kernel := kernel_of(config, name)) is not None}
+    if config.is_set("topomask.num_features") and kernels and "softmax_rf" not in kernels:
+        message = f"only kernel softmax_rf has it (got {', '.join(map(repr, sorted(kernels)))})"
+        unused.append(("topomask.num_features", message))
+    return unused
+
+
+def check_loaded(loaded: Loaded) -> list[str]:
+    """Try all that can be tried before any data are loaded; return the keys that an override made idle.
+
+    A key that the chosen attention has no use for is refused, unless the command line chose the attention: a config
+    may be run with its mask switched off as it stands.
+
+    Raises:
+        ConfigError: If the model cannot be built, or fails on a fake graph.
+    """
+    tasks = possible_tasks(loaded.config.dataset)
+    loaded.refuse([*name_problems(loaded.config), *task_problems(loaded.config, *tasks), *head_problems(loaded.config)])
+    arguments = ATTENTION_KEYS | {f"topomask.{name}": name for name in WALK_KEYS}
+    random_state, section = torch.get_rng_state(), "gt"
+    try:
+        idle = unused_keys(loaded.config)
+        section = "topomask"
+        batch = fake_batch(loaded.config)
+        section = "gt"
+        _try_model(loaded.config, batch)
+    except (ValueError, TypeError) as error:
+        key = next((key for key, name in arguments.items() if f"'{name}'" in str(error)), section)
+        raise ConfigError(loaded.describe(key, f"the model cannot be built: {error}")) from error
+    finally:
+        torch.set_rng_state(random_state)
+    if "gt.layer_type" not in loaded.overridden:
+        loaded.refuse(idle)
+    return [key for key, _ in idle]
+
+
+def fake_batch(config: Config) -> Data:
+    """Two small graphs with all that the model reads."""
+    features = input_features(config)
+    graphs = [features(graph) for graph in fake_graphs(config)]
+    for step in (
+        *(cls(graphs) for cls in fitted_features(config)),
+        *build_encodings(config),
+        *build_draws(config, seed=0),
+    ):
+        graphs = [step(graph) for graph in graphs]
+    return Batch.from_data_list(graphs)
+
+
+def _try_model(config: Config, batch: Data) -> None:
+    level = level_of(config.dataset)
+    outputs = 1 if level == "edge" else 2
+    sizes = (width(batch.x) or 1, outputs, width(batch.edge_attr), level)
+    model = build_model(sized(config, *sizes), *sizes)
+    (model(batch).sum() + auxiliary_loss(model)).backward()
+    build_scheduler(config, build_optimizer(config, model.parameters()))

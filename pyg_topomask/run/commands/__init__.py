@@ -1,0 +1,1 @@
+"""The subcommands of topomask beside run and check."""

@@ -1,0 +1,70 @@
+"""Every name that a config may use, with the class behind it and the library it comes from."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pyg_topomask import __version__
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, POSITIONAL_ENCODERS
+from pyg_topomask.run.config.model import PEER_ATTENTIONS
+from pyg_topomask.run.data.formats import FORMATS
+from pyg_topomask.run.errors import RunError, did_you_mean
+from pyg_topomask.run.model.convs import CONVS
+from pyg_topomask.run.training.losses import LOSSES
+from pyg_topomask.run.training.optim import OPTIMIZERS
+
+
+def _tables() -> dict[str, dict[str, Any]]:
+    """Kind -> name -> the class or function."""
+    return {
+        "attentions": {
+            **ATTENTION,
+            **{name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION},
+        },
+        "convolutions": {name: entry.source for name, entry in CONVS.items()},
+        "node encoders": dict(NODE_ENCODERS),
+        "edge encoders": dict(EDGE_ENCODERS),
+        "positional encodings": dict(POSITIONAL_ENCODERS),
+        "heads": dict(HEADS),
+        "losses": dict(LOSSES),
+        "datasets": {name: entry.load for name, entry in FORMATS.items()},
+        "optimizers": dict(OPTIMIZERS),
+    }
+
+
+def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
+    """Kind -> name -> source, for one kind or all.
+
+    Raises:
+        RunError: If there is no such kind.
+    """
+    tables = _tables()
+    if kind is not None and kind not in tables:
+        raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(tables)}." + did_you_mean(kind, tables))
+    chosen = tables if kind is None else {kind: tables[kind]}
+    return {name: {key: source_of(entry) for key, entry in table.items()} for name, table in chosen.items()}
+
+
+def source_of(entry: Any) -> str:
+    """Where a class or function is defined, and the version of its library."""
+    module = inspect.getmodule(entry)
+    home = module.__name__ if module is not None else type(entry).__module__
+    library = home.partition(".")[0]
+    return f"{home}.{getattr(entry, '__qualname__', type(entry).__qualname__)} ({library} {_version(library)})"
+
+
+def _version(library: str) -> str:
+    if library == "pyg_topomask":
+        return __version__
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "?"
+
+
+def table_text(kind: str, names: dict[str, str]) -> str:
+    """One kind as lines of name and source."""
+    width = max(map(len, names), default=0)
+    return "\n".join([kind, *(f"  {name:<{width}}  {source}" for name, source in names.items())])

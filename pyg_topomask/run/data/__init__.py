@@ -1,0 +1,1 @@
+"""From a config to batches: data sets, features, splits, samplers."""

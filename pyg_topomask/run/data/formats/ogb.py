@@ -1,0 +1,231 @@
+"""Data sets of the Open Graph Benchmark, through the optional package ``ogb``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+from torch_geometric.utils import scatter, to_undirected
+
+from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw, need
+from pyg_topomask.run.data.formats.graphs import LRGB, lrgb
+from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
+from pyg_topomask.run.data.formats.words import code2
+from pyg_topomask.run.task import Kind, Task, classification
+
+PEPTIDES_META = {
+    "version": 1,
+    "download_name": "",
+    "url": "",
+    "num tasks": 10,
+    "eval metric": "ap",
+    "task type": "binary classification",
+    "num classes": 2,
+    "binary": "False",
+    "split": "stratified",
+    "has_node_attr": "True",
+    "has_edge_attr": "True",
+    "add_inverse_edge": "True",
+    "additional node files": "None",
+    "additional edge files": "None",
+}
+"""What ogb has to know of peptides-func in its csv layout, which is not one of its own data sets."""
+
+LINK_HITS = {"ogbl-collab": 50, "ogbl-ppa": 100, "ogbl-ddi": 20}
+NODE_NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-proteins")
+GRAPH_NAMES = (
+    *(f"ogbg-mol{name}" for name in ("hiv", "pcba", "bace", "bbbp", "clintox", "muv", "sider", "tox21", "toxcast")),
+    *(f"ogbg-mol{name}" for name in ("esol", "freesolv", "lipo", "chembl")),
+    "ogbg-ppa",
+    "ogbg-code2",
+)
+LRGB_NAMES = {
+    "peptides-functional": "peptides-func",
+    "peptides-structural": "peptides-struct",
+    "PCQM4Mv2Contact-shuffle": "pcqm-contact",
+}
+"""GraphGPS's spelling -> PyG's."""
+
+PCQM_NAMES = ("PCQM4Mv2-subset", "PCQM4Mv2-full", "PCQM4Mv2-inference")
+_GAP = Task("graph", "regression", 1)
+_ONE_LABEL, _SEVERAL = Task("graph", "binary", 1), Task("graph", "multilabel", 2)
+TASKS = {
+    **{name: LRGB[theirs] for name, theirs in LRGB_NAMES.items()},
+    **dict.fromkeys(PCQM_NAMES, _GAP),
+    **{f"ogbg-mol{name}": _ONE_LABEL for name in ("hiv", "bace", "bbbp")},
+    **{f"ogbg-mol{name}": _SEVERAL for name in ("pcba", "clintox", "muv", "sider", "tox21", "toxcast", "chembl")},
+    **{f"ogbg-mol{name}": _GAP for name in ("esol", "freesolv", "lipo")},
+    "ogbg-ppa": classification("graph", 37),
+    "ogbg-code2": Task("graph", "subtoken", 2),
+    "ogbn-arxiv": classification("node", 40),
+    "ogbn-products": classification("node", 47),
+    "ogbn-proteins": Task("node", "multilabel", 112),
+    **{name: Task("edge", "binary", 1, hits_at=k) for name, k in LINK_HITS.items()},
+}
+"""What is predicted, as far as it is known ahead of loading: two outputs may stand for more."""
+
+NAMES = (*GRAPH_NAMES, *LRGB_NAMES, *PCQM_NAMES, *NODE_NAMES, *LINK_HITS)
+
+
+def load(data: DatasetConfig) -> LoadedDataset:
+    """``format: OGB``: what GraphGPS groups under it, by the name."""
+    name = data.name.replace("_", "-") if data.name.startswith("ogb") else data.name
+    if name in LRGB_NAMES:
+        return lrgb(data, LRGB_NAMES[name])
+    if name in PCQM_NAMES:
+        return pcqm(data)
+    if name in NODE_NAMES:
+        return node_property(data, name)
+    if name in LINK_HITS:
+        return link_property(data, name)
+    return graph_property(data, name)
+
+
+@contextmanager
+def _ogb_files() -> Iterator[None]:
+    """ogb calls ``torch.load`` with its old default; its own processed files hold PyG's and numpy's classes."""
+    from torch_geometric.data import data as pyg_data
+    from torch_geometric.data import storage
+
+    allowed: list[Any] = [Data, pyg_data.DataEdgeAttr, pyg_data.DataTensorAttr, storage.GlobalStorage]
+    allowed += [np.ndarray, np.dtype, np._core.multiarray._reconstruct] if hasattr(np, "_core") else []
+    allowed += [type(np.dtype(kind)) for kind in (np.int64, np.float32, np.float64)]
+    with torch.serialization.safe_globals(allowed):
+        yield
+
+
+def _open(package: str, cls: str, name: str, raw: Raw, data: DatasetConfig, **arguments: Any) -> Any:
+    dataset_class = getattr(need(package, f"the data set {name}"), cls)
+
+    def build(root: Path) -> Any:
+        with _ogb_files():
+            if "meta_dict" in arguments:
+                meta = arguments["meta_dict"] | {"dir_path": str(root / raw.place)}
+                return dataset_class(name, meta_dict=meta)
+            return dataset_class(root=str(root), **({"name": name} | arguments))
+
+    return from_raw(raw, data, build)
+
+
+def _split(dataset: Any) -> tuple[Tensor, Tensor, Tensor]:
+    with _ogb_files():
+        split = dataset.get_idx_split()
+    return tuple(torch.as_tensor(split[part]) for part in ("train", "valid", "test"))  # type: ignore[return-value]
+
+
+def peptides_from_csv(data: DatasetConfig) -> LoadedDataset | None:
+    """Peptides-func in OGB's csv layout, if it is there."""
+    files = tuple(f"raw/{name}.csv.gz" for name in ("edge", "node-feat", "edge-feat", "graph-label"))
+    raw = Raw("LRGB-ogb-layout", "peptides_func", (*files, "split/stratified", "RELEASE_v1.txt"))
+    if raw.find(data)[0] is None:
+        return None
+    dataset = _open("ogb.graphproppred", "PygGraphPropPredDataset", "peptides-func", raw, data, meta_dict=PEPTIDES_META)
+    return LoadedDataset(dataset, LRGB["peptides-func"], _split(dataset))
+
+
+def graph_property(data: DatasetConfig, name: str) -> LoadedDataset:
+    """``ogbg-*``."""
+    raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
+    dataset = _open("ogb.graphproppred", "PygGraphPropPredDataset", name, raw, data)
+    parts = _split(dataset)
+    kind, num_tasks = dataset.task_type, int(dataset.num_tasks)
+    if kind == "subtoken prediction":
+        return code2(dataset, parts)
+    if kind == "multiclass classification":
+        if name == "ogbg-ppa":
+            dataset.transform = _ZeroTypes()
+        return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)), parts)
+    several: Kind = "regression" if kind == "regression" else "multilabel" if num_tasks > 1 else "binary"
+    return LoadedDataset(dataset, Task("graph", several, num_tasks), parts)
+
+
+class _ZeroTypes(BaseTransform):
+    """The proteins of ogbg-ppa have no features: one type for all, made as they are served."""
+
+    def forward(self, data: Data) -> Data:
+        data.x = torch.zeros(data.num_nodes, dtype=torch.long)
+        return data
+
+
+def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
+    """``ogbn-*``: one graph, made undirected, with its split as masks.
+
+    The proteins have no features of their own; they get the mean of their edges', as in OGB's baselines.
+    """
+    raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
+    dataset = _open("ogb.nodeproppred", "PygNodePropPredDataset", name, raw, data)
+    graph = dataset[0]
+    if name == "ogbn-proteins":
+        graph.x = scatter(graph.edge_attr, graph.edge_index[0], dim_size=graph.num_nodes, reduce="mean")
+        task = Task("node", "multilabel", int(dataset.num_tasks))
+        del graph.edge_attr
+    else:
+        graph.y = graph.y.view(-1)
+        graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
+        task = classification("node", int(dataset.num_classes))
+    for part, index in zip(("train", "val", "test"), _split(dataset)):
+        graph[f"{part}_mask"] = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, index, True)
+    return LoadedDataset([graph], task)
+
+
+def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
+    """``ogbl-*``: the graph of the training edges three times, with the edges to predict of each part.
+
+    Training negatives are drawn afresh in each epoch; validation and test have the benchmark's.
+    """
+    raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
+    dataset = _open("ogb.linkproppred", "PygLinkPropPredDataset", name, raw, data)
+    with _ogb_files():
+        split = dataset.get_edge_split()
+    graph = dataset[0]
+    base = Data(x=graph.x, edge_index=graph.edge_index, num_nodes=graph.num_nodes)
+    graphs = []
+    for part in ("train", "valid", "test"):
+        positive = split[part]["edge"].t()
+        negative = split[part].get("edge_neg", positive.t()[:0]).t()
+        item = base.clone()
+        item.edge_label_index = torch.cat([positive, negative], dim=1)
+        item.edge_label = torch.cat([torch.ones(positive.size(1)), torch.zeros(negative.size(1))]).long()
+        graphs.append(item)
+    parts = tuple(torch.tensor([i]) for i in range(3))
+    task = Task("edge", "binary", 1, hits_at=LINK_HITS[name])
+    return LoadedDataset(graphs, task, parts, ResampleNonEdges())  # type: ignore[arg-type]
+
+
+def pcqm(data: DatasetConfig) -> LoadedDataset:
+    """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to make graphs of the molecules' texts.
+
+    The test set is OGB's validation set; 150,000 training molecules (numpy, seed 42) take its place. ``subset``: a
+    tenth of the others and 50,000 of these. ``inference``: OGB's validation, test-dev and test-challenge sets.
+    """
+    need("rdkit", data.name)
+    raw = Raw("OGB", "pcqm4m-v2", ("raw/data.csv.gz", "split_dict.pt", "RELEASE_v1.txt"))
+    dataset_class = need("ogb.lsc", data.name).PygPCQM4Mv2Dataset
+
+    def build(root: Path) -> Any:
+        with _ogb_files():
+            return dataset_class(root=str(root))
+
+    dataset = from_raw(raw, data, build)
+    with _ogb_files():
+        split = {part: torch.as_tensor(index) for part, index in dataset.get_idx_split().items()}
+    return LoadedDataset(dataset, _GAP, pcqm_parts(data.name, split))
+
+
+def pcqm_parts(name: str, split: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Training, validation and test molecules of a variant of PCQM4Mv2."""
+    if name == "PCQM4Mv2-inference":
+        return split["valid"], split["test-dev"], split["test-challenge"]
+    shuffled = torch.from_numpy(np.random.default_rng(seed=42).permutation(split["train"].numpy()))
+    val, train = shuffled[:150_000], shuffled[150_000:]
+    if name == "PCQM4Mv2-subset":
+        train, val = train[: int(0.1 * train.numel())], val[:50_000]
+    return train, val, split["valid"]

@@ -1,0 +1,1 @@
+"""From a config to modules: encoders, convolutions, attention, the parameter budget."""

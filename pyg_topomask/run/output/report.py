@@ -1,0 +1,141 @@
+"""What a run leaves behind for people: tables of numbers, curves, a summary over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from pyg_topomask.run.output.files import replacing, write_text
+
+PERCENT = ("accuracy", "accuracy-SBM")
+"""Metrics that are printed in percent."""
+
+
+def format_metric(name: str, value: float, std: float | None = None) -> str:
+    """A metric's value for people, such as ``78.10 ± 0.42``; percent where that is usual."""
+    scale, digits = (100, 2) if name in PERCENT else (1, 4)
+    return f"{scale * value:.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
+
+
+def headline(metrics: Mapping[str, Any], metric_best: str) -> str:
+    """The metric to show people: ``metric_best`` or, where that is the loss, the task's first other one."""
+    if metric_best != "loss":
+        return metric_best
+    names = (key.partition("_")[2] for key in metrics if key.startswith("val_"))
+    return next((name for name in names if name != "loss"), "loss")
+
+
+def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """One line for each evaluated epoch."""
+    names = list(rows[0])
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: int(row[name]) if name == "epoch" else f"{row[name]:.8g}" for name in names})
+    write_text(path, text.getvalue())
+
+
+def write_curves(
+    path: Path, rows: Sequence[Mapping[str, float]], best_epoch: int, title: str, metric: str = "accuracy"
+) -> None:
+    """Loss and the metric by epoch, training and validation, the best epoch marked."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    epochs = [row["epoch"] for row in rows]
+    marker = "o" if len(rows) == 1 else None
+    names = list(dict.fromkeys(["loss", metric]))
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
+        for part, colour, text in (("train", "#7f7f7f", "training"), ("val", "#1f77b4", "validation")):
+            values = [row.get(f"{part}_{name}", math.nan) for row in rows]  # ranks are not computed in training
+            axes.plot(epochs, values, color=colour, label=text, lw=1.4, marker=marker)
+        best = next(row for row in rows if row["epoch"] == best_epoch)
+        axes.axvline(best_epoch, color="#d62728", lw=0.8, ls=":")
+        axes.plot([best_epoch], [best[f"val_{name}"]], "o", color="#d62728", label=f"best epoch ({best_epoch})")
+        axes.set(xlabel="epoch", ylabel=name)
+        axes.grid(alpha=0.25)
+    figure.axes[0].legend(frameon=False)
+    figure.suptitle(title, fontsize=11)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=130)
+
+
+def peak_memory_mib() -> float | None:
+    """Largest resident memory of this process so far, where the system tells."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def _spread(values: Sequence[float]) -> float:
+    # Not every Python's pstdev takes NaN, which is what a score of a part without any positive is.
+    return statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def summarize(
+    name: str, version: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy"
+) -> dict[str, Any]:
+    """Mean and standard deviation over seeds (population, as GraphGPS has it) of every metric at the best epoch."""
+    metrics = {}
+    for key in results[0]["metrics"]:
+        values = [result["metrics"][key] for result in results]
+        metrics[key] = {"mean": statistics.fmean(values), "std": _spread(values), "values": values}
+    peaks = {
+        key: max((result[key] for result in results if result[key] is not None), default=None)
+        for key in ("peak_memory_mib", "peak_cuda_mib")
+    }
+    return {
+        "name": name,
+        "version": version,
+        "metric_best": metric,
+        "seeds": [result["seed"] for result in results],
+        "splits": [result.get("split_index") for result in results],
+        "metrics": metrics,
+        "best_epochs": [result["best_epoch"] for result in results],
+        "epochs": [result["epochs"] for result in results],
+        "num_parameters": results[0]["num_parameters"],
+        "wall_time_s": {
+            "total": round(sum(result["wall_time_s"] for result in results), 3),
+            "values": [result["wall_time_s"] for result in results],
+        },
+        **peaks,
+    }
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """The summary for a terminal."""
+    seeds = summary["seeds"]
+    kind = "splits" if len(set(summary["splits"])) > 1 else "seeds"
+    count = f"{len(seeds)} {kind}" if len(seeds) > 1 else "1 seed"
+    table = Table(title=f"{summary['name']}: {count}, at the best validation epoch", title_justify="left")
+    table.add_column("")
+    table.add_column("training", justify="right")
+    table.add_column("validation", justify="right")
+    table.add_column("test", justify="right")
+    for name in dict.fromkeys(["loss", headline(summary["metrics"], summary["metric_best"])]):
+        cells = []
+        for part in ("train", "val", "test"):
+            value = summary["metrics"].get(f"{part}_{name}")
+            spread = value["std"] if value and len(seeds) > 1 else None
+            cells.append(format_metric(name, value["mean"], spread) if value else "–")
+        table.add_row(f"{name} (%)" if name in PERCENT else name, *cells)
+    memory = summary["peak_memory_mib"]
+    table.caption = f"{summary['num_parameters']:,} parameters, {summary['wall_time_s']['total']:.1f} s of training" + (
+        f", {memory:.0f} MiB peak memory" if memory else ""
+    )
+    table.caption_justify = "left"
+    return table

@@ -1,0 +1,221 @@
+"""Callbacks: seeds by epoch, the record of a run, early stopping."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.loaders import Served
+from pyg_topomask.run.distributed import is_main, rank
+from pyg_topomask.run.output.files import replacing
+from pyg_topomask.run.output.report import write_metrics
+from pyg_topomask.run.training.metrics import best_is_max
+from pyg_topomask.transforms import AddRandomWalks
+
+
+class EpochSeed(pl.Callback):
+    """Make all that is random in an epoch a function of (seed, epoch), so that a resumed run equals an undisturbed one.
+
+    Args:
+        seed: Seed of the run.
+        start: Epoch that training begins or resumes at.
+        set_epoch: Called with the number of an epoch ahead of the loader's pass.
+    """
+
+    def __init__(self, seed: int, start: int, set_epoch: Callable[[int], None]) -> None:
+        self.seed, self.prepare = seed, set_epoch
+        self.prepare(start)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ahead of the loader's first batch."""
+        self.prepare(trainer.current_epoch)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Seed here, since Lightning skips ``on_train_epoch_start`` in the first epoch after resuming."""
+        if batch_idx == 0:
+            torch.manual_seed((self.seed + 1_000_003 * rank()) * 1_000_003 + trainer.current_epoch)
+
+
+class RedrawWalks(pl.Callback):
+    """Dynamic GKAT: walks that are drawn afresh and follow the first layer's attention over neighbours.
+
+    Training graphs get new ones ahead of every ``period``-th epoch but the first, whose steps are uniform. Graphs that
+    are evaluated get theirs ahead of each evaluation, so that metrics are a function of the weights. The attention
+    that the walks of the next epoch follow lies in the checkpoints: a resumed run has the same walks.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
+
+    Args:
+        transform: The transform that drew the walks, with ``transition=`` set.
+        batch_size: Graphs in one pass of the model.
+        train: The training graphs, where there is training.
+        period: Epochs that share their walks.
+    """
+
+    def __init__(
+        self, transform: AddRandomWalks, batch_size: int, train: Served | None = None, period: int = 1
+    ) -> None:
+        self.transform, self.batch_size, self.train, self.period = transform, batch_size, train, period
+        self.epoch, self.weight = 0, torch.empty(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the training walks follow: a number for each edge of all graphs, in their order."""
+        return {"epoch": self.epoch, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.epoch, self.weight = state["epoch"], state["weight"]
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw what a resumed run had, ahead of the loader's workers."""
+        if self.train is not None and self.epoch > 0:
+            weights = self.weight.split([graph.num_edges for graph in self.train.graphs])
+            self.train.replace(walks_along(self.train.graphs, self.transform, self.epoch, weights))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draw what is due in the next epoch, so that its checkpoint has it."""
+        following = trainer.current_epoch + 1
+        if self.train is None or following % self.period != 0 or following == trainer.max_epochs:
+            return
+        self.epoch = following
+        graphs = self._redraw(self.train, pl_module, following)
+        self.weight = torch.cat([graph[self.transform.transition] for graph in graphs])
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ahead of each evaluation."""
+        loader: Any = trainer.val_dataloaders
+        self._redraw(loader.dataset, pl_module, epoch=0)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ahead of the test, with the weights of the best epoch."""
+        loader: Any = trainer.test_dataloaders
+        self._redraw(loader.dataset, pl_module, epoch=0)
+
+    def _redraw(self, served: Served, pl_module: Any, epoch: int) -> list[Data]:
+        model = pl_module.model
+        layer = next(part for part in model.modules() if hasattr(part, "edge_attention"))
+        pl_module.share_buffers()
+        modes = {part: part.training for part in model.modules()}
+        model.eval()
+        graphs = redraw_walks(
+            served.graphs,
+            self.transform,
+            epoch,
+            layer,
+            lambda batch: model(batch.to(pl_module.device)),
+            self.batch_size,
+        )
+        for part, mode in modes.items():
+            part.training = mode
+        served.replace(graphs)
+        return graphs
+
+
+class Recorder(Checkpoint):
+    """Keep the metrics of every evaluated epoch, the best and the last checkpoint, each file whole or absent.
+
+    Its state lies in the checkpoints: a resumed run goes on with the rows and the best epoch so far.
+
+    Args:
+        folder: Where ``metrics.csv``, ``best.ckpt`` and ``last.ckpt`` go.
+        config: Gives the metric, the periods, and the number of epochs.
+        on_epoch: Called with (epochs done, row or none) after each epoch.
+    """
+
+    def __init__(self, folder: Path, config: Config, on_epoch: Callable[[int, dict[str, float] | None], None]) -> None:
+        self.folder, self.config, self.on_epoch = folder, config, on_epoch
+        self.rows: list[dict[str, float]] = []
+        self.best_epoch = -1
+        self.lr = 0.0
+        self.seconds = 0.0
+        self._since = time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"rows": self.rows, "best_epoch": self.best_epoch, "seconds": self.elapsed()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.rows, self.best_epoch, self.seconds = list(state["rows"]), state["best_epoch"], state["seconds"]
+
+    def elapsed(self) -> float:
+        """Seconds of training, those before a resumption included."""
+        return self.seconds + time.perf_counter() - self._since
+
+    def best_row(self) -> dict[str, float]:
+        """Metrics of the best evaluated epoch."""
+        return next(row for row in self.rows if row["epoch"] == self.best_epoch)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Do not go on with a run that had stopped early before it was killed."""
+        self._since = time.perf_counter()
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, EarlyStopping) and callback.wait_count >= callback.patience:
+                trainer.should_stop = True
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the learning rate, which the schedule has changed by the end of the epoch."""
+        self.lr = trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Record the epoch, after everything else has seen it."""
+        epoch, row = trainer.current_epoch, None
+        if (epoch + 1) % self.config.train.eval_period == 0:
+            values = trainer.callback_metrics
+            row = {"epoch": float(epoch), "lr": self.lr}
+            row |= {name: float(values[name]) for name in sorted(values)}  # train before val
+            self.rows.append(row)
+            if self._is_best(row):
+                self.best_epoch = epoch
+                self._save(trainer, "best.ckpt", weights_only=True)  # written often, and never resumed from
+            if is_main():
+                write_metrics(self.folder / "metrics.csv", self.rows)
+        last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
+        if last or (epoch + 1) % self.config.train.ckpt_period == 0:
+            self._save(trainer, "last.ckpt")
+        self.on_epoch(epoch + 1, row)
+
+    def _is_best(self, row: dict[str, float]) -> bool:
+        if self.best_epoch < 0:
+            return True
+        key = f"val_{self.config.metric_best}"
+        new, old = row[key], self.best_row()[key]
+        if math.isnan(old):  # such as the area under a curve without positives
+            return not math.isnan(new)
+        return new > old if best_is_max(self.config.metric_best, self.config.metric_agg) else new < old
+
+    def _save(self, trainer: pl.Trainer, name: str, weights_only: bool = False) -> None:
+        if is_main():
+            with replacing(self.folder / name) as temporary:
+                trainer.save_checkpoint(temporary, weights_only)
+        else:
+            trainer.save_checkpoint(self.folder / name, weights_only)  # takes part, writes nothing
+        trainer.strategy.barrier()
+
+
+def early_stopping(config: Config) -> list[EarlyStopping]:
+    """Lightning's early stopping; its patience counts evaluations."""
+    patience = config.train.early_stop_patience
+    if patience == 0:
+        return []
+    return [
+        EarlyStopping(
+            monitor=f"val_{config.metric_best}",
+            mode="max" if best_is_max(config.metric_best, config.metric_agg) else "min",
+            patience=max(1, -(-patience // config.train.eval_period)),
+        )
+    ]

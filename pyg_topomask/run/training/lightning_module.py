@@ -1,0 +1,164 @@
+"""The Lightning module: the task's loss and metrics around a model."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.nn import Module, ModuleDict
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch_geometric.data import Data
+
+from pyg_topomask.nn import auxiliary_loss
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.task import Task
+from pyg_topomask.run.training.losses import task_loss
+from pyg_topomask.run.training.metrics import build_metrics
+from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
+from pyg_topomask.run.training.ranking import Candidates, candidates
+
+PARTS = ("train", "val", "test")
+
+
+class GraphModule(pl.LightningModule):
+    """A model with its task.
+
+    Metrics are those of a whole split, not means over batches. The loss that is minimised has ``topomask.eta`` times
+    the auxiliary loss added; the loss that is reported is the task's alone. Of a graph with ``mask`` only those nodes
+    count.
+
+    Args:
+        model: The model; its prediction has a row for each graph, node, or column of ``edge_label_index``.
+        config: Gives loss, optimiser and schedule.
+        task: What is predicted.
+    """
+
+    def __init__(self, model: Module, config: Config, task: Task) -> None:
+        super().__init__()
+        self.model, self.config, self.task = model, config, task
+        self._called: Any = [torch.compile(model, dynamic=True) if config.compile else model]  # no second submodule
+        built = {part: build_metrics(task, config.metric_best) for part in PARTS}
+        built["train"].pop("links", None)  # ranks need every pair of nodes scored: not worth it in training
+        self.metrics = ModuleDict({f"{part}_metrics": ModuleDict(metrics) for part, metrics in built.items()})
+
+    def forward(self, data: Data) -> Tensor:
+        """Predictions for a batch."""
+        return self._called[0](data)
+
+    def _predict(self, data: Data) -> Tensor:
+        try:
+            prediction = self(data)
+        except ValueError:  # modules refuse NaN; say so if it is the weights that are not finite
+            if all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
+                raise
+            raise self._diverged("the weights are no longer finite") from None
+        return torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
+
+    def _diverged(self, what: str) -> RunError:
+        return RunError(
+            f"training diverged in epoch {self.current_epoch}: {what}; "
+            "try a lower optim.base_lr or optim.clip_grad_norm true"
+        )
+
+    def _step(self, data: Data, part: str) -> Tensor:
+        metrics: Any = self.metrics[part + "_metrics"]
+        pairs = None
+        if "links" in metrics:
+            data, pairs = _with_candidates(data)
+        prediction = self.task.shaped(self._predict(data))
+        if pairs is not None:
+            count = prediction.size(0) - pairs.link.numel()
+            metrics["links"].update(prediction[count:].detach(), pairs)
+            prediction = prediction[:count]
+        target = self.task.target(data)
+        if "mask" in data:
+            prediction, target = prediction[data.mask], target[data.mask]
+        loss = task_loss(self.config.model.loss_fun, prediction, target, self.task)
+        self._update(metrics, data, prediction.detach(), target, loss.detach())
+        return loss
+
+    def _update(self, metrics: Any, data: Data, prediction: Tensor, target: Tensor, loss: Tensor) -> None:
+        for group, metric in metrics.items():
+            if group == "loss":
+                known = int((~target.isnan()).sum()) if target.is_floating_point() else target.numel()
+                metric.update(loss, known)
+            elif group == "words":
+                metric.update(prediction, data.y)
+            elif group == "parts":
+                metric.update(prediction, target, data.batch, data.category)
+            elif group != "links":
+                metric.update(prediction, target)
+
+    def training_step(self, batch: Data, batch_idx: int) -> Tensor:
+        """Loss of one batch, times the number of batches to a step: Lightning divides by it, GraphGPS sums."""
+        loss = self._step(batch, "train")
+        loss = loss + self.config.topomask.eta * auxiliary_loss(self.model)
+        return loss * self.config.optim.batch_accumulation
+
+    def validation_step(self, batch: Data, batch_idx: int) -> None:
+        """Add one batch to the validation metrics."""
+        self._step(batch, "val")
+
+    def test_step(self, batch: Data, batch_idx: int) -> None:
+        """Add one batch to the test metrics."""
+        self._step(batch, "test")
+
+    def collect(self, part: str) -> dict[str, float]:
+        """Metrics of a split since the last call, over all processes."""
+        values: dict[str, float] = {}
+        for metric in self.metrics[part + "_metrics"].values():  # type: ignore[operator]
+            values |= {f"{part}_{name}": float(value) for name, value in metric.compute().items()}
+            metric.reset()
+        return values
+
+    def share_buffers(self) -> None:
+        """Let all processes have the running statistics of the first, as when a checkpoint is loaded."""
+        if self.trainer.world_size > 1:
+            for buffer in self.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+    def on_validation_epoch_start(self) -> None:
+        """Let all processes evaluate the same model."""
+        self.share_buffers()
+
+    def on_validation_epoch_end(self) -> None:
+        """Hand the validation metrics to Lightning, for early stopping."""
+        self.log_dict(self.collect("val"))
+
+    def on_test_epoch_end(self) -> None:
+        """Hand the test metrics to Lightning."""
+        self.log_dict(self.collect("test"))
+
+    def on_train_epoch_end(self) -> None:
+        """Hand the training metrics to Lightning, and stop a run that has diverged."""
+        values = self.collect("train")
+        for name, loss in (("training", values["train_loss"]), ("validation", self._val_loss())):
+            if not math.isfinite(loss):
+                raise self._diverged(f"the {name} loss is {loss}")
+        self.log_dict(values)
+
+    def _val_loss(self) -> float:
+        return float(self.trainer.callback_metrics.get("val_loss", 0.0))
+
+    def configure_optimizers(self) -> Any:
+        """Optimiser, and schedule by epoch."""
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = build_optimizer(self.config, trained)
+        scheduler: Any = build_scheduler(self.config, optimizer)
+        if isinstance(scheduler, ReduceLROnPlateau):
+            period = self.config.train.eval_period
+            scheduler = {"scheduler": scheduler, "monitor": "val_loss", "frequency": period}
+        return optimizer if scheduler is None else {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+def _with_candidates(data: Data) -> tuple[Data, Candidates]:
+    """The batch with the pairs to rank put behind its labelled edges."""
+    pairs = candidates(data)
+    data = copy.copy(data)
+    data.edge_label_index = torch.cat([data.edge_label_index, pairs.edge_index], dim=1)
+    return data, pairs

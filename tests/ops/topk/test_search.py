@@ -1,0 +1,487 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product
+from pyg_topomask.ops.topk import backends, cpp
+from pyg_topomask.ops.topk.blockwise import best_keys
+from pyg_topomask.ops.topk.search import indexed_topk_attention, topk_inner_product_reference
+
+ALWAYS = ["auto", "dense", "torch"]
+COMPILED = ["pruned", "cpp"]
+SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
+
+
+def usable(name, dtype=torch.float32):
+    """Whether an engine can serve here at all; the interpreter of Triton is tested apart."""
+    problem = backends.Problem(torch.zeros(1, 1, 4, dtype=dtype), torch.zeros(1, 1, 4, dtype=dtype), [0, 1], [0, 1], 1)
+    return name == "auto" or backends.ENGINES[name].refuses(problem) is None
+
+
+@pytest.fixture(params=[*ALWAYS, *COMPILED, "faiss", "triton"])
+def backend(request, monkeypatch):
+    if request.param == "triton":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    if not usable(request.param):
+        pytest.skip(f"{request.param} cannot serve here")
+    return request.param
+
+
+def batch_of(sizes):
+    return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+
+
+def data(num, heads, dim, dtype=torch.float64, integer=False):
+    x = torch.randn(num, heads, dim, dtype=torch.float64)
+    return (1.5 * x).round().to(dtype) if integer else x.to(dtype)
+
+
+def check(q, k, topk, batch_q=None, batch_k=None, backend="auto"):
+    """Compare with the float64 reference: pairs exactly where scores are, else pairs of equally good scores."""
+    values, index = topk_inner_product(q, k, topk, batch_q, batch_k, backend)
+    wanted, wanted_index = topk_inner_product_reference(q.double(), k.double(), topk, batch_q, batch_k)
+    exact = q.dtype == torch.float64 or torch.equal(q, q.round())
+    tol = {"rtol": 1e-12, "atol": 1e-12} if exact else {"rtol": 1e-5, "atol": 2e-5}
+    torch.testing.assert_close(values.double(), wanted, **tol)
+    if exact:
+        assert torch.equal(index, wanted_index)
+    assert torch.equal(index >= 0, wanted_index >= 0)
+    assert (values[..., :-1] >= values[..., 1:]).all()
+
+
+@pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equals_the_reference_on_ragged_batches(backend, dtype, integer):
+    if not usable(backend, dtype):
+        with pytest.raises(ValueError, match=f"cannot serve: .*float32.*{dtype}"):
+            topk_inner_product(torch.ones(3, 2, dtype=dtype), torch.ones(3, 2, dtype=dtype), 1, backend=backend)
+        return
+    slow = backend == "triton"
+    cases = [(1, 1, 5), (4, 5, 10), (1, 10, 16), (4, 64, 64), (1, 64, 5), (4, 1, 16)]
+    for heads, topk, dim in cases[:: 3 if slow else 1]:
+        batch = batch_of((20, 1, 0, 2, 40) if slow else SIZES)
+        q, k = (data(batch.numel(), heads, dim, dtype, integer) for _ in range(2))
+        check(q, k, topk, batch, batch, backend)
+
+
+@pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
+def test_other_queries_than_keys_and_graphs_that_lack_either(backend, integer):
+    batch_q, batch_k = batch_of((3, 0, 7, 2, 0)), batch_of((5, 4, 0, 1))
+    q, k = data(12, 2, 6, torch.float32, integer), data(10, 2, 6, torch.float32, integer)
+    check(q, k, 4, batch_q, batch_k, backend)
+    check(q, k, 4, backend=backend)
+
+
+@pytest.mark.parametrize("name", ["cpp", "pruned", "torch"])
+@pytest.mark.parametrize(("num", "dim", "topk"), [(1500, 10, 10), (2600, 3, 33), (1031, 17, 1)])
+def test_larger_graphs_of_odd_sizes(name, num, dim, topk):
+    if not usable(name):
+        pytest.skip(f"{name} cannot serve here")
+    centre = torch.randn(30, dim, dtype=torch.float64)
+    k = centre[torch.randint(30, (num,))] + 0.3 * torch.randn(num, dim, dtype=torch.float64)
+    q = torch.randn(777, dim, dtype=torch.float64)
+    check(q, k, topk, backend=name)
+    check(q.float(), k.float(), topk, backend=name)
+    check((2 * q).round().float(), (2 * k).round().float(), topk, backend=name)
+
+
+@pytest.mark.parametrize("name", [*COMPILED, "torch", "dense"])
+def test_all_keys_equal_and_zero_queries(name):
+    if not usable(name):
+        pytest.skip(f"{name} cannot serve here")
+    for q, k in ((torch.zeros(9, 4), torch.randn(300, 4)), (torch.randn(9, 4), torch.ones(300, 4))):
+        assert torch.equal(topk_inner_product(q, k, 5, backend=name)[1], torch.arange(5).expand(9, 5))
+
+
+def test_torch_search_across_blocks_of_keys(monkeypatch):
+    monkeypatch.setattr("pyg_topomask.ops.topk.blockwise._KEYS", 700)
+    monkeypatch.setattr("pyg_topomask.ops.topk.blockwise._QUERIES", 9)
+    for integer in (False, True):
+        q, k = data(20, 1, 3, integer=integer)[:, 0], data(2000, 1, 3, integer=integer)[:, 0]
+        index = torch.full((20, 6), -1)
+        best_keys(q, k, index)
+        assert torch.equal(index, topk_inner_product_reference(q, k, 6)[1])
+
+
+def test_engines_return_the_same_pairs_and_bits_in_float32():
+    batch = batch_of(SIZES)
+    q, k = (data(batch.numel(), 2, 10, torch.float32) for _ in range(2))
+    values, index = topk_inner_product(q, k, 7, batch)
+    for name in filter(usable, [*ALWAYS, *COMPILED]):
+        other, other_index = topk_inner_product(q, k, 7, batch, backend=name)
+        assert torch.equal(other_index, index)
+        assert torch.equal(other, values)
+
+
+def test_a_graph_alone_gives_the_same_bits(backend):
+    sizes = (20, 1, 0, 2, 70)
+    q, k = (data(sum(sizes), 2, 10, torch.float32) for _ in range(2))
+    values, index = topk_inner_product(q, k, 7, batch_of(sizes), backend=backend)
+    loud = torch.where((batch_of(sizes) == 0)[:, None, None], 1.0, 1e6)
+    other = topk_inner_product(q * loud, k * loud, 7, batch_of(sizes), backend=backend)
+    assert torch.equal(other[0][:20], values[:20])
+    assert torch.equal(other[1][:20], index[:20])
+    alone = topk_inner_product(q[-70:], k[-70:], 7, backend=backend)
+    assert torch.equal(alone[0], values[-70:])
+    assert torch.equal(alone[1] + 23, index[-70:])
+
+
+def test_keys_without_numbers_tie():
+    values, index = topk_inner_product(torch.zeros(4, 0), torch.zeros(4, 0), 2)
+    assert (values == 0).all()
+    assert torch.equal(index, torch.tensor([0, 1]).expand(4, 2))
+
+
+def test_shapes_and_empty_inputs(backend):
+    for num_q, num_k in ((0, 0), (3, 0), (0, 3), (2, 1)):
+        values, index = topk_inner_product(torch.randn(num_q, 4), torch.randn(num_k, 4), 2, backend=backend)
+        assert values.shape == index.shape == (num_q, 2)
+        assert index.dtype == torch.int64
+        if num_q and num_k < 2:
+            assert (index[:, num_k:] == -1).all()
+            assert (values[:, num_k:] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_scored_in_float32(dtype):
+    q, k = (torch.randn(50, 2, 8).to(dtype) for _ in range(2))
+    values, index = topk_inner_product(q, k, 5)
+    wanted = topk_inner_product(q.float(), k.float(), 5)
+    assert values.dtype == torch.float32
+    assert torch.equal(values, wanted[0])
+    assert torch.equal(index, wanted[1])
+
+
+def test_gradients_go_through_the_kept_scores():
+    batch = batch_of((4, 1, 3))
+    q, k = (data(8, 2, 3).requires_grad_() for _ in range(2))
+
+    def present(q, k):
+        values = topk_inner_product(q, k, 2, batch)[0]
+        return values[values > -torch.inf]
+
+    assert torch.autograd.gradcheck(present, (q, k))
+    weight = torch.randn(8, 2, 2, dtype=torch.float64)
+    grads = []
+    for function in (topk_inner_product, topk_inner_product_reference):
+        values = function(q, k, 2, batch)[0]
+        grads.append(torch.autograd.grad((values * weight)[values > -torch.inf].sum(), (q, k)))
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+def dense_attention(q, k, v, topk, batch):
+    score = torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5
+    score = score.masked_fill(batch[:, None] != batch, -torch.inf)
+    last = score.sort(dim=-1, descending=True)[0][..., : min(topk, score.size(-1))][..., -1:]
+    return (score.masked_fill(score < last, -torch.inf).softmax(-1) @ v.transpose(0, 1)).transpose(0, 1)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("topk", [1, 5, 200])
+def test_attention_and_its_gradients_equal_the_dense_form(topk, recompute):
+    batch = batch_of(SIZES)
+    q, k, v = (data(153, 3, dim).requires_grad_() for dim in (4, 4, 6))
+    out = topk_attention(q, k, v, topk, batch, recompute=recompute)
+    wanted = dense_attention(q, k, v, topk, batch)
+    torch.testing.assert_close(out, wanted, rtol=1e-10, atol=1e-10)
+    grad = torch.randn_like(out)
+    grads, others = (torch.autograd.grad(x, (q, k, v), grad) for x in (out, wanted))
+    torch.testing.assert_close(grads, others, rtol=1e-8, atol=1e-10)
+
+
+def test_attention_with_all_keys_is_full_softmax_attention():
+    q, k, v = (torch.randn(300, 2, 10) for _ in range(3))
+    full = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (q, k, v))).transpose(0, 1)
+    torch.testing.assert_close(topk_attention(q, k, v, 300), full, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(topk_attention(q, k, v, 1000), full, rtol=1e-6, atol=1e-6)
+
+
+def test_attention_gradcheck_and_dropout():
+    q, k, v = (data(7, 2, 3).requires_grad_() for _ in range(3))
+    batch = batch_of((5, 2))
+    assert torch.autograd.gradcheck(lambda *x: topk_attention(*x, 3, batch), (q, k, v))
+    ones = torch.ones(4000, 1, 1)
+    out = topk_attention(torch.randn(4000, 1, 4), torch.randn(4000, 1, 4), ones, 8, dropout=0.25)
+    assert (out != 1).any()
+    assert abs(float(out.mean()) - 1) < 0.02  # kept weights are scaled by 4/3
+
+
+def test_attention_keeps_no_more_places_than_there_are_keys():
+    batch = batch_of((2, 90, 1))
+    q, k, v = (data(93, 2, 3) for _ in range(3))
+    out, index = indexed_topk_attention(q, k, v, 10**12, batch)
+    assert index.shape == (93, 2, 90)
+    torch.testing.assert_close(out, dense_attention(q, k, v, 90, batch))
+    alone = indexed_topk_attention(q[:2], k[:2], v[:2], 20)[0]
+    assert torch.equal(alone, indexed_topk_attention(q, k, v, 20, batch)[0][:2])  # few places cost nothing
+    values, index = topk_inner_product(q, k, 300, batch)
+    assert values.shape == index.shape == (93, 2, 300)
+
+
+def test_attention_without_numbers_is_refused():
+    with pytest.raises(ValueError, match=r"a number for each head at least \(got \[4, 1, 0\]\)"):
+        topk_attention(torch.zeros(4, 1, 0), torch.zeros(4, 1, 0), torch.ones(4, 1, 2), 2)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_second_derivatives_of_attention(recompute):
+    q, k, v = (data(7, 2, 3).requires_grad_() for _ in range(3))
+    batch = batch_of((5, 2))
+    assert torch.autograd.gradgradcheck(lambda *x: topk_attention(*x, 3, batch, recompute=recompute), (q, k, v))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure memory")
+def test_ties_everywhere_take_no_quadratic_memory():
+    code = """
+import torch, pathlib
+from pyg_topomask.ops import topk_inner_product
+from pyg_topomask.ops.topk import blockwise
+blockwise._QUERIES, blockwise._KEYS = 16, 500
+def kib(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
+torch.set_num_threads(1)
+q, k = torch.ones(4000, 2), torch.ones(5000, 2)  # all scores: 80 MB
+topk_inner_product(q[:9], k[:99], 5, backend="torch")
+pathlib.Path("/proc/self/clear_refs").write_text("5")
+before = kib("VmRSS")
+assert (topk_inner_product(q, k, 5, backend="torch")[1] == torch.arange(5)).all()
+print((kib("VmHWM") - before) / 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 40  # MiB
+
+
+def test_attention_is_equivariant_on_tie_free_data():
+    q, k, v = (data(90, 2, 5) for _ in range(3))
+    perm = torch.randperm(90)
+    torch.testing.assert_close(topk_attention(q[perm], k[perm], v[perm], 6), topk_attention(q, k, v, 6)[perm])
+
+
+def test_edge_index():
+    index = torch.tensor([[[1, 0], [1, -1]], [[0, -1], [1, 0]]])  # [N, H, topk]
+    assert topk_edge_index(index).tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
+    assert topk_edge_index(index, head=0).tolist() == [[0, 0, 1], [0, 1, 0]]
+    assert topk_edge_index(index[:, 1]).tolist() == [[0, 1, 1], [1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"topk": 0}, ValueError, r"'topk' must be at least 1 \(got 0\)"),
+        ({"topk": 2.0}, TypeError, r"got 2.0"),
+        ({"k": torch.ones(4, 2)}, ValueError, r"\[4, 1, 2\]"),
+        ({"k": torch.ones(4, 3).double()}, TypeError, "floating point, of one dtype"),
+        ({"q": torch.tensor([[0.0, 1, 2], [0, torch.nan, 0]])}, ValueError, "'q' holds NaN.*, first in row 1"),
+        ({"k": torch.tensor([[0.0, 1, torch.inf]])}, ValueError, "'k' holds NaN.*, first in row 0"),
+        ({"q": torch.full((4, 3), 1e20), "k": torch.full((4, 3), 1e20)}, ValueError, "overflow torch.float32"),
+        ({"batch_q": torch.tensor([0, 1, 0, 1])}, ValueError, "must be sorted"),
+        ({"batch_k": torch.tensor([0, 0, 1, 1])}, ValueError, "'batch_q' is missing"),
+        ({"batch_q": torch.zeros(4).long(), "k": torch.ones(5, 3)}, ValueError, "'batch_k' is missing"),
+        ({"backend": "fast"}, ValueError, r"one of auto, .*torch, .*\(got 'fast'\)"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        topk_inner_product(**{"q": torch.ones(4, 3), "k": torch.ones(4, 3), "topk": 2, **arguments})
+
+
+def problem_of(num, topk=2, dtype=torch.float32):
+    x = torch.randn(1, num, 3, dtype=dtype)
+    return backends.Problem(x, x, [0, num], [0, num], topk)
+
+
+def test_a_named_backend_that_cannot_serve_says_why(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    x = torch.randn(600, 3)
+    with pytest.raises(ValueError, match=r"'dense' cannot serve: .*600 keys; the limit is 512; backend='auto'"):
+        topk_inner_product(x, x, 2, backend="dense")
+    with pytest.raises(ValueError, match=r"'triton' cannot serve: it runs on CUDA, and the queries are on cpu"):
+        topk_inner_product(x, x, 2, backend="triton")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setitem(sys.modules, "pykeops.torch", None)
+    with pytest.raises(ValueError, match=r"faiss-cpu is not installed \(pip install faiss-cpu\)"):
+        topk_inner_product(x, x, 2, backend="faiss")
+    with pytest.raises(ValueError, match="pykeops is not installed"):
+        topk_inner_product(x, x, 2, backend="keops")
+    if usable("cpp"):
+        with pytest.raises(ValueError, match=r"keeps at most 256 keys \(got topk = 300\)"):
+            topk_inner_product(x, x, 300, backend="cpp")
+
+
+def test_auto_takes_the_first_engine_that_can_and_pays():
+    reasons = backends.explain(problem_of(600))
+    assert "largest graph has 600" in reasons["pruned"]
+    assert reasons["torch"] is None
+    assert "comparison" in reasons["faiss"]
+    reasons = backends.explain(problem_of(20_000))
+    assert reasons["pruned"] is None or not usable("pruned")
+    assert backends.explain(problem_of(600, topk=500))["torch"] is None
+
+
+@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+def test_the_tree_is_left_unused_where_it_skips_little():
+    q, k = torch.randn(1, 3000, 24), torch.randn(1, 3000, 24)
+    flat, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, None, 1.0)
+    assert share == 1
+    forced, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, 0, 1.0)
+    assert share > 0.9
+    again, sampled = cpp.search(q, k, [0, 3000], [0, 3000], 5, 0, 0.6)
+    assert sampled > 0.6
+    assert torch.equal(forced, flat)
+    assert torch.equal(again, flat)
+    k = torch.randn(30, 4)[torch.randint(30, (1, 3000))] + 0.05 * torch.randn(1, 3000, 4)  # clusters
+    q = k.clone()
+    flat, _ = cpp.search(q, k, [0, 3000], [0, 3000], 5, None, 1.0)
+    pruned, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, 0, 0.6)
+    assert share < 0.3
+    assert torch.equal(pruned, flat)
+
+
+@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+def test_threads_change_nothing():
+    q, k = torch.randn(1, 2500, 4), torch.randn(1, 2500, 4)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for num in (1, 3):
+            torch.set_num_threads(num)
+            found += [cpp.search(q, k, [0, 2500], [0, 2500], 9, prune, 1.0)[0] for prune in (0, None)]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(other, found[0]) for other in found)
+
+
+@pytest.fixture
+def fresh_library(tmp_path, monkeypatch):
+    cpp._load.cache_clear()
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
+    yield tmp_path
+    cpp._load.cache_clear()
+
+
+def fallback(reason):
+    """The compiled engines give the reason, and ``auto`` goes on without them."""
+    problem = problem_of(600)
+    assert reason in backends.explain(problem)["cpp"]
+    q = problem.q[0]
+    assert torch.equal(topk_inner_product(q, q, 3)[1], topk_inner_product(q, q, 3, backend="torch")[1])
+    with pytest.raises(ValueError, match="'pruned' cannot serve"):
+        topk_inner_product(q, q, 3, backend="pruned")
+
+
+def test_without_a_compiler(fresh_library, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    fallback("no C++ compiler: neither no-such-compiler is")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(fresh_library))
+    fallback("neither c++ nor g++ nor clang++ is on the path")
+
+
+def test_with_a_broken_compiler(fresh_library, monkeypatch):
+    compiler = fresh_library / "broken"
+    compiler.write_text("#!/bin/sh\necho 'x.cpp:1: error: no luck' >&2\nexit 3\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    fallback("failed with exit code 3: x.cpp:1: error: no luck")
+    assert list((fresh_library / "cache").iterdir()) == []  # nothing partial is left
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho junk > "$2"\n')
+    cpp._load.cache_clear()
+    fallback("cannot be loaded from")
+
+
+def test_a_damaged_library_is_compiled_again(tmp_path, monkeypatch):
+    if not usable("cpp"):
+        pytest.skip("needs a C++ compiler")
+    whole, compiler = Path(cpp.load()._name), tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{whole}" "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    sound, name = whole.read_bytes(), ""
+    for number, damaged in enumerate((sound, b"", sound[: len(sound) // 2], b"x" * len(sound))):
+        folder = tmp_path / str(number)  # of its own each: a library that is loaded must not change
+        folder.mkdir()
+        if name:
+            (folder / name).write_bytes(damaged)
+        monkeypatch.setenv("TOPOMASK_CACHE", str(folder))
+        cpp._load.cache_clear()
+        assert not isinstance(cpp.load(), str)
+        (path,) = folder.iterdir()
+        assert path.read_bytes() == sound
+        name = path.name
+    cpp._load.cache_clear()
+
+
+def test_a_compiler_with_flags_of_its_own(fresh_library, monkeypatch):
+    compiler = next(filter(None, map(shutil.which, cpp._COMPILERS)), None)
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    monkeypatch.setenv("CXX", f"'{compiler}' -DTOPK_TEST -w")
+    assert usable("cpp")
+    cpp._load.cache_clear()
+    monkeypatch.setenv("CXX", f"{compiler} --no-such-flag")
+    fallback("failed with exit code 1")
+    monkeypatch.setenv("CXX", "'c++")
+    fallback("cannot be read as a command (No closing quotation): 'c++")
+
+
+def test_a_cache_that_cannot_be_written_to(fresh_library, monkeypatch):
+    if not any(map(shutil.which, cpp._COMPILERS)):
+        pytest.skip("needs a C++ compiler")
+    (fresh_library / "file").write_text("")
+    monkeypatch.setenv("TOPOMASK_CACHE", str(fresh_library / "file" / "cache"))
+    fallback("set TOPOMASK_CACHE")
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "DEFAULT"])
+def test_vector_widths_agree(fresh_library, monkeypatch, capability):
+    compiler = any(map(shutil.which, cpp._COMPILERS))
+    if not compiler or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("needs a C++ compiler and AVX2")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    batch = batch_of((150, 250))
+    for dtype in (torch.float64, torch.float32):
+        for integer in (False, True):
+            q, k = (data(400, 2, 7, dtype, integer) for _ in range(2))
+            check(q, k, 6, batch, backend="cpp")
+            check(q, k, 6, batch, backend="pruned")
+    assert len(list((fresh_library / "cache").iterdir())) == 1  # compiled once, whole
+
+
+def test_keops():
+    if not usable("keops"):
+        pytest.skip("keops cannot serve here")
+    batch_q, batch_k = batch_of((3, 0, 70, 2)), batch_of((5, 4, 90, 0))
+    for integer in (False, True):
+        q, k = data(75, 2, 3, torch.float32, integer), data(99, 2, 3, torch.float32, integer)
+        check(q, k, 4, batch_q, batch_k, "keops")
+
+
+def test_triton_through_its_interpreter():
+    pytest.importorskip("triton")
+    code = "import torch; from pyg_topomask.ops.topk import search as topk; torch.manual_seed(0); "
+    code += "q = torch.randn(30, 2, 5); "
+    code += "wanted = topk.topk_inner_product_reference(q, q, 3)[1]; "
+    code += "assert torch.equal(topk.topk_inner_product(q, q, 3, backend='triton')[1], wanted)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e20])
+def test_numbers_that_a_tree_cannot_square(scale):
+    torch.manual_seed(0)
+    q, k = torch.randn(12_000, 4), torch.randn(12_000, 4) * scale
+    q[:100] = 0
+    got = topk_inner_product(q, k, 3)[1]
+    assert torch.equal(got, topk_inner_product(q, k, 3, backend="cpp" if usable("cpp") else "torch")[1])
+    assert bool((got >= 0).all())
+    if usable("cpp"):
+        with pytest.raises(ValueError, match="square numbers"):
+            topk_inner_product(q, k, 3, backend="pruned")

@@ -1,0 +1,63 @@
+import pytest
+import yaml
+
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands.expressivity import measure
+
+
+@pytest.fixture
+def config(tiny, tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    return path
+
+
+@pytest.mark.parametrize("encoding", ["none", "rwse", "lappe"])
+def test_a_table_is_printed(config, capsys, encoding):
+    assert main(["expressivity", str(config), "--encoding", encoding, "--limit", "12"]) == 0
+    text = capsys.readouterr().out
+    assert "tiny: 12 graphs" in text
+    assert "told apart, no encoding" in text
+    assert (f"told apart, {encoding}" in text) == (encoding != "none")
+
+
+def test_equal_graphs_are_isomorphic_and_not_told_apart(tiny, tu_folder, tmp_path, capsys):
+    path = tmp_path / "paths.yaml"
+    data = {"format": "PyG-TUDataset", "name": "TINY", "dir": str(tu_folder)}
+    path.write_text(yaml.safe_dump({**tiny, "dataset": data}))
+    report = measure(path, "lappe")
+    assert (report.num_graphs, report.num_pairs, report.isomorphic) == (12, 66, 66)
+    assert report.apart_with == report.apart_without == 0
+    assert report.classes_with == [list(range(12))]
+    assert main(["expressivity", str(path)]) == 0
+    assert "0, 1, 2, 3, 4, 5, 6, 7, … (12)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--limit", "1"], "--limit must be at least 2 (got 1)"),
+        (["--size", "0"], "--size must be at least 1 (got 0)"),
+        (["--rounds", "-1"], "--rounds must be at least 0 (got -1)"),
+        (["dataset.nam=x"], "unknown key"),
+    ],
+)
+def test_errors_are_one_message(config, capsys, arguments, message):
+    assert main(["expressivity", str(config), *arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_a_single_graph_has_no_pairs(tiny, tmp_path, capsys):
+    path = tmp_path / "cora.yaml"
+    data = {"format": "PyG-Planetoid", "name": "Cora", "task": "node", "split_mode": "standard"}
+    path.write_text(yaml.safe_dump({"dataset": data}))
+    assert main(["expressivity", str(path)]) == 1
+    assert "dataset.task: pairs of graphs are compared" in capsys.readouterr().err
+
+
+def test_unknown_encoding_is_wrong_usage(config):
+    with pytest.raises(SystemExit) as caught:
+        main(["expressivity", str(config), "--encoding", "magic"])
+    assert caught.value.code == 2

@@ -1,0 +1,169 @@
+import copy
+
+import pytest
+from pydantic import BaseModel
+
+from pyg_topomask.run.config import Config, all_keys
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.errors import ConfigError
+
+TEXT = """\
+out_dir: results
+dataset:
+  format: PyG-MotifDataset
+  name: circle
+optim:
+  weight_decay: 1e-5
+  base_lr: 2E-3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "some.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_scientific_notation_is_a_number(file):
+    loaded = load(file(TEXT))
+    assert (loaded.config.optim.weight_decay, loaded.config.optim.base_lr) == (1e-5, 2e-3)
+    assert loaded.name == "some"
+
+
+def test_unknown_key_names_file_line_and_nearest(file):
+    path = file(TEXT + "  wieght_decay: 1\n")
+    with pytest.raises(
+        ConfigError, match=r"some\.yaml, line 8: optim\.wieght_decay: unknown key\. Did you mean 'optim\.w"
+    ):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "suggestion"),
+    [
+        ("gt.layrs", "gt.layers"),
+        ("optim.dropout", "gt.dropout"),
+        ("layers", "gt.layers"),
+        ("optm.base_lr", "optim"),
+        ("gt.sparse.kqdim", "gt.sparse.kq_dim"),
+        ("gt.sprase.k", "gt.sparse.k"),
+        ("gt.kq_dim", "gt.sparse.kq_dim"),
+    ],
+)
+def test_suggestions(tiny, key, suggestion):
+    with pytest.raises(ConfigError, match=f"command line: {key.split('.')[0]}.*Did you mean '{suggestion}'"):
+        load(tiny, [f"{key}=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dataset: [1, 2\nname: x\n", r"some\.yaml, line 2, column 5: unreadable YAML"),
+        ("a: 1\n\tb: 2\n", r"line 2, column 1: unreadable YAML"),
+        (TEXT + "  base_lr: 1\n", r"line 8: optim\.base_lr is given a second time \(first in line 7\)"),
+        ("- 1\n", r"line 1: a config is a mapping of sections \(got list\)"),
+        ("", r"line 1: a config is a mapping of sections, and this file holds none"),
+        ("# dummy file\n", r"and this file holds none"),
+        ("a: \x00\n", "unreadable YAML"),
+        (TEXT.replace("2E-3", "fast"), r"line 7: optim\.base_lr: input should be a valid number.*\(got 'fast'\)"),
+        (TEXT.replace("2E-3", ".inf"), r"line 7: optim\.base_lr: .*finite"),
+        (TEXT.replace("circle", "[1]"), r"line 4: dataset\.name: input should be a valid string"),
+        ("optim: {base_lr: 1}\n", r"dataset: this key is required"),
+        ("dataset: 3\n", r"line 1: dataset: input should be a valid"),
+    ],
+)
+def test_wrong_files(file, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load(file(text))
+
+
+def test_file_that_is_not_there_or_not_text(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ConfigError, match="not a text file in UTF-8"):
+        load(tmp_path / "bytes.yaml")
+
+
+def test_overrides_in_both_spellings(tiny):
+    tiny["gt"]["sparse"] = {"k": 3}
+    before = copy.deepcopy(tiny)
+    config = load(tiny, ["optim.base_lr", "3e-4", "gt.layers=5", "seed", "7", "gt.sparse.k=4"]).config
+    assert (config.optim.base_lr, config.gt.layers, config.seed, config.gt.sparse.k) == (3e-4, 5, 7, 4)
+    assert tiny == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optim.base_lr"], "no value given"),
+        (["gt.layers=[1"], "is no YAML value"),
+        (["seed.x=1"], r"unknown key|no section"),
+        (["gt.layers=2", "gt.layers.x=1"], "'layers' is no section"),
+    ],
+)
+def test_wrong_overrides(tiny, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        load(tiny | {"seed": 1}, overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("gnn.dim_inner=16", r"must equal gt\.dim_hidden \(got 16 and 8\)"),
+        ("gt.n_heads=3", r"must divide gt\.dim_hidden \(got 3 and 8\)"),
+        ("gt.layer_norm=true", "both true"),
+        ("gt.layer_type=GCN", r"joined by '\+'"),
+        ("gt.layer_type=None+None", "nothing to train"),
+        ("gnn.head=node", "does not fit"),
+        ("dataset.task=node", "is for task 'graph'"),
+        ("dataset.split_mode=standard", "no standard split"),
+        ("dataset.split_mode=cv-kfold-2", "at least 3 folds"),
+        ("dataset.split_mode=cv-stratifiedkfold-5 dataset.split_index=5", r"below the number of folds \(got 5\)"),
+        ("dataset.split_index=1", "only folds have an index"),
+        ("dataset.split=[0.9,0.1,0.1]", "add up to at most 1"),
+        ("dataset.use_node_attr=true", "only PyG-TUDataset has it"),
+        ("metric_agg=argmin", "would choose the worst epoch"),
+        ("train.eval_period=5", "no evaluation"),
+        ("topomask.pair_table=true topomask.symmetric=false", "only symmetric masks"),
+    ],
+)
+def test_contradictions(tiny, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        load(tiny, overrides.split())
+
+
+def test_every_key_has_a_sentence():
+    assert len(all_keys()) > 200
+
+    def fields(model):
+        for name, info in model.model_fields.items():
+            yield name, info
+            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+                yield from fields(info.annotation)
+
+    assert [name for name, info in fields(Config) if not info.description] == []
+
+
+def test_an_empty_section_is_at_its_defaults(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("dataset: {format: PyG-MotifDataset, name: circle}\ntopomask:\ngt:\n  sparse:\n")
+    assert load(path).config.topomask.num_walks == 16
+    assert load(path, ["gt.sparse.kq_dim=5"]).config.gt.sparse.kq_dim == 5
+
+
+def test_a_nested_key_is_described_by_its_own_line(file):
+    path = file(TEXT + "gt:\n  layers: 2\n  sparse:\n    k: 0\n")
+    with pytest.raises(ConfigError, match=r"some\.yaml, line 11: gt\.sparse\.k: input should be greater .*\(got 0\)"):
+        load(path)
+
+
+def test_an_alias_inside_itself_is_refused(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("x: &x {y: *x}\n")
+    with pytest.raises(ConfigError, match="alias"):
+        load(path)

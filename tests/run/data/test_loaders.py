@@ -1,0 +1,232 @@
+import urllib.error
+
+import pytest
+import torch
+
+from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
+from pyg_topomask.run.data.samplers import EpochSampler
+from pyg_topomask.run.data.splits import folds, split_items
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.output.files import build_folder, replacing
+
+
+def tu(folder, **more):
+    return DatasetConfig(format="PyG-TUDataset", name="TINY", dir=str(folder), **more)
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_raw_files_stay_as_they_are_and_processed_ones_go_to_the_cache(tu_folder, own_cache):
+    before = sorted(tu_folder.rglob("*"))
+    dataset = load_dataset(tu(tu_folder))
+    assert (len(dataset), dataset.task.num_classes, dataset.graphs[0].num_nodes) == (12, 2, 3)
+    assert sorted(tu_folder.rglob("*")) == before
+    (processed,) = own_cache.rglob("data.pt")
+    stamp = processed.stat().st_mtime_ns
+    load_dataset(tu(tu_folder))
+    assert processed.stat().st_mtime_ns == stamp
+    assert not list(own_cache.rglob(".building-*"))
+
+
+def test_changed_raw_files_are_processed_anew(tu_folder, own_cache):
+    load_dataset(tu(tu_folder))
+    labels = tu_folder / "TUDataset" / "TINY" / "raw" / "TINY_graph_labels.txt"
+    labels.write_text("".join(f"{1 + g % 3}  \n" for g in range(12)))
+    assert load_dataset(tu(tu_folder)).task.num_classes == 3
+
+
+def test_environment_is_looked_in_after_the_config(tu_folder, own_cache, monkeypatch, tmp_path):
+    monkeypatch.setenv("TOPOMASK_DATA", str(tu_folder))
+    assert len(load_dataset(tu(tmp_path))) == 12
+
+
+def test_missing_files_name_both_folders(tmp_path, own_cache, monkeypatch):
+    def no_network(*args, **kwargs):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr("torch_geometric.datasets.tu_dataset.TUDataset.download", no_network)
+    monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path / "two"))
+    (tmp_path / "one" / "TUDataset" / "TINY" / "raw").mkdir(parents=True)
+    with pytest.raises(RunError) as caught:
+        load_dataset(tu(tmp_path / "one"))
+    text = str(caught.value)
+    assert "the raw files of TINY were neither found nor downloaded" in text
+    assert "lacks TINY_A.txt, TINY_graph_indicator.txt, TINY_graph_labels.txt" in text
+    assert str(tmp_path / "two" / "TUDataset" / "TINY" / "raw") in text
+    assert "no network" in text
+    assert list((own_cache / "TUDataset").iterdir()) == []
+
+
+def test_unreadable_raw_files(tu_folder, own_cache):
+    (tu_folder / "TUDataset" / "TINY" / "raw" / "TINY_A.txt").write_text("one, two\n")
+    with pytest.raises(RunError, match="could not be read: ValueError"):
+        load_dataset(tu(tu_folder))
+    assert list((own_cache / "TUDataset").iterdir()) == []
+
+
+def test_a_failed_build_leaves_nothing(tmp_path):
+    def build(folder):
+        (folder / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(tmp_path / "a" / "final", build)
+    assert list((tmp_path / "a").iterdir()) == []
+
+    def write_half():
+        with replacing(tmp_path / "file.txt") as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_the_first_of_two_builders_wins(tmp_path):
+    def build(folder):
+        build_folder(tmp_path / "final", lambda other: (other / "who").write_text("first"))
+        (folder / "who").write_text("second")
+
+    build_folder(tmp_path / "final", build)
+    assert (tmp_path / "final" / "who").read_text() == "first"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_folds_share_every_class():
+    classes = torch.tensor([0] * 23 + [1] * 40 + [2] * 7)[torch.randperm(70)]
+    fold = folds(classes, 10, seed=3)
+    assert fold.bincount(minlength=10).tolist() == [7] * 10
+    for c in range(3):
+        counts = fold[classes == c].bincount(minlength=10)
+        assert counts.max() - counts.min() <= 1
+    assert torch.equal(fold, folds(classes, 10, seed=3))
+    assert not torch.equal(fold, folds(classes, 10, seed=4))
+
+
+@pytest.mark.parametrize("mode", ["random", "cv-kfold-5", "cv-stratifiedkfold-5"])
+def test_parts_are_disjoint_and_complete(mode):
+    data = DatasetConfig(format="PyG-TUDataset", name="X", split_mode=mode)
+    parts = split_items(data, 50, torch.arange(50) % 3, None, seed=1)
+    assert torch.cat(parts).sort().values.tolist() == list(range(50))
+    assert [len(part) for part in parts] == ([40, 5, 5] if mode == "random" else [30, 10, 10])
+
+
+@pytest.mark.parametrize("size", [10, 19, 36, 1113])
+def test_shares_that_make_one_leave_nothing_out(size):
+    data = DatasetConfig(format="PyG-TUDataset", name="X")
+    parts = split_items(data, size, None, None, seed=1)
+    assert torch.cat(parts).sort().values.tolist() == list(range(size))
+    some = DatasetConfig(format="PyG-TUDataset", name="X", split=(0.4, 0.2, 0.2))
+    assert sum(map(len, split_items(some, size, None, None, seed=1))) <= round(0.8 * size) + 1
+
+
+def test_random_splits_follow_the_run_and_folds_do_not():
+    labels = torch.arange(50) % 2
+
+    def tested(seed, **more):
+        data = DatasetConfig(format="PyG-TUDataset", name="X", **more)
+        return split_items(data, 50, labels, None, seed)[2].tolist()
+
+    assert tested(0) != tested(1)
+    assert tested(0, split_seed=4) == tested(1, split_seed=4)
+    assert tested(0, split_mode="cv-kfold-5") == tested(1, split_mode="cv-kfold-5")
+    every = [tested(0, split_mode="cv-kfold-5", split_index=i) for i in range(5)]
+    assert sorted(i for part in every for i in part) == list(range(50))
+
+
+def test_too_few_graphs_for_the_shares():
+    data = DatasetConfig(format="PyG-TUDataset", name="X")
+    with pytest.raises(RunError, match="5 items are too few"):
+        split_items(data, 5, None, None, seed=0)
+
+
+def parts_of(config, draws=()):
+    dataset = load_dataset(config.dataset)
+    return prepare(config, dataset, seed=0, draws=draws, tick=lambda: None)
+
+
+def test_features_where_there_are_none_and_dummy_edges(tu_folder, own_cache):
+    source = {"dataset": tu(tu_folder).model_dump(exclude_unset=True)}
+    plain = parts_of(load(source).config)
+    assert plain.train[0].x.tolist() == [[1.0]] * 3
+    assert (plain.in_channels, plain.edge_channels, plain.train[0].edge_attr) == (1, None, None)
+    edges = parts_of(load(source, ["dataset.edge_encoder=true"]).config)
+    assert (edges.edge_channels, edges.train[0].edge_attr.tolist()) == (1, [[1.0]] * 4)
+    with pytest.raises(RunError, match="no edge features; use DummyEdge"):
+        parts_of(load(source, ["dataset.edge_encoder=true", "dataset.edge_encoder_name=LinearEdge"]).config)
+
+
+def test_feature_options(tiny):
+    constant = parts_of(load(tiny, ["dataset.node_encoder_name=Constant"]).config)
+    assert constant.in_channels == 1
+    scaled = parts_of(load(tiny, ["topomask.normalize_features=true"]).config).train[0].x
+    torch.testing.assert_close(scaled.sum(1)[scaled.sum(1) > 0], torch.ones(int((scaled.sum(1) > 0).sum())))
+
+
+def test_order_of_an_epoch_depends_on_seed_and_epoch_alone():
+    def order(seed, epoch):
+        sampler = EpochSampler(20, seed)
+        sampler.set_epoch(epoch)
+        torch.rand(epoch + 1)
+        return list(sampler)
+
+    assert order(0, 3) == order(0, 3)
+    assert sorted(order(0, 3)) == list(range(20))
+    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_redrawing_changes_training_walks_only(tiny):
+    from pyg_topomask.run.model.build import build_draws
+
+    config = load(tiny, ["topomask.redraw=1"]).config
+    splits = parts_of(config, build_draws(config, 0))
+
+    def drawn():
+        train, val, _ = loaders(config, splits, seed=0)
+        return [torch.cat([batch.walk_load for batch in loader]) for loader in (train, val)]
+
+    first = drawn()
+    splits.set_epoch(1)
+    second = drawn()
+    assert first[0].shape != second[0].shape or not torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+
+
+def test_each_training_graph_is_evaluated_once_on_several_processes(tiny, monkeypatch):
+    from pyg_topomask.run.data import loaders as data
+
+    config = load(tiny, ["dataset.split=[0.8, 0.1, 0.1]"]).config
+    splits = parts_of(config)
+    served = 0
+    for process in range(4):
+        monkeypatch.setattr(data, "world_size", lambda: 4)
+        monkeypatch.setattr(data, "rank", lambda process=process: process)
+        served += sum(batch.num_graphs for batch in evaluation_loaders(config, splits)[0])
+    assert served == len(splits.train)
+    assert served % 4 != 0
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("data", "sizes"),
+    [
+        ({"format": "PyG-TUDataset", "name": "ENZYMES", "use_node_attr": True}, (600, 21, 6)),
+        ({"format": "PyG-Planetoid", "name": "Cora", "task": "node", "split_mode": "standard"}, (1, 1433, 7)),
+    ],
+)
+def test_real_files(real_data, own_cache, data, sizes):
+    dataset = load_dataset(DatasetConfig(**data))
+    graph = dataset.graphs[0]
+    assert (len(dataset), graph.num_node_features, dataset.task.num_classes) == sizes
+    config = load({"dataset": data}).config
+    splits = prepare(config, dataset, seed=0, draws=[], tick=lambda: None)
+    if data["name"] == "Cora":
+        assert splits.sizes == {"train": 140, "val": 500, "test": 1000}

@@ -1,0 +1,250 @@
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_topomask.nn import ATTENTION
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.model.build import build_attention, build_model, build_walks
+from pyg_topomask.run.model.convs import CONVS
+from pyg_topomask.run.runner import check_config
+
+PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
+
+
+@pytest.mark.parametrize("conv", [*CONVS, "None"])
+@pytest.mark.parametrize("attention", [*ATTENTION, "None"])
+def test_every_pair_builds_and_steps(conv, attention):
+    if (conv, attention) == ("None", "None"):
+        pytest.skip("nothing to train")
+    check_config(PLAIN, [f"gt.layer_type={conv}+{attention}", "dataset.edge_encoder=true"])
+
+
+def test_numbers_reach_the_model():
+    overrides = "gt.layers=3 gt.n_heads=2 gt.dim_hidden=12 gt.dropout=0.25 gt.attn_dropout=0.5 topomask.max_length=6"
+    overrides += " topomask.input_dropout=0.75 topomask.encoder_dropout=0.125"
+    config = load(PLAIN, [*overrides.split(), "gnn.layers_post_mp=2", "gt.batch_norm=false"]).config
+    model = build_model(config, 5, 4)
+    assert len(model.layers) == 3
+    attention = model.layers[0].attn
+    assert attention.heads == 2
+    assert attention.mask.max_length == 6
+    rates = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+    assert rates - {0.0} == {0.125, 0.25, 0.5, 0.75}
+    assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules())
+    assert sum(isinstance(module, torch.nn.Linear) for module in model.head.modules()) == 2
+
+
+def test_sparse_keys_reach_the_k_mip_attention():
+    sparse = ["gt.sparse.k=3", "gt.sparse.kq_dim=5", "gt.sparse.val_dim=7"]
+    sizes = ["gt.n_heads=2", "gt.dim_hidden=12", "gt.attn_dropout=0.5"]
+    attn = build_attention(load(PLAIN, ["gt.layer_type=GCN+KMIP", *sparse, *sizes]).config, "KMIP")
+    assert (attn.k, attn.kq_dim, attn.val_dim, attn.heads, attn.dropout) == (3, 5, 7, 2, 0.5)
+    assert attn.out is not None
+    check_config(PLAIN, ["gt.layer_type=None+SparseAttention", *sparse, *sizes])
+    joined = ["gt.layer_type=None+SparseAttention", "gt.sparse.head_agg=none", "gt.sparse.val_dim=6", *sizes]
+    attn = build_attention(check_config(PLAIN, joined)[0].config, "KMIP")
+    assert (attn.k, attn.kq_dim, attn.val_dim, attn.out) == (10, 6, 6, None)
+
+
+def test_heads_divide_the_width_only_where_there_is_attention():
+    sizes = ["gt.n_heads=4", "gt.dim_hidden=63", "dataset.edge_encoder=true"]
+    check_config(PLAIN, ["gt.layer_type=CustomGatedGCN+None", *sizes])
+    for layer_type in ("GAT+None", "GCN+Transformer"):
+        with pytest.raises(ConfigError, match=r"gt\.n_heads: must divide gt\.dim_hidden \(got 4 and 63\)"):
+            check_config(PLAIN, [f"gt.layer_type={layer_type}", *sizes])
+
+
+@pytest.mark.parametrize("name", ["Performer", "BigBird"])
+def test_layers_and_runs_draw_for_themselves(name):
+    def seeds(seed):
+        config = load(PLAIN, [f"gt.layer_type=GCN+{name}", "gt.layers=3", f"seed={seed}"]).config
+        return [layer.attentions[0].seed for layer in build_model(config, 3, 2).layers]
+
+    assert len({*seeds(0), *seeds(1)}) == 6
+    assert seeds(1) == seeds(1)
+
+
+def test_a_file_of_the_peers_runs_with_one_word_changed(tiny):
+    tiny["gt"] |= {"sparse": {"k": 3}, "attn_dropout": 0.5, "layer_type": "GCN+SparseAttention"}
+    del tiny["topomask"]
+    for word in ("GCN+SparseAttention", "GCN+GRF", "GCN+None"):
+        assert check_config(tiny | {"gt": {**tiny["gt"], "layer_type": word}})[1] == []
+
+
+def test_several_branches_build_and_step():
+    config = check_config(PLAIN, ["gt.layer_type=GCN+CustomGatedGCN+GRF+Primphormer", "dataset.edge_encoder=true"])[
+        0
+    ].config
+    layer = build_model(config, 3, 2, 1).layers[0]
+    assert [type(part).__name__ for part in layer.convs] == ["GCNConv", "GatedGCN"]
+    assert [type(part).__name__ for part in layer.attentions] == ["GRFAttention", "PrimphormerAttention"]
+
+
+def test_walks_only_where_the_attention_needs_them():
+    assert build_walks(load(PLAIN, ["gt.layer_type=GCN+Linear"]).config, 0) is None
+    assert build_walks(load(PLAIN, ["gt.layer_type=GCN+None"]).config, 0) is None
+    walks = build_walks(load(PLAIN, ["gt.layer_type=None+GRF", "topomask.num_walks=3"]).config, 5)
+    assert (walks.num_walks, walks.seed) == (3, 5)
+
+
+def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny):
+    tiny["gt"]["layer_type"] = "GCN+Linear"
+    with pytest.raises(ConfigError, match=r"topomask\.num_walks: is given, but GCN\+Linear has no use for it"):
+        check_config(tiny)
+    loaded, idle = check_config(tiny, ["gt.layer_type=GCN+Linear"])
+    assert idle == ["topomask.num_walks", "topomask.max_length"]
+    assert loaded.config.topomask.num_walks == 16
+    check_config(loaded.config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("gt.layer_type=GCN+GFR", r"no attention is called 'GFR'; there are .*GRF.*Did you mean 'GRF'"),
+        ("gt.layer_type=GAD+GRF", r"no convolution is called 'GAD'; there are .*GAT.*Did you mean 'GAT'"),
+        ("gt.layer_type=GINE+GRF", "GINE needs edge features"),
+        ("topomask.kernel=rleu", r"topomask\.kernel: .*must be one of relu.*\(got 'rleu'\)"),
+        ("topomask.scheme=iit", r"topomask\.scheme: .*must be one of iid.*\(got 'iit'\)"),
+        (
+            "gt.layer_type=GCN+KMIP gt.sparse.head_agg=none gt.sparse.val_dim=5",
+            r"gt\.sparse\.val_dim: .*must be 'channels' \(got 5, 1 and 64\)",
+        ),
+        ("gt.sparse.head_agg=None", r"gt\.sparse\.head_agg: must be one of Linear, none \(got 'None'\)"),
+        ("dataset.format=PyG-MotivDataset", r"no family of data sets is called .*Did you mean 'PyG-MotifDataset'"),
+        ("gnn.head=san_graf", r"gnn\.head: no head is called 'san_graf'; there are .*Did you mean 'san_graph'"),
+        ("dataset.node_encoder_name=Atom+LinearNode", "Atom and LinearNode both encode node features: name one"),
+        ("dataset.node_encoder_name=Atom+RWSEE", r"no encoder is called 'RWSEE'; there are .*Did you mean 'RWSE'"),
+        (
+            "dataset.edge_encoder=true dataset.edge_encoder_name=Bnod",
+            "no encoder is called 'Bnod'.*'Bond'",
+        ),
+        ("dataset.name=circel", "Did you mean 'circle'"),
+        ("dataset.name=../x", "must be a plain name"),
+    ],
+)
+def test_names_are_checked_before_data(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check_config(PLAIN, overrides.split())
+
+
+def test_missing_data_folder_is_told_before_loading(tmp_path):
+    config = {"dataset": {"format": "PyG-TUDataset", "name": "ENZYMES", "dir": str(tmp_path / "none")}}
+    with pytest.raises(ConfigError, match=r"dataset\.dir: the data folder .*none does not exist"):
+        check_config(config)
+
+
+def test_a_check_leaves_the_random_state_alone(tiny):
+    before = torch.get_rng_state()
+    check_config(tiny)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "overrides", "message"),
+    [
+        ("PyG-ZINC subset", "", r"model\.loss_fun: cross_entropy needs classes, and the task is regression"),
+        ("PyG-MotifDataset circle", "metric_best=mrr", r"metric_best: the task has no 'mrr'; there are .*accuracy"),
+        ("OGB ogbg-molpcba", "metric_best=f1", r"metric_best: the task has no 'f1'"),
+        ("OGB ogbg-molpcba", "model.loss_fun=weighted_cross_entropy", "needs classes, and the task is multilabel"),
+        ("OGB ogbg-molpcba", "dataset.split_mode=cv-stratifiedkfold-5", "stratified folds need classes"),
+        ("OGB ogbl-collab", "dataset.task=link_pred dataset.split_mode=random", "one graph whose edges come split"),
+        ("PyG-GNNBenchmarkDataset CSL", "", "CSL has no standard split"),
+        ("PyG-WebKB texas", "dataset.split_mode=cv-kfold-5", "folds are of graphs, and texas is one"),
+        (
+            "PyG-Planetoid Cora",
+            "dataset.task=node dataset.split_index=1",
+            r"split_index: Cora has 1 of its own \(got 1\)",
+        ),
+        ("PyG-WebKB texas", "dataset.split_index=10", r"texas has 10 of its own \(got 10\)"),
+        ("PyG-WebKB texas", "run_multiple_splits=[0,12]", r"texas has 10 of its own \(got 12\)"),
+        (
+            "PyG-GNNBenchmarkDataset PATTERN",
+            "dataset.task=node train.sampler=random_partition",
+            "which .*PATTERN is not",
+        ),
+        (
+            "PyG-MotifDataset circle",
+            "train.mode=PCQM4Mv2-inference pretrained.dir=x",
+            "is for the data set of that name",
+        ),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides, message):
+    family, name = dataset.split()
+    with pytest.raises(ConfigError, match=message):
+        check_config({"dataset": {"format": family, "name": name}}, overrides.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "parameters"),
+    [("gatedgcnconv", 138, 509_230), ("gineconv", 208, 475_706), ("gcnconv", 100, 68_910), ("gatconv", 100, 69_910)],
+)
+def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
+    """The first two are as large as LRGB's baselines on Peptides-func, which publishes 509k and 476k parameters.
+
+    Layers of the others have C² + C, and with one head of attention C² + 3 C; atoms 174 C, the head 10 C + 10.
+    """
+    gnn = {"layer_type": name, "layers_mp": 5, "dim_inner": channels, "residual": True}
+    data = {"format": "OGB", "name": "peptides-functional", "task_type": "classification_multilabel"}
+    data |= {"node_encoder_name": "Atom", "edge_encoder": True, "edge_encoder_name": "Bond"}
+    model = build_model(load({"model": {"type": "custom_gnn"}, "gnn": gnn, "dataset": data}).config, 9, 10, 3, "graph")
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    layer, x = model.layers[0].eval(), torch.randn(4, channels)
+    edge_index, edge_attr = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.randn(3, channels)
+    if name in ("gcnconv", "gatconv"):
+        torch.testing.assert_close(layer(x, edge_index), x + layer.conv.conv(x, edge_index).relu())
+        assert model.edge_encoder is None  # nothing would read it
+        return
+    out = layer(x, edge_index, edge_attr=edge_attr)
+    if name == "gineconv":
+        nn = layer.conv.conv.nn
+        received = torch.zeros_like(x).index_add(0, edge_index[1], (x[edge_index[0]] + edge_attr).relu())
+        torch.testing.assert_close(out, x + nn(x + received).relu())
+    else:
+        torch.testing.assert_close(out[0], layer.conv(x, edge_index, edge_attr)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "published"), [("peptides-functional", "graph", 493), ("PCQM4Mv2Contact-shuffle", "edge", 499)]
+)
+def test_san_has_as_many_parameters_as_published(name, task, published):
+    """The sizes, and the thousands of parameters, are those of SAN+LapPE among LRGB's baselines."""
+    data = {"format": "OGB", "name": name, "task": task, "node_encoder_name": "Atom+LapPE"}
+    data |= {"task_type": "classification_multilabel", "edge_encoder": True, "edge_encoder_name": "Bond"}
+    source = {
+        "dataset": data,
+        "posenc_LapPE": {"enable": True, "model": "Transformer", "dim_pe": 16, "layers": 2, "n_heads": 4},
+        "model": {"type": "SANTransformer"},
+        "gt": {"layers": 4, "n_heads": 4, "dim_hidden": 84},
+        "gnn": {"head": "default" if task == "graph" else "inductive_edge"},
+    }
+    model = build_model(load(source).config, 9, 10 if task == "graph" else 1, 3, task)
+    assert round(sum(parameter.numel() for parameter in model.parameters()) / 1000) == published
+
+
+def test_keys_of_san_reach_its_attention():
+    overrides = ["gt.layer_type=GCN+SAN", "gt.gamma=0.25", "gt.n_heads=2", "gt.attn_dropout=0.5"]
+    attn = build_attention(load(PLAIN, overrides).config, "SAN")
+    assert (attn.heads, attn.gamma, attn.full_graph, attn.dropout, attn.edge_dim) == (2, 0.25, True, 0.5, None)
+    overrides += ["gt.full_graph=false", "dataset.edge_encoder=true", "prep.add_edge_index=false"]
+    attn = build_attention(load(PLAIN, overrides).config, "SAN")
+    assert (attn.full_graph, attn.edge_dim) == (False, 64)  # what Exphormer's preparations leave out stays
+    with pytest.raises(ConfigError, match=r"gt\.gamma: the model cannot be built: 'gamma' must be a positive number"):
+        check_config(PLAIN, ["gt.layer_type=None+SAN", "gt.gamma=0"])
+
+
+def test_layers_of_san_are_its_authors():
+    """Attention, residual, norm, feed-forward part of twice the width, residual, norm."""
+    source = PLAIN | {"model": {"type": "SANTransformer"}, "gt": {"dim_hidden": 8, "n_heads": 2, "layers": 1}}
+    (layer,) = build_model(load(source).config, 5, 2).layers.train()
+    x, ring = torch.randn(6, 8), torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
+    graph = Data(x=x, edge_index=ring)
+
+    def normed(rows):
+        return (rows - rows.mean(0)) / (rows.var(0, unbiased=False) + 1e-5).sqrt()
+
+    first, last = layer.mlp[0], layer.mlp[3]
+    hidden = normed(x + layer.attn(x, None, graph))
+    assert first.weight.shape == (16, 8)
+    torch.testing.assert_close(layer(x, ring, None, graph), normed(hidden + last(first(hidden).relu())))

@@ -1,0 +1,69 @@
+import math
+
+import pytest
+import torch
+
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.training.optim import OPTIMIZERS, build_optimizer, build_scheduler, learning_rate_factor
+
+PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
+
+
+def rates(overrides, losses):
+    """Learning rate of each epoch; ``losses`` are those of validation."""
+    config = load(PLAIN, ["optim.base_lr=2", "optim.optimizer=sgd", *overrides.split()]).config
+    optimizer = build_optimizer(config, [torch.nn.Parameter(torch.ones(2))])
+    scheduler = build_scheduler(config, optimizer)
+    found = []
+    for loss in losses:
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            scheduler.step(loss)
+        elif scheduler is not None:
+            scheduler.step()
+    return found
+
+
+def test_cosine_with_warmup():
+    factors = [learning_rate_factor("cosine_with_warmup", epoch, 4, 24) for epoch in range(25)]
+    assert factors[:5] == [1e-6, 0.25, 0.5, 0.75, 1.0]
+    assert factors[14] == pytest.approx(0.5)
+    assert factors[9] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+    assert factors[24] == pytest.approx(0)
+
+
+def test_training_that_ends_within_the_warmup_only_speeds_up():
+    overrides = "optim.scheduler=cosine_with_warmup optim.num_warmup_epochs=10 optim.max_epoch=2"
+    assert rates(overrides, range(3)) == pytest.approx([2e-6, 0.2, 0.4])
+
+
+def test_lines_with_warmup():
+    overrides = "optim.scheduler={}_with_warmup optim.num_warmup_epochs=2 optim.max_epoch=6"
+    assert rates(overrides.format("linear"), range(7)) == pytest.approx([2e-6, 1, 2, 1.5, 1, 0.5, 0])
+    expected = [2e-6, 1, *(1e-7 + (2 - 1e-7) * share for share in (1, 0.75, 0.5, 0.25, 0))]
+    assert rates(overrides.format("polynomial"), range(7)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_cosine_steps_and_constant():
+    assert rates("optim.scheduler=none", range(3)) == [2, 2, 2]
+    assert rates("optim.scheduler=cos optim.max_epoch=4", range(5)) == pytest.approx(
+        [2, 2 * 0.853553, 1, 0.292893, 0], abs=1e-5
+    )
+    assert rates("optim.scheduler=step optim.steps=[1,3] optim.lr_decay=0.5", range(4)) == [2, 1, 1, 0.5]
+
+
+def test_plateaus():
+    overrides = "optim.scheduler=reduce_on_plateau optim.reduce_factor=0.5 optim.schedule_patience=1 optim.min_lr=0.75"
+    assert rates(overrides, [3, 2, 2, 2, 2, 2, 2]) == [2, 2, 2, 2, 1, 1, 0.75]
+    overrides = "optim.scheduler=plateau optim.lr_decay=0.5 optim.schedule_patience=0"
+    assert rates(overrides, [3, 3, 3]) == [2, 2, 1]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name):
+    config = load(PLAIN, [f"optim.optimizer={name}", "optim.base_lr=0.5", "optim.weight_decay=0.1"]).config
+    optimizer = build_optimizer(config, [torch.nn.Parameter(torch.ones(2))])
+    assert type(optimizer) is OPTIMIZERS[name]
+    assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.5, 0.1)
+    assert optimizer.defaults.get("momentum", 0.9) == 0.9

@@ -1,0 +1,339 @@
+"""The scripts that repeat the tables of GKAT run on small data, keep what is finished, and share time fairly."""
+
+import importlib
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_topomask.run import RunError
+from pyg_topomask.run.data.formats.base import LoadedDataset
+
+pytest.importorskip("matplotlib")
+SIZES_OF_CYCLES = {  # the paper's Table 5, two to six layers
+    "GAT": [242, 242, 266, 258, 270],
+    "GCN": [268, 262, 250, 260, 268],
+    "SGC": [236, 234, 247, 245, 249],
+}
+
+
+@pytest.fixture
+def start(scripts, monkeypatch, tmp_path):
+    """``start(script, *options) -> report``: the script's ``main`` in this process, its files looked at."""
+
+    def call(script, *options):
+        monkeypatch.setattr(sys, "argv", [script, *map(str, options), "--out", str(tmp_path / "out")])
+        monkeypatch.chdir(tmp_path)
+        importlib.import_module(script).main()
+        report = tmp_path / "out" / ("quick" if "--quick" in options else "") / f"{script}.json"
+        assert report.with_suffix(".png").stat().st_size > 0
+        return json.loads(report.read_text())
+
+    return call
+
+
+@pytest.fixture
+def calls_of(monkeypatch):
+    """``calls_of(module, name) -> calls``: the positional arguments of each call of a function from now on."""
+
+    def watch(module, name):
+        function, calls = getattr(module, name), []
+
+        def watched(*arguments, **settings):
+            calls.append(arguments)
+            return function(*arguments, **settings)
+
+        monkeypatch.setattr(module, name, watched)
+        return calls
+
+    return watch
+
+
+def motif(start, *options):
+    return start(
+        "gkat_motif", "--graphs", 16, "--epochs", 2, "--seeds", 2, "--tasks", "grid", "induced_cycle", *options
+    )
+
+
+def accuracies(report):
+    return [(row["title"], row["method"], row["values"]) for row in report["rows"]]
+
+
+def run_files(tmp_path, row):
+    name = f"{row['title'].replace(' ', '_')}-{row['method']}-2"
+    return [tmp_path / f"out/runs-16x2/{name}-{seed}.json" for seed in range(2)]
+
+
+def test_models_have_the_sizes_of_the_paper(scripts):
+    from _gkat import num_parameters
+    from _gkat_synthetic import GAT_HEADS, TASKS, cycle_baseline, cycle_gkat, motif_baseline, motif_gkat
+
+    assert num_parameters(cycle_gkat()) == 242
+    for method, sizes in SIZES_OF_CYCLES.items():
+        assert [num_parameters(cycle_baseline(method, depth)) for depth in GAT_HEADS] == sizes
+        assert num_parameters(motif_baseline(method)) == pytest.approx(num_parameters(motif_gkat()), rel=0.05)
+    assert [task.max_length for task in TASKS] == [3, 3, 3, 3, 3, 6]
+
+
+def test_motifs_and_cycles(start, calls_of, tmp_path):
+    import _gkat_synthetic
+
+    trained = calls_of(_gkat_synthetic, "train_graphs")
+    methods = ["--methods", "SGC", "GAT", "GKAT-0", "GCN"]
+    report = motif(start, *methods)
+    found = [(row["title"], row["method"]) for row in report["rows"]]
+    assert found == [
+        *(("grid", method) for method in ("GKAT", "SGC", "GAT", "GKAT-0", "GCN")),
+        *(("induced cycle", method) for method in ("GKAT", "SGC", "GAT", "GCN")),  # it has no GKAT-0
+    ]
+    assert len(trained) == 18
+    assert report["machine"]["threads"] == 1
+    assert report["rows"][0]["published"] == 77.1
+    for row in report["rows"]:
+        runs = [json.loads(path.read_text()) for path in run_files(tmp_path, row)]
+        assert row["values"] == [100 * run["accuracy"] for run in runs]
+        assert row["of_equal_epochs"] == [100 * max(value for _, value in run["curve"][:2]) for run in runs]
+    for title, rows in itertools.groupby(report["rows"], lambda row: row["title"]):
+        gkat, *others = rows
+        assert gkat["epochs"] == [2, 2], title
+        for row in others:
+            for seconds, epochs, budget in zip(row["seconds"], row["epochs"], gkat["seconds"]):
+                assert row["method"] == "GKAT-0" or seconds <= budget or epochs == 1
+    text = (tmp_path / "out/gkat_motif.md").read_text()
+    assert "processor time of one thread" in text
+    assert " of 2, GKAT-0 on " in text
+    assert "| accuracy (%) | in GKAT's epochs (%) | published (%) |" in text
+
+    assert accuracies(motif(start, *methods)) == accuracies(report)
+    assert len(trained) == 18  # kept, not trained again
+    depths = start("gkat_cycle", "--graphs", 16, "--epochs", 2, "--seeds", 2, "--layers", 2, 3)
+    assert [row["method"] for row in depths["rows"]][:3] == ["GKAT", "GAT", "GAT, 3 layers"]
+    assert len(trained) == 18 + 6  # three methods with three layers, twice
+    assert depths["rows"][1]["values"] == report["rows"][7]["values"]
+
+
+def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
+    import _gkat_synthetic
+
+    options = ("--graphs", 16, "--epochs", 1, "--seeds", 1, "--tasks", "circle", "--methods", "GCN", "SGC")
+    start("gkat_motif", *options)
+    trained = calls_of(_gkat_synthetic, "train_graphs")
+    file = tmp_path / "out/runs-16x1/circle-GKAT-2-0.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"seconds": 0.5}))
+    start("gkat_motif", *options)
+    assert len(trained) == 2
+    kept = json.loads((tmp_path / "out/runs-16x1/circle-GCN-2-0.json").read_text())
+    assert kept["settings"]["max_seconds"] == 0.5
+
+
+def test_a_damaged_run_file_is_made_again(start, tmp_path, capsys):
+    options = ("--graphs", 16, "--epochs", 1, "--seeds", 1, "--tasks", "circle", "circle", "--methods", "GCN")
+    report = start("gkat_motif", *options)
+    assert len(report["rows"]) == 2  # what is said twice is done once
+    for junk in ('{"accuracy": 0.', "[]"):
+        (tmp_path / "out/runs-16x1/circle-GKAT-2-0.json").write_text(junk)
+        assert accuracies(start("gkat_motif", *options))[0] == accuracies(report)[0]
+        assert "circle-GKAT-2-0.json is damaged and made again" in capsys.readouterr().out
+
+
+def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsys):
+    import _gkat
+    import gkat_motif
+
+    (tmp_path / "file").touch()
+    for options, message in (
+        (["--out", str(tmp_path / "file" / "out")], "cannot be written"),
+        (["--seeds", "0"], "'0' is no whole number from 1 on"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["gkat_motif", *options])
+        with pytest.raises(SystemExit):
+            gkat_motif.main()
+        assert message in capsys.readouterr().err
+
+    def lacking():
+        raise RunError("no data")
+
+    with pytest.raises(SystemExit, match="error: no data"):
+        _gkat.start(lacking)
+
+
+def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
+    import _gkat_synthetic
+    from _gkat_synthetic import GraphClassifier, train_graphs
+
+    clock = itertools.count()
+    monkeypatch.setattr(_gkat_synthetic.time, "process_time", lambda: float(next(clock)))  # an epoch takes 1 s
+    graphs = [
+        Data(x=torch.randn(3, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([i % 2]))
+        for i in range(8)
+    ]
+
+    def train(**settings):
+        return train_graphs(GraphClassifier([torch.nn.Linear(2, 3)], 3), graphs[:6], graphs[6:], **settings)
+
+    run = train(epochs=None, max_seconds=2.5)
+    assert (run["epochs"], run["seconds"], len(run["curve"])) == (2, 2.0, 2)
+    assert train(epochs=None, max_seconds=3.0)["epochs"] == 3
+    assert train(epochs=None, max_seconds=0.5)["epochs"] == 1  # the first always counts
+    assert train(epochs=5)["seconds"] == 5.0
+    assert train(epochs=50, patience=3, lr=0.0)["epochs"] == 1 + 3  # nothing improves after the first
+
+
+def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
+    import gkat_citation
+
+    ring = torch.arange(12)
+    edge_index = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
+    data = Data(x=torch.rand(12, 7), edge_index=edge_index, y=ring % 3)
+    for number, part in enumerate(("train", "val", "test")):
+        data[f"{part}_mask"] = ring // 4 == number
+    monkeypatch.setattr(gkat_citation, "load_dataset", lambda config: LoadedDataset([data], None))
+    trained = calls_of(gkat_citation, "train_nodes")
+    redrawn = calls_of(gkat_citation, "redraw_walks")
+    options = ["--quick", "--datasets", "CiteSeer", "--num-walks", 3, "--max-length", 2]
+    options += ["--methods", "GKAT", "dynamic GKAT", "GAT"]
+    report = start("gkat_citation", *options)
+    assert [row["published"] for row in report["rows"]] == ["73.0 ± 0.7", "73.3 ± 0.6", "72.5 ± 0.7"]
+    assert [row["epochs"] for row in report["rows"]] == [[3], [3], [3]]
+    assert [arguments[2] for arguments in redrawn] == [1, 2]  # epochs, of dynamic GKAT alone
+    assert len(trained) == 3
+    for _, graph, *_ in trained:
+        torch.testing.assert_close(graph.x.sum(1), torch.ones(12))  # features are normalised, as GAT's
+    assert start("gkat_citation", *options)["rows"] == report["rows"]
+    assert len(trained) == 3
+    assert "dynamic GKAT" in (tmp_path / "out/quick/gkat_citation.md").read_text()
+    kept = start("gkat_citation", *options[:-3], "GAT")["rows"]
+    assert [row["method"] for row in kept] == ["GKAT", "dynamic GKAT", "GAT"]  # a report grows
+    other = start("gkat_citation", *options[:-3], "GKAT", "--decay", 1)["rows"]
+    assert [row["method"] for row in other] == ["GKAT"]  # figures of other walks are not for the same table
+    assert len(trained) == 4
+
+
+@pytest.fixture
+def tu_data(monkeypatch, tmp_path):
+    """Triangles and paths in the places of two TU data sets, with folds; the network is never asked."""
+    data = tmp_path / "data"
+    for name in ("PROTEINS", "IMDB-BINARY"):
+        raw = data / "TUDataset" / name / "raw"
+        raw.mkdir(parents=True)
+        edges = [(i + a, i + b) for i in range(1, 37, 3) for a, b in ((0, 1), (1, 2), (0, 2))[: 2 + i % 2]]
+        (raw / f"{name}_A.txt").write_text("".join(f"{i}, {j}\n{j}, {i}\n" for i, j in edges))
+        (raw / f"{name}_graph_indicator.txt").write_text("".join(f"{g + 1}\n" * 3 for g in range(12)))
+        (raw / f"{name}_graph_labels.txt").write_text("".join(f"{g % 2}\n" for g in range(12)))
+    (data / "TUDataset/PROTEINS/raw/PROTEINS_node_labels.txt").write_text("0\n1\n1\n" * 12)
+    folds = [
+        {"test": [f, f + 1], "model_selection": [{"train": list(range(4, 10)), "validation": [10, 11]}]} for f in (0, 2)
+    ]
+    places = {"CHEMICAL/PROTEINS_full": folds, "COLLABORATIVE_DEGREE/IMDB-BINARY": folds}
+    for place, content in (places | {"COLLABORATIVE_1/IMDB-BINARY": []}).items():  # not of degrees, not to be taken
+        path = data / "splits/errica2020" / f"{place}_splits.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+
+    def no_network(self):
+        raise OSError("no network")
+
+    monkeypatch.setattr("torch_geometric.datasets.tu_dataset.TUDataset.download", no_network)
+    monkeypatch.setenv("TOPOMASK_DATA", str(data))
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
+
+
+def test_tu_data(start, tu_data, tmp_path, capsys):
+    options = ("--datasets", "proteins", "collab", "imdb-binary", "--folds", 0, 1)
+    options += ("--epochs", "proteins=2", "imdb-binary=3")
+    report = start("gkat_tu", *options)
+    assert [(row["title"], row["published"]) for row in report["rows"]] == [
+        ("PROTEINS", "75.8 ± 3.8"),
+        ("IMDB-BINARY", "71.4 ± 2.6"),
+    ]
+    assert [row["epochs"] for row in report["rows"]] == [[2, 2], [3, 3]]
+    assert "instead of 1,000: PROTEINS 2, IMDB-BINARY 3." in (tmp_path / "out/gkat_tu.md").read_text()
+    assert len(report["rows"][0]["curve"]) == 2
+    assert "collab is left out" in capsys.readouterr().out
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("metrics.csv")}
+    assert len(written) == 4
+    assert start("gkat_tu", *options)["rows"] == report["rows"]
+    assert {path: path.stat().st_mtime_ns for path in written} == written  # not trained again
+    assert start("gkat_tu", *options[:1], "proteins", *options[4:])["rows"] == report["rows"]  # the other row stays
+
+    (tmp_path / "data/splits/errica2020/COLLABORATIVE_DEGREE").rename(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="folds of social graphs with degrees"):
+        start("gkat_tu", "--datasets", "imdb-binary", "--quick")
+
+    trial = start("gkat_tu", "--quick")  # of three sets only PROTEINS is there, and D&D is not tried
+    assert [row["title"] for row in trial["rows"]] == ["PROTEINS"]
+    tried = capsys.readouterr().out
+    assert "enzymes is left out" in tried
+    assert "dd is left out" not in tried
+
+    import gkat_tu
+
+    runs = [{"accuracy": x, "epochs": 2, "seconds": 3.0 * x, "curve": [x]} for x in (0.4, 0.8)]
+    mean = gkat_tu.averaged(runs)
+    assert (mean["accuracy"], mean["epochs"], mean["seconds"]) == pytest.approx((0.6, 2, 1.8))
+    assert mean["curve"] == [0.4]
+    with pytest.raises(SystemExit):
+        start("gkat_tu", "--folds", 10)
+    assert "invalid choice: 10" in capsys.readouterr().err
+    for wrong, message in (
+        ("proteins", "'' is no whole number from 1 on"),
+        ("protein=2", "'protein=2' is not NAME=N"),
+        ("proteins=0", "'0' is no whole number from 1 on"),
+    ):
+        with pytest.raises(SystemExit):
+            start("gkat_tu", "--epochs", wrong)
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
+def test_cost(start, calls_of, monkeypatch, tmp_path):
+    import gkat_cost
+
+    monkeypatch.setattr(gkat_cost, "in_fresh_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setitem(gkat_cost.SIZES, "citeseer", (60, 90))
+    measured = calls_of(gkat_cost, "measure")
+    report = start("gkat_cost", "--quick", "--cases", "citeseer", "motif")
+    row = report["rows"]["citeseer"]
+    names = {"GAT", "GKAT", "GKAT-0", "GAT-shaped", "GAT, all pairs", "GKAT-0, all pairs"}
+    assert set(row["ms"]) == set(row["mib"]) == names
+    assert all(time > 0 for times in row["ms"].values() for time in times)
+    again = start("gkat_cost", "--quick", "--cases", "citeseer", "motif", "cycle")
+    assert [arguments[0] for arguments in measured] == ["citeseer", "motif", "cycle"]  # the first two were kept
+    assert again["rows"]["citeseer"] == row
+    text = (tmp_path / "out/quick/gkat_cost.md").read_text()
+    assert "A trial with few repeats" in text
+    for table in text.split("\n\n")[1:]:
+        assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == ["citeseer", "motif", "cycle"]
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    sparse = start("gkat_cost", "--quick", "--cases", "citeseer", "--largest-dense", 10)  # another setting
+    assert set(sparse["rows"]) == {"citeseer"}
+    assert set(sparse["rows"]["citeseer"]["ms"]) == names - {"GAT, all pairs", "GKAT-0, all pairs"}
+
+
+@pytest.mark.parametrize("case", ["citeseer", "cycle"])
+def test_all_pairs_give_what_the_layers_give(scripts, case, monkeypatch, tmp_path):
+    import gkat_cost
+
+    monkeypatch.setitem(gkat_cost.SIZES, "citeseer", (60, 90))
+    data, heads, width, num_features = gkat_cost.graph_of(case, 4, str(tmp_path))
+    layers = gkat_cost.layers(case, heads, width, num_features)
+    layers["GKAT-0, all pairs"].load_state_dict(layers["GKAT-0"].state_dict())
+    layers["GAT, all pairs"].load_state_dict(layers["GAT"].state_dict())
+    x = torch.randn(data.num_nodes, heads * width)
+    for name in ("GAT", "GKAT-0"):
+        sparse, dense = (gkat_cost.call(key, layers[key], x, data) for key in (name, f"{name}, all pairs"))
+        torch.testing.assert_close(dense, sparse, rtol=1e-4, atol=1e-5)
+
+
+def test_stopping_a_script_is_no_traceback(scripts, capsys):
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module("_gkat").start(stopped)
+    assert stop.value.code == 130
+    assert "keeps what is finished" in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""The scripts that repeat the Primphormer tables run on small data, go on where they stopped, skip what is missing."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured on Linux")
+
+
+@pytest.fixture
+def tables(scripts, monkeypatch, tmp_path):
+    """``_tables`` on two configs of generated graphs, and one whose files are nowhere."""
+    import _tables
+
+    config = yaml.safe_load((ROOT / "configs/grf/demo.yaml").read_text())
+    config["dataset"] |= {"num_graphs": 60, "num_nodes": 12}
+    config["optim"] |= {"max_epoch": 3, "num_warmup_epochs": 1}
+    for method in ("primphormer", "full"):
+        (tmp_path / method).mkdir()
+    (tmp_path / "primphormer/motif.yaml").write_text(yaml.safe_dump(config))
+    missing = (ROOT / "configs/primphormer/peptides-struct.yaml").read_text()
+    (tmp_path / "primphormer/absent.yaml").write_text(missing)
+    monkeypatch.setattr(_tables, "CONFIGS", tmp_path)
+    monkeypatch.setattr(_tables, "QUICK", (30, 10, 10))
+    monkeypatch.setattr(_tables, "SAMPLE", (30, 10, 10))
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TOPOMASK_DATA", raising=False)
+    return _tables
+
+
+def reproduce(tables, tmp_path, *options):
+    names = {"motif": "accuracy", "absent": "mae"}
+    table = {name: tables.Published(name, metric, {"Primphormer": "1.0"}) for name, metric in names.items()}
+    out = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "RESULTS.md")]
+    tables.reproduce("test", table, tables.parser("", list(table), "test").parse_args([*options, *out]))
+    return json.loads((tmp_path / "out/test.json").read_text())["rows"]
+
+
+def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkeypatch):
+    from pyg_topomask.run import RunError
+
+    real = tables.run_config
+
+    def run_config(path, *arguments, **keywords):
+        if path.stem == "absent":  # as without a network, at once
+            raise RunError(f"the raw files of x were {tables.MISSING}: nowhere")
+        return real(path, *arguments, **keywords)
+
+    monkeypatch.setattr(tables, "run_config", run_config)
+    rows = reproduce(tables, tmp_path, "--quick", "--methods", "Primphormer", "Transformer")
+    motif, no_config, absent, _ = rows
+    assert motif["epochs"] == [tables.QUICK_EPOCHS]
+    assert 0 <= motif["test"]["mean"] <= 1
+    assert len(motif["curves"][0]) == tables.QUICK_EPOCHS
+    assert no_config["note"] == "no config for Transformer"
+    assert absent["note"] == "not available here"
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| absent | Primphormer | not available here |" in text
+    assert (tmp_path / "out/test.png").stat().st_size > 0
+    again = reproduce(tables, tmp_path, "--quick", "--datasets", "motif")
+    assert again[0] == motif  # kept, not trained again
+    assert (tmp_path / "RESULTS.md").read_text().count("<!-- begin test -->") == 1
+
+
+def test_a_budget_plans_epochs_and_schedule_once(tables, tmp_path, monkeypatch):
+    path = tables.CONFIGS / "primphormer/motif.yaml"
+    (tmp_path / "out").mkdir()
+    plan = tmp_path / "out/plan-motif-2min.json"
+    plan.write_text(json.dumps({"seconds_per_epoch": 20.0, "epochs": 6}))
+    options = tables.parser("", ["motif"], "test").parse_args(["--minutes", "2"])
+    overrides = tables.shortened(path, tmp_path / "out", options)
+    assert "optim.max_epoch=6" in overrides
+    assert "optim.num_warmup_epochs=2" in overrides  # 1 of 3, in proportion
+
+
+def test_a_budget_shows_its_curves(tables):
+    row = {"title": "Motif", "method": "GRF", "metric": "ap", "curves": [[(10.0, 0.1), (20.0, 0.2), (30.0, 0.3)]]}
+    lines = list(tables._curve_lines([row, {"title": "Motif", "note": "not available here"}]))
+    assert lines[1].startswith("| validation after | 20 % | 40 %")
+    assert lines[3:] == ["| Motif, GRF | – | 0.1000 | 0.1000 | 0.2000 | 0.3000 |"]
+
+
+def test_a_section_is_replaced_between_its_markers(tables, tmp_path):
+    path = tmp_path / "notes.md"
+    path.write_text("# Notes\n\nfirst\n")
+    tables.write_section(path, "a", "old\n")
+    tables.write_section(path, "b", "other\n")
+    tables.write_section(path, "a", "new\n")
+    text = path.read_text()
+    assert text.startswith("# Notes\n\nfirst\n")
+    assert "old" not in text
+    assert text.index("new") < text.index("other")
+
+
+@pytest.mark.parametrize("name", ["none", "GPSConv multihead", "Primphormer", "Exphormer"])
+def test_attention_benchmark_on_a_small_batch(scripts, monkeypatch, name):
+    import attention
+
+    small = attention.Workload(20, (10, 30), 45, 8, 4, 2, 16, heads=2)
+    monkeypatch.setitem(attention.WORKLOADS, "CIFAR10", small)
+    row = attention.measure("CIFAR10", name, 1)
+    assert row["epoch_s"] == pytest.approx(row["step_ms"] / 1e3 * 2)
+    assert ("attention_ms" in row) == (name != "none")
+
+
+def test_time_over_nodes(scripts, monkeypatch):
+    import attention
+
+    monkeypatch.setattr(attention, "in_fresh_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(attention, "keep_memory", lambda: None)  # it would stay for all later tests
+    monkeypatch.setattr(attention, "LINEAR", ("Primphormer", "GRF"))
+    found = attention.scaling((50, 100), 1)
+    assert [row["nodes"] for row in found.values()] == [[50, 100]] * 2
+    assert all(isinstance(row[key], float) for row in found.values() for key in ("exponent", "kept_exponent"))
+
+
+def test_attention_figures_as_lines_and_plots(scripts, monkeypatch, tmp_path):
+    import attention
+
+    row = {"epoch_s": 30.0, "step_ms": 300.0, "step_mib": 500.0, "attention_ms": 40.0, "attention_mib": 80.0}
+    peer = row | {"attention_ms": 100.0, "attention_mib": 160.0, "epoch_s": 700.0}
+    measured = {"GPSConv multihead": peer, "Primphormer": row, "Transformer": row, "KMIP": "failed: no memory"}
+    results = {}
+    lines = list(attention.report_lines(iter(measured.items()), results))
+    assert results == measured
+    assert lines[2].split()[-1] == "0.40"
+    assert list(attention.ratio_lines(attention.comparisons(results)))[1:] == [
+        "Primphormer        GPSConv multihead   2.5  2.0"
+    ]
+    attention.plot({"workloads": {"CIFAR10": measured}}, tmp_path / "attention.png")
+    assert (tmp_path / "attention.png").stat().st_size > 0
+
+
+def test_quick_figures_do_not_replace_those_that_were_measured(scripts, monkeypatch, tmp_path):
+    import primphormer_efficiency as script
+
+    row = {"epoch_s": 30.0, "step_mib": 500.0}
+    monkeypatch.setattr(script, "in_fresh_process", lambda *arguments: row)
+    for options in (["--datasets", "Peptides-func"], ["--quick"]):
+        monkeypatch.setattr(sys, "argv", ["script", "--out", str(tmp_path), *options])
+        script.main()
+    names = {f"primphormer_efficiency{quick}.{end}" for quick in ("", "-quick") for end in ("json", "md", "png")}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert json.loads((tmp_path / "primphormer_efficiency.json").read_text())["repeats"] == 5
+
+
+def test_a_part_measured_later_joins_the_report(scripts, monkeypatch, tmp_path):
+    import attention
+
+    row = {"epoch_s": 30.0, "step_ms": 300.0, "step_mib": 500.0, "attention_ms": 40.0, "attention_mib": 80.0}
+    monkeypatch.setattr(attention, "rows", lambda *_: iter([("Primphormer", row)]))
+    monkeypatch.setattr(attention, "in_fresh_process", lambda *_: {"ms": 1.0, "kept_ms": 1.0, "mib": 1.0})
+    for options in (["--only", "CIFAR10"], ["--only", "scaling"], ["--quick"]):
+        monkeypatch.setattr(sys, "argv", ["script", "--out", str(tmp_path), *options])
+        attention.main()
+    report, quick = (json.loads((tmp_path / f"attention{name}.json").read_text()) for name in ("", "-quick"))
+    assert list(report["workloads"]) == ["CIFAR10"]
+    assert list(report["scaling"]) == list(attention.LINEAR)
+    assert list(quick["workloads"]) == ["Peptides-func"]
+    assert len(list(tmp_path.glob("*.png"))) == 4

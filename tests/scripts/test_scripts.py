@@ -1,0 +1,178 @@
+"""The shell scripts, in a copy of the repository, with a Python whose pip and pytest only write down their calls."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FAKE_PYTHON = """#!/usr/bin/env bash
+case "$*" in
+    "-m pip --version") exec "$REAL" -m pip --version ;;
+    "-m pip "*)
+        echo "pip ${*: -2}" >>"$CALLS"
+        [ -z "${PIP_SAYS:-}" ] || { echo "$PIP_SAYS"; exit 1; }
+        case "$*" in *sparse*) touch "$PREFIX/compiled" ;; esac ;;
+    "-m pytest"*)
+        echo "pytest ${*:3}" >>"$CALLS"
+        case "$*" in *"-m sparse") exit "${SPARSE_CODE:-0}" ;; *) exit "${PYTEST_CODE:-0}" ;; esac ;;
+    "-m "*) echo "$2 ${*:3}" >>"$CALLS" ;;
+    *demo.py*) echo "demo ${*:2}" >>"$CALLS" ;;
+    *"import torch_scatter"*) [ -e "$PREFIX/compiled" ] ;;
+    *sys.prefix*) echo "$PREFIX" ;;
+    *) exec "$REAL" "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """``run(script, *arguments, **environment) -> (exit code, output, calls)`` in a fresh copy with one environment."""
+    if shutil.which("bash") is None:
+        pytest.skip("bash is missing")
+    root, prefix, calls = tmp_path / "a copy", tmp_path / "env", tmp_path / "calls"
+    prefix.mkdir()
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    shutil.copytree(ROOT / ".ci", root / ".ci")
+    shutil.copy(ROOT / "pyproject.toml", root)
+    fake = tmp_path / "python"
+    fake.write_text(FAKE_PYTHON)
+    fake.chmod(0o755)
+    inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "VIRTUAL_ENV", "TOPOMASK_PYTHON")}
+
+    def call(script, *arguments, **environment):
+        calls.write_text("")
+        settings = {"REAL": sys.executable, "PREFIX": prefix, "CALLS": calls, "TOPOMASK_PYTHON": fake, **environment}
+        variables = inherited | {k: str(v) for k, v in settings.items() if v is not None}
+        done = subprocess.run(
+            ["bash", str(root / script), *arguments], env=variables, cwd=tmp_path, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout + done.stderr, calls.read_text().splitlines()
+
+    call.root, call.prefix = root, prefix
+    return call
+
+
+def test_second_start_calls_no_pip(run):
+    code, output, calls = run("scripts/test.sh", "tests/ops", "-k", "a b")
+    assert code == 0, output
+    assert "PyTorch: " in output  # the one of this environment is kept
+    assert calls == ["pip -e .[run,ogb,dev]", "pytest tests/ops -k a b"]
+    code, output, calls = run("scripts/test.sh")
+    assert (code, calls) == (0, ["pytest "])
+    assert "installed already" in output
+    assert run("scripts/demo.sh", "--quick")[2] == ["demo --quick"]  # its extra is among those of the tests
+
+
+def test_a_new_requirement_or_checkout_installs_again(run, tmp_path):
+    run("scripts/demo.sh")
+    assert run("scripts/demo.sh")[2] == ["demo "]
+    with (run.root / "pyproject.toml").open("a") as file:
+        file.write("\n# changed\n")
+    assert run("scripts/demo.sh")[2] == ["pip -e .[run]", "demo "]
+    assert run("scripts/test.sh")[2] == ["pip -e .[run,ogb,dev]", "pytest "]
+    run.root.rename(run.root.with_name("moved"))
+    run.root.symlink_to(run.root.with_name("moved"))
+    assert run("scripts/demo.sh")[2] == ["demo "]
+    shutil.copytree(run.root.with_name("moved"), tmp_path / "second")
+    assert "pip -e .[run]" in run(tmp_path / "second" / "scripts" / "demo.sh")[2]
+
+
+@pytest.mark.parametrize(
+    ("pip_says", "text"),
+    [
+        ("Failed to establish a new connection", "cannot reach the package index"),
+        ("OSError: [Errno 28] No space left on device", "disk is full"),
+        ("error: externally-managed-environment", "use a virtual environment"),
+        ("something new", "something new"),
+    ],
+)
+def test_a_failed_installation_says_why_and_is_taken_up_again(run, pip_says, text):
+    code, output, calls = run("scripts/test.sh", PIP_SAYS=pip_says)
+    assert code == 1
+    assert text in output
+    assert "error: " in output.splitlines()[-1]
+    assert calls == ["pip -e .[run,ogb,dev]"]
+    code, output, calls = run("scripts/test.sh")
+    assert (code, calls) == (0, ["pip -e .[run,ogb,dev]", "pytest "])
+
+
+def test_sparse_comes_after_the_plain_run_and_only_when_asked(run):
+    everything = ["pip -e .[run,ogb,dev]", "pytest tests", "pip setuptools wheel", "pip -e .[sparse]"]
+    code, output, calls = run("scripts/test.sh", "--all", "tests")
+    assert (code, calls) == (0, [*everything, "pytest tests -m sparse"]), output
+    assert "about 8" in output
+    assert run("scripts/test.sh", CI="true")[2] == ["pytest ", "pytest -m sparse"]
+    assert run("scripts/test.sh", CI="false")[2] == ["pytest "]
+
+
+def test_exit_codes_of_pytest(run):
+    assert run("scripts/test.sh", PYTEST_CODE=1)[0] == 1
+    code, output, calls = run("scripts/test.sh", "--all", PYTEST_CODE=1)
+    assert (code, calls) == (1, ["pytest "])  # no compiling after a failure
+    code, output, _ = run("scripts/test.sh", PYTEST_CODE=5)
+    assert code == 5
+    assert "no test was found" in output
+    code, output, _ = run("scripts/test.sh", "--all", SPARSE_CODE=5)
+    assert code == 0
+    assert "none of the chosen tests" in output
+    assert run("scripts/test.sh", "--all", SPARSE_CODE=1)[0] == 1
+
+
+def test_missing_compiler_fails_only_where_one_is_needed(run, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "dirname", "df", "awk", "cksum", "grep", "head", "tail", "tee", "mv", "touch"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    assert run("scripts/test.sh", PATH=tools)[0] == 0
+    code, output, _ = run("scripts/test.sh", "--all", PATH=tools)
+    assert code == 1
+    assert "no C++ compiler" in output
+
+
+def test_a_full_disk_is_seen_before_the_installation(run, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "df").write_text("#!/bin/sh\necho head\necho disk 9 8 1000000 99% /\n")
+    (tools / "df").chmod(0o755)
+    code, output, calls = run("scripts/test.sh", PATH=f"{tools}:{os.environ['PATH']}")
+    assert (code, calls) == (1, [])
+    assert "only 976 MiB are free" in output
+
+
+def test_python_that_cannot_serve(run, tmp_path):
+    code, output, _ = run("scripts/test.sh", TOPOMASK_PYTHON="no-such-python")
+    assert code == 1
+    assert "TOPOMASK_PYTHON is 'no-such-python', which is no program" in output
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    code, output, _ = run("scripts/test.sh", TOPOMASK_PYTHON=old)
+    assert code == 1
+    assert "older than Python 3.10" in output
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "dirname"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    code, output, _ = run("scripts/test.sh", TOPOMASK_PYTHON=None, PATH=tools)
+    assert code == 1
+    assert output.splitlines()[-1].startswith("error: no Python 3.10 or newer found")
+
+
+def test_active_environment_is_used(run, tmp_path):
+    (tmp_path / "active" / "bin").mkdir(parents=True)
+    (tmp_path / "python").rename(tmp_path / "active" / "bin" / "python")
+    code, output, calls = run("scripts/demo.sh", TOPOMASK_PYTHON=None, VIRTUAL_ENV=tmp_path / "active")
+    assert code == 0, output
+    assert calls == ["pip -e .[run]", "demo "]
+    assert not (run.root / ".venv").exists()
+
+
+def test_ci_runs_the_tests_then_style_and_types(run):
+    code, output, calls = run(".ci/run")
+    assert code == 0, output
+    assert calls[0] == "pip -e .[run,ogb,dev]"
+    assert calls[-3:] == ["pytest -m sparse", "ruff check .", "mypy "]
