@@ -3,6 +3,7 @@
 #
 # --all, or the variable CI, adds the optional compiled packages and runs the tests that touch them once more with them.
 # The first run comes before that, so that it is the plain installation that is tested.
+# Two processes share the tests, with one thread each; `-n 0` runs them all in one process, as a debugger needs it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/_environment.sh
@@ -16,9 +17,12 @@ for argument in "$@"; do
     if [ "$argument" = --all ]; then all=yes; else arguments+=("$argument"); fi
 done
 
+run_pytest() { "$PYTHON" -m pytest -n 2 --dist worksteal ${arguments[@]+"${arguments[@]}"} "$@"; }
+
 prepare run ogb dev
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 say "Tests: ${arguments[*]:-the whole suite}"
-"$PYTHON" -m pytest ${arguments[@]+"${arguments[@]}"} || {
+run_pytest || {
     code=$?
     [ "$code" -ne "$NO_TESTS" ] || printf 'error: no test was found\n' >&2
     exit "$code"
@@ -27,7 +31,7 @@ say "Tests: ${arguments[*]:-the whole suite}"
 if [ -n "$all" ]; then
     prepare_sparse
     say "Tests that touch torch_sparse, with it"
-    "$PYTHON" -m pytest ${arguments[@]+"${arguments[@]}"} -m sparse || {
+    run_pytest -m sparse || {
         code=$?
         [ "$code" -eq "$NO_TESTS" ] || exit "$code"
         say "none of the chosen tests touches torch_sparse"

@@ -1,14 +1,17 @@
 """The shell scripts, in a copy of the repository, with a Python whose pip and pytest only write down their calls."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
+PYTEST = "pytest -n 2 --dist worksteal"
 FAKE_PYTHON = """#!/usr/bin/env bash
 case "$*" in
     "-m pip --version") exec "$REAL" -m pip --version ;;
@@ -60,9 +63,9 @@ def test_second_start_calls_no_pip(run):
     code, output, calls = run("scripts/test.sh", "tests/ops", "-k", "a b")
     assert code == 0, output
     assert "PyTorch: " in output  # the one of this environment is kept
-    assert calls == ["pip -e .[run,ogb,dev]", "pytest tests/ops -k a b"]
+    assert calls == ["pip -e .[run,ogb,dev]", f"{PYTEST} tests/ops -k a b"]
     code, output, calls = run("scripts/test.sh")
-    assert (code, calls) == (0, ["pytest "])
+    assert (code, calls) == (0, [PYTEST])
     assert "installed already" in output
     assert run("scripts/demo.sh", "--quick")[2] == ["demo --quick"]  # its extra is among those of the tests
 
@@ -73,7 +76,7 @@ def test_a_new_requirement_or_checkout_installs_again(run, tmp_path):
     with (run.root / "pyproject.toml").open("a") as file:
         file.write("\n# changed\n")
     assert run("scripts/demo.sh")[2] == ["pip -e .[run]", "demo "]
-    assert run("scripts/test.sh")[2] == ["pip -e .[run,ogb,dev]", "pytest "]
+    assert run("scripts/test.sh")[2] == ["pip -e .[run,ogb,dev]", PYTEST]
     run.root.rename(run.root.with_name("moved"))
     run.root.symlink_to(run.root.with_name("moved"))
     assert run("scripts/demo.sh")[2] == ["demo "]
@@ -97,22 +100,22 @@ def test_a_failed_installation_says_why_and_is_taken_up_again(run, pip_says, tex
     assert "error: " in output.splitlines()[-1]
     assert calls == ["pip -e .[run,ogb,dev]"]
     code, output, calls = run("scripts/test.sh")
-    assert (code, calls) == (0, ["pip -e .[run,ogb,dev]", "pytest "])
+    assert (code, calls) == (0, ["pip -e .[run,ogb,dev]", PYTEST])
 
 
 def test_sparse_comes_after_the_plain_run_and_only_when_asked(run):
-    everything = ["pip -e .[run,ogb,dev]", "pytest tests", "pip setuptools wheel", "pip -e .[sparse]"]
+    everything = ["pip -e .[run,ogb,dev]", f"{PYTEST} tests", "pip setuptools wheel", "pip -e .[sparse]"]
     code, output, calls = run("scripts/test.sh", "--all", "tests")
-    assert (code, calls) == (0, [*everything, "pytest tests -m sparse"]), output
+    assert (code, calls) == (0, [*everything, f"{PYTEST} tests -m sparse"]), output
     assert "about 8" in output
-    assert run("scripts/test.sh", CI="true")[2] == ["pytest ", "pytest -m sparse"]
-    assert run("scripts/test.sh", CI="false")[2] == ["pytest "]
+    assert run("scripts/test.sh", CI="true")[2] == [PYTEST, f"{PYTEST} -m sparse"]
+    assert run("scripts/test.sh", CI="false")[2] == [PYTEST]
 
 
 def test_exit_codes_of_pytest(run):
     assert run("scripts/test.sh", PYTEST_CODE=1)[0] == 1
     code, output, calls = run("scripts/test.sh", "--all", PYTEST_CODE=1)
-    assert (code, calls) == (1, ["pytest "])  # no compiling after a failure
+    assert (code, calls) == (1, [PYTEST])  # no compiling after a failure
     code, output, _ = run("scripts/test.sh", PYTEST_CODE=5)
     assert code == 5
     assert "no test was found" in output
@@ -171,8 +174,16 @@ def test_active_environment_is_used(run, tmp_path):
     assert not (run.root / ".venv").exists()
 
 
-def test_ci_runs_the_tests_then_style_and_types(run):
+def test_ci_checks_style_and_types_then_runs_all_tests(run):
     code, output, calls = run(".ci/run")
     assert code == 0, output
-    assert calls[0] == "pip -e .[run,ogb,dev]"
-    assert calls[-3:] == ["pytest -m sparse", "ruff check .", "mypy "]
+    assert calls[:4] == ["pip -e .[run,ogb,dev]", "ruff check .", "mypy ", PYTEST]
+    assert calls[-1] == f"{PYTEST} -m sparse"
+
+
+def test_commits_are_checked_as_in_ci():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    lint, subject = repository["hooks"]
+    assert lint["entry"] in (ROOT / ".ci" / "run").read_text()
+    assert re.search(subject["entry"], "x" * 73)
+    assert not re.search(subject["entry"], "x" * 72 + "\n" + "y" * 99)
