@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.typing import Adj
 
@@ -89,7 +90,7 @@ class GPSLayer(Module):
     @property
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, each once."""
-        return tuple(dict.fromkeys(name for part in self.attentions for name in getattr(part, "requires", ())))
+        return requirements_of(*self.attentions)
 
     def takes(self, name: str) -> bool:
         """Whether a convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""

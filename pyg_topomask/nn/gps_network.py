@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
+from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.pool import count_graphs
 
@@ -81,9 +82,8 @@ class GPSNetwork(Module):
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, each once."""
         parts = (self.node_encoder, self.edge_encoder, self.pe_encoder, self.bias_encoder, self.layers)
-        names = [name for part in parts for name in getattr(part, "requires", ())]
         made = set() if self.bias_encoder is None else {BIAS}
-        return tuple(name for name in dict.fromkeys(names) if name not in made)
+        return tuple(name for name in requirements_of(*parts) if name not in made)
 
     def forward(self, graph: Data) -> Tensor:
         """The head's prediction for a ``Data`` or ``Batch``."""

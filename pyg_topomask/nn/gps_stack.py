@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.gps_layer import GPSLayer
+from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.ops.segment import segments
 from pyg_topomask.typing import Adj
 
@@ -102,7 +103,7 @@ class GPSStack(ModuleList):
     @property
     def requires(self) -> tuple[str, ...]:
         """Attributes that the graph must carry, each once."""
-        return tuple(dict.fromkeys(name for layer in self for name in layer.requires))
+        return requirements_of(*self)
 
     def takes(self, name: str) -> bool:
         """Whether some layer's convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""

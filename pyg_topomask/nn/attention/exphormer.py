@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_heads, check_integer
 from pyg_topomask.nn.attention.masked import check_input
-from pyg_topomask.nn.mask.base import check_table_size, read_attributes, read_edge_attr, read_edges
+from pyg_topomask.nn.graph_attributes import check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.edge_softmax import edge_scores, edge_softmax_attention, typed_edges
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.segment import segments
@@ -168,14 +168,14 @@ class ExphormerAttention(Module):
 
     def _read_edges(self, graph: Data | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
         remedy = f"AddExpanderEdges(num_virtual={self.num_virtual})"
-        tables = read_attributes(type(self).__name__, graph, self.requires, f"the transform {remedy}")
+        tables = read_attributes(self, graph, self.requires, f"the transform {remedy}")
         assert graph is not None  # read_attributes has refused None
         if self.expander:
             check_table_size(graph, tables[1], remedy, "expander edges")
             self._check_num_virtual(graph.get("expander_virtual"))
             if graph.num_nodes != num_nodes:
                 raise ValueError(f"the graph has {graph.num_nodes} nodes, but 'x' has {num_nodes} rows")
-        edge_index = read_edges(type(self).__name__, graph)
+        edge_index = read_edges(self, graph)
         return edge_index if self.graph_edges else edge_index[:, :0], tables[0] if self.expander else None
 
     def _check_num_virtual(self, prepared: int | Tensor | None) -> None:

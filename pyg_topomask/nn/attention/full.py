@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_heads
 from pyg_topomask.nn.attention.masked import check_input
-from pyg_topomask.nn.mask.base import read_attributes
+from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
 
@@ -85,7 +85,7 @@ class FullAttention(Module):
         attn_bias = None
         if self.requires:
             remedy = "one row for each ordered pair of its nodes, shape [n * n, heads]"
-            (attn_bias,) = read_attributes(type(self).__name__, graph, self.requires, remedy)
+            (attn_bias,) = read_attributes(self, graph, self.requires, remedy)
         q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)  # [N, H, D]
         out = segment_softmax_attention(q, k, v, batch, attn_bias, self.dropout if self.training else 0.0)
         return self.out(out.flatten(1))

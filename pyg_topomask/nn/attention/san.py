@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_heads, check_integer
 from pyg_topomask.nn.attention.masked import check_input
-from pyg_topomask.nn.mask.base import read_edge_attr, read_edges
+from pyg_topomask.nn.graph_attributes import read_edge_attr, read_edges
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.san import san_attention
 
@@ -132,7 +132,7 @@ class SANAttention(Module):
                 or features of them, or joins nodes that ``batch`` parts.
         """
         batch = check_input(x, self.channels, batch, graph)
-        edge_index = read_edges(type(self).__name__, graph)
+        edge_index = read_edges(self, graph)
         edge = self._edge_vectors(graph, edge_index.size(1), x.dtype)
         q, k, v = self._heads(self.qkv(x), 3)
         absent = self._absent_tensors(x)

@@ -12,7 +12,7 @@ from torch.nn import BatchNorm1d, Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.mask.base import read_attributes
+from pyg_topomask.nn.graph_attributes import read_attributes, requirements_of
 from pyg_topomask.nn.norm import apply_norm
 
 
@@ -37,7 +37,7 @@ class Encoder(Module):
             TypeError: If ``graph`` is not a homogeneous graph.
             ValueError: If one is missing; the message names what to add.
         """
-        return read_attributes(type(self).__name__, graph, self.requires, self.remedy)
+        return read_attributes(self, graph, self.requires, self.remedy)
 
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
@@ -98,8 +98,7 @@ class ComposedNodeEncoder(Encoder):
     @property
     def requires(self) -> tuple[str, ...]:  # type: ignore[override]
         """Attributes that the graph must carry, each once."""
-        parts = [part for part in (self.base, *self.added, *self.positional) if part is not None]
-        return tuple(dict.fromkeys(name for part in parts for name in getattr(part, "requires", ())))
+        return requirements_of(self.base, *self.added, *self.positional)
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, C]``."""

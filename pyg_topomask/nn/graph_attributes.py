@@ -1,0 +1,89 @@
+"""Reading what a module needs from a graph, with messages that say what to add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Data
+
+from pyg_topomask.ops.csr import edge_tensors
+
+
+def requirements_of(*parts: Module | None) -> tuple[str, ...]:
+    """Attributes that these modules need on a graph, each once; a module without ``requires`` needs none."""
+    names = (name for part in parts for name in getattr(part, "requires", ()))
+    return tuple(dict.fromkeys(names))
+
+
+def read_attributes(reader: Module, graph: Any, names: tuple[str, ...], remedy: str) -> list[Tensor]:
+    """Attributes ``names`` of a graph, for a module that reads them.
+
+    Raises:
+        TypeError: If ``graph`` is not a homogeneous graph.
+        ValueError: If one is missing; the message says what to add.
+    """
+    name = type(reader).__name__
+    if graph is None:
+        raise ValueError(f"{name} needs the graph: give it a Data or Batch, as in attn(x, batch, graph)")
+    if not isinstance(graph, Data):
+        raise TypeError(f"{name} takes a Data or Batch (got {type(graph).__name__})")
+    missing = [attribute for attribute in names if graph.get(attribute) is None]
+    if missing:
+        raise ValueError(f"{name} needs {', '.join(map(repr, missing))} on the graph; add {remedy}")
+    return [graph[attribute] for attribute in names]
+
+
+def read_edges(reader: Module, graph: Any) -> Tensor:
+    """The edges of a graph, shape ``[2, E]``, whether it holds ``edge_index`` or ``adj_t``.
+
+    Raises:
+        TypeError: If ``graph`` is not a homogeneous graph.
+        ValueError: If there is no graph, or it has neither.
+    """
+    read_attributes(reader, graph, (), "")
+    adj = graph.get("edge_index")
+    adj = graph.get("adj_t") if adj is None else adj
+    if adj is None:
+        raise ValueError(f"{type(reader).__name__} needs the graph's edges, 'edge_index' or 'adj_t'")
+    return edge_tensors(adj)[0]
+
+
+def read_edge_attr(graph: Data, edge_dim: int, num_edges: int, dtype: torch.dtype) -> Tensor:
+    """The edge features of a graph, shape ``[E, edge_dim]``, where ``[E]`` stands for width 1.
+
+    Raises:
+        ValueError: If there are none, or they have another shape.
+    """
+    edge_attr = graph.get("edge_attr")
+    if edge_attr is None:
+        raise ValueError(f"edge_dim={edge_dim}, but the graph has no 'edge_attr'")
+    edge_attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
+    if edge_attr.shape != (num_edges, edge_dim):
+        raise ValueError(
+            f"'edge_attr' must have shape [{num_edges}, {edge_dim}], edges × 'edge_dim' (got {list(edge_attr.shape)})"
+        )
+    return edge_attr.to(dtype)
+
+
+def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "walks") -> None:
+    """Refuse a table that was drawn for a graph of another size, such as the one that a sampler took this one from.
+
+    On CPU at once; on CUDA by an assertion that does not wait.
+    """
+    ptr = graph.get("ptr")
+    batched = isinstance(size, Tensor) and size.dim() == 1 and ptr is not None
+    total = torch.as_tensor(size).sum()
+    same = total == graph.num_nodes  # Batch.subgraph leaves ptr as it was
+    if batched:
+        same = same & (size == ptr.diff())
+    message = (
+        f"the {what} on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
+        f"copy them unchanged. Add {remedy} after sampling"
+    )
+    if same.is_cuda:
+        torch._assert_async(same.all(), message.format("another number of"))
+    elif not bool(same.all()):
+        raise ValueError(message.format(int(total)))
