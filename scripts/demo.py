@@ -27,7 +27,7 @@ from pyg_topomask.run import Display, RunError, run_config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
-from pyg_topomask.run.model.build import build_draws, build_model
+from pyg_topomask.run.model.build import build_model, build_sampling_transforms
 from pyg_topomask.run.training.lightning_module import GraphModule
 
 CONFIG = Path(__file__).parents[1] / "configs" / "grf" / "demo.yaml"
@@ -118,7 +118,9 @@ def draw(summaries: dict[str, dict[str, Any]], overrides: list[str]) -> Path:
 def learned_mask(checkpoint: Path, overrides: list[str], seed: int) -> tuple[torch.Tensor, Data]:
     """The first layer's mask ``[N, N]`` or ``[H, N, N]`` on the first positive test graph, and that graph."""
     config = load(CONFIG, overrides).config
-    splits = prepare(config, load_dataset(config.dataset), seed, build_draws(config, seed), tick=lambda: None)
+    splits = prepare(
+        config, load_dataset(config.dataset), seed, build_sampling_transforms(config, seed), tick=lambda: None
+    )
     model = build_model(config, splits.in_channels, splits.task.num_outputs, splits.edge_channels)
     module = GraphModule(model, config, splits.task)
     module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])

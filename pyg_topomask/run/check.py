@@ -7,7 +7,7 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.load import Loaded
+from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import fitted_features, input_features, width
@@ -22,8 +22,8 @@ from pyg_topomask.run.model.build import (
     arguments_of,
     attentions_of,
     build_attention,
-    build_draws,
     build_model,
+    build_sampling_transforms,
     convs_of,
     kernel_of,
     sized,
@@ -123,8 +123,8 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
     return unused
 
 
-def check_loaded(loaded: Loaded) -> list[str]:
-    """Try all that can be tried before any data are loaded; return the keys that an override made idle.
+def check_parsed(parsed: ParsedConfig) -> list[str]:
+    """Try all that can be tried before any data are loaded; return the keys that an override leaves unused.
 
     A key that the chosen attention has no use for is refused, unless the command line chose the attention: a config
     may be run with its mask switched off as it stands.
@@ -132,24 +132,24 @@ def check_loaded(loaded: Loaded) -> list[str]:
     Raises:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
-    tasks = possible_tasks(loaded.config.dataset)
-    loaded.refuse([*name_problems(loaded.config), *task_problems(loaded.config, *tasks), *head_problems(loaded.config)])
+    tasks = possible_tasks(parsed.config.dataset)
+    parsed.refuse([*name_problems(parsed.config), *task_problems(parsed.config, *tasks), *head_problems(parsed.config)])
     arguments = ATTENTION_KEYS | {f"topomask.{name}": name for name in WALK_KEYS}
     random_state, section = torch.get_rng_state(), "gt"
     try:
-        idle = unused_keys(loaded.config)
+        unused = unused_keys(parsed.config)
         section = "topomask"
-        batch = fake_batch(loaded.config)
+        batch = fake_batch(parsed.config)
         section = "gt"
-        _try_model(loaded.config, batch)
+        _try_model(parsed.config, batch)
     except (ValueError, TypeError) as error:
         key = next((key for key, name in arguments.items() if f"'{name}'" in str(error)), section)
-        raise ConfigError(loaded.describe(key, f"the model cannot be built: {error}")) from error
+        raise ConfigError(parsed.describe(key, f"the model cannot be built: {error}")) from error
     finally:
         torch.set_rng_state(random_state)
-    if "gt.layer_type" not in loaded.overridden:
-        loaded.refuse(idle)
-    return [key for key, _ in idle]
+    if "gt.layer_type" not in parsed.overridden:
+        parsed.refuse(unused)
+    return [key for key, _ in unused]
 
 
 def fake_batch(config: Config) -> Data:
@@ -159,7 +159,7 @@ def fake_batch(config: Config) -> Data:
     for step in (
         *(cls(graphs) for cls in fitted_features(config)),
         *build_encodings(config),
-        *build_draws(config, seed=0),
+        *build_sampling_transforms(config, seed=0),
     ):
         graphs = [step(graph) for graph in graphs]
     return Batch.from_data_list(graphs)

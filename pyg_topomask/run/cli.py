@@ -171,14 +171,14 @@ def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
     files, failures = _files(configs), 0
     for path in files:
         try:
-            loaded, idle = check_config(path, overrides)
+            parsed, unused = check_config(path, overrides)
         except RunError as error:
             failures += 1
             print(f"error  {path}")
             print("\n".join(f"       {line}" for line in str(error).splitlines()))
         else:
-            start = loaded.config
-            note = f" (without {', '.join(idle)})" if idle else ""
+            start = parsed.config
+            note = f" (without {', '.join(unused)})" if unused else ""
             if start.pretrained.dir and not has_run(start):
                 note += f" (model not tried: pretrained.dir {start.pretrained.dir} holds no run)"
             print(f"ok     {path}{note}")

@@ -46,7 +46,7 @@ from pyg_topomask.run.config.dataset import PrepConfig
 from pyg_topomask.run.config.encodings import KernelEncodingConfig, LapPEConfig
 from pyg_topomask.run.config.model import GTConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
-from pyg_topomask.run.model.build import build_attention, build_draws, build_head, build_stack
+from pyg_topomask.run.model.build import build_attention, build_head, build_sampling_transforms, build_stack
 from pyg_topomask.run.model.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
@@ -182,7 +182,7 @@ def build_transform(seed: int | None = None) -> BaseTransform:
     _refuse(layer_problems(config), "gt.")
     own = cfg.dataset.node_encoder and cfg.dataset.node_encoder_name.startswith(PREFIX)
     encodings = build_encodings(config) if own else []
-    return Compose([*encodings, *build_draws(config, cfg.seed if seed is None else seed)])
+    return Compose([*encodings, *build_sampling_transforms(config, cfg.seed if seed is None else seed)])
 
 
 class TopomaskAttention(Module):

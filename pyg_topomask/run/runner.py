@@ -24,16 +24,16 @@ from torch.nn import Module
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
-from pyg_topomask.run.check import check_loaded, task_problems
+from pyg_topomask.run.check import check_parsed, task_problems
 from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
-from pyg_topomask.run.config.load import Loaded, load
+from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main, local_world_size, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
-from pyg_topomask.run.model.build import build_draws, build_model, sized
+from pyg_topomask.run.model.build import build_model, build_sampling_transforms, sized
 from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, load_pretrained, with_model_of
 from pyg_topomask.run.output.files import make_folder, write_json, write_text
 from pyg_topomask.run.output.loggers import build_loggers
@@ -47,7 +47,7 @@ from pyg_topomask.transforms import AddRandomWalks
 Source = str | Path | Mapping[str, Any] | Config
 
 
-def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[Loaded, list[str]]:
+def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[ParsedConfig, list[str]]:
     """Validate a config and build its model on a fake graph.
 
     A config that starts from a run that is not there yet is validated only.
@@ -58,20 +58,20 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
     Raises:
         ConfigError: If the config cannot be run.
     """
-    loaded = load(source, overrides, name)
-    data = loaded.config.dataset
+    parsed = load(source, overrides, name)
+    data = parsed.config.dataset
     problems = dataset_problems(data)
-    for index in () if problems else loaded.config.run_multiple_splits:
+    for index in () if problems else parsed.config.run_multiple_splits:
         problems += dataset_problems(data.model_copy(update={"split_index": index}))
-    loaded.refuse([*problems, *([] if problems else sampler_problems(loaded.config))])
-    if loaded.config.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
-        loaded.refuse([("accelerator", "there is no CUDA device")])
-    if loaded.config.pretrained.dir:
-        if not has_run(loaded.config):
-            return loaded, []
-        loaded = replace(loaded, config=with_model_of(loaded.config))
-    idle = check_loaded(loaded)
-    return replace(loaded, config=loaded.config.with_defaults(idle)), idle
+    parsed.refuse([*problems, *([] if problems else sampler_problems(parsed.config))])
+    if parsed.config.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
+        parsed.refuse([("accelerator", "there is no CUDA device")])
+    if parsed.config.pretrained.dir:
+        if not has_run(parsed.config):
+            return parsed, []
+        parsed = replace(parsed, config=with_model_of(parsed.config))
+    unused = check_parsed(parsed)
+    return replace(parsed, config=parsed.config.with_defaults(unused)), unused
 
 
 def run_config(
@@ -101,20 +101,20 @@ def run_config(
     """
     if repeat < 1:
         raise RunError(f"--repeat: at least one run is needed (got {repeat})")
-    loaded, idle = check_config(source, overrides, name)
-    config = loaded.config
+    parsed, unused = check_config(source, overrides, name)
+    config = parsed.config
     if config.pretrained.dir:
         find_checkpoint(config)  # told ahead of loading the data
     if repeat > 1 and config.run_multiple_splits:
         raise RunError("--repeat runs seeds and run_multiple_splits runs splits: ask for one of them")
-    folder = Path(out if out is not None else config.out_dir).expanduser() / loaded.name
+    folder = Path(out if out is not None else config.out_dir).expanduser() / parsed.name
     _refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
     with display or Display(Console(quiet=not is_main())) as shown:
-        if idle:
-            shown.print(f"note: {config.gt.layer_type} has no use for {', '.join(idle)}")
+        if unused:
+            shown.print(f"note: {config.gt.layer_type} has no use for {', '.join(unused)}")
         dataset = None
-        for run in _runs(config, folder, loaded.name, repeat):
+        for run in _runs(config, folder, parsed.name, repeat):
             if _read_result(run.folder) is not None:
                 shown.print(f"{run.title}: finished before, kept")
                 continue
@@ -122,7 +122,7 @@ def run_config(
             run_seed(run, dataset, shown)
     results = [result for path in folder.iterdir() if (result := _read_result(path)) is not None]
     results.sort(key=lambda result: (result["seed"], result.get("split_index") or 0))
-    summary = summarize(loaded.name, __version__, results, config.metric_best)
+    summary = summarize(parsed.name, __version__, results, config.metric_best)
     if is_main():
         write_json(folder / "summary.json", summary)
     return summary | {"folder": str(folder)}
@@ -220,8 +220,8 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     pl.seed_everything(seed, workers=True, verbose=False)
     for key, problem in task_problems(config, dataset.task):
         raise RunError(f"{key}: {problem}")
-    draws = build_draws(config, seed)
-    splits = _prepare(config, dataset, seed, draws, run.title, display)
+    sampling_transforms = build_sampling_transforms(config, seed)
+    splits = _prepare(config, dataset, seed, sampling_transforms, run.title, display)
     torch.manual_seed(seed)
     task = splits.task
     sizes = (splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
@@ -238,11 +238,11 @@ def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     if config.train.is_inference:
-        _infer(run, module, splits, draws, display)
+        _infer(run, module, splits, sampling_transforms, display)
         return
     job = display.job(run.title, config.optim.max_epoch)
     with _quiet():
-        recorder, test = _fit_and_test(run, module, splits, draws, job, display)
+        recorder, test = _fit_and_test(run, module, splits, sampling_transforms, job, display)
     metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
     best = headline(metrics, config.metric_best)
     if is_main():
@@ -260,13 +260,15 @@ def _wait_for_all() -> None:
         torch.distributed.barrier()
 
 
-def _infer(run: Run, module: GraphModule, splits: Splits, draws: Sequence[BaseTransform], display: Display) -> None:
+def _infer(
+    run: Run, module: GraphModule, splits: Splits, sampling_transforms: Sequence[BaseTransform], display: Display
+) -> None:
     """Evaluate the pretrained model, and write its predictions where the mode asks for them."""
     config, best = run.config, run.config.metric_best
     since = time.perf_counter()
     with _quiet():
         parts = evaluation_loaders(config, splits)
-        metrics = evaluate(build_trainer(config, callbacks=_followers(config, draws)), module, parts)
+        metrics = evaluate(build_trainer(config, callbacks=_followers(config, sampling_transforms)), module, parts)
         if config.train.mode == "PCQM4Mv2-inference" and is_main():
             write_submission(module, *parts[1:], run.folder)
     times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - since, 3)}
@@ -295,10 +297,15 @@ def _result(
 
 
 def _prepare(
-    config: Config, dataset: LoadedDataset, seed: int, draws: Sequence[BaseTransform], title: str, display: Display
+    config: Config,
+    dataset: LoadedDataset,
+    seed: int,
+    sampling_transforms: Sequence[BaseTransform],
+    title: str,
+    display: Display,
 ) -> Splits:
-    job = display.job(f"{title}: " + ("drawing walks" if draws else "preparing"), len(dataset))
-    splits = prepare(config, dataset, seed, draws, tick=lambda: job.update(job.done + 1))
+    job = display.job(f"{title}: " + ("drawing walks" if sampling_transforms else "preparing"), len(dataset))
+    splits = prepare(config, dataset, seed, sampling_transforms, tick=lambda: job.update(job.done + 1))
     job.remove()
     return splits
 
@@ -336,16 +343,21 @@ def build_trainer(config: Config, **more: Any) -> pl.Trainer:
     )
 
 
-def _followers(config: Config, draws: Sequence[BaseTransform], train: Any = None) -> list[RedrawWalks]:
+def _followers(config: Config, sampling_transforms: Sequence[BaseTransform], train: Any = None) -> list[RedrawWalks]:
     """What lets walks follow the attention, where they do."""
     if config.topomask.transition == "uniform":
         return []
-    (transform,) = (step for step in draws if isinstance(step, AddRandomWalks))
+    (transform,) = (step for step in sampling_transforms if isinstance(step, AddRandomWalks))
     return [RedrawWalks(transform, config.train.batch_size, train, config.topomask.redraw)]
 
 
 def _fit_and_test(
-    run: Run, module: GraphModule, splits: Splits, draws: Sequence[BaseTransform], job: Job, display: Display
+    run: Run,
+    module: GraphModule,
+    splits: Splits,
+    sampling_transforms: Sequence[BaseTransform],
+    job: Job,
+    display: Display,
 ) -> tuple[Recorder, dict[str, float]]:
     config, folder = run.config, run.folder
 
@@ -365,7 +377,8 @@ def _fit_and_test(
     train, val, test = loaders(config, splits, run.seed)
     if hasattr(train.sampler, "set_epoch"):
         train.sampler.set_epoch(start)
-    seeds, followers = EpochSeed(run.seed, start, splits.set_epoch), _followers(config, draws, train.dataset)
+    seeds = EpochSeed(run.seed, start, splits.set_epoch)
+    followers = _followers(config, sampling_transforms, train.dataset)
     trainer = build_trainer(
         config,
         callbacks=[seeds, *followers, *early_stopping(config), recorder],

@@ -29,7 +29,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import Splits, loaders, prepare
-from pyg_topomask.run.model.build import build_draws, build_model
+from pyg_topomask.run.model.build import build_model, build_sampling_transforms
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_loss
@@ -104,7 +104,7 @@ def compare(path: Path, epochs: int) -> dict[str, Any]:
     """One config: milliseconds a step of the bare loop and of the runner."""
     config = load(path).config
     dataset = load_dataset(config.dataset)
-    splits = prepare(config, dataset, 0, build_draws(config, 0), lambda: None)
+    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0), lambda: None)
     steps = len(loaders(config, splits, 0)[0])
     bare = [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
     run = [1e3 * seconds / steps for seconds in runner_epochs(path, epochs)]

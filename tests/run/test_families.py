@@ -9,7 +9,7 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.formats.nodes import ROOMS
 from pyg_topomask.run.data.loaders import loaders, prepare
-from pyg_topomask.run.model.build import attentions_of, build_draws, build_model, convs_of, sized
+from pyg_topomask.run.model.build import attentions_of, build_model, build_sampling_transforms, convs_of, sized
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
@@ -286,7 +286,7 @@ def test_family_is_built_and_trained(family):
     source = {"model": {}, **source, "gt": gt | source.get("gt", {}), "train": {"batch_size": 2}}
     config = check_config(source)[0].config
     dataset = fake_dataset(config, task)
-    splits = prepare(config, dataset, 0, build_draws(config, 0), tick=lambda: None)
+    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0), tick=lambda: None)
     torch.manual_seed(0)
     sizes = (splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
     config = sized(config, *sizes)

@@ -11,7 +11,7 @@ from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.build import build_draws, build_model
+from pyg_topomask.run.model.build import build_model, build_sampling_transforms
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.runner import _flat, check_config
 from pyg_topomask.run.training.callbacks import Recorder
@@ -60,7 +60,7 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     tiny["dataset"]["split"] = [0.5, 0.2, 0.3]
     summary = run_config(tiny, tmp_path)
     config = load(tiny).config
-    splits = prepare(config, load_dataset(config.dataset), 0, build_draws(config, 0), tick=lambda: None)
+    splits = prepare(config, load_dataset(config.dataset), 0, build_sampling_transforms(config, 0), tick=lambda: None)
     model = build_model(config, splits.in_channels, splits.task.num_outputs)
     state = torch.load(tmp_path / "config" / "0" / "best.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")})

@@ -51,12 +51,12 @@ def measure(
     for name, value, least in (("--size", size, 1), ("--limit", limit, 2), ("--rounds", rounds, 0)):
         if value is not None and value < least:
             raise RunError(f"{name} must be at least {least} (got {value})")
-    loaded = load(config, overrides)
-    loaded.refuse(dataset_problems(loaded.config.dataset))
-    if loaded.config.dataset.task != "graph":
-        loaded.refuse([("dataset.task", "pairs of graphs are compared, and a node task has a single graph")])
-    dataset = load_dataset(loaded.config.dataset).graphs
-    features = input_features(loaded.config)
+    parsed = load(config, overrides)
+    parsed.refuse(dataset_problems(parsed.config.dataset))
+    if parsed.config.dataset.task != "graph":
+        parsed.refuse([("dataset.task", "pairs of graphs are compared, and a node task has a single graph")])
+    dataset = load_dataset(parsed.config.dataset).graphs
+    features = input_features(parsed.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:
         return pairs([features(dataset[i]) for i in range(count)], ENCODINGS[encoding](size), rounds)

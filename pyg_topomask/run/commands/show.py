@@ -16,7 +16,7 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.build import build_draws, build_model, sized
+from pyg_topomask.run.model.build import build_model, build_sampling_transforms, sized
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.viz import plot_kept_pairs, plot_mask
@@ -53,10 +53,10 @@ def picture(
     Raises:
         RunError: With one message that says what to change.
     """
-    loaded, _ = check_config(config, overrides)
+    parsed, _ = check_config(config, overrides)
     if kind not in KINDS:
         raise RunError(f"there is no picture {kind!r}; there are {', '.join(KINDS)}")
-    made = loaded.config
+    made = parsed.config
     for name, value, count in (("--layer", layer, made.gt.layers), ("--head", head, made.gt.n_heads)):
         if not 0 <= value < count:
             raise RunError(f"{name} must be from 0 to {count - 1} (got {value})")
@@ -68,7 +68,7 @@ def picture(
         raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
     task = dataset.task
     with torch.random.fork_rng(devices=[]):
-        for step in (*build_encodings(made), *build_draws(made, made.seed)):
+        for step in (*build_encodings(made), *build_sampling_transforms(made, made.seed)):
             data = step(data)
         torch.manual_seed(made.seed)
         sizes = (width(data.x) or 1, task.num_outputs, width(data.edge_attr), task.level)
@@ -76,7 +76,7 @@ def picture(
     origin = f"untrained, weights drawn from seed {made.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
-    where = f"{loaded.name}, graph {graph}, layer {layer}, head {head}\n{origin}"
+    where = f"{parsed.name}, graph {graph}, layer {layer}, head {head}\n{origin}"
     try:
         return KINDS[kind](made, model.eval(), data, layer, head, node, where)
     except ValueError as error:  # too large to be drawn

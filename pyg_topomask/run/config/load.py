@@ -25,7 +25,7 @@ _Loader.add_implicit_resolver(
 
 
 @dataclass
-class Loaded:
+class ParsedConfig:
     """A config with what is known of its origin: its name, the file, the line of each key, the keys overridden."""
 
     config: Config
@@ -54,7 +54,7 @@ class Loaded:
 
 def load(
     source: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str] = (), name: str = "config"
-) -> Loaded:
+) -> ParsedConfig:
     """Read a config from a file, a nested mapping or a :class:`Config`, apply overrides and validate it.
 
     Raises:
@@ -73,12 +73,12 @@ def load(
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        draft = Loaded(Config.model_construct(), name, file, lines, overridden)
+        draft = ParsedConfig(Config.model_construct(), name, file, lines, overridden)
         draft.refuse(_explain(item) for item in error.errors())
         raise
-    loaded = Loaded(config, name + (f"-{config.name_tag}" if config.name_tag else ""), file, lines, overridden)
-    loaded.refuse(contradictions(config))
-    return loaded
+    parsed = ParsedConfig(config, name + (f"-{config.name_tag}" if config.name_tag else ""), file, lines, overridden)
+    parsed.refuse(contradictions(config))
+    return parsed
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:

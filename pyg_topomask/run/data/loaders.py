@@ -69,7 +69,11 @@ class Splits:
 
 
 def prepare(
-    config: Config, dataset: LoadedDataset, seed: int, draws: Sequence[BaseTransform], tick: Callable[[], Any]
+    config: Config,
+    dataset: LoadedDataset,
+    seed: int,
+    sampling_transforms: Sequence[BaseTransform],
+    tick: Callable[[], Any],
 ) -> Splits:
     """Split the data set for one seed, encode positions and draw walks and the like, with a ``tick`` for each graph.
 
@@ -81,9 +85,9 @@ def prepare(
     if in_parts and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
     graphs = precompute(graphs, build_encodings(config), num_workers=config.num_workers)
-    redrawn = [step for step in draws if in_parts or _is_redrawn(config, step)]
+    redrawn = [step for step in sampling_transforms if in_parts or _is_redrawn(config, step)]
     fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
-    source = Compose([step for step in draws if step not in redrawn])
+    source = Compose([step for step in sampling_transforms if step not in redrawn])
     again, graphs, fixed = Compose(redrawn), list(graphs), []
     for place, graph in enumerate(graphs):
         graphs[place] = source(graph)

@@ -263,6 +263,6 @@ def build_expander(config: Config, seed: int) -> BaseTransform | None:
     return AddExpanderEdges(prep.exp_deg, prep.num_virt_node, seed, prep.exp_max_num_iters, prep.exp_algorithm)
 
 
-def build_draws(config: Config, seed: int) -> list[BaseTransform]:
+def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
     """The transforms that draw what attentions need, on graphs as the model sees them."""
     return [step for step in (build_expander(config, seed), build_walks(config, seed)) if step is not None]

@@ -19,7 +19,6 @@ from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
 from pyg_topomask.run.output.files import replacing
 from pyg_topomask.run.output.report import write_metrics
-from pyg_topomask.run.training.metrics import best_is_max
 from pyg_topomask.transforms import AddRandomWalks
 
 
@@ -196,7 +195,7 @@ class Recorder(Checkpoint):
         new, old = row[key], self.best_row()[key]
         if math.isnan(old):  # such as the area under a curve without positives
             return not math.isnan(new)
-        return new > old if best_is_max(self.config.metric_best, self.config.metric_agg) else new < old
+        return new > old if self.config.best_is_max else new < old
 
     def _save(self, trainer: pl.Trainer, name: str, weights_only: bool = False) -> None:
         if is_main():
@@ -215,7 +214,7 @@ def early_stopping(config: Config) -> list[EarlyStopping]:
     return [
         EarlyStopping(
             monitor=f"val_{config.metric_best}",
-            mode="max" if best_is_max(config.metric_best, config.metric_agg) else "min",
+            mode="max" if config.best_is_max else "min",
             patience=max(1, -(-patience // config.train.eval_period)),
         )
     ]

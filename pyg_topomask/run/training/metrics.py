@@ -7,7 +7,6 @@ values at once: one pass over the predictions serves them all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +22,6 @@ from pyg_topomask.run.training.ranking import (
 )
 
 HITS = (1, 3, 10)
-LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
-"""Metrics whose smallest value is the best."""
 
 
 class _Scores(Metric):
@@ -375,8 +372,3 @@ def _score_names(task: Task) -> Sequence[str]:
         return ("accuracy",)
     names = ("accuracy", "accuracy-SBM", "miou", "f1")
     return (*names, "precision", "recall") if task.kind == "binary" else names
-
-
-def best_is_max(metric: str, metric_agg: Any = None) -> bool:
-    """Whether the largest value of a metric is the best; ``metric_agg`` (argmax, argmin) goes first."""
-    return metric_agg == "argmax" if metric_agg else metric not in LOWER_IS_BETTER

@@ -148,9 +148,9 @@ def test_too_few_graphs_for_the_shares():
         split_items(data, 5, None, None, seed=0)
 
 
-def parts_of(config, draws=()):
+def parts_of(config, sampling_transforms=()):
     dataset = load_dataset(config.dataset)
-    return prepare(config, dataset, seed=0, draws=draws, tick=lambda: None)
+    return prepare(config, dataset, seed=0, sampling_transforms=sampling_transforms, tick=lambda: None)
 
 
 def test_features_where_there_are_none_and_dummy_edges(tu_folder, own_cache):
@@ -184,10 +184,10 @@ def test_order_of_an_epoch_depends_on_seed_and_epoch_alone():
 
 
 def test_redrawing_changes_training_walks_only(tiny):
-    from pyg_topomask.run.model.build import build_draws
+    from pyg_topomask.run.model.build import build_sampling_transforms
 
     config = load(tiny, ["topomask.redraw=1"]).config
-    splits = parts_of(config, build_draws(config, 0))
+    splits = parts_of(config, build_sampling_transforms(config, 0))
 
     def drawn():
         train, val, _ = loaders(config, splits, seed=0)
@@ -227,6 +227,6 @@ def test_real_files(real_data, own_cache, data, sizes):
     graph = dataset.graphs[0]
     assert (len(dataset), graph.num_node_features, dataset.task.num_classes) == sizes
     config = load({"dataset": data}).config
-    splits = prepare(config, dataset, seed=0, draws=[], tick=lambda: None)
+    splits = prepare(config, dataset, seed=0, sampling_transforms=[], tick=lambda: None)
     if data["name"] == "Cora":
         assert splits.sizes == {"train": 140, "val": 500, "test": 1000}

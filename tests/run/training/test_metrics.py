@@ -14,7 +14,6 @@ from pyg_topomask.run.training.metrics import (
     RankScores,
     RegressionScores,
     WordScores,
-    best_is_max,
     build_metrics,
     metric_names,
 )
@@ -272,9 +271,3 @@ def test_names_are_those_computed(task):
             metric.update(prediction, target)
         found += list(metric.compute())
     assert sorted(metric_names(task, "auc")) == sorted(found)
-
-
-def test_which_is_best():
-    assert best_is_max("ap")
-    assert not best_is_max("mae")
-    assert best_is_max("mae", "argmax")
