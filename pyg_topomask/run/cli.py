@@ -189,7 +189,7 @@ def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
     """Files and folders, and ``key=value`` entries."""
-    from pyg_topomask.run.config import all_keys
+    from pyg_topomask.run.config.schema import all_keys
 
     overrides = [token for token in tokens if "=" in token and not Path(token).exists()]
     configs = [token for token in tokens if token not in overrides]

@@ -41,7 +41,8 @@ from torch_geometric.graphgym.models.gnn import FeatureEncoder, GNNPreMP
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.run.check import layer_problems, unused_keys
-from pyg_topomask.run.config import Config, contradictions
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.config.contradictions import contradictions
 from pyg_topomask.run.config.dataset import PrepConfig
 from pyg_topomask.run.config.encodings import KernelEncodingConfig, LapPEConfig
 from pyg_topomask.run.config.model import GTConfig

@@ -25,8 +25,8 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
 from pyg_topomask.run.check import check_parsed, task_problems
-from pyg_topomask.run.config import FREE_KEYS, Config, all_keys
 from pyg_topomask.run.config.load import ParsedConfig, load
+from pyg_topomask.run.config.schema import FREE_KEYS, Config, all_keys
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.samplers import sampler_problems

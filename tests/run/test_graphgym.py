@@ -21,8 +21,8 @@ from yacs.config import CfgNode
 
 import pyg_topomask.run.graphgym as graphgym
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, auxiliary_loss
-from pyg_topomask.run.config import TopomaskConfig
 from pyg_topomask.run.config.load import load
+from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.run.model.build import ATTENTION_KEYS, argument_keys, arguments_of, build_model
 
 SETTINGS = "dataset.task graph model.graph_pooling mean gnn.dim_inner 16 gt.dim_hidden 16 gt.n_heads 2 gnn.att_heads 2"

@@ -1,18 +1,13 @@
-"""Values that are right one by one and wrong together.
+"""Values that are each valid and contradict each other.
 
-A key that GraphGPS reads and that the chosen setting has no use for is let through, as GraphGPS does; one of
-``topomask`` is refused where the names of attentions are known, in :mod:`pyg_topomask.run.model.build`.
+The checks that need the tables of attentions, convolutions and encoders stand in :mod:`pyg_topomask.run.check`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyg_topomask.run.config.dataset import WITHOUT_STANDARD_SPLIT
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER
-
-if TYPE_CHECKING:
-    from pyg_topomask.run.config import Config
+from pyg_topomask.run.config.schema import Config
 
 Problems = list[tuple[str, str]]
 

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from pyg_topomask.run.config import Config, all_keys, contradictions, section_of
+from pyg_topomask.run.config.contradictions import contradictions
+from pyg_topomask.run.config.schema import Config, all_keys, section_of
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
 

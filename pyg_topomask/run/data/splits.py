@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import RunError
 
 Parts = tuple[Tensor, Tensor, Tensor]

@@ -3,8 +3,8 @@ import copy
 import pytest
 from pydantic import BaseModel
 
-from pyg_topomask.run.config import Config, all_keys
 from pyg_topomask.run.config.load import load
+from pyg_topomask.run.config.schema import Config, all_keys
 from pyg_topomask.run.errors import ConfigError
 
 TEXT = """\

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from pyg_topomask.run.cli import main
-from pyg_topomask.run.config import Config, all_keys, section_of
 from pyg_topomask.run.config.base import parse_times
 from pyg_topomask.run.config.load import load
+from pyg_topomask.run.config.schema import Config, all_keys, section_of
 from pyg_topomask.run.errors import ConfigError
 
 MOLECULES = """\

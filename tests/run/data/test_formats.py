@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import Coordinates, Standardize
 from pyg_topomask.run.data.formats import FORMATS, LoadedDataset, dataset_problems, load_dataset

@@ -3,7 +3,7 @@ import urllib.error
 import pytest
 import torch
 
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch_geometric.datasets import ShapeNet
 
 from pyg_topomask.datasets import MOTIFS
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import graphs, nodes, ogb
 from pyg_topomask.run.data.formats.base import LoadedDataset
 from pyg_topomask.run.errors import did_you_mean

@@ -22,7 +22,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.cache import cache_dir
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.output.files import build_folder, make_folder
 from pyg_topomask.run.task import Task

@@ -19,7 +19,7 @@ from torch_geometric.transforms import BaseTransform, Constant, LocalDegreeProfi
 
 from pyg_topomask import __version__
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, cached, from_raw, joined
 from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.errors import RunError

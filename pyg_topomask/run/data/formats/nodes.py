@@ -21,7 +21,7 @@ from torch_geometric.datasets import (
 )
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw, joined, need
 from pyg_topomask.run.task import classification
 

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 from torch_geometric.utils import scatter, to_undirected
 
-from pyg_topomask.run.config import DatasetConfig
+from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw, need
 from pyg_topomask.run.data.formats.graphs import LRGB, lrgb
 from pyg_topomask.run.data.formats.negatives import ResampleNonEdges

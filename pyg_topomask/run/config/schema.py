@@ -1,0 +1,229 @@
+"""A whole config: its sections, in GraphGPS's spelling, and the keys that stand above them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import getitem
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from pyg_topomask.run.config.base import Count, Section, Size
+from pyg_topomask.run.config.dataset import DatasetConfig, PrepConfig, ShareConfig
+from pyg_topomask.run.config.encodings import (
+    ElectrostaticConfig,
+    EquivStableLapPEConfig,
+    GraphormerBiasConfig,
+    GraphormerConfig,
+    KernelEncodingConfig,
+    LapPEConfig,
+    ResistanceConfig,
+    SignNetConfig,
+)
+from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
+from pyg_topomask.run.config.topomask import TopomaskConfig
+from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
+
+LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
+"""Metrics of which the smallest is best."""
+
+_METRIC_OF = {"regression": "mae", "classification_multilabel": "ap", "subtoken_prediction": "f1"}
+
+FREE_KEYS = (
+    "out_dir",
+    "name_tag",
+    "seed",
+    "num_workers",
+    "accelerator",
+    "devices",
+    "num_nodes",
+    "num_threads",
+    "wandb",
+    "tensorboard_each_run",
+)
+"""Keys that do not make another experiment: the same results, in another place or for another seed."""
+
+
+class Config(Section):
+    """A whole config."""
+
+    out_dir: str = Field(default="results", description="Folder of all results; --out goes before it.")
+    name_tag: str = Field(default="", description="Results lie in <config name>-<name_tag>.", pattern=r"^[\w.+-]*$")
+    metric_best: Literal[
+        "accuracy",
+        "accuracy-SBM",
+        "f1",
+        "precision",
+        "recall",
+        "auc",
+        "ap",
+        "mae",
+        "mse",
+        "rmse",
+        "r2",
+        "spearmanr",
+        "mrr",
+        "mrr_filt",
+        "mrr_filt_self",
+        "hits@1",
+        "hits@3",
+        "hits@10",
+        "miou",
+        "instance_miou",
+        "category_miou",
+        "hits@20",
+        "hits@50",
+        "hits@100",
+        "loss",
+    ] = Field(
+        default="accuracy",
+        description="Validation metric of the best epoch; auto, or none given: mae for regression, ap for several "
+        "labels, f1 for subtokens, else accuracy. mIoU is miou.",
+    )
+    metric_agg: Literal["argmax", "argmin"] | None = Field(
+        default=None, description="Whether the largest or smallest is best; none: by the metric."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31, description="Seed of the first run; the next ones count up from it.")
+    run_multiple_splits: list[Count] = Field(
+        default=[], description="Values of `dataset.split_index` to run one after the other, with one seed."
+    )
+    num_workers: Count = Field(default=0, description="Processes that load data; no influence on the results.")
+    num_threads: Size = Field(default=6, description="GraphGym's; torch chooses the number of its threads.")
+    accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
+    devices: Size = Field(default=1, description="Always 1: several processes are started by `torchrun`.")
+    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(
+        default="32-true", description="Arithmetic: single, double, or mixed with half precision."
+    )
+    compile: bool = Field(default=False, description="Compile the model with torch.compile.")
+    round: Count = Field(default=5, description="Digits of printed metrics, in GraphGPS; not read.")
+    tensorboard_each_run: bool = Field(default=False, description="Write the curves of each seed for TensorBoard too.")
+    tensorboard_agg: bool = Field(default=True, description="GraphGym's; not read.")
+    custom_metrics: list[str] = Field(default=[], max_length=0, description="GraphGym's; only an empty list.")
+    print: Literal["both", "file", "stdout"] = Field(default="both", description="GraphGym's; not read.")
+    cfg_dest: str = Field(default="config.yaml", description="GraphGym's; the resolved config is called config.yaml.")
+    view_emb: Literal[False] = Field(default=False, description="GraphGym's; only false.")
+    gpu_mem: bool = Field(default=False, description="GraphGym's; peak memory is always reported.")
+    benchmark: bool = Field(default=False, description="GraphGym's; not read.")
+    dataset: DatasetConfig = Field(description="The data.")
+    train: TrainConfig = Field(default_factory=TrainConfig, description="Serving and evaluation.")
+    model: ModelConfig = Field(default_factory=ModelConfig, description="Model and loss.")
+    gt: GTConfig = Field(default_factory=GTConfig, description="The layers.")
+    gnn: GNNConfig = Field(default_factory=GNNConfig, description="The head, and what comes before the layers.")
+    optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
+    topomask: TopomaskConfig = Field(default_factory=TopomaskConfig, description="Our attentions and masks.")
+    prep: PrepConfig = Field(default_factory=PrepConfig, description="Exphormer's preparations of the graph.")
+    posenc_LapPE: LapPEConfig = Field(default_factory=LapPEConfig, description="Laplacian eigenvectors.")
+    posenc_EquivStableLapPE: EquivStableLapPEConfig = Field(
+        default_factory=EquivStableLapPEConfig, description="Laplacian eigenvectors that gate messages."
+    )
+    posenc_SignNet: SignNetConfig = Field(default_factory=SignNetConfig, description="Eigenvectors, blind to signs.")
+    posenc_RWSE: KernelEncodingConfig = Field(
+        default_factory=KernelEncodingConfig, description="Return probabilities of random walks."
+    )
+    posenc_HKdiagSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig, description="Heat that stays.")
+    posenc_ElstaticSE: ElectrostaticConfig = Field(
+        default_factory=ElectrostaticConfig, description="Electrostatic potentials."
+    )
+    posenc_GraphormerBias: GraphormerBiasConfig = Field(
+        default_factory=GraphormerBiasConfig, description="Degrees and shortest-path distances."
+    )
+    posenc_ERN: ResistanceConfig = Field(default_factory=ResistanceConfig, description="Effective resistances, nodes.")
+    posenc_ERE: ResistanceConfig = Field(default_factory=ResistanceConfig, description="Effective resistances, edges.")
+    graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig, description="Graphormer's graph token.")
+    pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig, description="A finished run to start from.")
+    share: ShareConfig = Field(default_factory=ShareConfig, description="What GraphGym derives from the data.")
+    val: ValConfig = Field(default_factory=ValConfig, description="GraphGym's sampling for evaluation.")
+    wandb: WandbConfig = Field(default_factory=WandbConfig, description="Weights & Biases.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _metric_by_task(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("metric_best") == "mIoU":
+            return values | {"metric_best": "miou"}  # as k-MIP's files spell it
+        if isinstance(values, dict) and values.get("metric_best", "auto") == "auto":
+            data = values.get("dataset")
+            task_type = data.get("task_type") if isinstance(data, dict) else getattr(data, "task_type", None)
+            return values | {"metric_best": _METRIC_OF.get(str(task_type), "accuracy")}
+        return values
+
+    @model_validator(mode="after")
+    def _layers_of_custom_gnn(self) -> Config:
+        """GraphGPS's custom_gnn is its layer without attention, norm and feed-forward part; ``gnn`` names its sizes."""
+        gnn, conv = self.gnn, CUSTOM_GNN_CONVS.get(self.gnn.layer_type)
+        if self.model.type == "custom_gnn" and conv is not None:
+            layers = {"layer_type": f"{conv}+None", "layers": gnn.layers_mp, "dropout": gnn.dropout}
+            layers |= {"dim_hidden": gnn.dim_inner or self.gt.dim_hidden, "layer_norm": False, "batch_norm": False}
+            layers |= {"n_heads": 1}
+            # Not by attribute: a section that is set here does not count as given.
+            self.__dict__["gt"] = self.gt.model_copy(update=layers)
+            self.__dict__["topomask"] = self.topomask.model_copy(update={"feed_forward": False})
+        return self
+
+    @model_validator(mode="after")
+    def _layers_of_san(self) -> Config:
+        """GraphGPS's SANTransformer is its layer with SAN's attention and no convolution.
+
+        Where there is dropout it acts behind the attention's output projection and once more behind the feed-forward
+        part, as in all our layers; in GraphGPS's own program it acts ahead of the projection.
+        """
+        if self.model.type == "SANTransformer" and (
+            self.gt.layer_type == "SANLayer" or not self.is_given("gt.layer_type")
+        ):
+            self.__dict__["gt"] = self.gt.model_copy(update={"layer_type": SAN_LAYER})
+        return self
+
+    @property
+    def best_is_max(self) -> bool:
+        """Whether the best epoch has the largest ``metric_best``."""
+        return self.metric_best not in LOWER_IS_BETTER
+
+    def value(self, key: str) -> Any:
+        """The value of ``section.name`` or ``section.part.name``."""
+        return reduce(getattr, key.split("."), self)
+
+    def is_set(self, key: str) -> bool:
+        """Whether a key was given a value other than its default."""
+        *sections, name = key.split(".")
+        values = reduce(getattr, sections, self)
+        return getattr(values, name) != type(values).model_fields[name].default
+
+    def is_given(self, key: str) -> bool:
+        """Whether a key stands in the config, even with its default."""
+        *sections, name = key.split(".")
+        return name in reduce(getattr, sections, self).model_fields_set
+
+    def with_defaults(self, keys: Iterable[str]) -> Config:
+        """A copy with each ``section.name`` at its default."""
+        values = self.model_dump(exclude_unset=True)
+        for key in keys:
+            *sections, name = key.split(".")
+            del reduce(getitem, sections, values)[name]
+        return Config.model_validate(values)
+
+    def encodings(self) -> list[str]:
+        """Names of the positional encodings that are enabled, such as LapPE."""
+        return [
+            name.removeprefix("posenc_")
+            for name in type(self).model_fields
+            if name.startswith("posenc_") and getattr(self, name).enable
+        ]
+
+
+def section_of(path: list[str]) -> type[BaseModel] | None:
+    """The model of a section by its path from the top; none where the path ends at a key or nowhere."""
+    model: type[BaseModel] | None = Config
+    for name in path:
+        info = model.model_fields.get(name) if model else None
+        kind = info.annotation if info else None
+        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return model
+
+
+def all_keys(path: tuple[str, ...] = ()) -> list[str]:
+    """Every key of the schema, with its sections."""
+    model, keys = section_of(list(path)), []
+    for name in model.model_fields if model else ():
+        here = (*path, name)
+        keys += all_keys(here) if section_of(list(here)) else [".".join(here)]
+    return keys
