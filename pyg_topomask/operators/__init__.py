@@ -2,17 +2,15 @@
 
 from pyg_topomask.operators.algebra import (
     BlockDiagonalOperator,
-    ConstantOperator,
-    DiagonalScaledOperator,
     HeadStackOperator,
     KroneckerOperator,
-    ScaledOperator,
     SumOperator,
 )
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.dense import DenseOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.ones import OnesOperator
+from pyg_topomask.operators.scaled import ConstantOperator, DiagonalScaledOperator, ScaledOperator
 from pyg_topomask.operators.sparse_factor import SparseFactorOperator
 
 __all__ = [

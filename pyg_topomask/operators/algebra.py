@@ -1,175 +1,69 @@
-"""Masks made of masks: scaled, summed, one per head, block by block, Kronecker products; products stay fast."""
+"""Masks made of several others: sums, one per head, block by block, Kronecker products; products stay fast."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, common_heads
-from pyg_topomask.ops.blocks import BlockLayout, group_rows
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.attention.mask import row_errors
 
 
-class _OneMask(MaskOperator):
-    """A mask made of one other, whose nodes, support and cost it shares.
-
-    Args:
-        operator: The other mask.
-    """
-
-    def __init__(self, operator: MaskOperator) -> None:
-        self.operator = operator
-        self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
-        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
-
-    @property
-    def work(self) -> int:
-        return self.operator.work
-
-    @property
-    def num_pairs(self) -> int | None:
-        return self.operator.num_pairs
-
-
-class ScaledOperator(_OneMask):
-    """A mask times a number, written ``scale * op``.
+class _CombinedOperator(MaskOperator):
+    """A mask made of several others.
 
     Args:
-        operator: The mask.
-        scale: A number or a tensor with one element, which may be learnable.
-
-    Raises:
-        ValueError: If ``scale`` has more than one element.
+        operators: The other masks.
+        num_nodes: ``N`` of the combined mask.
     """
 
-    def __init__(self, operator: MaskOperator, scale: float | Tensor) -> None:
-        if isinstance(scale, Tensor) and scale.numel() != 1:
-            raise ValueError(f"a mask is scaled by one number (got a tensor of shape {list(scale.shape)})")
-        super().__init__(operator)
-        self.scale = scale.reshape(()) if isinstance(scale, Tensor) else scale
+    def __init__(self, operators: Sequence[MaskOperator], num_nodes: int) -> None:
+        self.operators, self.num_nodes = list(operators), num_nodes
+        self.heads = common_heads([operator.heads for operator in operators])
+        self.dtype, self.device = operators[0].dtype, operators[0].device
 
-    @property
-    def T(self) -> ScaledOperator:
-        return ScaledOperator(self.operator.T, self.scale)
-
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        pattern, value = self.operator.pairs()
-        return pattern, self.scale * value
-
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        return [self.scale * block for block in self.operator.blocks(layout)]
-
-    def to_dense(self) -> Tensor:
-        return self.scale * self.operator.to_dense()
-
-    def _matmul(self, x: Tensor) -> Tensor:
-        return self.scale * (self.operator @ x)
-
-
-class DiagonalScaledOperator(_OneMask):
-    r"""A mask whose rows and columns are scaled, :math:`D_1 M D_2`.
-
-    Args:
-        operator: The mask :math:`M`.
-        left, right: Diagonals, shape ``[N]``, or ``[N, H]`` where they differ by head.
-
-    Raises:
-        ValueError: If a diagonal is not for as many nodes, or heads differ.
-    """
-
-    def __init__(self, operator: MaskOperator, left: Tensor, right: Tensor) -> None:
-        for name, diagonal in (("left", left), ("right", right)):
-            if diagonal.dim() not in (1, 2) or diagonal.size(0) != operator.num_nodes:
-                raise ValueError(
-                    f"'{name}' must be [{operator.num_nodes}] or [{operator.num_nodes}, H] (got {list(diagonal.shape)})"
-                )
-        super().__init__(operator)
-        self.left, self.right = left, right
-        heads = [diagonal.size(1) if diagonal.dim() == 2 else None for diagonal in (left, right)]
-        self.heads = common_heads([operator.heads, *heads])
-
-    @property
-    def T(self) -> DiagonalScaledOperator:
-        return DiagonalScaledOperator(self.operator.T, self.right, self.left)
-
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        pattern, value = self.operator.pairs()
-        if self.heads is not None and value.dim() == 1:
-            value = value[:, None]
-        left, right = (
-            pattern.arrange(diagonal).index_select(0, end)
-            for diagonal, end in ((self.left, pattern.row), (self.right, pattern.col))
-        )
-        left, right = (x[:, None] if x.dim() < value.dim() else x for x in (left, right))
-        return pattern, left * value * right
-
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        left, right = (
-            group_rows(diagonal if self.heads is None or diagonal.dim() == 2 else diagonal[:, None], layout.groups)
-            for diagonal in (self.left, self.right)
-        )  # [g, n] or [g, H, n]
-        blocks = self.operator.blocks(layout)
-        if self.heads is not None and self.operator.heads is None:
-            blocks = [block[:, None] for block in blocks]
-        return [b[..., :, None] * block * a[..., None, :] for a, block, b in zip(left, blocks, right)]
-
-    def to_dense(self) -> Tensor:
-        left, right = (diagonal.t() for diagonal in (self.left, self.right))  # [N] or [H, N]
-        return left[..., :, None] * self.operator.to_dense() * right[..., None, :]
-
-    def _matmul(self, x: Tensor) -> Tensor:
-        left, right = (self._aligned(diagonal, x) for diagonal in (self.left, self.right))
-        x = right * x
-        x = (self.operator @ x.flatten(1)).view_as(x) if self.operator.heads is None else self.operator @ x
-        return left * x
-
-    @staticmethod
-    def _aligned(diagonal: Tensor, x: Tensor) -> Tensor:
-        return diagonal.view(*diagonal.shape, *[1] * (x.dim() - diagonal.dim()))
-
-
-class ConstantOperator(_OneMask):
-    """A mask without learnable numbers, whose entries are computed once and then shared by layers and steps.
-
-    Args:
-        operator: The mask, made of tensors that require no gradient and are not changed in place.
-    """
-
-    def __init__(self, operator: MaskOperator) -> None:
-        super().__init__(operator)
-        self._blocks: tuple[BlockLayout, list[Tensor]] | None = None
+    @abstractmethod
+    def _like(self, operators: list[MaskOperator]) -> MaskOperator:
+        """The same combination of other masks."""
 
     @property
     def T(self) -> MaskOperator:
-        return self.operator.T
+        return self._like([operator.T for operator in self.operators])
 
-    @cached_property
-    @torch.inference_mode(False)
-    def _pairs(self) -> tuple[Pattern, Tensor]:
-        with torch.no_grad():
-            return self.operator.pairs()
+    @property
+    def bound(self) -> MaskOperator:
+        bounds = [operator.bound for operator in self.operators]
+        return self if all(a is b for a, b in zip(bounds, self.operators)) else self._like(bounds)
 
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        return self._pairs
+    @property
+    def row_terms(self) -> int:
+        return max(operator.row_terms for operator in self.operators)
 
-    @torch.inference_mode(False)
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        if self._blocks is None or self._blocks[0] is not layout:
-            with torch.no_grad():
-                self._blocks = (layout, [block.contiguous() for block in self.operator.blocks(layout)])
-        return self._blocks[1]
+    @property
+    def eps(self) -> float:
+        return max(operator.eps for operator in self.operators)
 
-    def to_dense(self) -> Tensor:
-        return self.operator.to_dense()
+    @property
+    def num_multiply_adds(self) -> int:
+        return sum(operator.num_multiply_adds for operator in self.operators)
 
-    def _matmul(self, x: Tensor) -> Tensor:
-        return self.operator @ x
+    def _errors(self) -> list[Tensor] | None:
+        """Errors by row, ``[N, H or 1]``, of the other masks; :obj:`None` if all are exact."""
+        errors = [row_errors(operator) for operator in self.operators]
+        if all(error is None for error in errors):
+            return None
+        nothing = torch.zeros(1, 1, device=self.device)
+        return [
+            nothing.expand(operator.num_nodes, 1) if error is None else error
+            for operator, error in zip(self.operators, errors)
+        ]
 
 
-class SumOperator(MaskOperator):
+class SumOperator(_CombinedOperator):
     """Sum of masks on the same nodes, written ``op + op``; one without heads is added to every head.
 
     Args:
@@ -182,17 +76,19 @@ class SumOperator(MaskOperator):
     def __init__(self, *operators: MaskOperator) -> None:
         if len({operator.num_nodes for operator in operators}) != 1:
             raise ValueError(f"masks to add must share their nodes (got {[op.num_nodes for op in operators]})")
-        self.operators = operators
-        self.num_nodes, self.heads = operators[0].num_nodes, common_heads([op.heads for op in operators])
-        self.dtype, self.device = operators[0].dtype, operators[0].device
+        super().__init__(operators, operators[0].num_nodes)
+
+    def _like(self, operators: list[MaskOperator]) -> SumOperator:
+        return SumOperator(*operators)
 
     @property
-    def T(self) -> SumOperator:
-        return SumOperator(*(operator.T for operator in self.operators))
+    def row_terms(self) -> int:
+        return min(self.num_nodes, sum(operator.row_terms for operator in self.operators))
 
     @property
-    def work(self) -> int:
-        return sum(operator.work for operator in self.operators)
+    def error(self) -> float | Tensor:
+        errors = self._errors()
+        return 0.0 if errors is None else torch.stack(torch.broadcast_tensors(*errors)).sum(0)
 
     def to_dense(self) -> Tensor:
         return torch.stack(torch.broadcast_tensors(*(operator.to_dense() for operator in self.operators))).sum(0)
@@ -201,7 +97,7 @@ class SumOperator(MaskOperator):
         return torch.stack([operator @ x for operator in self.operators]).sum(0)
 
 
-class HeadStackOperator(MaskOperator):
+class HeadStackOperator(_CombinedOperator):
     """One mask per head.
 
     Args:
@@ -216,17 +112,20 @@ class HeadStackOperator(MaskOperator):
             raise ValueError(f"a stack takes at least one mask, each without heads (got {list(operators)})")
         if len({operator.num_nodes for operator in operators}) != 1:
             raise ValueError(f"masks to stack must share their nodes (got {[op.num_nodes for op in operators]})")
-        self.operators = list(operators)
-        self.num_nodes, self.heads = operators[0].num_nodes, len(operators)
-        self.dtype, self.device = operators[0].dtype, operators[0].device
+        super().__init__(operators, operators[0].num_nodes)
+        self.heads = len(operators)
+
+    def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
+        return HeadStackOperator(operators)
 
     @property
-    def T(self) -> HeadStackOperator:
-        return HeadStackOperator([operator.T for operator in self.operators])
+    def num_multiply_adds(self) -> int:
+        return super().num_multiply_adds // len(self.operators)
 
     @property
-    def work(self) -> int:
-        return sum(operator.work for operator in self.operators) // len(self.operators)
+    def error(self) -> float | Tensor:
+        errors = self._errors()
+        return 0.0 if errors is None else torch.cat(errors, dim=1)
 
     def to_dense(self) -> Tensor:
         return torch.stack([operator.to_dense() for operator in self.operators])
@@ -235,7 +134,7 @@ class HeadStackOperator(MaskOperator):
         return torch.stack([operator @ x[:, h] for h, operator in enumerate(self.operators)], dim=1)
 
 
-class BlockDiagonalOperator(MaskOperator):
+class BlockDiagonalOperator(_CombinedOperator):
     """Masks of different graphs, one after the other: the mask of their batch.
 
     Args:
@@ -248,23 +147,25 @@ class BlockDiagonalOperator(MaskOperator):
     def __init__(self, operators: Sequence[MaskOperator]) -> None:
         if not operators:
             raise ValueError("a block-diagonal mask takes at least one block (got none)")
-        self.operators, self.sizes = list(operators), [operator.num_nodes for operator in operators]
-        self.num_nodes, self.heads = sum(self.sizes), common_heads([op.heads for op in operators])
-        self.dtype, self.device = operators[0].dtype, operators[0].device
+        self.sizes = [operator.num_nodes for operator in operators]
+        super().__init__(operators, sum(self.sizes))
+
+    def _like(self, operators: list[MaskOperator]) -> BlockDiagonalOperator:
+        return BlockDiagonalOperator(operators)
 
     @property
-    def T(self) -> BlockDiagonalOperator:
-        return BlockDiagonalOperator([operator.T for operator in self.operators])
-
-    @property
-    def work(self) -> int:
-        return sum(operator.work for operator in self.operators)
+    def error(self) -> float | Tensor:
+        errors = self._errors()
+        if errors is None:
+            return 0.0
+        width = max(error.size(1) for error in errors)
+        return torch.cat([error.expand(-1, width) for error in errors])
 
     def _matmul(self, x: Tensor) -> Tensor:
         return torch.cat([operator @ block for operator, block in zip(self.operators, x.split(self.sizes))])
 
 
-class KroneckerOperator(MaskOperator):
+class KroneckerOperator(_CombinedOperator):
     r"""Kronecker product :math:`M = M_1 \otimes M_2`: node ``(i, j)`` of the product graph is ``i * N_2 + j``.
 
     Args:
@@ -275,17 +176,32 @@ class KroneckerOperator(MaskOperator):
     """
 
     def __init__(self, left: MaskOperator, right: MaskOperator) -> None:
+        super().__init__([left, right], left.num_nodes * right.num_nodes)
         self.left, self.right = left, right
-        self.num_nodes, self.heads = left.num_nodes * right.num_nodes, common_heads([left.heads, right.heads])
-        self.dtype, self.device = left.dtype, left.device
+
+    def _like(self, operators: list[MaskOperator]) -> KroneckerOperator:
+        return KroneckerOperator(*operators)
 
     @property
-    def T(self) -> KroneckerOperator:
-        return KroneckerOperator(self.left.T, self.right.T)
+    def row_terms(self) -> int:
+        return prod(operator.row_terms for operator in self.operators)
 
     @property
-    def work(self) -> int:
-        return self.left.work * self.right.num_nodes + self.right.work * self.left.num_nodes
+    def error(self) -> float | Tensor:
+        errors = self._errors()
+        if errors is None:
+            return 0.0
+        largest = [_row_sums(operator.bound) for operator in self.operators]  # bounds the entries, none being negative
+        (a, left), (b, right) = (
+            [x[:, None] if factor == 0 else x[None] for x in (error, entry)]  # [N_1, 1, H] or [1, N_2, H]
+            for factor, (error, entry) in enumerate(zip(errors, largest))
+        )
+        return (a * right + b * left + a * b).flatten(0, 1)
+
+    @property
+    def num_multiply_adds(self) -> int:
+        left, right = self.operators
+        return left.num_multiply_adds * right.num_nodes + right.num_multiply_adds * left.num_nodes
 
     def _matmul(self, x: Tensor) -> Tensor:
         shape, outer, inner = x.shape, self.left.num_nodes, self.right.num_nodes
@@ -299,3 +215,10 @@ class KroneckerOperator(MaskOperator):
     @staticmethod
     def _apply(operator: MaskOperator, x: Tensor) -> Tensor:  # [n, H or 1, C]
         return operator @ x if operator.heads is not None else (operator @ x.flatten(1)).view_as(x)
+
+
+def _row_sums(operator: MaskOperator) -> Tensor:
+    """Sums of the rows, shape ``[N, H or 1]``, without a gradient."""
+    with torch.no_grad():
+        ones = torch.ones(operator.num_nodes, operator.heads or 1, dtype=operator.dtype, device=operator.device)
+        return operator @ ones

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,40 @@ from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.sparse import Pattern
 
 if TYPE_CHECKING:
-    from pyg_topomask.operators.algebra import ScaledOperator, SumOperator
+    from pyg_topomask.operators.algebra import SumOperator
+    from pyg_topomask.operators.scaled import ScaledOperator
 
 
-class MaskOperator:
+class MaskOperator(ABC):
     r"""One ``N × N`` mask, or one per head, known by its product with a matrix.
 
-    A subclass sets `num_nodes`, `heads`, `dtype` and `device` and defines `_matmul` and `T`. It is differentiable in
-    ``x`` and in every floating-point argument, because plain torch operations or `torch.autograd.Function`\ s do the
-    work. Row ``i``, column ``j`` is what node ``i`` takes from node ``j``.
+    A subclass sets `num_nodes`, `heads`, `dtype` and `device` and defines `_matmul`, `T` and, for use in attention,
+    `bound`. It is differentiable in ``x`` and in every floating-point argument, because plain torch operations or
+    `torch.autograd.Function`\ s do the work. Row ``i``, column ``j`` is what node ``i`` takes from node ``j``.
+
+    .. code-block:: python
+
+        class ShiftOperator(MaskOperator):
+            \"\"\"Node ``i`` takes ``weight`` times the value of node ``i - 1``.\"\"\"
+
+            def __init__(self, num_nodes: int, weight: Tensor, step: int = 1) -> None:
+                self.num_nodes, self.weight, self.step = num_nodes, weight, step
+                self.dtype, self.device = weight.dtype, weight.device
+
+            @property
+            def T(self) -> MaskOperator:
+                return ShiftOperator(self.num_nodes, self.weight, -self.step)
+
+            @property
+            def bound(self) -> MaskOperator:
+                if non_negative(self.weight):
+                    return self
+                return ShiftOperator(self.num_nodes, absolute(self.weight), self.step)
+
+            def _matmul(self, x: Tensor) -> Tensor:
+                return self.weight * x.roll(self.step, 0)
+
+    `pyg_topomask.testing.OperatorCase` checks a new operator.
     """
 
     num_nodes: int
@@ -31,19 +57,59 @@ class MaskOperator:
     is_dense: bool = False
     """Whether the matrix is stored as it is, so that `to_dense` costs nothing."""
     has_blocks: bool = False
-    """Whether `blocks` can be formed at a cost in proportion to `work` and the blocks."""
+    """Whether `blocks` can be formed at a cost in proportion to `num_multiply_adds` and the blocks."""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
 
     @property
+    @abstractmethod
     def T(self) -> MaskOperator:
         """The transposed mask."""
-        raise NotImplementedError
 
     @property
-    def work(self) -> int:
-        """Multiply-adds of ``op @ x`` for one column of one head: what choosing a path counts."""
-        raise NotImplementedError
+    def bound(self) -> MaskOperator:
+        r"""The bounding mask, with entries :math:`B_{ij} \ge |M_{ij}|`: what attention under this mask normalises by.
+
+        It has the structure, the cost and the order of `pairs` of this mask. It is this very object where no parameter
+        is negative, and ``op.T.bound`` equals ``op.bound.T``. Absolute values of parameters are taken by
+        `pyg_topomask.ops.numerics.absolute`, whose derivative at 0 is +1, so that the gradient does not jump where a
+        parameter starts at 0.
+
+        Raises:
+            NotImplementedError: If the subclass does not define it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no bounding mask, which attention normalises by. Define the property 'bound' "
+            "that returns an operator with entries B_ij >= |M_ij|: 'return self' if no entry is ever negative, else "
+            "the same operator with absolute parameters"
+        )
+
+    @property
+    def row_terms(self) -> int:
+        """Upper bound on the non-zero entries of a row, by which rounding errors of row sums are estimated."""
+        return self.num_nodes
+
+    @property
+    def eps(self) -> float:
+        """Machine epsilon of the coarsest dtype of the numbers that the entries are made of."""
+        return torch.finfo(self.dtype).eps
+
+    @property
+    def error(self) -> float | Tensor:
+        """Absolute error with which an entry acts in a product; 0 where products are exact up to rounding.
+
+        It is a number, or a tensor ``[N]`` or ``[N, H]`` without a gradient where it differs by row: the error of a
+        batch must be each graph's own, so that no result depends on the other graphs.
+        """
+        return 0.0
+
+    @property
+    def num_multiply_adds(self) -> int:
+        """Multiply-adds of ``op @ x`` for one column of one head, by which attention chooses its path.
+
+        ``N²`` unless a subclass says otherwise, as of a product with the dense matrix.
+        """
+        return self.num_nodes**2
 
     @property
     def num_pairs(self) -> int | None:
@@ -69,9 +135,9 @@ class MaskOperator:
         """
         raise ValueError(f"{type(self).__name__} is not known by its graphs' blocks")
 
+    @abstractmethod
     def _matmul(self, x: Tensor) -> Tensor:
         """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` where there are heads."""
-        raise NotImplementedError
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """Product ``op @ x`` with ``x`` of shape ``[N, *]``, or ``[N, H, *]`` where there are heads; the same shape.
@@ -110,7 +176,7 @@ class MaskOperator:
         return SumOperator(self, other) if isinstance(other, MaskOperator) else NotImplemented
 
     def __mul__(self, scale: float | Tensor) -> ScaledOperator:
-        from pyg_topomask.operators.algebra import ScaledOperator
+        from pyg_topomask.operators.scaled import ScaledOperator
 
         return ScaledOperator(self, scale) if isinstance(scale, (int, float, Tensor)) else NotImplemented
 

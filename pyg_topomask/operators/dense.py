@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.numerics import absolute, non_negative
 
 
 class DenseOperator(MaskOperator):
@@ -36,8 +37,8 @@ class DenseOperator(MaskOperator):
         return DenseOperator(self.matrix.transpose(-1, -2))
 
     @property
-    def work(self) -> int:
-        return self.num_nodes**2
+    def bound(self) -> DenseOperator:
+        return self if non_negative(self.matrix) else DenseOperator(absolute(self.matrix))
 
     def to_dense(self) -> Tensor:
         return self.matrix

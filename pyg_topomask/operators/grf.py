@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.scaled import WrappedOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
 from pyg_topomask.ops.blocks import BlockLayout, Entries, product_blocks
+from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, WalkTable
 
@@ -29,7 +31,9 @@ class GRFOperator(MaskOperator):
     has_blocks = True
 
     def __init__(self, walks: WalkProduct, modulation: Tensor, pair_table: EntryTable | None = None) -> None:
-        self.walks, self.modulation, self._stored = walks, modulation, pair_table
+        self.walks, self.modulation = walks, modulation
+        # The table of the bounding mask is built from absolute loads; it must list the same pairs in the same order.
+        self._stored = pair_table if walks.absolute is walks else None
         self.num_nodes, self.heads = walks.num_nodes, modulation.size(0) if modulation.dim() == 2 else None
         self.dtype, self.device = modulation.dtype, modulation.device
 
@@ -43,18 +47,33 @@ class GRFOperator(MaskOperator):
         return SparseFactorOperator.from_factors(left, right, self.num_nodes)
 
     @property
-    def T(self) -> SparseFactorOperator:
-        return self.factors.T
+    def T(self) -> TransposedGRFOperator:
+        return TransposedGRFOperator(self)
 
     @property
-    def work(self) -> int:
+    def bound(self) -> GRFOperator:
+        r""":math:`\Phi_1(|f|)\, \Phi_2(|f|)^\top` of the absolute loads."""
+        if self.walks.absolute is self.walks and non_negative(self.modulation):
+            return self
+        return GRFOperator(self.walks.absolute, absolute(self.modulation), self._stored)
+
+    @property
+    def row_terms(self) -> int:
+        return self.walks.row_terms
+
+    @property
+    def eps(self) -> float:
+        return max(super().eps, self.walks.eps)
+
+    @property
+    def num_multiply_adds(self) -> int:
         return self.walks.num_entries
 
     @property
     def num_pairs(self) -> int:
         if self._stored is not None:
             return self._stored.pattern.nnz
-        return count_pairs(self.walks.num_terms, self.work, lambda: self.walks.pairs.pattern)
+        return count_pairs(self.walks.num_terms, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         table = self.walks.pairs if self._stored is None else self._stored
@@ -72,3 +91,37 @@ class GRFOperator(MaskOperator):
 
     def _matmul(self, x: Tensor) -> Tensor:
         return self.factors @ x
+
+
+class TransposedGRFOperator(WrappedOperator):
+    """The transpose of a :class:`GRFOperator`.
+
+    Args:
+        operator: The mask to transpose.
+    """
+
+    operator: GRFOperator
+
+    @property
+    def T(self) -> GRFOperator:
+        return self.operator
+
+    @property
+    def bound(self) -> TransposedGRFOperator:
+        bound = self.operator.bound
+        return self if bound is self.operator else bound.T
+
+    @property
+    def row_terms(self) -> int:
+        return self.num_nodes
+
+    def pairs(self) -> tuple[Pattern, Tensor]:
+        pattern, value = self.operator.pairs()
+        transposed, order = pattern.transposed
+        return transposed, value.index_select(0, order)
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        return [block.mT for block in self.operator.blocks(layout)]
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        return self.operator.factors.T @ x

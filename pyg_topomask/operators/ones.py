@@ -33,7 +33,11 @@ class OnesOperator(MaskOperator):
         return self
 
     @property
-    def work(self) -> int:
+    def bound(self) -> OnesOperator:
+        return self
+
+    @property
+    def num_multiply_adds(self) -> int:
         return self.num_nodes
 
     def _matmul(self, x: Tensor) -> Tensor:

@@ -11,13 +11,14 @@ from torch import Tensor
 from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import MOST_PAIRS
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
+from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.ops.walks.product import join, sparse_product
 from pyg_topomask.typing import SparseEntries
 
 
 class Factor:
-    """One sparse factor: positions sorted by row, and entries, shared or per head."""
+    """One sparse factor: positions sorted by row, each once, and entries, shared or per head."""
 
     def __init__(self, pattern: Pattern, value: Tensor) -> None:
         self.pattern, self.value = pattern, value
@@ -33,6 +34,11 @@ class Factor:
         pattern, order = self.pattern.transposed
         return Factor(pattern, self.value.index_select(0, order))
 
+    @property
+    def absolute(self) -> Factor:
+        """The factor of absolute entries; itself where none is negative."""
+        return self if non_negative(self.value) else Factor(self.pattern, absolute(self.value))
+
     def matmul(self, x: Tensor) -> Tensor:
         """Product with ``[N, C]``, or with ``[N, H, C]`` head by head."""
         value = self.value.to(x.dtype)
@@ -42,6 +48,35 @@ class Factor:
             return spmm(self.pattern, value, x.flatten(1)).view(self.pattern.num_rows, *x.shape[1:])
         columns = [spmm(self.pattern, value[:, h].contiguous(), x[:, h].contiguous()) for h in range(x.size(1))]
         return torch.stack(columns, dim=1)
+
+
+class _Meeting:
+    r"""Where the entries of :math:`\Phi_1` and :math:`\Phi_2` meet, which a mask and its bounding mask share."""
+
+    def __init__(self, left: Pattern, right: Pattern) -> None:
+        self.left, self.right = left, right
+
+    @cached_property
+    def _meets(self) -> Tensor:
+        """Entries of the right factor that each entry of the left one meets, shape ``[nnz]``."""
+        return torch.bincount(self.right.col, minlength=self.right.num_cols).index_select(0, self.left.col)
+
+    @cached_property
+    def num_terms(self) -> int:
+        """Products of two entries that meet: an upper bound on the number of pairs."""
+        return int(self._meets.sum())
+
+    @cached_property
+    def row_terms(self) -> int:
+        """Upper bound on the pairs of one row."""
+        terms = self._meets.new_zeros(self.left.num_rows).index_add(0, self.left.row, self._meets)
+        return min(int(terms.max()), self.right.num_rows) if terms.numel() else 0
+
+    @cached_property
+    @torch.inference_mode(False)
+    def joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
+        """The pairs and the two entries of each term, as from `join`."""
+        return join(self.left, self.right)
 
 
 class SparseFactorOperator(MaskOperator):
@@ -69,7 +104,7 @@ class SparseFactorOperator(MaskOperator):
 
     @classmethod
     def from_factors(cls, left: Factor | None, right: Factor | None, num_nodes: int) -> SparseFactorOperator:
-        """Operator of factors that are sorted already."""
+        """Operator of factors whose entries are sorted and merged already."""
         operator = cls.__new__(cls)
         SparseFactorOperator._set(operator, left, right, num_nodes)
         return operator
@@ -80,52 +115,68 @@ class SparseFactorOperator(MaskOperator):
         self.heads = common_heads([factor.heads for factor in factors])
         if factors:
             self.dtype, self.device = factors[0].value.dtype, factors[0].value.device
+        patterns = [_identity(self).pattern if factor is None else factor.pattern for factor in (left, right)]
+        self._meeting = _Meeting(*patterns)
 
     @property
     def T(self) -> SparseFactorOperator:
         return SparseFactorOperator.from_factors(self.right, self.left, self.num_nodes)
 
     @property
-    def work(self) -> int:
+    def bound(self) -> SparseFactorOperator:
+        left, right = (None if factor is None else factor.absolute for factor in (self.left, self.right))
+        if left is self.left and right is self.right:
+            return self
+        bound = SparseFactorOperator.from_factors(left, left if self.right is self.left else right, self.num_nodes)
+        bound._meeting, bound._constant_pairs = self._meeting, None  # the same pairs in the same order
+        return bound
+
+    @property
+    def row_terms(self) -> int:
+        return self._meeting.row_terms
+
+    @property
+    def eps(self) -> float:
+        factors = [factor.value for factor in (self.left, self.right) if factor is not None]
+        return coarsest_eps(*factors) if factors else super().eps
+
+    @property
+    def num_multiply_adds(self) -> int:
         return sum(factor.pattern.nnz for factor in (self.left, self.right) if factor is not None)
 
     @property
     def num_pairs(self) -> int:
-        return count_pairs(self._num_terms, self.work, lambda: (self._constant_pairs or self._joined)[0])
-
-    @cached_property
-    def _num_terms(self) -> int:
-        if self.left is None or self.right is None:
-            return max(self.work, self.num_nodes)
-        hits = [torch.bincount(factor.pattern.col, minlength=self.num_nodes) for factor in (self.left, self.right)]
-        return int(hits[0] @ hits[1])
+        return count_pairs(
+            self._meeting.num_terms,
+            self.num_multiply_adds,
+            lambda: (self._constant_pairs or self._meeting.joined)[0],
+        )
 
     @cached_property
     @torch.inference_mode(False)
     def _constant_pairs(self) -> tuple[Pattern, Tensor] | None:
-        """Pairs and entries on CPU where nothing is to be learned and all heads share the mask."""
+        """Pairs and entries on CPU where nothing is to be learned and all heads share the mask.
+
+        Only without negative entries: SciPy leaves out pairs whose terms cancel, which the bounding mask has.
+        """
         left, right = (factor or _identity(self) for factor in (self.left, self.right))
         learned = left.value.requires_grad or right.value.requires_grad
         if learned or self.heads is not None or self.device.type != "cpu":
             return None
+        if not non_negative(left.value) or not non_negative(right.value):
+            return None
         return sparse_product(left.pattern, left.value, right.pattern, right.value)
-
-    @cached_property
-    @torch.inference_mode(False)
-    def _joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
-        left, right = (factor or _identity(self) for factor in (self.left, self.right))
-        return join(left.pattern, right.pattern)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         if self._constant_pairs is not None:
             return self._constant_pairs
         left, right = (factor or _identity(self) for factor in (self.left, self.right))
-        pattern, mine, theirs, slot = self._joined
-        a, b = left.value.index_select(0, mine), right.value.index_select(0, theirs)
+        pattern, left_entry, right_entry, pair = self._meeting.joined
+        a, b = left.value.index_select(0, left_entry), right.value.index_select(0, right_entry)
         if a.dim() != b.dim():
             a, b = (value if value.dim() == 2 else value[:, None] for value in (a, b))
         terms = a * b
-        return pattern, terms.new_zeros(pattern.nnz, *terms.shape[1:]).index_add(0, slot, terms)
+        return pattern, terms.new_zeros(pattern.nnz, *terms.shape[1:]).index_add(0, pair, terms)
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         left, right = (
@@ -168,5 +219,9 @@ def _factor(entries: SparseEntries | None, num_nodes: int, name: str) -> Factor 
         raise ValueError(
             f"'{name}' has indices {int(index.min())} to {int(index.max())}, but nodes are 0 to {num_nodes - 1}"
         )
-    row, order = index[0].sort(stable=True)
-    return Factor(Pattern(row, index[1].index_select(0, order), num_nodes, num_nodes), value.index_select(0, order))
+    key, order = (index[0].long() * num_nodes + index[1]).sort(stable=True)
+    value = value.index_select(0, order)
+    distinct, entry = torch.unique_consecutive(key, return_inverse=True)
+    if distinct.numel() < key.numel():  # added up before anything takes absolute values
+        value = value.new_zeros(distinct.numel(), *value.shape[1:]).index_add(0, entry, value)
+    return Factor(Pattern(distinct // num_nodes, distinct % num_nodes, num_nodes, num_nodes), value)

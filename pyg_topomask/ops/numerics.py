@@ -58,6 +58,16 @@ def power_of_two(x: Tensor) -> Tensor:
     return torch.ldexp(torch.ones_like(x), -torch.frexp(x).exponent.clamp(-most, most))
 
 
+def absolute(x: Tensor) -> Tensor:
+    """``|x|`` with derivative +1 at 0, so that nothing jumps where a parameter starts at 0."""
+    return torch.where(x < 0, -x, x)
+
+
+def coarsest_eps(*tensors: Tensor) -> float:
+    """Largest machine epsilon of the tensors' dtypes."""
+    return max(torch.finfo(x.dtype).eps for x in tensors)
+
+
 def non_negative(x: Tensor) -> bool:
     """Whether no number is negative; not asked on CUDA, where the answer would have to be waited for."""
     return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))

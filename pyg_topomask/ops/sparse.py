@@ -52,7 +52,7 @@ class Pattern:
     def transposed(self) -> tuple[Pattern, Tensor]:
         """Pattern of the transposed matrix, and the order ``[nnz]`` that takes values to it."""
         col, order = self.col.sort(stable=True)
-        return Pattern(col, self.row.index_select(0, order), self.num_cols, self.num_rows), order
+        return Pattern(col, self.row.index_select(0, order), self.num_cols, self.num_rows, self.order), order
 
 
 def spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:

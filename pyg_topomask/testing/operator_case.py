@@ -38,6 +38,8 @@ class OperatorCase:
     """Names of the graphs that are batched."""
     moved: ClassVar[str] = "star"
     """Name of the graph that is relabelled."""
+    equivariant: ClassVar[bool] = True
+    """Whether relabelling nodes permutes the mask; set it to :obj:`False` for a mask of an order or a grid."""
 
     def build(self, data: Data) -> MaskOperator:
         """The operator under test."""
@@ -100,6 +102,8 @@ class OperatorCase:
             torch.testing.assert_close(dense[..., mine, :][..., mine], self.build(data).to_dense(), **self.tol)
 
     def test_permutation_equivariance(self) -> None:
+        if not self.equivariant:
+            pytest.skip("the mask belongs to an order or a grid of its nodes")
         data = self.graphs[self.moved]
         perm = torch.randperm(data.num_nodes)
         op, moved = self.build(data), self.build(permute(data, perm))
@@ -117,19 +121,57 @@ class OperatorCase:
             torch.testing.assert_close((op + op.T) @ x, wanted + _product(dense.mT, x), **self.tol)
             torch.testing.assert_close((op + scale * op) @ x, 0.3 * wanted, **self.tol)
 
-    def test_support_and_work(self) -> None:
+    def test_bound_is_at_least_the_absolute_mask(self) -> None:
         for data in self.graphs.values():
             op, dense = self.build(data), self.reference(data)
-            assert isinstance(op.work, int)
-            assert op.work >= 0
+            bound = op.bound
+            assert (bound.num_nodes, bound.heads) == (op.num_nodes, op.heads)
+            assert bound.bound is bound
+            matrix = bound.to_dense().double()
+            assert (matrix >= dense.abs() - _errors(op) - 1e-12 * dense.abs().max()).all()
+            torch.testing.assert_close(op.T.bound.to_dense().double(), matrix.mT, **self.tol)
+            torch.testing.assert_close(bound.T.to_dense().double(), matrix.mT, **self.tol)
+
+    def test_bound_has_the_pairs_and_the_blocks_of_the_mask(self) -> None:
+        for data in self.graphs.values():
+            op, batch = self.build(data), torch.zeros(data.num_nodes, dtype=torch.long)
+            bound, matrix = op.bound, op.bound.to_dense().double()
+            assert (bound.num_pairs is None) == (op.num_pairs is None)
+            if op.num_pairs is not None:
+                pattern, of_bound = op.pairs()[0], bound.pairs()[0]
+                assert torch.equal(pattern.row, of_bound.row)
+                assert torch.equal(pattern.col, of_bound.col)
+                torch.testing.assert_close(_listed(bound), matrix.expand_as(_listed(bound)), **self.tol)
+            assert bound.has_blocks == op.has_blocks
+            for block in bound.blocks(block_layout(batch)) if op.has_blocks else []:
+                wanted = matrix.mT.expand_as(block[0])
+                torch.testing.assert_close(block[0].double(), wanted, **self.tol)
+
+    def test_bound_is_differentiable(self) -> None:
+        op = self.build(self.graphs[self.moved])
+        x = _input(op, 2).requires_grad_()
+        assert torch.autograd.gradcheck(lambda x: op.bound @ x, (x,))
+        assert (op.bound @ x.detach()).requires_grad == (op @ x.detach()).requires_grad  # of its parameters
+
+    def test_precision_is_stated(self) -> None:
+        for data in self.graphs.values():
+            op, dense = self.build(data), self.reference(data)
+            assert isinstance(op.row_terms, int)
+            assert op.row_terms >= (dense != 0).sum(-1).max()
+            assert op.T.row_terms >= (dense != 0).sum(-2).max()
+            assert torch.finfo(torch.float64).eps <= op.eps <= torch.finfo(torch.float32).eps
+            assert (_errors(op) >= 0).all()
+            torch.testing.assert_close(_errors(op.T).amax(), _errors(op).amax())
+
+    def test_support_and_cost(self) -> None:
+        for data in self.graphs.values():
+            op, dense = self.build(data), self.reference(data)
+            assert isinstance(op.num_multiply_adds, int)
+            assert op.num_multiply_adds >= 0
             if op.num_pairs is None:
                 continue
-            pattern, value = op.pairs()
-            assert op.num_pairs >= pattern.nnz
-            listed = torch.zeros(op.heads or 1, op.num_nodes, op.num_nodes, dtype=torch.float64)
-            value = (value if value.dim() == 2 else value[:, None]).expand(-1, op.heads or 1).double()
-            for entry, (i, j) in enumerate(zip(pattern.row.tolist(), pattern.col.tolist())):
-                listed[:, i, j] += value[entry]
+            assert op.num_pairs >= op.pairs()[0].nnz
+            listed = _listed(op)
             torch.testing.assert_close(listed, dense.expand_as(listed), **self.tol)
 
     def test_blocks_are_those_of_the_matrix(self) -> None:
@@ -161,6 +203,23 @@ class OperatorCase:
 def _input(op: MaskOperator, channels: int) -> Tensor:
     lead = (op.num_nodes,) if op.heads is None else (op.num_nodes, op.heads)
     return torch.randn(*lead, channels, dtype=torch.float64)
+
+
+def _errors(op: MaskOperator) -> Tensor:
+    """Absolute errors of the entries, shape ``[1, 1]``, ``[N, 1]`` or ``[H, N, 1]``."""
+    error = torch.as_tensor(op.error, dtype=torch.float64)
+    return error.reshape(-1, 1) if error.dim() < 2 else error.t()[..., None]
+
+
+def _listed(op: MaskOperator) -> Tensor:
+    """The matrix ``[H or 1, N, N]`` in float64 that `MaskOperator.pairs` lists, entry by entry."""
+    pattern, value = op.pairs()
+    value = (value if value.dim() == 2 else value[:, None]).expand(-1, op.heads or 1).double()
+    order = range(op.num_nodes) if pattern.order is None else pattern.order.tolist()
+    matrix = torch.zeros(op.heads or 1, op.num_nodes, op.num_nodes, dtype=torch.float64)
+    for entry, (i, j) in enumerate(zip(pattern.row.tolist(), pattern.col.tolist())):
+        matrix[:, order[i], order[j]] += value[entry].detach()
+    return matrix
 
 
 def _product(dense: Tensor, x: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ def test_kronecker_product(left_heads, right_heads):
     torch.testing.assert_close(op.to_dense().double(), wanted)
     torch.testing.assert_close(op.T.to_dense().double(), wanted.mT)
     assert op.num_nodes == 12
-    assert op.work == 9 * 4 + 16 * 3
+    assert op.num_multiply_adds == 9 * 4 + 16 * 3
 
 
 def test_every_float_argument_has_a_gradient():
@@ -195,7 +195,7 @@ def test_support_of_a_product_is_exact_or_a_bound():
     value = torch.ones(3)
     op = SparseFactorOperator((index, value), (index, value), 4)
     assert op.num_pairs == 5  # {0, 1}² and (2, 2)
-    assert op.work == 6
+    assert op.num_multiply_adds == 6
     hub = torch.stack([torch.arange(500), torch.zeros(500, dtype=torch.long)])
     op = SparseFactorOperator((hub, torch.ones(500)), (hub, torch.ones(500)), 500)
     assert op.num_pairs == 500**2

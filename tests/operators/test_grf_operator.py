@@ -97,5 +97,6 @@ def test_factors_are_sparse_factors():
     case = TestTwoTables()
     operator = case.build(case.graphs["star"])
     assert isinstance(operator.factors, SparseFactorOperator)
-    assert operator.work >= operator.factors.work  # entries are counted before equal places are merged
+    # Entries are counted before those of equal positions are merged.
+    assert operator.num_multiply_adds >= operator.factors.num_multiply_adds
     assert operator.num_pairs == operator.factors.num_pairs

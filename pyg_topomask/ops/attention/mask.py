@@ -65,11 +65,19 @@ def supported_pairs(mask: Any, dtype: torch.dtype) -> tuple[Pattern, Tensor]:
     return pattern, entries.to(dtype)
 
 
+def row_errors(mask: Any) -> Tensor | None:
+    """Absolute errors of a mask's entries by row, shape ``[N, H or 1]``; :obj:`None` where its products are exact."""
+    error = mask.error
+    if isinstance(error, Tensor):
+        return error.reshape(-1, 1).expand(mask.num_nodes, 1) if error.dim() < 2 else error
+    return torch.full((mask.num_nodes, 1), error, device=mask.device) if error else None
+
+
 def prefers_blocks(mask: Any, num_nodes: int, batch: Tensor | None) -> bool:
     """Whether dense blocks of the graphs are small beside what the mask stores."""
     if not getattr(mask, "has_blocks", False):
         return False
-    return count_block_entries(num_nodes if batch is None else batch) <= _BLOCK_ENTRIES * mask.work
+    return count_block_entries(num_nodes if batch is None else batch) <= _BLOCK_ENTRIES * mask.num_multiply_adds
 
 
 def attend_in_blocks(

@@ -165,7 +165,7 @@ def choose_path(mask: Any, num_features: int, head_channels: int, batch: Tensor 
         return "dense"
     if prefers_blocks(mask, mask.num_nodes if hasattr(mask, "num_nodes") else 0, batch):
         return "blocks"
-    num_pairs, work = getattr(mask, "num_pairs", None), getattr(mask, "work", None)
+    num_pairs, work = getattr(mask, "num_pairs", None), getattr(mask, "num_multiply_adds", None)
     if num_pairs is None or work is None or num_pairs > MOST_PAIRS * work:
         return "factored"
     scoring = num_pairs * (num_features + head_channels + _PAIR_OVERHEAD)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.sparse import Pattern
 
 # Pairs of nodes this far apart in memory, on average, miss a CPU's caches: the table is then put in a better order.
@@ -65,12 +66,16 @@ class WalkProduct:
             :obj:`None`.
         num_nodes: ``N``.
         max_length: Longest walk that the modulation function covers.
+        eps: Machine epsilon of the coarsest dtype that the loads had; that of their dtype if :obj:`None`.
 
     Raises:
         ValueError: If a walk is longer than ``max_length``.
     """
 
-    def __init__(self, left: WalkTable, right: WalkTable | None, num_nodes: int, max_length: int) -> None:
+    def __init__(
+        self, left: WalkTable, right: WalkTable | None, num_nodes: int, max_length: int, eps: float | None = None
+    ) -> None:
+        self.eps = torch.finfo(left.load.dtype).eps if eps is None else eps
         self.num_nodes, self.max_length, self.symmetric = num_nodes, max_length, right is not None
         self.shared = right is left
         self._stored = [table for table in (left, right) if table is not None]
@@ -99,6 +104,26 @@ class WalkProduct:
             return self.num_entries
         hits = [torch.bincount(table.index[1], minlength=self.num_nodes) for table in self._stored]
         return int(hits[0] @ hits[1])
+
+    @cached_property
+    def row_terms(self) -> int:
+        """Upper bound on the supported pairs of one row."""
+        left, right = self._stored[0], self._stored[-1]
+        terms = torch.ones_like(left.index[1], dtype=torch.long)
+        if self.symmetric:
+            terms = torch.bincount(right.index[1], minlength=self.num_nodes).index_select(0, left.index[1])
+        terms = terms.new_zeros(self.num_nodes).index_add(0, left.index[0], terms)
+        return min(int(terms.max()), self.num_nodes) if self.num_nodes else 0
+
+    @cached_property
+    @torch.inference_mode(False)
+    def absolute(self) -> WalkProduct:
+        """The same walks with absolute loads; this very object where no load is negative."""
+        if all(table.load.numel() == 0 or bool(table.load.min() >= 0) for table in self.distinct_tables):
+            return self
+        left, *right = (WalkTable(table.index, table.length, table.load.abs()) for table in self.distinct_tables)
+        second = None if not self.symmetric else right[0] if right else left
+        return WalkProduct(left, second, self.num_nodes, self.max_length, self.eps)
 
     @cached_property
     @torch.inference_mode(False)
@@ -153,11 +178,13 @@ def walk_product(
     """
     left = WalkTable(index.clone(), length, load.to(dtype))
     right: WalkTable | None = left
+    eps = coarsest_eps(load)
     if key_index is None or key_length is None or key_load is None:
         right = None
     elif key_index is not index or key_length is not length or key_load is not load:
         right = WalkTable(key_index.clone(), key_length, key_load.to(dtype))
-    return WalkProduct(left, right, num_nodes, max_length)
+        eps = coarsest_eps(load, key_load)
+    return WalkProduct(left, right, num_nodes, max_length, eps)
 
 
 @once_per_batch

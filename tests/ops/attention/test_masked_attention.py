@@ -278,7 +278,7 @@ def test_sparse_walks_go_pairwise_and_a_hub_goes_factored():
 def test_many_features_go_by_pairs_and_few_by_factors():
     graph = Data(edge_index=erdos_renyi_graph(1500, 4 / 1499), num_nodes=1500)
     mask = RWGNKMask(max_length=3)(AddRandomWalks(50, 3, 0.0, independent=False, seed=0)(graph))
-    assert mask.num_pairs > 9 * mask.work  # counting multiply-adds alike would take factors from here on
+    assert mask.num_pairs > 9 * mask.num_multiply_adds  # counting multiply-adds alike would take factors from here on
     # On a graph of Cora's size with such a mask pairs took 0.4 times as long as factors, and 13 times as long.
     assert choose_path(mask, 256, 8) == "pairwise"
     assert choose_path(mask, 4, 8) == "factored"

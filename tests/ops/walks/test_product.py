@@ -153,7 +153,7 @@ def test_a_product_of_constants_is_that_of_learnable_factors(monkeypatch, far):
     generator = torch.Generator().manual_seed(0)
     chain = torch.randperm(200, generator=generator)  # neighbours of a path under scattered names
     index = torch.cat([torch.stack([chain[:-1], chain[1:]]), torch.arange(200).expand(2, -1)], dim=1)
-    left, right = torch.randn(2, index.size(1), generator=generator, dtype=torch.float64)
+    left, right = torch.rand(2, index.size(1), generator=generator, dtype=torch.float64)
     operators = [
         SparseFactorOperator((index, left.requires_grad_(learnable)), (index, right), 200)
         for learnable in (False, True)

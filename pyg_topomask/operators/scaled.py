@@ -1,0 +1,228 @@
+"""Masks made of one other: scaled by a number, scaled by rows and columns, or kept because nothing in it changes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.operators.base import MaskOperator, common_heads
+from pyg_topomask.ops.attention.mask import row_errors
+from pyg_topomask.ops.blocks import BlockLayout, group_rows
+from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
+from pyg_topomask.ops.sparse import Pattern
+
+
+class WrappedOperator(MaskOperator):
+    """A mask made of one other, whose nodes, support, accuracy and cost it shares.
+
+    Args:
+        operator: The other mask.
+    """
+
+    def __init__(self, operator: MaskOperator) -> None:
+        self.operator = operator
+        self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
+        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
+
+    @property
+    def row_terms(self) -> int:
+        return self.operator.row_terms
+
+    @property
+    def eps(self) -> float:
+        return self.operator.eps
+
+    @property
+    def error(self) -> float | Tensor:
+        return self.operator.error
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return self.operator.num_multiply_adds
+
+    @property
+    def num_pairs(self) -> int | None:
+        return self.operator.num_pairs
+
+
+class ScaledOperator(WrappedOperator):
+    """A mask times a number, written ``scale * op``.
+
+    Args:
+        operator: The mask.
+        scale: A number or a tensor with one element, which may be learnable.
+
+    Raises:
+        ValueError: If ``scale`` has more than one element.
+    """
+
+    def __init__(self, operator: MaskOperator, scale: float | Tensor) -> None:
+        if isinstance(scale, Tensor) and scale.numel() != 1:
+            raise ValueError(f"a mask is scaled by one number (got a tensor of shape {list(scale.shape)})")
+        super().__init__(operator)
+        self.scale = scale.reshape(()) if isinstance(scale, Tensor) else scale
+
+    @property
+    def T(self) -> ScaledOperator:
+        return ScaledOperator(self.operator.T, self.scale)
+
+    @property
+    def bound(self) -> ScaledOperator:
+        bound, scale = self.operator.bound, self._absolute_scale
+        return self if bound is self.operator and scale is self.scale else ScaledOperator(bound, scale)
+
+    @property
+    def eps(self) -> float:
+        return max(self.operator.eps, coarsest_eps(self.scale)) if isinstance(self.scale, Tensor) else self.operator.eps
+
+    @property
+    def error(self) -> float | Tensor:
+        scale = self._absolute_scale
+        return self.operator.error * (scale.detach() if isinstance(scale, Tensor) else scale)
+
+    @property
+    def _absolute_scale(self) -> float | Tensor:
+        if isinstance(self.scale, Tensor):
+            return self.scale if non_negative(self.scale) else absolute(self.scale)
+        return abs(self.scale)
+
+    def pairs(self) -> tuple[Pattern, Tensor]:
+        pattern, value = self.operator.pairs()
+        return pattern, self.scale * value
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        return [self.scale * block for block in self.operator.blocks(layout)]
+
+    def to_dense(self) -> Tensor:
+        return self.scale * self.operator.to_dense()
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        return self.scale * (self.operator @ x)
+
+
+class DiagonalScaledOperator(WrappedOperator):
+    r"""A mask whose rows and columns are scaled, :math:`D_1 M D_2`.
+
+    Args:
+        operator: The mask :math:`M`.
+        left, right: Diagonals, shape ``[N]``, or ``[N, H]`` where they differ by head.
+
+    Raises:
+        ValueError: If a diagonal is not for as many nodes, or heads differ.
+    """
+
+    def __init__(self, operator: MaskOperator, left: Tensor, right: Tensor) -> None:
+        for name, diagonal in (("left", left), ("right", right)):
+            if diagonal.dim() not in (1, 2) or diagonal.size(0) != operator.num_nodes:
+                raise ValueError(
+                    f"'{name}' must be [{operator.num_nodes}] or [{operator.num_nodes}, H] (got {list(diagonal.shape)})"
+                )
+        super().__init__(operator)
+        self.left, self.right = left, right
+        heads = [diagonal.size(1) if diagonal.dim() == 2 else None for diagonal in (left, right)]
+        self.heads = common_heads([operator.heads, *heads])
+
+    @property
+    def T(self) -> DiagonalScaledOperator:
+        return DiagonalScaledOperator(self.operator.T, self.right, self.left)
+
+    @property
+    def bound(self) -> DiagonalScaledOperator:
+        bound = self.operator.bound
+        if bound is self.operator and non_negative(self.left) and non_negative(self.right):
+            return self
+        return DiagonalScaledOperator(bound, absolute(self.left), absolute(self.right))
+
+    @property
+    def eps(self) -> float:
+        return max(self.operator.eps, coarsest_eps(self.left, self.right))
+
+    @property
+    def error(self) -> float | Tensor:
+        error = row_errors(self.operator)
+        if error is None:
+            return 0.0
+        left, right = (diagonal.detach().abs().view(self.num_nodes, -1) for diagonal in (self.left, self.right))
+        return left * error * right.amax(0)
+
+    def pairs(self) -> tuple[Pattern, Tensor]:
+        pattern, value = self.operator.pairs()
+        if self.heads is not None and value.dim() == 1:
+            value = value[:, None]
+        left, right = (
+            pattern.arrange(diagonal).index_select(0, end)
+            for diagonal, end in ((self.left, pattern.row), (self.right, pattern.col))
+        )
+        left, right = (x[:, None] if x.dim() < value.dim() else x for x in (left, right))
+        return pattern, left * value * right
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        left, right = (
+            group_rows(diagonal if self.heads is None or diagonal.dim() == 2 else diagonal[:, None], layout.groups)
+            for diagonal in (self.left, self.right)
+        )  # [g, n] or [g, H, n]
+        blocks = self.operator.blocks(layout)
+        if self.heads is not None and self.operator.heads is None:
+            blocks = [block[:, None] for block in blocks]
+        return [b[..., :, None] * block * a[..., None, :] for a, block, b in zip(left, blocks, right)]
+
+    def to_dense(self) -> Tensor:
+        left, right = (diagonal.t() for diagonal in (self.left, self.right))  # [N] or [H, N]
+        return left[..., :, None] * self.operator.to_dense() * right[..., None, :]
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        left, right = (self._aligned(diagonal, x) for diagonal in (self.left, self.right))
+        x = right * x
+        x = (self.operator @ x.flatten(1)).view_as(x) if self.operator.heads is None else self.operator @ x
+        return left * x
+
+    @staticmethod
+    def _aligned(diagonal: Tensor, x: Tensor) -> Tensor:
+        return diagonal.view(*diagonal.shape, *[1] * (x.dim() - diagonal.dim()))
+
+
+class ConstantOperator(WrappedOperator):
+    """A mask without learnable numbers, whose entries are computed once and then shared by layers and steps.
+
+    Args:
+        operator: The mask, made of tensors that require no gradient and are not changed in place.
+    """
+
+    def __init__(self, operator: MaskOperator) -> None:
+        super().__init__(operator)
+        self._blocks: tuple[BlockLayout, list[Tensor]] | None = None
+
+    @property
+    def T(self) -> MaskOperator:
+        return self.operator.T
+
+    @cached_property
+    @torch.inference_mode(False)
+    def bound(self) -> ConstantOperator:
+        with torch.no_grad():
+            bound = self.operator.bound
+        return self if bound is self.operator else ConstantOperator(bound)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _pairs(self) -> tuple[Pattern, Tensor]:
+        with torch.no_grad():
+            return self.operator.pairs()
+
+    def pairs(self) -> tuple[Pattern, Tensor]:
+        return self._pairs
+
+    @torch.inference_mode(False)
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        if self._blocks is None or self._blocks[0] is not layout:
+            with torch.no_grad():
+                self._blocks = (layout, [block.contiguous() for block in self.operator.blocks(layout)])
+        return self._blocks[1]
+
+    def to_dense(self) -> Tensor:
+        return self.operator.to_dense()
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        return self.operator @ x
