@@ -104,16 +104,41 @@ def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
     return CSR(rowptr, col, weight)
 
 
+def drop_zeros(csr: CSR) -> CSR:
+    """The adjacency without its entries of weight 0: such an edge connects nothing."""
+    keep = csr.weight != 0
+    if bool(keep.all()):
+        return csr
+    before = torch.cat([csr.rowptr.new_zeros(1), keep.cumsum(0)])
+    return CSR(before[csr.rowptr], csr.col[keep], csr.weight[keep])
+
+
+def root_strengths(csr: CSR) -> Tensor:
+    r"""Square roots of the node strengths :math:`D_{ii} = \sum_j A_{ij}`, where 0 counts as 1; shape ``[N]``.
+
+    Sums are taken in units of the largest weight of their row, so that they are finite and accurate for weights of
+    any size.
+
+    Raises:
+        ValueError: If a node's weights add up to less than zero.
+    """
+    zeros = csr.weight.new_zeros(csr.rowptr.numel() - 1)
+    top = zeros.scatter_reduce(0, csr.row, csr.weight.abs(), "amax")
+    top = torch.where(top > 0, top, 1)
+    total = zeros.index_add(0, csr.row, csr.weight / top[csr.row])
+    if bool((total < 0).any()):
+        raise ValueError(
+            f"normalising needs node strengths ≥ 0 (got {float((top * total).min()):.3g}); "
+            "are some edge weights negative?"
+        )
+    return torch.where(total > 0, top.sqrt() * total.sqrt(), 1)
+
+
 def sym_normalize(csr: CSR) -> CSR:
-    r"""Weights of :math:`W = D^{-1/2} A D^{-1/2}` with :math:`D_{ii} = \sum_j A_{ij}`, where 0 counts as 1.
+    r"""Weights of :math:`W = D^{-1/2} A D^{-1/2}`; a common factor of :math:`A` cancels, whatever its size.
 
     Raises:
         ValueError: If a node's weights add up to less than zero, so that there is no square root to divide by.
     """
-    strength = csr.weight.new_zeros(csr.rowptr.numel() - 1).index_add_(0, csr.row, csr.weight)
-    if bool((strength < 0).any()):
-        raise ValueError(
-            f"normalising needs node strengths ≥ 0 (got {float(strength.min()):.3g}); are some edge weights negative?"
-        )
-    scale = torch.where(strength > 0, strength, 1).rsqrt()
-    return csr._replace(weight=csr.weight * scale[csr.row] * scale[csr.col])
+    root = root_strengths(csr)
+    return csr._replace(weight=csr.weight / root[csr.row] / root[csr.col])

@@ -88,7 +88,8 @@ class AddHeatDiagonalEncoding(Encoding):
         name: Prefix of the attributes.
 
     Raises:
-        ValueError: If a setting is out of range, or a weight is negative.
+        ValueError: If a setting is out of range, a weight is negative, or a time multiplied by a node's strength (sum
+            of its edge weights) exceeds 1e7.
     """
 
     def __init__(

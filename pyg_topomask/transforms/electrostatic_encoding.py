@@ -30,8 +30,8 @@ class AddElectrostaticEncoding(Encoding):
         name: Name of the attribute.
 
     Raises:
-        ValueError: If a graph has more than 8192 nodes (the potentials are those of all pairs), or a weight is
-            negative.
+        ValueError: If a graph has more than 8192 nodes (the potentials are those of all pairs), a weight is negative,
+            or weights are so small that potentials exceed float32.
     """
 
     def __init__(self, name: str = "electrostatic") -> None:

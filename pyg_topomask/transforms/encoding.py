@@ -38,7 +38,8 @@ class Encoding(BaseTransform):
         order = sorted(range(len(graphs)), key=lambda place: num_nodes_of(graphs[place]))
         chosen = [graphs[place] for place in order]
         edges = [edges_of(graph) for graph in chosen]
-        batch = join_graphs([edge for edge, _ in edges], [num_nodes_of(g) for g in chosen], [w for _, w in edges])
+        weights = [weight for _, weight in edges] if "edge_weight" in self.reads else None
+        batch = join_graphs([edge for edge, _ in edges], [num_nodes_of(graph) for graph in chosen], weights)
         result = [copy.copy(graph) for graph in graphs]
         for place, added in zip(order, self.compute(batch, chosen)):
             device = result[place].edge_index.device if result[place].edge_index is not None else "cpu"

@@ -10,7 +10,7 @@ from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.csr import sym_normalize, to_csr
+from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.walks.product import WalkTable, pair_table
 from pyg_topomask.ops.walks.sample import Walks, check_walk_settings, draw_seed, hash_graph, step_table, walk_tables
 from pyg_topomask.transforms.graph_input import check_name, edges_of, num_nodes_of
@@ -21,7 +21,7 @@ class AddRandomWalks(BaseTransform):
     r"""Put the random walks of every node on a graph, for graph random features and random-walk kernels.
 
     The load is that of the symmetrically normalised adjacency :math:`W = D^{-1/2} A D^{-1/2}` of ``edge_weight``, so
-    that a mask is a power series in a matrix of norm at most 1.
+    that a mask is a power series in a matrix of norm at most 1. Walkers do not take an edge of weight 0.
 
     Adds to the ``Data``, under PyG's collation rules (a batch of graphs is a graph with walks, too):
 
@@ -91,12 +91,11 @@ class AddRandomWalks(BaseTransform):
     def forward(self, data: Data) -> Data:
         num_nodes = num_nodes_of(data)
         edge_index, edge_weight = edges_of(data)
-        edge_weight = None if edge_weight is None else edge_weight.to(torch.get_default_dtype())
-        csr = sym_normalize(to_csr(edge_index, num_nodes, edge_weight))
+        csr = _normalized(to_csr(edge_index, num_nodes, edge_weight))
         seed = draw_seed(None) if self.seed is None else hash_graph(csr, self.seed, int(self._epoch))
         steps = None
         if self.transition is not None and self.transition in data:
-            steps = step_table(edge_index, num_nodes, data[self.transition])
+            steps = step_table(csr, edge_index, data[self.transition])
         settings = (2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
         tables = walk_tables(csr, seed, *settings, steps=steps)
         for kind in ("key", "pair"):  # an earlier table of other walks would be taken for one of these
@@ -123,3 +122,20 @@ class AddRandomWalks(BaseTransform):
             f"{type(self).__name__}(num_walks={self.num_walks}, max_length={self.max_length}, "
             f"halt_prob={self.halt_prob}, independent={self.independent}, transition={self.transition!r})"
         )
+
+
+def _normalized(csr: CSR) -> CSR:
+    """The walked adjacency: normalised in float64, rounded to torch's default dtype.
+
+    Raises:
+        ValueError: If a normalised weight exceeds that dtype, as one-way edges of very different weights can.
+    """
+    csr = sym_normalize(drop_zeros(csr._replace(weight=csr.weight.double())))
+    weight = csr.weight.to(torch.get_default_dtype())
+    if not bool(weight.isfinite().all()):
+        edge = int((~weight.isfinite()).nonzero()[0])
+        raise ValueError(
+            f"the normalised weight of edge {int(csr.row[edge])} → {int(csr.col[edge])} is {csr.weight[edge]:.3g}, "
+            f"beyond {str(weight.dtype).removeprefix('torch.')}; weights of one-way edges must be of similar size"
+        )
+    return csr._replace(weight=weight)

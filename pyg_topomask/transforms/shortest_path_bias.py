@@ -29,7 +29,7 @@ class AddShortestPathBias(Encoding):
     - with ``paths``, ``pair_shortest_path_types`` ``[N², num_spatial_types - 1]``, int16: type of each edge along a
       shortest path from i to j, −1 beyond its end. Of several shortest paths one is taken, the same on every call.
 
-    Paths follow edges in their direction and count hops; weights do not matter.
+    Paths follow edges in their direction and count hops. Weights do not matter: an edge of weight 0 is an edge.
 
     Reference: Ying et al., *Do Transformers Really Perform Bad for Graph Representation?*, NeurIPS 2021,
     arXiv:2106.05234, Section 3.1; distances beyond the largest share a type, as in GraphGPS's GraphormerBias.
@@ -45,7 +45,7 @@ class AddShortestPathBias(Encoding):
         ValueError: If a graph has more than 8192 nodes or edges have no single type.
     """
 
-    reads = (*Encoding.reads, "edge_attr")
+    reads = ("edge_index", "adj_t", "num_nodes", "edge_attr")
 
     def __init__(
         self, num_spatial_types: int = 20, paths: bool = False, pairs: bool = True, name: str = "shortest_path"

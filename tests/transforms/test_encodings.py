@@ -389,3 +389,12 @@ def test_bad_graphs():
         AddElectrostaticEncoding()(path(9000))
     with pytest.raises(ValueError, match="one type per edge"):
         AddShortestPathBias(paths=True)(path(3))
+
+
+def test_a_step_given_twice_has_its_column_twice():
+    data, wanted = path(4), torch.tensor([0.375, 0.6875, 0.6875, 0.375])
+    for method in ("exact", "estimate"):
+        transform = AddRandomWalkEncoding([4, 2, 4], method=method, tol=0.01)
+        found = transform(data).random_walk_diagonal
+        assert torch.equal(found[:, 0], found[:, 2])
+        torch.testing.assert_close(found[:, 0], wanted, rtol=0, atol=1e-6 if method == "exact" else 0.03)

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import ive
 from torch import Tensor
 
-from pyg_topomask.ops.csr import CSR
+from pyg_topomask.ops.csr import CSR, sym_normalize
 from pyg_topomask.ops.encodings.graph_batch import (
     GraphBatch,
     chunks,
@@ -32,6 +32,9 @@ from pyg_topomask.ops.sparse import Pattern, spmm
 
 EXACT_NODES = 10_000
 """Largest graph whose diagonals ``method="auto"`` computes by all columns: some seconds of one core."""
+
+MAX_DIFFUSION = 1e7
+"""Largest product of a diffusion time and a node's strength: the Chebyshev series grows with its square root."""
 
 _BUDGET = 2**18  # numbers in a block of columns: it stays in the cache of a core
 _SPARSE_NODES = 1000  # from here on it is worth trying whether powers stay sparse
@@ -81,10 +84,9 @@ def return_probabilities(
     Exact values are computed in float32: they agree with float64 to 2e-6.
     """
     check_method(method, tol)
-    scale = strengths(batch.csr)
-    scale = torch.where(scale > 0, scale, 1).rsqrt()
-    csr = batch.csr
-    batch = batch._replace(csr=csr._replace(weight=csr.weight * scale[csr.row] * scale[csr.col]))
+    distinct = sorted(set(steps))
+    column, steps = [distinct.index(k) for k in steps], distinct
+    batch = batch._replace(csr=sym_normalize(batch.csr))
     value = torch.zeros(batch.num_nodes, len(steps), dtype=torch.float64)
     error = torch.zeros_like(value)
     for start, stop, width in chunks(batch, _BUDGET):
@@ -105,7 +107,7 @@ def return_probabilities(
             value[start:stop, todo] = _exact_powers(part, ptr, width, wanted)
         else:
             value[start:stop, todo], error[start:stop, todo] = _estimated_powers(part, wanted, tol, seed)
-    return Diagonals(value.float(), error.float())
+    return Diagonals(value[:, column].float(), error[:, column].float())
 
 
 def return_probabilities_reference(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
@@ -141,6 +143,9 @@ def heat_diagonals(
     Cost: exact, :math:`O(E \max_g N_g K)` operations with :math:`K = O(\sqrt{t \max_i D_{ii}} + t \max_i D_{ii})`;
     estimated, :math:`O((E + N |times|) K / tol^2)`.
     Exact values are computed in float32: they agree with float64 to 5e-6.
+
+    Raises:
+        ValueError: If a time multiplied by a node's strength exceeds 1e7, so that the series would not end.
     """
     check_method(method, tol)
     batch = undirected(batch)
@@ -266,11 +271,21 @@ def _estimated_powers(csr: CSR, steps: Sequence[int], tol: float, seed: int) -> 
     return mean.result()
 
 
-def _shifted_laplacian(csr: CSR) -> tuple[tuple[Pattern, Tensor], float]:
-    """``L / r - 1``, whose spectrum lies in [-1, 1], and the radius ``r``, the largest strength."""
+def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern, Tensor], float]:
+    """``L / r - 1``, whose spectrum lies in [-1, 1], and the radius ``r``, the largest strength.
+
+    Raises:
+        ValueError: If the series for ``times`` would have more than some 20,000 terms.
+    """
     num_nodes = csr.rowptr.numel() - 1
     strength = strengths(csr)
-    radius = max(float(strength.max()) if num_nodes else 0.0, 1e-30)
+    radius = float(strength.max()) if num_nodes else 0.0
+    radius = radius if radius > 0 else 1.0
+    if not max(times) * radius <= MAX_DIFFUSION:  # nor NaN
+        raise ValueError(
+            f"'times' up to {max(times):.3g} are too long for node strengths (sums of edge weights) of {radius:.3g}: "
+            f"their product must be at most {MAX_DIFFUSION:.0e}. Divide the weights by a constant or take shorter times"
+        )
     nodes = torch.arange(num_nodes)
     row, order = torch.cat([csr.row, nodes]).sort(stable=True)
     value = torch.cat([-csr.weight / radius, strength / radius - 1])[order].float()
@@ -294,7 +309,7 @@ def _heat_coefficients(times: Sequence[float], radius: float, tol: float) -> Ten
 
 
 def _exact_heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]) -> Tensor:
-    matrix, radius = _shifted_laplacian(csr)
+    matrix, radius = _shifted_laplacian(csr, times)
     coeffs = _heat_coefficients(times, radius, 1e-7)
     last = coeffs.size(1) - 1
     moments = torch.zeros(ptr[-1], last + 1, dtype=torch.float64)
@@ -317,7 +332,7 @@ def _estimated_heat(
     csr: CSR, groups: tuple[Tensor, Tensor], times: Sequence[float], tol: float, seed: int
 ) -> tuple[Tensor, Tensor]:
     component, size = groups
-    matrix, radius = _shifted_laplacian(csr)
+    matrix, radius = _shifted_laplacian(csr, times)
     coeffs = _heat_coefficients([time / 2 for time in times], radius, 1e-6).float()
     mean = _Mean(component.numel(), len(times))
     for signs in _signs(component.numel(), tol, seed):

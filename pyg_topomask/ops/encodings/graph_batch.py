@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from pyg_topomask.ops.csr import CSR, to_csr
+from pyg_topomask.ops.csr import CSR, drop_zeros, to_csr
 
 
 class GraphBatch(NamedTuple):
@@ -46,7 +46,7 @@ class GraphBatch(NamedTuple):
 def join_graphs(
     edges: Sequence[Tensor], sizes: Sequence[int], weights: Sequence[Tensor | None] | None = None
 ) -> GraphBatch:
-    """Number the nodes of checked graphs through.
+    """Number the nodes of checked graphs through; edges of weight 0 are left out.
 
     Args:
         edges: Edges of each graph, shape ``[2, E]``.
@@ -67,7 +67,7 @@ def join_graphs(
     weight = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
     if bool((weight < 0).any()):
         raise ValueError(f"encodings need edge weights ≥ 0 (got {float(weight.min()):.3g})")
-    return GraphBatch(to_csr(edge_index, ptr[-1], weight), tuple(ptr))
+    return GraphBatch(drop_zeros(to_csr(edge_index, ptr[-1], weight)), tuple(ptr))
 
 
 def strengths(csr: CSR) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from scipy.sparse.csgraph import connected_components, shortest_path
 from torch import Tensor
 
-from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected
+from pyg_topomask.ops.csr import root_strengths
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch, to_scipy, undirected
 
 MAX_PAIR_NODES = 8192
 """Largest graph of which all pairs are encoded: 67 million rows."""
@@ -42,8 +43,8 @@ def relative_walks(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
         Shape ``[sum n², K]``, float32.
     """
     csr = batch.csr
-    strength = strengths(csr)
-    walk = batch._replace(csr=csr._replace(weight=csr.weight / torch.where(strength > 0, strength, 1)[csr.row]))
+    root = root_strengths(csr)[csr.row]
+    walk = batch._replace(csr=csr._replace(weight=csr.weight / root / root))
     found = torch.zeros(sum(size * size for size in batch.sizes), len(steps))
     row = 0
     for size, part in zip(batch.sizes, walk.graphs()):
@@ -115,6 +116,9 @@ def electrostatic_encoding(batch: GraphBatch) -> Tensor:
     largest entry of its column. A deviation over one node is 0.
 
     Cost: :math:`O(n^3)` operations and :math:`O(n^2)` memory for a graph of n nodes.
+
+    Raises:
+        ValueError: If weights are so small that potentials exceed the largest float32.
     """
     found = [torch.zeros(0, 8, dtype=torch.float64)]
     for csr in undirected(batch).graphs():
@@ -122,11 +126,21 @@ def electrostatic_encoding(batch: GraphBatch) -> Tensor:
         size = adj.shape[0]
         if size == 0:
             continue
-        degree = np.asarray(adj.sum(axis=1)).ravel()
         num_parts, label = connected_components(adj, directed=False)
         null = (label[:, None] == label) / np.bincount(label, minlength=num_parts)[label]
         dense = adj.toarray()
-        green = np.linalg.inv(np.diag(degree) - dense + null) - null
+        top = np.zeros(num_parts)  # the matrix is well scaled in units of each component's largest weight
+        np.maximum.at(top, label, dense.max(axis=1))
+        unit = np.where(top > 0, top, 1.0)[label]
+        dense /= unit[:, None]
+        degree = dense.sum(axis=1)
+        with np.errstate(over="ignore"):
+            green = (np.linalg.inv(np.diag(degree) - dense + null) - null) / unit
+        if not bool((np.abs(green) < np.finfo(np.float32).max).all()):
+            raise ValueError(
+                f"electrostatic potentials are beyond float32 (edge weights of a component are at most "
+                f"{unit.min():.3g}); multiply the weights by a constant"
+            )
         potential = green - np.diag(green)
         walk = dense / np.where(degree > 0, degree, 1.0)[:, None]
         columns = []

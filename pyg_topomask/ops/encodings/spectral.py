@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
 from torch import Tensor
 
-from pyg_topomask.ops.csr import CSR, to_csr
+from pyg_topomask.ops.csr import CSR, root_strengths, sym_normalize, to_csr
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected
 from pyg_topomask.ops.encodings.lapack import lowest_eigenpairs, lowest_of_one
 
@@ -89,13 +89,12 @@ def laplacian_eigenpairs(batch: GraphBatch, k: int, normalization: str | None = 
 def _laplacians(batch: GraphBatch, normalization: str | None) -> tuple[GraphBatch, Array]:
     """Symmetric Laplacians, and the factors ``[N]`` that take their eigenvectors to those of ``"rw"``."""
     csr = batch.csr
-    degree = strengths(csr)
-    scale = torch.ones_like(degree) if normalization is None else torch.where(degree > 0, degree, 1).rsqrt()
-    diagonal = degree if normalization is None else torch.ones_like(degree)
+    root = root_strengths(csr)
     nodes = torch.arange(batch.num_nodes)
     row, col = torch.cat([csr.row, nodes]), torch.cat([csr.col, nodes])
-    weight = torch.cat([-csr.weight * scale[csr.row] * scale[csr.col], diagonal])
-    return batch._replace(csr=to_csr(torch.stack([row, col]), batch.num_nodes, weight)), scale.numpy()
+    off, diagonal = (csr, strengths(csr)) if normalization is None else (sym_normalize(csr), torch.ones_like(root))
+    lap = to_csr(torch.stack([row, col]), batch.num_nodes, torch.cat([-off.weight, diagonal]))
+    return batch._replace(csr=lap), (1 / root).numpy()
 
 
 def laplacian_reference(batch: GraphBatch, normalization: str | None = "sym") -> list[Tensor]:

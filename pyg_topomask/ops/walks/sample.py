@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.csr import CSR, check_edges, edge_tensors, to_csr
+from pyg_topomask.ops.csr import CSR, check_edges, drop_zeros, edge_tensors, to_csr
 from pyg_topomask.ops.hashing import GOLDEN, LOW_32, MIX_1, below, mix, wrap
 from pyg_topomask.typing import Adj
 
@@ -74,7 +74,8 @@ def sample_walks(
         num_walks: Walks from each node, ``n``.
         max_length: Longest walk in hops.
         halt_prob: Probability of halting before each step, in ``[0, 1)``. The default walks ``max_length`` hops.
-        edge_weight: ``W`` of the load, shape ``[E]``; one per edge if :obj:`None`. Equal edges add up.
+        edge_weight: ``W`` of the load, shape ``[E]``; one per edge if :obj:`None`. Equal edges add up, and where they
+            add up to 0 there is no edge to walk along.
         scheme: How the walkers of one start depend on each other; ``"iid"`` is independent walkers.
         generator: Source of the seed; torch's default generator if :obj:`None`.
         start: Nodes to start from, shape ``[S]``; every node if :obj:`None`.
@@ -92,8 +93,8 @@ def sample_walks(
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
     num_walks, max_length = check_walk_settings(num_walks, max_length, halt_prob, scheme)
-    csr = to_csr(edge_index, num_nodes, edge_weight)
-    steps = None if transition is None else step_table(edge_index, num_nodes, transition)
+    csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
+    steps = None if transition is None else step_table(csr, edge_index, transition)
     if start is not None:
         start = _check_start(start, num_nodes)
     return walk_tables(csr, draw_seed(generator), 1, num_walks, max_length, halt_prob, start, steps)[0]
@@ -109,8 +110,8 @@ class StepTable(NamedTuple):
     """Probability of each edge, shape ``[E']``, float64; rounded as the intervals are, so that loads are unbiased."""
 
 
-def step_table(edge_index: Tensor, num_nodes: int, transition: Tensor) -> StepTable:
-    """Table of steps with probabilities in proportion to ``transition`` ``[E]``.
+def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
+    """Table of steps along the edges of ``csr`` with probabilities in proportion to ``transition`` ``[E]``.
 
     Weights become integers, for then their sums do not depend on the device or on the order of the edges; a weight
     counts at least 2^-24 of the largest of its node. Probabilities are multiples of 2^-32.
@@ -123,8 +124,9 @@ def step_table(edge_index: Tensor, num_nodes: int, transition: Tensor) -> StepTa
             f"'transition' must hold one floating-point number per edge, [{edge_index.size(1)}] "
             f"(got {transition.dtype}, shape {list(transition.shape)})"
         )
-    csr = to_csr(edge_index, num_nodes, transition.detach().double())
-    weight, row = csr.weight, csr.row
+    num_nodes, row = csr.rowptr.numel() - 1, csr.row
+    given = to_csr(edge_index, num_nodes, transition.detach().double())  # it has the edges of csr, and perhaps more
+    weight = given.weight[torch.searchsorted(given.row * num_nodes + given.col, row * num_nodes + csr.col)]
     if weight.numel() and not bool(((weight >= 0) & (weight < torch.inf)).all()):
         raise ValueError("'transition' must be finite and ≥ 0; is it a softmax over each node's edges?")
     top = weight.new_zeros(num_nodes).scatter_reduce(0, row, weight, "amax")
