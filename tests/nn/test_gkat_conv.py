@@ -26,17 +26,17 @@ class ConvCase(AttentionCase):
 
 class TestGKATConvBlocks(ConvCase):
     def build(self):
-        return GKATConv(8, 4, heads=2, max_length=3)
+        return GKATConv(self.channels, self.channels // 2, heads=2, max_length=3)
 
 
 class TestGKATConvPairwise(ConvCase):
     def build(self):
-        return GKATConv(8, 8, heads=3, concat=False, elu=False, max_length=3, path="pairwise")
+        return GKATConv(self.channels, self.channels, heads=3, concat=False, elu=False, max_length=3, path="pairwise")
 
 
 class TestGKATConvLearnable(ConvCase):
     def build(self):
-        return GKATConv(8, 4, heads=2, max_length=3, decay=0.75, learnable=True)
+        return GKATConv(self.channels, self.channels // 2, heads=2, max_length=3, decay=0.75, learnable=True)
 
 
 @pytest.mark.parametrize("path", ["auto", "pairwise", "blocks"])

@@ -25,12 +25,12 @@ from pyg_topomask.testing import GRAPHS, AttentionCase, dense_adjacency, permute
 
 class TestFull(AttentionCase):
     def build(self):
-        return ATTENTION["Transformer"](8, heads=2)
+        return ATTENTION["Transformer"](self.channels, heads=2)
 
 
 class TestFullBiased(AttentionCase):
     def build(self):
-        return FullAttention(8, heads=2, attn_bias="attn_bias")
+        return FullAttention(self.channels, heads=2, attn_bias="attn_bias")
 
     def prepare(self, data):
         adj = dense_adjacency(data).flatten()
@@ -46,36 +46,36 @@ class TestFullBiased(AttentionCase):
 
 class TestPerformer(AttentionCase):
     def build(self):
-        return ATTENTION["Performer"](8, heads=2, num_features=12)
+        return ATTENTION["Performer"](self.channels, heads=2, num_features=12)
 
 
 class TestBigBird(AttentionCase):
     equivariant = False
 
     def build(self):
-        return ATTENTION["BigBird"](8, heads=2, block_size=1, num_random=1)
+        return ATTENTION["BigBird"](self.channels, heads=2, block_size=1, num_random=1)
 
 
 class TestBigBirdBlocks(AttentionCase):
     names = ("path", "single", "two_parts", "star")  # few blocks: full attention, which is equivariant
 
     def build(self):
-        return BigBirdAttention(8, heads=2)
+        return BigBirdAttention(self.channels, heads=2)
 
 
 class TestSGFormer(AttentionCase):
     def build(self):
-        return ATTENTION["SGFormer"](8, heads=2)
+        return ATTENTION["SGFormer"](self.channels, heads=2)
 
 
 class TestPolynormer(AttentionCase):
     def build(self):
-        return ATTENTION["Polynormer"](8, heads=2)
+        return ATTENTION["Polynormer"](self.channels, heads=2)
 
 
 class TestPolynormerUnshared(AttentionCase):
     def build(self):
-        return PolynormerAttention(8, heads=4, qk_shared=False, bias=True)
+        return PolynormerAttention(self.channels, heads=4, qk_shared=False, bias=True)
 
 
 def softmax_reference(attn, x, allowed, bias=0.0):

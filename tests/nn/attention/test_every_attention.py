@@ -19,71 +19,71 @@ class WalkedCase(AttentionCase):
 
 class TestGRF(WalkedCase):
     def build(self):
-        return _jitter(ATTENTION["GRF"](8, heads=2))
+        return _jitter(ATTENTION["GRF"](self.channels, heads=2))
 
 
 class TestGRFOneHead(WalkedCase):
     def build(self):
-        return _jitter(GRFAttention(8))
+        return _jitter(GRFAttention(self.channels))
 
 
 class TestGRFFactored(WalkedCase):
     def build(self):
-        return _jitter(GRFAttention(8, heads=2, kernel="elu1", path="factored"))
+        return _jitter(GRFAttention(self.channels, heads=2, kernel="elu1", path="factored"))
 
 
 class TestGRFDense(WalkedCase):
     def build(self):
-        return _jitter(GRFAttention(8, heads=4, kernel="square", path="dense"))
+        return _jitter(GRFAttention(self.channels, heads=4, kernel="square", path="dense"))
 
 
 class TestGRFStoredPairs(WalkedCase):
     settings = {"pair_table": True, "independent": False}  # noqa: RUF012
 
     def build(self):
-        return _jitter(GRFAttention(8, heads=2, independent=False, path="pairwise"))
+        return _jitter(GRFAttention(self.channels, heads=2, independent=False, path="pairwise"))
 
 
 class TestGRFAsymmetric(WalkedCase):
     settings = {"independent": False}  # noqa: RUF012
 
     def build(self):
-        return _jitter(GRFAttention(8, heads=2, symmetric=False))
+        return _jitter(GRFAttention(self.channels, heads=2, symmetric=False))
 
 
 class TestGRFSoftmaxKernel(WalkedCase):
     def build(self):
-        return _jitter(GRFAttention(8, heads=2, kernel="softmax"))
+        return _jitter(GRFAttention(self.channels, heads=2, kernel="softmax"))
 
 
 class TestGRFRandomFeatures(WalkedCase):
     def build(self):
-        return _jitter(GRFAttention(8, heads=2, kernel="softmax_rf", num_features=16))
+        return _jitter(GRFAttention(self.channels, heads=2, kernel="softmax_rf", num_features=16))
 
 
 class TestLinear(AttentionCase):
     def build(self):
-        return ATTENTION["Linear"](8, heads=2)
+        return ATTENTION["Linear"](self.channels, heads=2)
 
 
 class TestLinearELU(AttentionCase):
     def build(self):
-        return MaskedAttention(8, heads=2, kernel="elu1")
+        return MaskedAttention(self.channels, heads=2, kernel="elu1")
 
 
 class TestLinearExp(AttentionCase):
     def build(self):
-        return MaskedAttention(8, heads=2, kernel="exp")
+        return MaskedAttention(self.channels, heads=2, kernel="exp")
 
 
 class TestLinearRandomFeatures(AttentionCase):
     def build(self):
-        return MaskedAttention(8, heads=2, kernel="softmax_rf", num_features=12)
+        return MaskedAttention(self.channels, heads=2, kernel="softmax_rf", num_features=12)
 
 
 class TestSoftmax(AttentionCase):
     def build(self):
-        return MaskedAttention(8, heads=2, kernel="softmax")
+        return MaskedAttention(self.channels, heads=2, kernel="softmax")
 
 
 def _jitter(attn):

@@ -38,7 +38,7 @@ class ExphormerCase(AttentionCase):
     settings = {}  # noqa: RUF012
 
     def build(self):
-        return jitter(ExphormerAttention(8, heads=2, **self.settings))
+        return jitter(ExphormerAttention(self.channels, heads=2, **self.settings))
 
     def prepare(self, data):
         data = expanded(data)
@@ -48,7 +48,7 @@ class ExphormerCase(AttentionCase):
 
 class TestExphormer(ExphormerCase):
     def build(self):
-        return ATTENTION["Exphormer"](8, heads=2)
+        return ATTENTION["Exphormer"](self.channels, heads=2)
 
 
 class TestTwoVirtualNodes(ExphormerCase):

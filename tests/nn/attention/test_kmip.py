@@ -9,17 +9,18 @@ from pyg_topomask.testing import GRAPHS, AttentionCase
 
 class TestKMIP(AttentionCase):
     def build(self):
-        return ATTENTION["KMIP"](8, heads=2, k=3)
+        return ATTENTION["KMIP"](self.channels, heads=2, k=3)
 
 
 class TestKMIPTorch(AttentionCase):
     def build(self):
-        return KMIPAttention(8, k=2, backend="torch", checkpoint=True)
+        return KMIPAttention(self.channels, k=2, backend="torch", checkpoint=True)
 
 
 class TestKMIPOwnWidths(AttentionCase):
     def build(self):
-        return KMIPAttention(8, heads=2, k=3, kq_dim=5, val_dim=4, head_agg="none", bias=False)
+        widths = {"kq_dim": 5, "val_dim": self.channels // 2}
+        return KMIPAttention(self.channels, heads=2, k=3, head_agg="none", bias=False, **widths)
 
 
 def test_is_the_formula():

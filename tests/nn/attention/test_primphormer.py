@@ -25,17 +25,17 @@ EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 class TestPrimphormer(AttentionCase):
     def build(self):
-        return ATTENTION["Primphormer"](8, heads=2, num_virtual=5, rank=3)
+        return ATTENTION["Primphormer"](self.channels, heads=2, num_virtual=5, rank=3)
 
 
 class TestPrimphormerOneHeadNoBias(AttentionCase):
     def build(self):
-        return PrimphormerAttention(8, num_virtual=2, rank=4, bias=False)
+        return PrimphormerAttention(self.channels, num_virtual=2, rank=4, bias=False)
 
 
 class TestPrimal(AttentionCase):
     def build(self):
-        return PrimalAttention(8, heads=2, num_samples=3, rank=4)
+        return PrimalAttention(self.channels, heads=2, num_samples=3, rank=4)
 
     def test_permutation_equivariance(self):
         attn, batch = self.build().double(), Batch.from_data_list(self._graphs())

@@ -39,7 +39,7 @@ class SANCase(AttentionCase):
     settings = {}  # noqa: RUF012
 
     def build(self):
-        return jitter(SANAttention(8, heads=2, **{"gamma": 0.2, **self.settings}))
+        return jitter(SANAttention(self.channels, heads=2, **{"gamma": 0.2, **self.settings}))
 
     def prepare(self, data):
         data = with_features(data)
@@ -49,7 +49,7 @@ class SANCase(AttentionCase):
 
 class TestSAN(SANCase):
     def build(self):
-        return ATTENTION["SAN"](8, heads=2)
+        return ATTENTION["SAN"](self.channels, heads=2)
 
 
 class TestEdgeFeatures(SANCase):

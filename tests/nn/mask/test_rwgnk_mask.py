@@ -166,12 +166,12 @@ class GKATCase(AttentionCase):
 
 class TestGKAT(GKATCase):
     def build(self):
-        return GKATAttention(8, heads=2, num_features=16, max_length=3)
+        return GKATAttention(self.channels, heads=2, num_features=16, max_length=3)
 
 
 class TestGKATLearnable(GKATCase):
     def build(self):
-        attn = GKATAttention(8, heads=2, num_features=16, max_length=3, decay=0.8, learnable=True)
+        attn = GKATAttention(self.channels, heads=2, num_features=16, max_length=3, decay=0.8, learnable=True)
         with torch.no_grad():
             attn.mask.decay.mul_(1 + 0.2 * torch.rand_like(attn.mask.decay))
             attn.mask.alpha.mul_(1 + 0.2 * torch.rand_like(attn.mask.alpha))
@@ -180,17 +180,17 @@ class TestGKATLearnable(GKATCase):
 
 class TestGKAT0(GKATCase):
     def build(self):
-        return GKATAttention(8, heads=2, kernel="softmax", max_length=3)
+        return GKATAttention(self.channels, heads=2, kernel="softmax", max_length=3)
 
 
 class TestGKATPairwise(GKATCase):
     def build(self):
-        return GKATAttention(8, heads=2, num_features=16, max_length=3, path="pairwise")
+        return GKATAttention(self.channels, heads=2, num_features=16, max_length=3, path="pairwise")
 
 
 class TestGKATFactored(GKATCase):
     def build(self):
-        return GKATAttention(8, heads=2, num_features=16, max_length=3, path="factored")
+        return GKATAttention(self.channels, heads=2, num_features=16, max_length=3, path="factored")
 
 
 def test_a_constant_kernel_is_computed_once_for_all_layers():
