@@ -1,5 +1,3 @@
-import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -185,27 +183,3 @@ def test_redrawn_walks_follow_the_layers_attention_and_are_determined_by_seed_an
         walks_along(graphs, transform, 1, [star.step_weight])
     with pytest.raises(ValueError, match=r"once in a pass \(it did 0 times\)"):
         redraw_walks(graphs, transform, 1, layer, lambda batch: None)
-
-
-def run_readme(word):
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if word in block]
-    names = {}
-    exec(code, names)
-    return names
-
-
-def test_the_readmes_gkat_conv(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = run_readme("GKATConv")
-    assert names["x"].shape == (names["batch"].num_nodes, 16)
-    low, high = names["batch"].x.aminmax()
-    assert ((names["smooth"] >= low - 1e-5) & (names["smooth"] <= high + 1e-5)).all()
-
-
-def test_the_readmes_dynamic_gkat_trains():
-    names = run_readme("redraw_walks")
-    graph = names["graphs"][0]
-    assert torch.isfinite(names["loss"])
-    reached = torch.zeros(graph.num_nodes).index_add(0, graph.edge_index[0], graph.attention)
-    assert torch.allclose(reached, (reached > 0).float(), atol=1e-5)  # weights of each node's edges sum to 1

@@ -1,8 +1,6 @@
 import importlib
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from torch_geometric.graphgym.config import assert_cfg, cfg, set_cfg
 from torch_geometric.graphgym.loss import compute_loss
 from torch_geometric.graphgym.model_builder import create_model
 from torch_geometric.graphgym.models.layer import GeneralLayer, new_layer_config
-from torch_geometric.loader import DataLoader
 from yacs.config import CfgNode
 
 import pyg_topomask.run.graphgym as graphgym
@@ -257,23 +254,3 @@ def test_without_yacs_the_import_says_what_to_install():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "ImportError: pyg_topomask.run.graphgym needs yacs" in result.stderr
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_readmes_example_trains(tmp_path, monkeypatch):
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "run.graphgym" in block]
-    monkeypatch.chdir(tmp_path)
-    cfg.clear()
-    set_cfg(cfg)
-    names = {}
-    try:
-        exec(code, names)
-    finally:
-        register.loader_dict.pop("fake", None)
-    assert names["model"].trainer.current_epoch == 2
-    loader = names["datamodule"].test_dataloader()
-    assert isinstance(loader, DataLoader)
-    batch = next(iter(loader))
-    assert names["model"].eval()(batch)[0].shape == (8, cfg.share.dim_out)
-    assert list(tmp_path.rglob("*.ckpt"))

@@ -1,0 +1,76 @@
+"""The programs of `examples/` do what they say, and README shows each of them as it is."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
+
+
+def test_readme_shows_the_examples():
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    programs = [path.read_text(encoding="utf-8").split('"""\n\n', 1)[1] for path in EXAMPLES.values()]
+    assert sorted(shown) == sorted(programs)
+
+
+def test_every_example_has_a_test():
+    assert {f"test_{name}" for name in EXAMPLES} <= set(globals())
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """``run(name) -> names``: what a program of `examples/` has defined at its end, run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda name: runpy.run_path(str(EXAMPLES[name]))
+
+
+def test_attention_layer(run):
+    names = run("attention_layer")
+    assert names["x"].shape == (names["batch"].num_nodes, 64)
+    assert names["x"].isfinite().all()
+
+
+def test_gkat_conv(run):
+    names = run("gkat_conv")
+    assert names["x"].shape == (names["batch"].num_nodes, 16)
+    low, high = names["batch"].x.aminmax()
+    assert ((names["smooth"] >= low - 1e-5) & (names["smooth"] <= high + 1e-5)).all()
+
+
+def test_expressivity(run, capsys):
+    run("expressivity")
+    assert capsys.readouterr().out.split() == ["False", "True"]
+
+
+def test_dynamic_walks(run):
+    names = run("dynamic_walks")
+    graph = names["graphs"][0]
+    assert names["loss"].isfinite()
+    reached = torch.zeros(graph.num_nodes).index_add(0, graph.edge_index[0], graph.attention)
+    wanted = (reached > 0).float()  # the weights of a node's edges sum to 1
+    torch.testing.assert_close(reached, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_graphgym(run, tmp_path):
+    pytest.importorskip("yacs")
+    pytest.importorskip("lightning")
+    from torch_geometric.graphgym import register
+    from torch_geometric.graphgym.config import cfg, set_cfg
+
+    import pyg_topomask.run.graphgym  # noqa: F401
+
+    cfg.clear()
+    set_cfg(cfg)
+    try:
+        names = run("graphgym")
+    finally:
+        register.loader_dict.pop("fake", None)
+    assert names["model"].trainer.current_epoch == 2
+    batch = next(iter(names["datamodule"].test_dataloader()))
+    assert names["model"].eval()(batch)[0].shape == (8, cfg.share.dim_out)
+    assert list(tmp_path.rglob("*.ckpt"))
