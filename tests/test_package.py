@@ -44,6 +44,11 @@ def test_documented_names_are_there(module, names):
     assert set(names) <= set(module.__all__)
 
 
+def test_type_annotations_are_offered_to_type_checkers():
+    assert (Path(pyg_topomask.__file__).parent / "py.typed").exists()
+    assert '"py.typed"' in (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")  # and installed
+
+
 def test_attention_contract():
     for cls in nn.ATTENTION.values():
         parameters = list(inspect.signature(cls.forward).parameters.values())
