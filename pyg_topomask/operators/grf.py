@@ -85,9 +85,12 @@ class GRFOperator(MaskOperator):
         return product_blocks(layout, left, second)
 
     def _entries(self, table: WalkTable) -> Entries:
-        load = table.load.to(self.dtype) if self.heads is None else table.load.to(self.dtype)[:, None]
+        load, length = table.load.to(self.dtype), table.length.long()
+        if self.heads is not None:
+            load, length = load[:, None], length[:, None].expand(-1, self.heads)
         start, visited = table.index
-        return start, visited, load * self.modulation.t()[table.length.int()]
+        # Gathered, not indexed: the gradient of a repeated index adds in any order on several threads.
+        return start, visited, load * self.modulation.t().gather(0, length)
 
     def _matmul(self, x: Tensor) -> Tensor:
         return self.factors @ x

@@ -260,8 +260,9 @@ def _nearby_order(index: Tensor, num_nodes: int) -> Tensor:
 
 def monomials(modulation: Tensor) -> Tensor:
     """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `_monomial`."""
-    upper, lower = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
-    return modulation[..., lower] * modulation[..., upper]
+    high, low = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
+    # Entries of the outer product, each once: the gradient of a repeated index adds in any order on several threads.
+    return (modulation[..., :, None] * modulation[..., None, :])[..., high, low]
 
 
 def _monomial(a: Tensor, b: Tensor) -> Tensor:
