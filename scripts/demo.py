@@ -27,7 +27,8 @@ from pyg_topomask.run import Display, RunError, run_config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
-from pyg_topomask.run.model.build import build_model, build_sampling_transforms
+from pyg_topomask.run.model.build import build_model
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.training.lightning_module import GraphModule
 
 CONFIG = Path(__file__).parents[1] / "configs" / "grf" / "demo.yaml"

@@ -2,6 +2,7 @@
 
 from pyg_topomask.nn.attention import (
     ATTENTION,
+    Attention,
     BigBirdAttention,
     ExphormerAttention,
     FullAttention,
@@ -16,6 +17,7 @@ from pyg_topomask.nn.attention import (
     PrimphormerAttention,
     SANAttention,
     SGFormerAttention,
+    check_input,
 )
 from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.nn.conv import GatedGCN, StableGINEConv
@@ -34,6 +36,7 @@ __all__ = [
     "HEADS",
     "NODE_ENCODERS",
     "POSITIONAL_ENCODERS",
+    "Attention",
     "BigBirdAttention",
     "ComposedNodeEncoder",
     "ExphormerAttention",
@@ -58,5 +61,6 @@ __all__ = [
     "SGFormerAttention",
     "StableGINEConv",
     "auxiliary_loss",
+    "check_input",
     "redraw_walks",
 ]

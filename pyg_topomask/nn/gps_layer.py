@@ -12,6 +12,7 @@ from torch.nn import Linear, Module, ModuleList, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.nn.attention.base import Carrying
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.norm import apply_norm, build_norm
@@ -98,10 +99,9 @@ class GPSLayer(Module):
 
     def initial_carry(self, num_graphs: int) -> Any:
         """What the first layer's attention starts from; a list with an entry for each of several, where any has one."""
-        parts = [getattr(part, "initial_carry", None) for part in self.attentions]
-        if all(part is None for part in parts):
+        if not any(isinstance(part, Carrying) for part in self.attentions):
             return None
-        carries = [None if part is None else part(num_graphs) for part in parts]
+        carries = [part.initial_carry(num_graphs) if isinstance(part, Carrying) else None for part in self.attentions]
         return carries if isinstance(self.attn, ModuleList) else carries[0]
 
     def forward(
@@ -172,7 +172,7 @@ class GPSLayer(Module):
                 f"as many (got {type(carry).__name__})"
             )
         for part, given in zip(attentions, carries):
-            if given is not None and not hasattr(part, "initial_carry"):
+            if given is not None and not isinstance(part, Carrying):
                 raise ValueError(f"{type(part).__name__} carries nothing from layer to layer: leave out 'carry'")
         return carries
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import requirements_of
@@ -63,7 +64,9 @@ class GPSNetwork(Module):
         pool_token: bool = False,
     ) -> None:
         super().__init__()
-        self.attends_edges = any(getattr(a, "edge_dim", None) for layer in layers for a in layer.attentions)
+        self.attends_edges = any(
+            isinstance(attn, Attention) and attn.edge_dim is not None for layer in layers for attn in layer.attentions
+        )
         takes_edges = layers.takes("edge_attr") or self.attends_edges
         for name, part in (("node_encoder", node_encoder), ("edge_encoder", edge_encoder if takes_edges else None)):
             width = getattr(part, "channels", layers.channels)

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.attention.base import Attention, Tied
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.ops.segment import segments
@@ -81,15 +82,14 @@ class GPSStack(ModuleList):
         first: dict[Any, Any] = {}
         seen: set[Any] = set()
         for layer in self:
-            attentions: list[Any] = layer.attentions
-            for key, part in zip(_kinds(layer), attentions):
-                if part in seen and hasattr(part, "auxiliary_loss"):
+            for key, part in zip(_kinds(layer), layer.attentions):
+                if part in seen and isinstance(part, Attention) and part.adds_loss:
                     raise ValueError(
                         f"several layers have the same {type(part).__name__}, whose auxiliary loss would count in the "
                         "last of them only: let 'attn' return a new one for each layer"
                     )
                 seen.add(part)
-                if hasattr(part, "tie") and first.setdefault(key, part) is not part:
+                if isinstance(part, Tied) and first.setdefault(key, part) is not part:
                     part.tie(first[key])
 
     def __iter__(self) -> Iterator[GPSLayer]:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import torch
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, POSITIONAL_ENCODERS, auxiliary_loss
+from pyg_topomask.nn import (
+    ATTENTION,
+    EDGE_ENCODERS,
+    HEADS,
+    NODE_ENCODERS,
+    POSITIONAL_ENCODERS,
+    Attention,
+    auxiliary_loss,
+)
+from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
@@ -13,24 +24,11 @@ from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import level_of, possible_tasks
 from pyg_topomask.run.errors import ConfigError, did_you_mean
-from pyg_topomask.run.model.build import (
-    ATTENTION_KEYS,
-    MODEL_KEYS,
-    OWN_KEYS,
-    WALK_KEYS,
-    argument_keys,
-    arguments_of,
-    attentions_of,
-    build_attention,
-    build_model,
-    build_sampling_transforms,
-    convs_of,
-    kernel_of,
-    sized,
-    uses_walks,
-)
+from pyg_topomask.run.model.attentions import argument_keys, attentions_of, uses_walks
+from pyg_topomask.run.model.build import MODEL_KEYS, build_model, convs_of, sized
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
+from pyg_topomask.run.model.sampling import WALK_KEYS, build_sampling_transforms
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.losses import loss_problem
 from pyg_topomask.run.training.metrics import metric_names
@@ -57,11 +55,6 @@ def layer_problems(config: Config) -> list[tuple[str, str]]:
             found.append(
                 ("gt.layer_type", f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)")
             )
-    for name in attentions_of(config):
-        lacking = {
-            key for key, argument in OWN_KEYS.get(name, {}).items() if argument not in arguments_of(ATTENTION[name])
-        }
-        found += [(key, f"{name} has no such setting") for key in sorted(lacking) if config.is_set(key)]
     return found
 
 
@@ -105,22 +98,29 @@ def head_problems(config: Config) -> list[tuple[str, str]]:
 
 def unused_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) for keys of ``topomask`` that were given and that no attention has a use for."""
-    used = {key for name in attentions_of(config) for key in argument_keys(name).values()}
-    if any("auxiliary_loss" in vars(build_attention(config, name)) for name in attentions_of(config)):
+    used = {key for _, key in argument_keys(config)}
+    classes = [ATTENTION[name] for name in attentions_of(config)]
+    if any(cls.adds_loss for cls in classes):
         used.add("topomask.eta")
     if uses_walks(config):
         used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw")}
-    if any(hasattr(ATTENTION[name], "edge_attention") for name in attentions_of(config)):
+    if any(issubclass(cls, EdgeAttention) for cls in classes):
         used.add("topomask.transition")
     unused = []
     for key in (f"topomask.{name}" for name in type(config.topomask).model_fields):
         if config.is_set(key) and key not in used and key not in MODEL_KEYS:
             unused.append((key, f"is given, but {config.gt.layer_type} has no use for it"))
-    kernels = {kernel for name in attentions_of(config) if (kernel := kernel_of(config, name)) is not None}
+    kernels = {_kernel(config, cls) for cls in classes if "kernel" in cls.config_keys}
     if config.is_set("topomask.num_features") and kernels and "softmax_rf" not in kernels:
         message = f"only kernel softmax_rf has it (got {', '.join(map(repr, sorted(kernels)))})"
         unused.append(("topomask.num_features", message))
     return unused
+
+
+def _kernel(config: Config, cls: type[Attention]) -> str:
+    """The kernel of an attention: as the config says, or the class's own default."""
+    given = config.is_given("topomask.kernel")
+    return config.topomask.kernel if given else signature(cls).parameters["kernel"].default
 
 
 def check_parsed(parsed: ParsedConfig) -> list[str]:
@@ -134,7 +134,6 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
     """
     tasks = possible_tasks(parsed.config.dataset)
     parsed.refuse([*name_problems(parsed.config), *task_problems(parsed.config, *tasks), *head_problems(parsed.config)])
-    arguments = ATTENTION_KEYS | {f"topomask.{name}": name for name in WALK_KEYS}
     random_state, section = torch.get_rng_state(), "gt"
     try:
         unused = unused_keys(parsed.config)
@@ -143,13 +142,20 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
         section = "gt"
         _try_model(parsed.config, batch)
     except (ValueError, TypeError) as error:
-        key = next((key for key, name in arguments.items() if f"'{name}'" in str(error)), section)
+        key = _key_in(str(error), parsed.config) or section
         raise ConfigError(parsed.describe(key, f"the model cannot be built: {error}")) from error
     finally:
         torch.set_rng_state(random_state)
     if "gt.layer_type" not in parsed.overridden:
         parsed.refuse(unused)
     return [key for key, _ in unused]
+
+
+def _key_in(message: str, config: Config) -> str | None:
+    """The key of the constructor argument that a message names first, or none."""
+    arguments = [*argument_keys(config), *((name, f"topomask.{name}") for name in WALK_KEYS)]
+    named = {position: key for argument, key in arguments if (position := message.find(f"'{argument}'")) >= 0}
+    return named[min(named)] if named else None
 
 
 def fake_batch(config: Config) -> Data:

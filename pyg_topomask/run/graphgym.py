@@ -47,8 +47,10 @@ from pyg_topomask.run.config.dataset import PrepConfig
 from pyg_topomask.run.config.encodings import KernelEncodingConfig, LapPEConfig
 from pyg_topomask.run.config.model import GTConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
-from pyg_topomask.run.model.build import build_attention, build_head, build_sampling_transforms, build_stack
+from pyg_topomask.run.model.attentions import build_attention
+from pyg_topomask.run.model.build import build_head, build_stack
 from pyg_topomask.run.model.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
 

@@ -33,8 +33,9 @@ from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main, local_world_size, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
-from pyg_topomask.run.model.build import build_model, build_sampling_transforms, sized
+from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, load_pretrained, with_model_of
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.files import make_folder, write_json, write_text
 from pyg_topomask.run.output.loggers import build_loggers
 from pyg_topomask.run.output.progress import Display, Job

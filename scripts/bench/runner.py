@@ -29,7 +29,8 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import Splits, loaders, prepare
-from pyg_topomask.run.model.build import build_model, build_sampling_transforms
+from pyg_topomask.run.model.build import build_model
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.losses import task_loss

@@ -9,7 +9,9 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.formats.nodes import ROOMS
 from pyg_topomask.run.data.loaders import loaders, prepare
-from pyg_topomask.run.model.build import attentions_of, build_model, build_sampling_transforms, convs_of, sized
+from pyg_topomask.run.model.attentions import attentions_of
+from pyg_topomask.run.model.build import build_model, convs_of, sized
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule

@@ -1,4 +1,5 @@
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -20,7 +21,7 @@ import pyg_topomask.run.graphgym as graphgym
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, auxiliary_loss
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.topomask import TopomaskConfig
-from pyg_topomask.run.model.build import ATTENTION_KEYS, argument_keys, arguments_of, build_model
+from pyg_topomask.run.model.build import build_model
 
 SETTINGS = "dataset.task graph model.graph_pooling mean gnn.dim_inner 16 gt.dim_hidden 16 gt.n_heads 2 gnn.att_heads 2"
 SETTINGS += (
@@ -212,12 +213,12 @@ def test_a_forks_section_is_completed_whenever_the_config_is_filled(monkeypatch)
 def test_keys_left_alone_give_an_attentions_own_defaults():
     # What stands in cfg by default is handed to the attention, which is right only while both defaults are the same.
     for name, cls in ATTENTION.items():
-        for argument, key in argument_keys(name).items():
-            if key.startswith("topomask.") and key in ATTENTION_KEYS and argument != "kernel":
+        for argument, key in cls.config_keys.items():
+            if key.startswith("topomask.") and argument != "kernel":
                 default = TopomaskConfig.model_fields[key.removeprefix("topomask.")].default
-                assert arguments_of(cls)[argument].default == default, (name, argument)
+                assert inspect.signature(cls).parameters[argument].default == default, (name, argument)
     choose("gt.layer_type None+GKAT model.type TopomaskGPS")
-    assert create_model().model.mp[0].attn.kernel == arguments_of(ATTENTION["GKAT"])["kernel"].default
+    assert create_model().model.mp[0].attn.kernel == inspect.signature(ATTENTION["GKAT"]).parameters["kernel"].default
     choose("topomask.kernel relu")
     graphgym.add_config(cfg)
     assert create_model().model.mp[0].attn.kernel == "relu"

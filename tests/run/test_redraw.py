@@ -5,7 +5,7 @@ import torch
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import ConfigError
-from pyg_topomask.run.model.build import TRANSITION
+from pyg_topomask.run.model.sampling import TRANSITION
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule

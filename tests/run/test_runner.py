@@ -11,7 +11,8 @@ from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.build import build_model, build_sampling_transforms
+from pyg_topomask.run.model.build import build_model
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.runner import _flat, check_config
 from pyg_topomask.run.training.callbacks import Recorder

@@ -1,5 +1,6 @@
 """Attention modules, one published method per file: ``attn(x, batch=None, graph=None) -> [N, C]``."""
 
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.bigbird import BigBirdAttention
 from pyg_topomask.nn.attention.exphormer import ExphormerAttention
 from pyg_topomask.nn.attention.full import FullAttention
@@ -13,7 +14,7 @@ from pyg_topomask.nn.attention.primphormer import PrimalAttention, PrimphormerAt
 from pyg_topomask.nn.attention.san import SANAttention
 from pyg_topomask.nn.attention.sgformer import SGFormerAttention
 
-ATTENTION = {
+ATTENTION: dict[str, type[Attention]] = {
     "BigBird": BigBirdAttention,
     "Exphormer": ExphormerAttention,
     "GKAT": GKATAttention,
@@ -31,6 +32,7 @@ ATTENTION = {
 
 __all__ = [
     "ATTENTION",
+    "Attention",
     "BigBirdAttention",
     "ExphormerAttention",
     "FullAttention",
@@ -45,4 +47,5 @@ __all__ = [
     "PrimphormerAttention",
     "SANAttention",
     "SGFormerAttention",
+    "check_input",
 ]

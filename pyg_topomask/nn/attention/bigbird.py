@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch_geometric.data import Data
@@ -43,6 +43,14 @@ class BigBirdAttention(MaskedAttention):
         TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels``, or a count is out of range.
     """
+
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "block_size": "gt.bigbird.block_size",
+        "num_random": "gt.bigbird.num_random_blocks",
+        "seed": "seed",
+        "dropout": "gt.attn_dropout",
+    }
 
     def __init__(
         self,

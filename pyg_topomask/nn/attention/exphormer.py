@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, Parameter
+from torch.nn import Linear, Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_heads, check_integer
-from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.graph_attributes import check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.edge_softmax import edge_scores, edge_softmax_attention, typed_edges
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.segment import segments
 
 
-class ExphormerAttention(Module):
+class ExphormerAttention(Attention):
     r"""Sparse softmax attention of each node to its neighbours, its expander neighbours and its graph's virtual nodes.
 
     .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_{j \to i}
@@ -64,6 +64,15 @@ class ExphormerAttention(Module):
         ValueError: If ``heads`` does not divide ``channels`` or a size is out of range.
     """
 
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "num_virtual": "prep.num_virt_node",
+        "edge_dim": "dataset.edge_encoder",
+        "expander": "prep.exp",
+        "dropout": "gt.attn_dropout",
+        "graph_edges": "prep.add_edge_index",
+    }
+
     def __init__(
         self,
         channels: int,
@@ -75,16 +84,16 @@ class ExphormerAttention(Module):
         bias: bool = True,
         graph_edges: bool = True,
     ) -> None:
-        super().__init__()
-        channels, heads = check_heads(channels, heads)
+        super().__init__(channels, heads)
+        channels = self.channels
         num_virtual = check_integer("num_virtual", num_virtual, 0)
         if edge_dim is not None:
             edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not graph_edges and edge_dim is not None:
             raise ValueError(f"edge_dim={edge_dim} is of graph edges, and 'graph_edges' is false")
         check_dropout(dropout)
-        self.channels, self.heads, self.num_virtual, self.edge_dim = channels, heads, num_virtual, edge_dim
-        self.expander, self.graph_edges, self.dropout = expander, graph_edges, dropout
+        self.num_virtual, self.edge_dim, self.dropout = num_virtual, edge_dim, dropout
+        self.expander, self.graph_edges, self.requires = expander, graph_edges, self.requirements(expander=expander)
         self.qkv = Linear(channels, 3 * channels, bias=bias)
         self.out = Linear(channels, channels, bias=bias)
         self.edge = Linear(edge_dim, channels, bias=False) if edge_dim is not None else None
@@ -92,16 +101,14 @@ class ExphormerAttention(Module):
         self.virtual = Parameter(torch.empty(num_virtual, channels)) if num_virtual else None
         self.reset_parameters()
 
-    @property
-    def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry, beside its edges."""
-        return ("expander_index", "expander_size") if self.expander else ()
+    @classmethod
+    def requirements(cls, *, expander: bool = True, **settings: Any) -> tuple[str, ...]:
+        """The expander edges, if there are any; the graph's own edges come besides."""
+        return ("expander_index", "expander_size") if expander else ()
 
     def reset_parameters(self) -> None:
         """Draw the projections and embeddings afresh."""
-        for module in (self.qkv, self.out, self.edge):
-            if module is not None:
-                module.reset_parameters()
+        super().reset_parameters()
         with torch.no_grad():
             self.edge_type.fill_(1)
             if self.virtual is not None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Linear
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_heads
-from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.checks import check_dropout
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
 
-class FullAttention(Module):
+class FullAttention(Attention):
     r"""Softmax attention of each node to all nodes of its graph, with a bias for each pair or none.
 
     .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_j
@@ -52,6 +54,12 @@ class FullAttention(Module):
         ValueError: If ``heads`` does not divide ``channels`` or ``dropout`` is out of range.
     """
 
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "dropout": "gt.attn_dropout",
+        "attn_bias": "posenc_GraphormerBias.enable",
+    }
+
     def __init__(
         self,
         channels: int,
@@ -60,18 +68,16 @@ class FullAttention(Module):
         bias: bool = True,
         attn_bias: str | None = None,
     ) -> None:
-        super().__init__()
-        channels, heads = check_heads(channels, heads)
+        super().__init__(channels, heads)
         check_dropout(dropout)
-        self.channels, self.heads, self.dropout = channels, heads, dropout
-        self.requires: tuple[str, ...] = () if attn_bias is None else (attn_bias,)
-        self.qkv = Linear(channels, 3 * channels, bias=bias)
-        self.out = Linear(channels, channels, bias=bias)
+        self.dropout, self.requires = dropout, self.requirements(attn_bias=attn_bias)
+        self.qkv = Linear(self.channels, 3 * self.channels, bias=bias)
+        self.out = Linear(self.channels, self.channels, bias=bias)
 
-    def reset_parameters(self) -> None:
-        """Draw the projections afresh."""
-        self.qkv.reset_parameters()
-        self.out.reset_parameters()
+    @classmethod
+    def requirements(cls, *, attn_bias: str | None = None, **settings: Any) -> tuple[str, ...]:
+        """The attribute that holds the bias, if there is one."""
+        return () if attn_bias is None else (attn_bias,)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.

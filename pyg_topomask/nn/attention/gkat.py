@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, Parameter
@@ -11,7 +13,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
 from pyg_topomask.checks import check_dropout, check_integer
-from pyg_topomask.nn.attention.masked import MaskedAttention, check_input
+from pyg_topomask.nn.attention.base import check_input
+from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS
@@ -42,6 +45,19 @@ class GKATAttention(MaskedAttention):
         path, dropout, bias, seed: As in :class:`MaskedAttention`.
     """
 
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "num_features": "topomask.num_features",
+        "kernel": "topomask.kernel",
+        "max_length": "topomask.max_length",
+        "decay": "topomask.decay",
+        "alpha": "topomask.alpha",
+        "learnable": "topomask.learnable",
+        "path": "topomask.path",
+        "dropout": "gt.attn_dropout",
+        "seed": "seed",
+    }
+
     def __init__(
         self,
         channels: int,
@@ -60,6 +76,11 @@ class GKATAttention(MaskedAttention):
     ) -> None:
         mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, seed)
+
+    @classmethod
+    def requirements(cls, **settings: Any) -> tuple[str, ...]:
+        """The walks of :class:`~pyg_topomask.nn.RWGNKMask`."""
+        return RWGNKMask.requirements(**settings)
 
     def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Attention of each node over its neighbours, for dynamic GKAT: walks that follow it.
@@ -139,17 +160,13 @@ class GKATConv(Module):
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.elu, self.path = negative_slope, dropout, elu, path
         self.mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
+        self.requires = self.mask.requires
         self.lin = Linear(in_channels, heads * out_channels, bias=False)
         self.att_receiver = Parameter(torch.empty(heads, out_channels))
         self.att_sender = Parameter(torch.empty(heads, out_channels))
         width = heads * out_channels if concat else out_channels
         self.bias = Parameter(torch.empty(width)) if bias else None
         self.reset_parameters()
-
-    @property
-    def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry."""
-        return self.mask.requires
 
     def reset_parameters(self) -> None:
         """Draw the weights afresh as graph attention networks do, and reset the mask."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.mask.grf import GRFMask
 
@@ -26,6 +28,17 @@ class GRFAttention(MaskedAttention):
         path, num_features, dropout, bias: As in :class:`MaskedAttention`.
     """
 
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "max_length": "topomask.max_length",
+        "kernel": "topomask.kernel",
+        "symmetric": "topomask.symmetric",
+        "independent": "topomask.independent",
+        "path": "topomask.path",
+        "num_features": "topomask.num_features",
+        "dropout": "gt.attn_dropout",
+    }
+
     def __init__(
         self,
         channels: int,
@@ -42,3 +55,8 @@ class GRFAttention(MaskedAttention):
     ) -> None:
         mask = GRFMask(heads, max_length, symmetric, independent, name)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias)
+
+    @classmethod
+    def requirements(cls, **settings: Any) -> tuple[str, ...]:
+        """The walks of :class:`~pyg_topomask.nn.GRFMask`."""
+        return GRFMask.requirements(**settings)

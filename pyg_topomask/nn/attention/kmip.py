@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Linear
 from torch.nn.functional import pad
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer
-from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.ops.topk.backends import BACKENDS
 from pyg_topomask.ops.topk.search import indexed_topk_attention
 
 HEAD_AGG = ("linear", "none")
 
 
-class KMIPAttention(Module):
+class KMIPAttention(Attention):
     r"""Softmax attention of each node to the k nodes of its graph with the largest inner products.
 
     .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_{j \in T_i^h}
@@ -49,8 +51,14 @@ class KMIPAttention(Module):
         ValueError: If a size is below 1, heads and widths do not fit together, or a name is unknown.
     """
 
-    requires: tuple[str, ...] = ()
-    """Attributes that the graph must carry: none."""
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "k": "gt.sparse.k",
+        "kq_dim": "gt.sparse.kq_dim",
+        "val_dim": "gt.sparse.val_dim",
+        "dropout": "gt.attn_dropout",
+        "head_agg": "gt.sparse.head_agg",
+    }
 
     def __init__(
         self,
@@ -65,8 +73,8 @@ class KMIPAttention(Module):
         backend: str = "auto",
         checkpoint: bool = False,
     ) -> None:
-        super().__init__()
-        channels, heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
+        super().__init__(channels, heads, divided=False)
+        channels, heads = self.channels, self.heads
         if (kq_dim is None or val_dim is None) and channels % heads != 0:
             raise ValueError(
                 f"'channels' must be divisible by 'heads' (got {channels} and {heads}), unless 'kq_dim' and 'val_dim' "
@@ -85,16 +93,10 @@ class KMIPAttention(Module):
             )
         if backend not in BACKENDS:
             raise ValueError(f"'backend' must be one of {', '.join(BACKENDS)} (got {backend!r})")
-        self.channels, self.heads, self.k, self.kq_dim, self.val_dim = channels, heads, k, kq_dim, val_dim
+        self.k, self.kq_dim, self.val_dim = k, kq_dim, val_dim
         self.dropout, self.backend, self.checkpoint = dropout, backend, checkpoint
         self.qkv = Linear(channels, heads * (2 * kq_dim + val_dim), bias=bias)
         self.out = Linear(heads * val_dim, channels, bias=bias) if head_agg == "linear" else None
-
-    def reset_parameters(self) -> None:
-        """Draw the projections afresh."""
-        self.qkv.reset_parameters()
-        if self.out is not None:
-            self.out.reset_parameters()
 
     def forward(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, return_index: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,12 +10,12 @@ from torch.nn import Linear, Module
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_heads
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
+from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.segment import check_batch
 
 KERNELS = (*FEATURE_MAP, "softmax")
 
@@ -24,7 +24,7 @@ KERNELS = (*FEATURE_MAP, "softmax")
 _MANY_FEATURES = 2**22
 
 
-class MaskedAttention(Module):
+class MaskedAttention(Attention):
     r"""Multi-head attention with a low-rank or softmax kernel, under a topological mask or none.
 
     .. math:: \mathrm{out}_i = \sum_j M_{ij} K(q_i, k_j) v_j \Big/ \sum_j M_{ij} K(q_i, k_j)
@@ -55,6 +55,15 @@ class MaskedAttention(Module):
         ValueError: If ``heads`` does not divide ``channels`` or a name is unknown.
     """
 
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "kernel": "topomask.kernel",
+        "path": "topomask.path",
+        "num_features": "topomask.num_features",
+        "dropout": "gt.attn_dropout",
+        "seed": "seed",
+    }
+
     def __init__(
         self,
         channels: int,
@@ -67,35 +76,27 @@ class MaskedAttention(Module):
         bias: bool = True,
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        channels, heads = check_heads(channels, heads)
+        super().__init__(channels, heads)
         if mask is not None and not isinstance(mask, Module):
             raise TypeError(f"'mask' must be a module that builds it, such as GRFMask (got {type(mask).__name__})")
         if kernel not in KERNELS:
             raise ValueError(f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r})")
         if path not in PATHS or (kernel == "softmax" and path == "factored"):
             raise ValueError(f"'path' must be one of {', '.join(PATHS)}; 'softmax' is never factored (got {path!r})")
-        self.channels, self.heads, self.kernel, self.mask, self.path = channels, heads, kernel, mask, path
-        self.qkv = Linear(channels, 3 * channels, bias=bias)
-        self.out = Linear(channels, channels, bias=bias)
+        self.kernel, self.mask, self.path, self.requires = kernel, mask, path, requirements_of(mask)
+        self.qkv = Linear(self.channels, 3 * self.channels, bias=bias)
+        self.out = Linear(self.channels, self.channels, bias=bias)
         self.dropout = Dropout(dropout)
         self.feature_map: FeatureMap | None = None
         if kernel == "softmax_rf":
-            self.feature_map = SoftmaxFeatures(channels // heads, num_features, seed)
+            self.feature_map = SoftmaxFeatures(self.channels // self.heads, num_features, seed)
         elif kernel != "softmax":
             self.feature_map = FEATURE_MAP[kernel]()
 
-    @property
-    def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry."""
-        return getattr(self.mask, "requires", ())
-
-    def reset_parameters(self) -> None:
-        """Draw the projections afresh and reset the mask."""
-        for module in (self.qkv, self.out, self.mask):
-            reset = getattr(module, "reset_parameters", None)
-            if reset is not None:
-                reset()
+    @classmethod
+    def requirements(cls, *, mask: Module | None = None, **settings: Any) -> tuple[str, ...]:
+        """Attributes that the mask needs on the graph."""
+        return requirements_of(mask)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
@@ -138,31 +139,3 @@ class MaskedAttention(Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}, kernel={self.kernel!r}, path={self.path!r}"
-
-
-def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | None) -> Tensor | None:
-    """Check what enters an attention module, and return the batch vector to use.
-
-    Raises:
-        TypeError: If ``x`` is not a floating-point tensor.
-        ValueError: If a shape is wrong, a feature is not finite (checked on CPU) or ``batch`` is not sorted.
-    """
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise TypeError(f"'x' must be a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
-    if x.dim() != 2 or x.size(1) != channels:
-        raise ValueError(f"'x' must have shape [N, {channels}] (got {list(x.shape)})")
-    checkable = not x.is_cuda and not torch.compiler.is_compiling()  # neither waits for a value
-    if checkable and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
-        row = int((~x.isfinite()).any(dim=1).nonzero()[0])
-        raise ValueError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
-    if batch is None and graph is not None:
-        batch = graph.get("batch")
-    if batch is not None:
-        if not isinstance(batch, Tensor) or batch.dim() == 2:  # a graph or its edges in the second place
-            got = list(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
-            raise ValueError(
-                f"'batch' must be the graph of each node, [N] (got {got}); attention is called as "
-                "attn(x, batch, graph) or attn(x, graph=graph): what it needs of edges is on the graph"
-            )
-        check_batch(batch, x.size(0))
-    return batch

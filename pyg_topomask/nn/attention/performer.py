@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,13 @@ class PerformerAttention(MaskedAttention):
         TypeError: If a size or count is no integer.
         ValueError: If ``heads`` does not divide ``channels``, or a count is below 1.
     """
+
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "num_features": "topomask.num_features",
+        "seed": "seed",
+        "dropout": "gt.attn_dropout",
+    }
 
     def __init__(
         self,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.nn.attention import PolynormerAttention as DensePolynormerAttention
 
-from pyg_topomask.checks import check_heads
-from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention
 
 
-class PolynormerAttention(Module):
+class PolynormerAttention(Attention):
     r"""Polynormer's global attention: sigmoid linear attention, gated by the node itself, each graph on its own.
 
     .. math:: a_i = \frac{\sum_j (\sigma(q_i) \cdot \sigma(k_j)) v_j}{\sum_j \sigma(q_i) \cdot \sigma(k_j)}, \qquad
@@ -44,8 +44,10 @@ class PolynormerAttention(Module):
         ValueError: If ``heads`` does not divide ``channels``.
     """
 
-    requires: tuple[str, ...] = ()
-    """Attributes that the graph must carry: none."""
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "dropout": "gt.attn_dropout",
+    }
 
     def __init__(
         self,
@@ -56,14 +58,9 @@ class PolynormerAttention(Module):
         bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        channels, heads = check_heads(channels, heads)
-        self.channels, self.heads = channels, heads
-        self.dense = DensePolynormerAttention(channels, heads, channels // heads, beta, bias, qk_shared, dropout)
-
-    def reset_parameters(self) -> None:
-        """Draw the parameters afresh."""
-        self.dense.reset_parameters()
+        super().__init__(channels, heads)
+        width = self.channels // self.heads
+        self.dense = DensePolynormerAttention(self.channels, self.heads, width, beta, bias, qk_shared, dropout)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.

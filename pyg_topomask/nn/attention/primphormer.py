@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_heads, check_integer
-from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, segments
@@ -34,32 +34,28 @@ class _SumOfSquares(torch.autograd.Function):
         return x * (2 * grad), None
 
 
-class _Primal(Module):
+class _Primal(Attention):
     r"""Queries and keys of length one, the objective ``J``, and the map from scores to the output.
 
     A subclass has parameters ``weight_e`` and ``weight_r`` of one shape, and computes the scores.
     """
 
-    requires: tuple[str, ...] = ()
-    """Attributes that the graph must carry: none."""
+    adds_loss: ClassVar[bool] = True
     weight_e: Parameter
     weight_r: Parameter
 
     def __init__(self, channels: int, heads: int, rank: int, dropout: float, bias: bool) -> None:
-        super().__init__()
-        channels, heads = check_heads(channels, heads)
-        rank = check_integer("rank", rank, 1)
+        super().__init__(channels, heads)
+        self.rank = check_integer("rank", rank, 1)
         check_dropout(dropout)
-        self.channels, self.heads, self.rank, self.dropout = channels, heads, rank, dropout
-        self.qk = Linear(channels, 2 * channels, bias=bias)
-        self.sqrt_lambda = Parameter(torch.empty(heads, rank))
-        self.out = Linear(2 * rank, channels // heads, bias=bias)
-        self.auxiliary_loss: Tensor | None = None
+        self.dropout = dropout
+        self.qk = Linear(self.channels, 2 * self.channels, bias=bias)
+        self.sqrt_lambda = Parameter(torch.empty(self.heads, self.rank))
+        self.out = Linear(2 * self.rank, self.channels // self.heads, bias=bias)
 
     def reset_parameters(self) -> None:
         """Draw all parameters afresh."""
-        self.qk.reset_parameters()
-        self.out.reset_parameters()
+        super().reset_parameters()
         uniform_(self.sqrt_lambda)
         orthogonal_(self.weight_e)
         orthogonal_(self.weight_r)
@@ -89,10 +85,6 @@ class _Primal(Module):
         if self.out.bias is not None:
             out = out + self.out.bias
         return out.reshape(num_nodes, self.channels).to(dtype)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The last loss hangs on a graph of operations, which can neither be copied nor pickled.
-        return {**self.__dict__, "auxiliary_loss": None}
 
 
 class PrimphormerAttention(_Primal):
@@ -151,6 +143,13 @@ class PrimphormerAttention(_Primal):
         ValueError: If a size is below 1, ``heads`` does not divide ``channels`` or ``dropout`` is no probability.
     """
 
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "num_virtual": "topomask.num_virtual",
+        "rank": "topomask.rank",
+        "dropout": "gt.attn_dropout",
+    }
+
     def __init__(
         self,
         channels: int,
@@ -172,7 +171,6 @@ class PrimphormerAttention(_Primal):
     def reset_parameters(self) -> None:
         """Draw all parameters afresh: orthogonal F, W_e and W_r, the square roots of Λ uniform in [0, 1)."""
         super().reset_parameters()
-        self.virtual.reset_parameters()
         orthogonal_(self.projection)
 
     def tie(self, first: Module) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from math import isfinite
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_heads, check_integer
-from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.graph_attributes import read_edge_attr, read_edges
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.san import san_attention
 
 
-class SANAttention(Module):
+class SANAttention(Attention):
     r"""Softmax attention over all pairs of a graph that tells its edges from the pairs without one.
 
     .. math:: \mathrm{out}_i = W_O \Big\Vert_h \frac{\sum_j w_{ij}^h v_j^h}{\sum_j w_{ij}^h}, \qquad
@@ -61,8 +62,13 @@ class SANAttention(Module):
         ValueError: If ``heads`` does not divide ``channels`` or a number is out of range.
     """
 
-    requires: tuple[str, ...] = ()
-    """Attributes that the graph must carry, beside its edges."""
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "edge_dim": "dataset.edge_encoder",
+        "gamma": "gt.gamma",
+        "full_graph": "gt.full_graph",
+        "dropout": "gt.attn_dropout",
+    }
 
     def __init__(
         self,
@@ -74,8 +80,8 @@ class SANAttention(Module):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        super().__init__()
-        channels, heads = check_heads(channels, heads)
+        super().__init__(channels, heads)
+        channels = self.channels
         if edge_dim is not None:
             edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not (gamma > 0 and isfinite(gamma)):
@@ -83,8 +89,7 @@ class SANAttention(Module):
                 f"'gamma' must be a positive number (got {gamma}); full_graph=False leaves out the pairs it weights"
             )
         check_dropout(dropout)
-        self.channels, self.heads, self.edge_dim = channels, heads, edge_dim
-        self.gamma, self.full_graph, self.dropout = gamma, full_graph, dropout
+        self.edge_dim, self.gamma, self.full_graph, self.dropout = edge_dim, gamma, full_graph, dropout
         self.qkv = Linear(channels, 3 * channels, bias=bias)
         self.out = Linear(channels, channels)
         self.edge = Linear(edge_dim, channels, bias=bias) if edge_dim is not None else None
@@ -96,9 +101,7 @@ class SANAttention(Module):
 
     def reset_parameters(self) -> None:
         """Draw the projections and the vector of absent pairs afresh."""
-        for module in (self.qkv, self.out, self.edge, self.absent_qk, self.absent):
-            if module is not None:
-                module.reset_parameters()
+        super().reset_parameters()
         with torch.no_grad():
             if self.edge_vector is not None:
                 self.edge_vector.fill_(1)

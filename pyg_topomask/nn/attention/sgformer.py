@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
 
-from pyg_topomask.checks import check_heads
-from pyg_topomask.nn.attention.masked import check_input
+from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
 
 
-class SGFormerAttention(Module):
+class SGFormerAttention(Attention):
     r"""SGFormer's linear attention with a residual of weight ``n``, each graph on its own.
 
     .. math:: \mathrm{out}_i = \frac{1}{H} \sum_h
@@ -43,18 +43,11 @@ class SGFormerAttention(Module):
         ValueError: If ``heads`` does not divide ``channels``.
     """
 
-    requires: tuple[str, ...] = ()
-    """Attributes that the graph must carry: none."""
+    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
 
     def __init__(self, channels: int, heads: int = 1, bias: bool = False) -> None:
-        super().__init__()
-        channels, heads = check_heads(channels, heads)
-        self.channels, self.heads = channels, heads
-        self.dense = DenseSGFormerAttention(channels, heads, head_channels=channels, qkv_bias=bias)
-
-    def reset_parameters(self) -> None:
-        """Draw the projections afresh."""
-        self.dense.reset_parameters()
+        super().__init__(channels, heads)
+        self.dense = DenseSGFormerAttention(self.channels, self.heads, head_channels=self.channels, qkv_bias=bias)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.

@@ -20,6 +20,11 @@ class Mask(Module):
     remedy: str = ""
     """The transform that adds them, for error messages."""
 
+    @classmethod
+    def requirements(cls, **settings: Any) -> tuple[str, ...]:
+        """What ``requires`` is for these constructor arguments, known without building the module."""
+        return cls.requires
+
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch."""
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log
+from typing import Any
 
 import torch
 from torch.nn import Parameter
@@ -47,14 +48,20 @@ class GRFMask(Mask):
         max_length = check_integer("max_length", max_length, 0)
         self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
         self.two_tables, self.name = symmetric and independent, name
-        tables = [name, f"{name}_key"] if self.two_tables else [name]
-        parts = ("index", "length", "load")
-        self.requires = (*(f"{table}_{part}" for table in tables for part in parts), f"{name}_size")
+        self.requires = self.requirements(symmetric=symmetric, independent=independent, name=name)
         self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}" + (
             ")" if independent else ", independent=False)"
         )
         self.modulation = Parameter(torch.empty(max_length + 1) if heads == 1 else torch.empty(heads, max_length + 1))
         self.reset_parameters()
+
+    @classmethod
+    def requirements(
+        cls, *, symmetric: bool = True, independent: bool = True, name: str = "walk", **settings: Any
+    ) -> tuple[str, ...]:
+        """The walks, and those of keys where they have their own."""
+        tables = [name, f"{name}_key"] if symmetric and independent else [name]
+        return (*(f"{table}_{part}" for table in tables for part in ("index", "length", "load")), f"{name}_size")
 
     def reset_parameters(self) -> None:
         """Set ``f`` so that the mask is ``exp(W)``, cut at ``max_length`` hops of each walk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class RWGNKMask(Mask):
         if learnable and 0 in (decay, alpha):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
         self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name
-        self.requires = tuple(f"{name}_{part}" for part in ("index", "length", "count", "size"))
+        self.requires = self.requirements(name=name)
         self.remedy = f"AddRandomWalks(max_length={max_length}, halt_prob=0.0, independent=False, name={name!r})"
         self._initial = {"decay": decay, "alpha": alpha}
         for key in self._initial:
@@ -82,6 +83,11 @@ class RWGNKMask(Mask):
             else:
                 self.register_buffer(key, empty)
         self.reset_parameters()
+
+    @classmethod
+    def requirements(cls, *, name: str = "walk", **settings: Any) -> tuple[str, ...]:
+        """The walks."""
+        return tuple(f"{name}_{part}" for part in ("index", "length", "count", "size"))
 
     def reset_parameters(self) -> None:
         """Set ``decay`` and ``alpha`` to what the constructor was given."""

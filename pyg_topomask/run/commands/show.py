@@ -16,8 +16,9 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.build import build_model, build_sampling_transforms, sized
+from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.viz import plot_kept_pairs, plot_mask
 

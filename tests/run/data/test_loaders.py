@@ -184,7 +184,7 @@ def test_order_of_an_epoch_depends_on_seed_and_epoch_alone():
 
 
 def test_redrawing_changes_training_walks_only(tiny):
-    from pyg_topomask.run.model.build import build_sampling_transforms
+    from pyg_topomask.run.model.sampling import build_sampling_transforms
 
     config = load(tiny, ["topomask.redraw=1"]).config
     splits = parts_of(config, build_sampling_transforms(config, 0))

@@ -5,8 +5,10 @@ from torch_geometric.data import Data
 from pyg_topomask.nn import ATTENTION
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.errors import ConfigError
-from pyg_topomask.run.model.build import build_attention, build_model, build_walks
+from pyg_topomask.run.model.attentions import build_attention
+from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.convs import CONVS
+from pyg_topomask.run.model.sampling import build_walks
 from pyg_topomask.run.runner import check_config
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}

@@ -1,0 +1,163 @@
+"""What every attention promises, and what it may do besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Data
+from torch_geometric.nn.inits import reset
+
+from pyg_topomask.checks import check_heads, check_integer
+from pyg_topomask.ops.segment import check_batch
+
+
+class Attention(Module):
+    r"""Base class of attentions: ``attn(x [N, C], batch=None, graph=None) → [N, C]``.
+
+    A subclass defines ``forward`` and starts it with :func:`check_input`. The rest is optional:
+
+    * **Graph attributes.** ``requires`` names what the graph must carry. Where that depends on constructor arguments,
+      override `requirements` as well, so that it is known without building the module.
+    * **Edge features.** ``edge_dim`` is the width of ``graph.edge_attr`` that the attention reads; :obj:`None` if none.
+    * **Carry** (protocol `Carrying`). An attention that hands something to the same attention of the next layer has
+      ``initial_carry(num_graphs)``. Called with ``carry=`` it returns ``(x, carry)``; called without, it starts afresh
+      and returns ``x``.
+    * **Shared parameters** (protocol `Tied`). ``tie(first)`` makes a layer use what it shares with an earlier one.
+    * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass, and
+      :func:`~pyg_topomask.nn.auxiliary_loss` sums these terms over a model.
+    * **Dropout.** The argument ``dropout`` acts on the normalised weights where an attention forms them (softmax and
+      k-MIP attention), otherwise on the result before the output projection, in training only.
+    * **Configs.** ``config_keys`` maps constructor arguments to the keys of a config that set them. An argument without
+      a key keeps its default, and so does one whose ``topomask`` key is not given. The argument ``seed`` takes the key
+      ``seed``, from which each run and layer gets a number of its own.
+
+    .. code-block:: python
+
+        class MeanAttention(Attention):
+            config_keys = {"heads": "gt.n_heads"}
+
+            def __init__(self, channels: int, heads: int = 1) -> None:
+                super().__init__(channels, heads)
+                self.out = Linear(channels, channels)
+
+            def forward(self, x, batch=None, graph=None):
+                batch = check_input(x, self.channels, batch, graph)
+                return self.out(mean_of_each_graph(x, batch))
+
+
+        register_attention("Mean", MeanAttention)  # gt.layer_type: GCN+Mean
+
+    Args:
+        channels: Width ``C`` of input and output.
+        heads: Heads ``H``; they divide ``channels`` unless ``divided`` is false.
+        divided: Whether every head has ``C / H`` channels.
+
+    Raises:
+        TypeError: If a number is no integer.
+        ValueError: If ``heads`` does not divide ``channels``.
+    """
+
+    config_keys: ClassVar[Mapping[str, str]] = {}
+    """Constructor argument → key of a config that sets it."""
+    adds_loss: ClassVar[bool] = False
+    """Whether a forward pass sets ``auxiliary_loss``."""
+    channels: int
+    """Width ``C`` of input and output."""
+    heads: int
+    """Heads ``H``."""
+    requires: tuple[str, ...] = ()
+    """Attributes that the graph must carry."""
+    edge_dim: int | None = None
+    """Width of ``graph.edge_attr`` that is read; :obj:`None` if it is not."""
+    auxiliary_loss: Tensor | None = None
+    """What the last forward pass adds to the loss."""
+
+    def __init__(self, channels: int, heads: int = 1, divided: bool = True) -> None:
+        super().__init__()
+        if divided:
+            self.channels, self.heads = check_heads(channels, heads)
+        else:
+            self.channels, self.heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
+
+    @classmethod
+    def requirements(cls, **settings: Any) -> tuple[str, ...]:
+        """What ``requires`` is for these constructor arguments."""
+        return cls.requires
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh."""
+        for part in self.children():
+            reset(part)
+
+    def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Any:
+        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The last loss hangs on a graph of operations, which can neither be copied nor pickled.
+        return {**self.__dict__, "auxiliary_loss": None}
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """An attention that hands something from layer to layer."""
+
+    def initial_carry(self, num_graphs: int) -> Any:
+        """What the first layer starts from."""
+
+
+@runtime_checkable
+class Tied(Protocol):
+    """An attention whose layers share parameters."""
+
+    def tie(self, first: Any) -> None:
+        """Share the parameters of ``first``, the attention of an earlier layer. Raises TypeError and ValueError."""
+
+
+@runtime_checkable
+class EdgeAttention(Protocol):
+    """An attention that can score edges alone, which dynamic GKAT's walks follow."""
+
+    def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Weight of each edge among those of its first node, shape ``[E]``, for inputs ``x`` of the layer."""
+
+
+def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | None) -> Tensor | None:
+    """Check what enters an attention, and return the batch vector to use.
+
+    Args:
+        x: Node features, which must have shape ``[N, channels]`` and be finite.
+        channels: Width ``C`` of the attention.
+        batch: Graph of each node, sorted, shape ``[N]``.
+        graph: The ``Data`` or ``Batch`` whose ``batch`` is used where ``batch`` is :obj:`None`.
+
+    Returns:
+        Graph of each node, or :obj:`None` for one graph.
+
+    Raises:
+        TypeError: If ``x`` is not a floating-point tensor.
+        ValueError: If a shape is wrong, a feature is not finite (checked on CPU) or ``batch`` is not sorted.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"'x' must be a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
+    if x.dim() != 2 or x.size(1) != channels:
+        raise ValueError(f"'x' must have shape [N, {channels}] (got {list(x.shape)})")
+    checkable = not x.is_cuda and not torch.compiler.is_compiling()  # neither waits for a value
+    if checkable and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
+        row = int((~x.isfinite()).any(dim=1).nonzero()[0])
+        raise ValueError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
+    if batch is None and graph is not None:
+        batch = graph.get("batch")
+    if batch is not None:
+        if not isinstance(batch, Tensor) or batch.dim() == 2:  # a graph or its edges in the second place
+            got = list(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+            raise ValueError(
+                f"'batch' must be the graph of each node, [N] (got {got}); attention is called as "
+                "attn(x, batch, graph) or attn(x, graph=graph): what it needs of edges is on the graph"
+            )
+        check_batch(batch, x.size(0))
+    return batch

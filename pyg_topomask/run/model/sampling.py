@@ -1,0 +1,37 @@
+"""The transforms that draw what attentions need on a graph: random walks and expander edges."""
+
+from __future__ import annotations
+
+from torch_geometric.transforms import BaseTransform
+
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.model.attentions import requirements, uses_walks
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+
+WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "pair_table")
+"""Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
+
+TRANSITION = "walk_transition"
+"""Edge attribute that walks step in proportion to, in dynamic GKAT."""
+
+
+def build_walks(config: Config, seed: int) -> BaseTransform | None:
+    """The transform that draws what the attention needs, or none where it needs nothing."""
+    if not uses_walks(config):
+        return None
+    settings = {name: config.value(f"topomask.{name}") for name in WALK_KEYS}
+    followed = TRANSITION if config.topomask.transition == "attention" else None
+    return AddRandomWalks(**settings, seed=seed, transition=followed)
+
+
+def build_expander(config: Config, seed: int) -> BaseTransform | None:
+    """The transform that draws expander edges, or none where no attention wants them."""
+    if "expander_index" not in requirements(config):
+        return None
+    prep = config.prep
+    return AddExpanderEdges(prep.exp_deg, prep.num_virt_node, seed, prep.exp_max_num_iters, prep.exp_algorithm)
+
+
+def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
+    """The transforms that draw what attentions need, on graphs as the model sees them."""
+    return [step for step in (build_expander(config, seed), build_walks(config, seed)) if step is not None]

@@ -1,0 +1,99 @@
+"""The base class of attentions, and what a subclass of few lines gets from it."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+from torch.nn import Linear
+from torch_geometric.data import Data
+
+from pyg_topomask.nn import ATTENTION, Attention, GKATConv, GRFMask, MaskedAttention, PrimphormerAttention, check_input
+from pyg_topomask.nn.attention.base import Carrying, EdgeAttention, Tied
+
+
+class Plain(Attention):
+    """Scales by a linear map."""
+
+    def __init__(self, channels, heads=1):
+        super().__init__(channels, heads)
+        self.lin = Linear(channels, channels)
+
+    def forward(self, x, batch=None, graph=None):
+        check_input(x, self.channels, batch, graph)
+        return self.lin(x)
+
+
+def test_defaults_of_a_subclass():
+    attn = Plain(8, 2)
+    assert (attn.channels, attn.heads, attn.requires, attn.edge_dim, attn.auxiliary_loss) == (8, 2, (), None, None)
+    assert Plain.requirements() == ()
+    assert not isinstance(attn, (Carrying, Tied, EdgeAttention))
+    before = attn.lin.weight.clone()
+    attn.reset_parameters()
+    assert not torch.equal(attn.lin.weight, before)
+    with pytest.raises(ValueError, match=r"divisible by 'heads' \(got 8 and 3\)"):
+        Plain(8, 3)
+    with pytest.raises(NotImplementedError):
+        Attention(8)(torch.ones(2, 8))
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_every_attention_is_one(name):
+    cls = ATTENTION[name]
+    assert issubclass(cls, Attention)
+    parameters = inspect.signature(cls).parameters
+    assert set(cls.config_keys) <= set(parameters) - {"channels"}, "a row names no argument of the constructor"
+    assert cls(8, heads=2).requires == cls.requirements()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("GRF", {"independent": False}),
+        ("GRF", {"symmetric": False, "name": "far"}),
+        ("GKAT", {"learnable": True, "name": "far"}),
+        ("Exphormer", {"expander": False}),
+        ("Transformer", {"attn_bias": "bias"}),
+    ],
+)
+def test_requirements_are_known_without_building(name, settings):
+    assert ATTENTION[name].requirements(**settings) == ATTENTION[name](8, **settings).requires
+
+
+def test_requirements_under_a_mask_are_the_masks():
+    mask = GRFMask(name="far", independent=False)
+    assert MaskedAttention.requirements(mask=mask) == MaskedAttention(8, mask=mask).requires == mask.requires
+    assert GRFMask.requirements(name="far", independent=False) == mask.requires
+
+
+def test_optional_parts_are_told_by_protocols():
+    def having(protocol):
+        return {name for name, cls in ATTENTION.items() if issubclass(cls, protocol)}
+
+    assert having(Carrying) == {"Exphormer", "Primphormer"}
+    assert having(Tied) == {"SAN", "Primphormer"}
+    assert having(EdgeAttention) == {"GKAT"}
+    assert isinstance(GKATConv(4, 4), EdgeAttention)
+    assert {name for name, cls in ATTENTION.items() if cls.adds_loss} == {"Primphormer"}
+
+
+def test_attentions_with_a_loss_are_copied_and_pickled():
+    attn = PrimphormerAttention(8)
+    attn(torch.randn(5, 8))
+    assert attn.auxiliary_loss.requires_grad
+    for other in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
+        assert other.auxiliary_loss is None
+        assert torch.equal(other.projection, attn.projection)
+
+
+def test_check_input_returns_the_batch_vector():
+    x, batch = torch.ones(3, 4), torch.tensor([0, 0, 1])
+    graph = Data(x=x, batch=batch)
+    assert check_input(x, 4, None, None) is None
+    assert check_input(x, 4, batch, None) is batch
+    assert check_input(x, 4, None, graph) is batch
+    assert check_input(x, 4, torch.zeros(3, dtype=torch.long), graph) is not batch
+    with pytest.raises(ValueError, match=r"'batch' must be the graph of each node, \[N\] \(got Data\)"):
+        check_input(x, 4, graph, None)
