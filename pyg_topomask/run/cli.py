@@ -88,7 +88,12 @@ def _add_check(commands: Any) -> None:
     )
     check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
     listing = commands.add_parser("list", help="print every name that a config may use, and where it comes from")
-    listing.add_argument("kind", nargs="?", metavar="KIND", help="attentions, convolutions, ... (default: all)")
+    listing.add_argument(
+        "kind",
+        nargs="?",
+        metavar="KIND",
+        help="attentions, convolutions, ..., keys (default: all but keys)",
+    )
     commands.add_parser("schema", help="print the JSON schema of configs, for editors that complete and check YAML")
 
 
@@ -164,6 +169,7 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from pyg_topomask.run.config.unused import keys_without_effect
     from pyg_topomask.run.model.pretrained import has_run
     from pyg_topomask.run.runner import check_config
 
@@ -182,6 +188,8 @@ def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
             if start.pretrained.dir and not has_run(start):
                 note += f" (model not tried: pretrained.dir {start.pretrained.dir} holds no run)"
             print(f"ok     {path}{note}")
+            for reason, keys in keys_without_effect(parsed).items():
+                print(f"       no effect: {', '.join(keys)} ({reason})")
     if len(files) > 1:
         print(f"{len(files)} configs: {len(files) - failures} ok, {failures} with errors")
     return 1 if failures else 0
@@ -203,17 +211,19 @@ def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _list(arguments: argparse.Namespace, rest: list[str]) -> int:
     from pyg_topomask.run.commands.list import registered, table_text
+    from pyg_topomask.run.config.reference import reference_text
 
+    if arguments.kind == "keys":
+        print(reference_text())
+        return 0
     print("\n\n".join(table_text(kind, names) for kind, names in registered(arguments.kind).items()))
     return 0
 
 
 def _schema(arguments: argparse.Namespace, rest: list[str]) -> int:
-    from pyg_topomask.run.config import Config
+    from pyg_topomask.run.config.reference import json_schema
 
-    print(
-        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema(), indent=2)
-    )
+    print(json.dumps(json_schema(), indent=2))
     return 0
 
 

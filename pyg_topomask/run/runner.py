@@ -27,6 +27,7 @@ from pyg_topomask import __version__
 from pyg_topomask.run.check import check_parsed, task_problems
 from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.config.schema import FREE_KEYS, Config, all_keys
+from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.samplers import sampler_problems
@@ -112,6 +113,8 @@ def run_config(
     _refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
     with display or Display(Console(quiet=not is_main())) as shown:
+        for reason, keys in keys_without_effect(parsed).items():
+            shown.print(f"note: no effect: {', '.join(keys)} ({reason})")
         if unused:
             shown.print(f"note: {config.gt.layer_type} has no use for {', '.join(unused)}")
         dataset = None

@@ -35,14 +35,15 @@ def _tables() -> dict[str, dict[str, Any]]:
 
 
 def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
-    """Kind -> name -> source, for one kind or all.
+    """Kind -> name -> source, for one kind or all but ``keys``, which has a text of its own.
 
     Raises:
         RunError: If there is no such kind.
     """
     tables = _tables()
     if kind is not None and kind not in tables:
-        raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(tables)}." + did_you_mean(kind, tables))
+        kinds = [*tables, "keys"]
+        raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(kinds)}." + did_you_mean(kind, kinds))
     chosen = tables if kind is None else {kind: tables[kind]}
     return {name: {key: source_of(entry) for key, entry in table.items()} for name, table in chosen.items()}
 

@@ -70,8 +70,6 @@ def _dataset(config: Config) -> Problems:
             found.append((key[0], f"must be below the number of folds (got {key[1]})"))
     if config.is_set("dataset.split_index") and data.split_mode == "random":
         found.append(("dataset.split_index", "only folds have an index, and split_mode is 'random'"))
-    if data.infer_link_label != "None":
-        found.append(("dataset.infer_link_label", "inferring links by similarity is not provided"))
     return found
 
 

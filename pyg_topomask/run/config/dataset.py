@@ -49,9 +49,6 @@ class DatasetConfig(Section):
         "regression",
         "subtoken_prediction",
     ] = Field(default="classification", description="Kind of target.")
-    transductive: bool = Field(
-        default=False, description="Whether one graph holds all parts of the split; known from the format, so not read."
-    )
     split_mode: (
         Literal["standard", "random", "fixed", "sliced", "errica"]
         | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d+$")]
@@ -75,7 +72,6 @@ class DatasetConfig(Section):
         description="Folder of published splits (errica), looked in before the data folders; other folds follow from "
         "seeds.",
     )
-    shuffle_split: bool = Field(default=True, description="GraphGym's; random splits are always shuffled.")
     node_encoder: bool = Field(default=True, description="Whether node features are encoded; if not, they go in as is.")
     node_encoder_name: str = Field(
         default="LinearNode",
@@ -101,34 +97,12 @@ class DatasetConfig(Section):
     resample_negative: bool = Field(
         default=False, description="Draw negative edges afresh in every epoch, in link prediction."
     )
-    infer_link_label: Literal["None", "edge"] = Field(
-        default="None", description="Label of edges inferred by similarity, in GraphGPS; not provided here."
-    )
     normalize: bool = Field(
         default=False, description="Standardise node and edge features channel by channel, by training statistics."
     )
     use_node_attr: bool = Field(default=False, description="Add the continuous node attributes of a TU data set.")
     num_graphs: int = Field(default=4096, ge=3, description="Graphs to generate (motifs, induced cycles).")
     num_nodes: int = Field(default=100, ge=10, description="Nodes of each generated graph (motifs, induced cycles).")
-    # GraphGym's own loader reads these; GraphGPS's data sets do not.
-    encoder: bool = Field(default=True, description="GraphGym's; not read.")
-    encoder_name: str = Field(default="db", description="GraphGym's; not read.")
-    encoder_bn: bool = Field(default=True, description="GraphGym's; not read.")
-    encoder_dim: int = Field(default=128, description="GraphGym's; not read.")
-    edge_dim: int = Field(default=128, description="GraphGym's; not read.")
-    edge_train_mode: Literal["all"] = Field(default="all", description="Edges that carry messages: all.")
-    edge_message_ratio: float = Field(default=0.8, description="GraphGym's; not read.")
-    edge_negative_sampling_ratio: float = Field(default=1.0, description="GraphGym's; not read.")
-    resample_disjoint: Literal[False] = Field(default=False, description="GraphGym's; only false.")
-    transform: Literal["none"] = Field(default="none", description="GraphGym's; only none.")
-    cache_save: bool = Field(default=False, description="GraphGym's; processed data are always kept in the cache.")
-    cache_load: bool = Field(default=False, description="GraphGym's; processed data are always kept in the cache.")
-    remove_feature: Literal[False] = Field(default=False, description="GraphGym's; only false.")
-    tu_simple: bool = Field(default=True, description="GraphGym's; not read.")
-    to_undirected: Literal[False] = Field(default=False, description="GraphGym's; only false.")
-    location: Literal["local"] = Field(default="local", description="GraphGym's; only local.")
-    label_table: str = Field(default="none", description="GraphGym's; not read.")
-    label_column: str = Field(default="none", description="GraphGym's; not read.")
 
     @model_validator(mode="before")
     @classmethod
@@ -183,17 +157,9 @@ class PrepConfig(Section):
     use_exp_edges: bool = Field(default=True, description="Whether the attention uses them.")
     exp_deg: Size = Field(default=5, description="Permutations or cycles; nodes get twice as many expander edges.")
     exp_max_num_iters: Size = Field(default=100, description="Draws until the spectral gap is wide enough.")
-    exp_count: Literal[1] = Field(default=1, description="Expanders on one graph; only 1.")
     add_edge_index: bool = Field(default=True, description="Whether the attention uses the graph's own edges too.")
     num_virt_node: Count = Field(default=0, description="Virtual nodes of each graph.")
-    add_self_loops: bool = Field(default=False, description="Add self-loops to single graphs (ogbn, Amazon, Coauthor).")
-    add_reverse_edges: bool = Field(default=True, description="Add the reverse of each edge of single graphs.")
-    train_percent: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.6, description="Share of training nodes in Exphormer's random Planetoid split; not read."
-    )
-    layer_edge_indices_dir: None = Field(default=None, description="Exphormer's folder of edges per layer; only none.")
-    dist_enable: Literal[False] = Field(default=False, description="Shortest distances as edges; only false.")
-    dist_cutoff: Size = Field(default=510, description="Longest such distance; not read.")
+    add_self_loops: bool = Field(default=False, description="Add self-loops to a single large graph.")
 
     @field_validator("exp_algorithm", mode="before")
     @classmethod
@@ -202,11 +168,8 @@ class PrepConfig(Section):
 
 
 class ShareConfig(Section):
-    """``share``: what GraphGym derives from the data; only the memory switch is read."""
+    """``share``: memory."""
 
-    dim_in: Size = Field(default=1, description="Node features; known from the data, so not read.")
-    dim_out: Size = Field(default=1, description="Outputs; known from the data, so not read.")
-    num_splits: Size = Field(default=1, description="Parts of the split; known from the data, so not read.")
     gradient_checkpointing: bool = Field(
         default=False, description="k-MIP's: keep only layer inputs for the backward pass and compute the rest again."
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pyg_topomask.run.config.base import Count, Probability, Section, Size, parse_times
+from pyg_topomask.run.config.base import Count, Section, Size, parse_times
 
 
 class EigenConfig(Section):
@@ -57,9 +57,6 @@ class EncodingConfig(Section):
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = Field(
         default="none", description="Normalisation of what goes in."
     )
-    pass_as_var: bool = Field(
-        default=False, description="Also hand it to the layers on its own, in GraphGPS; not read."
-    )
 
 
 class LapPEConfig(EncodingConfig):
@@ -92,22 +89,6 @@ class KernelEncodingConfig(EncodingConfig):
     kernel: KernelConfig = Field(default_factory=KernelConfig, description="The steps or times.")
 
 
-class ElectrostaticConfig(EncodingConfig):
-    """``posenc_ElstaticSE``: statistics of the electrostatic potential between nodes."""
-
-    kernel: KernelConfig = Field(
-        default=KernelConfig(times_func="range(10)"), description="GraphGPS's fixed list of measures; not read."
-    )
-
-
-class ResistanceConfig(EncodingConfig):
-    """``posenc_ERN`` and ``posenc_ERE``: Exphormer's effective resistances, which are not provided."""
-
-    enable: Literal[False] = Field(default=False, description="Effective resistances are not provided: only false.")
-    accuracy: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.1, description="Accuracy of the estimate.")
-    er_dim: str = Field(default="none", description="Set by Exphormer's own loader; not read.")
-
-
 class GraphormerBiasConfig(Section):
     """``posenc_GraphormerBias``: degrees on the nodes and shortest-path distances in the attention."""
 
@@ -126,16 +107,9 @@ class GraphormerBiasConfig(Section):
 
 
 class GraphormerConfig(Section):
-    """``graphormer``: settings of GraphGPS's own Graphormer, which is not provided; GPSModel reads the first."""
+    """``graphormer``: the graph token of GraphGPS's Graphormer."""
 
     use_graph_token: bool = Field(
         default=True,
         description="One more node that attends to all others (with GraphormerBias); pooled by graph_token.",
     )
-    num_layers: Size = Field(default=6, description="Layers; not read.")
-    embed_dim: Size = Field(default=80, description="Width; not read.")
-    num_heads: Size = Field(default=4, description="Heads; not read.")
-    dropout: Probability = Field(default=0.0, description="Dropout; not read.")
-    attention_dropout: Probability = Field(default=0.0, description="Dropout of attention weights; not read.")
-    mlp_dropout: Probability = Field(default=0.0, description="Dropout of the feed-forward part; not read.")
-    input_dropout: Probability = Field(default=0.0, description="Dropout of node features; not read.")

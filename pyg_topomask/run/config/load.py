@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from pyg_topomask.run.config.contradictions import contradictions
+from pyg_topomask.run.config.ignored import ignored_keys
 from pyg_topomask.run.config.schema import Config, all_keys, section_of
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
@@ -27,13 +28,23 @@ _Loader.add_implicit_resolver(
 
 @dataclass
 class ParsedConfig:
-    """A config with what is known of its origin: its name, the file, the line of each key, the keys overridden."""
+    """A config and its origin.
+
+    Args:
+        config: The config.
+        name: Its name, that of the folder of its runs: that of the file, and ``name_tag``.
+        file: The file, where there is one.
+        lines: The line of each key in the file.
+        overridden: The keys that the command line gave.
+        ignored: The keys given that the runner does not read.
+    """
 
     config: Config
     name: str
     file: str | None = None
     lines: dict[str, int] = field(default_factory=dict)
     overridden: frozenset[str] = frozenset()
+    ignored: tuple[str, ...] = ()
 
     def refuse(self, problems: Iterable[tuple[str, str]]) -> None:
         """Raise a :class:`ConfigError` for pairs (key, what is wrong), if there are any."""
@@ -77,7 +88,8 @@ def load(
         draft = ParsedConfig(Config.model_construct(), name, file, lines, overridden)
         draft.refuse(_explain(item) for item in error.errors())
         raise
-    parsed = ParsedConfig(config, name + (f"-{config.name_tag}" if config.name_tag else ""), file, lines, overridden)
+    name += f"-{config.name_tag}" if config.name_tag else ""
+    parsed = ParsedConfig(config, name, file, lines, overridden, tuple(ignored_keys(values)))
     parsed.refuse(contradictions(config))
     return parsed
 
@@ -167,6 +179,8 @@ def _explain(error: Any) -> tuple[str, str]:
     """(key, message) of one pydantic error."""
     path = [part for part in error["loc"] if isinstance(part, str)]
     key, kind, given = ".".join(_known_path(path)), error["type"], error.get("input")
+    if kind == "fixed_key":
+        return ".".join(path), f"{error['msg']} (got {given!r})"
     if kind == "extra_forbidden":
         return key, "unknown key." + _suggest_key(key)
     if kind == "missing":
@@ -190,9 +204,25 @@ def _known_path(path: list[str]) -> list[str]:
     return path[:depth]
 
 
+_OTHER_NAMES = {
+    "lr": "optim.base_lr",
+    "learning_rate": "optim.base_lr",
+    "epochs": "optim.max_epoch",
+    "num_epochs": "optim.max_epoch",
+    "heads": "gt.n_heads",
+    "num_heads": "gt.n_heads",
+    "num_layers": "gt.layers",
+    "hidden_dim": "gt.dim_hidden",
+    "hidden_channels": "gt.dim_hidden",
+}
+"""Names that other libraries use -> our keys."""
+
+
 def _suggest_key(key: str) -> str:
-    """The nearest key of the same section, else the same name in another section, else the nearest of all."""
+    """The key that other libraries call so, else the nearest of the same section, of that name, or of all."""
     keys, (section, _, name) = all_keys(), key.rpartition(".")
+    if name in _OTHER_NAMES:
+        return f" Did you mean {_OTHER_NAMES[name]!r}?"
     siblings = {k.removeprefix(f"{section}."): k for k in keys if section and k.startswith(f"{section}.")}
     found = siblings.get(nearest(name, siblings) or "")
     found = found or next((k for k in keys if k.rsplit(".", 1)[-1] == name), None)

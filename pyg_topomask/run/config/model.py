@@ -46,9 +46,6 @@ class ModelConfig(Section):
     edge_decoding: Literal["dot", "cosine_similarity", "concat"] = Field(
         default="dot", description="How two node embeddings become the score of an edge."
     )
-    match_upper: bool = Field(default=True, description="GraphGym's; not read.")
-    size_average: Literal["mean"] = Field(default="mean", description="How the loss is summed up over targets.")
-    thresh: float = Field(default=0.5, description="Score above which GraphGym says yes; scores are cut at 0.5 here.")
     auto_satisfy_param_budget: bool = Field(
         default=False,
         description="k-MIP's: the largest width from 32 to 512 within `param_budget`, in place of `gt.dim_hidden`, "
@@ -77,10 +74,6 @@ class SparseConfig(Section):
     head_agg: Literal["Linear", "none"] = Field(
         default="Linear", description="Linear mixes the heads by an output projection; none only joins them."
     )
-    random_attention: Literal[False] = Field(
-        default=False, description="Attention to random keys, an ablation of the authors; only false."
-    )
-    random_fraction: Probability = Field(default=0.1, description="Share of random keys in it; not read.")
 
     @field_validator("kq_dim", "val_dim", mode="before")
     @classmethod
@@ -93,14 +86,6 @@ class BigBirdConfig(Section):
 
     num_random_blocks: Count = Field(default=3, description="Random blocks that each block attends to.")
     block_size: Size = Field(default=3, description="Nodes in a block.")
-    attention_type: Literal["block_sparse"] = Field(default="block_sparse", description="Only block_sparse.")
-    use_bias: bool = Field(default=False, description="Whether its projections have a bias.")
-    hidden_act: str = Field(default="relu", description="GraphGPS's; not read.")
-    chunk_size_feed_forward: int = Field(default=0, description="GraphGPS's; not read.")
-    is_decoder: Literal[False] = Field(default=False, description="GraphGPS's; only false.")
-    add_cross_attention: Literal[False] = Field(default=False, description="GraphGPS's; only false.")
-    max_position_embeddings: int = Field(default=128, description="GraphGPS's; not read.")
-    layer_norm_eps: float = Field(default=1e-6, description="GraphGPS's; not read.")
 
 
 class GTConfig(Section):
@@ -121,17 +106,10 @@ class GTConfig(Section):
         default=False, description="Normalise the nodes of each graph: LayerNorm, or GraphNorm in MultiModel."
     )
     batch_norm: bool = Field(default=True, description="Normalise by BatchNorm.")
-    residual: Literal[True] = Field(default=True, description="Add the input to each branch; only true.")
-    pna_degrees: list[Count] = Field(
-        default=[],
-        description="Number of training nodes with in-degree 0, 1, ...; PNA counts them where there is none.",
-    )
     sparse: SparseConfig = Field(default_factory=SparseConfig, description="The k-MIP attention.")
     bigbird: BigBirdConfig = Field(default_factory=BigBirdConfig, description="The BigBird attention.")
     full_graph: bool = Field(default=True, description="Whether SAN attends to pairs without an edge, too.")
     gamma: float = Field(default=1e-5, description="Weight of these pairs in SAN beside that of edges; above 0.")
-    secondary_edges: str = Field(default="full_graph", description="Exphormer's SAN's; not read.")
-    activation: str = Field(default="relu", description="Exphormer's SAN's; not read.")
 
     @field_validator("layer_type")
     @classmethod
@@ -178,19 +156,6 @@ class GNNConfig(Section):
     layer_type: str = Field(
         default="generalconv", description=f"custom_gnn: convolution, {', '.join(CUSTOM_GNN_CONVS)}."
     )
-    stage_type: str = Field(default="stack", description="GraphGym's; not read.")
-    skip_every: int = Field(default=1, description="GraphGym's; not read.")
-    agg: str = Field(default="add", description="GraphGym's; not read.")
-    normalize_adj: bool = Field(default=False, description="GraphGym's; not read.")
-    msg_direction: str = Field(default="single", description="GraphGym's; not read.")
-    self_msg: str = Field(default="concat", description="GraphGym's; not read.")
-    att_heads: int = Field(default=1, description="GraphGym's; not read.")
-    att_final_linear: bool = Field(default=False, description="GraphGym's; not read.")
-    att_final_linear_bn: bool = Field(default=False, description="GraphGym's; not read.")
-    l2norm: bool = Field(default=True, description="GraphGym's; not read.")
-    keep_edge: float = Field(default=0.5, description="GraphGym's; not read.")
-    clear_feature: bool = Field(default=True, description="GraphGym's; not read.")
-    dim_edge: int | None = Field(default=None, description="Set by GraphGPS's own network; not read.")
 
     @field_validator("act", mode="before")
     @classmethod

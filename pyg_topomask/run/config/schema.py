@@ -12,18 +12,18 @@ from pydantic import BaseModel, Field, model_validator
 from pyg_topomask.run.config.base import Count, Section, Size
 from pyg_topomask.run.config.dataset import DatasetConfig, PrepConfig, ShareConfig
 from pyg_topomask.run.config.encodings import (
-    ElectrostaticConfig,
+    EncodingConfig,
     EquivStableLapPEConfig,
     GraphormerBiasConfig,
     GraphormerConfig,
     KernelEncodingConfig,
     LapPEConfig,
-    ResistanceConfig,
     SignNetConfig,
 )
+from pyg_topomask.run.config.ignored import without_ignored
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
-from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
+from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, WandbConfig
 
 LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 """Metrics of which the smallest is best."""
@@ -38,7 +38,6 @@ FREE_KEYS = (
     "accelerator",
     "devices",
     "num_nodes",
-    "num_threads",
     "wandb",
     "tensorboard_each_run",
 )
@@ -89,22 +88,13 @@ class Config(Section):
         default=[], description="Values of `dataset.split_index` to run one after the other, with one seed."
     )
     num_workers: Count = Field(default=0, description="Processes that load data; no influence on the results.")
-    num_threads: Size = Field(default=6, description="GraphGym's; torch chooses the number of its threads.")
     accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
     devices: Size = Field(default=1, description="Always 1: several processes are started by `torchrun`.")
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(
         default="32-true", description="Arithmetic: single, double, or mixed with half precision."
     )
     compile: bool = Field(default=False, description="Compile the model with torch.compile.")
-    round: Count = Field(default=5, description="Digits of printed metrics, in GraphGPS; not read.")
     tensorboard_each_run: bool = Field(default=False, description="Write the curves of each seed for TensorBoard too.")
-    tensorboard_agg: bool = Field(default=True, description="GraphGym's; not read.")
-    custom_metrics: list[str] = Field(default=[], max_length=0, description="GraphGym's; only an empty list.")
-    print: Literal["both", "file", "stdout"] = Field(default="both", description="GraphGym's; not read.")
-    cfg_dest: str = Field(default="config.yaml", description="GraphGym's; the resolved config is called config.yaml.")
-    view_emb: Literal[False] = Field(default=False, description="GraphGym's; only false.")
-    gpu_mem: bool = Field(default=False, description="GraphGym's; peak memory is always reported.")
-    benchmark: bool = Field(default=False, description="GraphGym's; not read.")
     dataset: DatasetConfig = Field(description="The data.")
     train: TrainConfig = Field(default_factory=TrainConfig, description="Serving and evaluation.")
     model: ModelConfig = Field(default_factory=ModelConfig, description="Model and loss.")
@@ -122,19 +112,19 @@ class Config(Section):
         default_factory=KernelEncodingConfig, description="Return probabilities of random walks."
     )
     posenc_HKdiagSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig, description="Heat that stays.")
-    posenc_ElstaticSE: ElectrostaticConfig = Field(
-        default_factory=ElectrostaticConfig, description="Electrostatic potentials."
-    )
+    posenc_ElstaticSE: EncodingConfig = Field(default_factory=EncodingConfig, description="Electrostatic potentials.")
     posenc_GraphormerBias: GraphormerBiasConfig = Field(
         default_factory=GraphormerBiasConfig, description="Degrees and shortest-path distances."
     )
-    posenc_ERN: ResistanceConfig = Field(default_factory=ResistanceConfig, description="Effective resistances, nodes.")
-    posenc_ERE: ResistanceConfig = Field(default_factory=ResistanceConfig, description="Effective resistances, edges.")
     graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig, description="Graphormer's graph token.")
     pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig, description="A finished run to start from.")
-    share: ShareConfig = Field(default_factory=ShareConfig, description="What GraphGym derives from the data.")
-    val: ValConfig = Field(default_factory=ValConfig, description="GraphGym's sampling for evaluation.")
+    share: ShareConfig = Field(default_factory=ShareConfig, description="Memory.")
     wandb: WandbConfig = Field(default_factory=WandbConfig, description="Weights & Biases.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored_keys(cls, values: Any) -> Any:
+        return without_ignored(values) if isinstance(values, dict) else values
 
     @model_validator(mode="before")
     @classmethod

@@ -36,40 +36,15 @@ class TrainConfig(Section):
         default=True, description="Whether training graphs, or parts of one, come in a new order in each epoch."
     )
     eval_period: Size = Field(default=1, description="Epochs from one evaluation on the validation set to the next.")
-    eval_smoothing_metrics: bool = Field(
-        default=False, description="k-MIP's: Dirichlet energy and the like of the nodes; not read."
-    )
-    skip_train_eval: bool = Field(default=False, description="GraphGym's; training metrics cost nothing extra here.")
-    enable_ckpt: bool = Field(
-        default=True, description="GraphGPS's; checkpoints are always written, for they make a run resumable."
-    )
-    ckpt_best: bool = Field(default=True, description="GraphGPS's; the best epoch always has a checkpoint.")
-    ckpt_clean: bool = Field(default=True, description="GraphGPS's; only the best and the last checkpoint are kept.")
     ckpt_period: Size = Field(default=10, description="Epochs from one `last` checkpoint to the next, to resume from.")
-    auto_resume: bool = Field(default=True, description="GraphGPS's; an interrupted run always goes on.")
-    epoch_resume: Literal[-1] = Field(default=-1, description="Epoch to resume from; only -1, the last one.")
     early_stop_patience: Count = Field(
         default=0, description="Stop after so many epochs without a better `metric_best`; 0: never."
     )
-    sample_node: Literal[False] = Field(default=False, description="GraphGym's; only false.")
-    node_per_graph: int = Field(default=32, description="GraphGym's; not read.")
-    radius: str = Field(default="extend", description="GraphGym's; not read.")
-    iter_per_epoch: Size = Field(default=32, description="GraphGym's; not read.")
-    walk_length: Size = Field(default=4, description="GraphGym's; not read.")
 
     @property
     def is_inference(self) -> bool:
         """Whether nothing is trained."""
         return self.mode in INFERENCE_MODES
-
-
-class ValConfig(Section):
-    """``val``: GraphGym's sampling for evaluation; every graph is evaluated whole."""
-
-    sample_node: Literal[False] = Field(default=False, description="GraphGym's; only false.")
-    sampler: Literal["full_batch"] = Field(default="full_batch", description="Only full_batch.")
-    node_per_graph: int = Field(default=32, description="GraphGym's; not read.")
-    radius: str = Field(default="extend", description="GraphGym's; not read.")
 
 
 class OptimConfig(Section):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform, Compose, Constant, NormalizeFeatures
+from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures
 
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.errors import RunError
 
 CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
@@ -20,6 +21,8 @@ def input_features(config: Config) -> BaseTransform:
     """Node and edge features as the model is given them."""
     data = config.dataset
     steps: list[BaseTransform] = [_Features(data.node_encoder_name.split("+")[0])]
+    if config.prep.add_self_loops and is_one_graph(data):
+        steps.append(AddSelfLoops(attr=None))
     if config.topomask.normalize_features:
         steps.append(NormalizeFeatures())
     steps.append(_EdgeFeatures(data.edge_encoder_name if data.edge_encoder else None))

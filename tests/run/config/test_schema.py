@@ -1,13 +1,16 @@
 """Configs in the spelling of GraphGPS, Exphormer and k-MIP; the texts are ours."""
 
 import json
+import re
 
 import pytest
 
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.config.base import parse_times
-from pyg_topomask.run.config.load import load
+from pyg_topomask.run.config.ignored import FIXED_KEYS, IGNORED_KEYS
+from pyg_topomask.run.config.load import _OTHER_NAMES, load
 from pyg_topomask.run.config.schema import Config, all_keys, section_of
+from pyg_topomask.run.config.unused import _READ_WITH
 from pyg_topomask.run.errors import ConfigError
 
 MOLECULES = """\
@@ -161,7 +164,8 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("dataset.name=false", r"dataset\.name: must not be true or false"),
         ("dataset.split=[true,0.1,0.1]", r"dataset\.split: must not be true or false"),
         ("dataset.split=[0.8,0.2]", r"dataset\.split: must be three shares.*there are 2"),
-        ("gt.residual=false", r"gt\.residual: must be true \(got False\)"),
+        ("gt.residual=false", r"gt\.residual: must be true: nothing else is provided \(got False\)"),
+        ("gt.residual=1", r"gt\.residual: must be true: nothing else is provided \(got 1\)"),
         ("gt.layer_type=GCN__exp+None", "expander edges is not provided"),
         ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
         ("model.type=SANTransformer gt.layer_type=SAN2Layer", r"gt\.layer_type: SAN2Layer, .* is not provided"),
@@ -211,12 +215,69 @@ def test_what_is_refused(molecules, override, message):
         "posenc_SignNet.enable=true",  # computed and not encoded, as in GraphGPS
         "dataset.split_index=3",
         "model.type=SingleModel gt.layer_type=GINE",
-        "gt.gamma=1e-1 gnn.agg=mean graphormer.use_graph_token=true",
+        "gt.gamma=1e-1 graphormer.use_graph_token=true",
     ],
 )
 def test_what_graphgps_ignores_is_let_through(molecules, overrides):
     config = load(molecules, overrides.split()).config
     assert all(config.is_given(item.split("=")[0]) for item in overrides.split())
+
+
+@pytest.mark.parametrize("key", IGNORED_KEYS)
+def test_an_ignored_key_is_accepted_with_any_value(key):
+    data = {"dataset": {"format": "PyG-ZINC", "name": "subset"}}
+    parsed = load(data, [f"{key}=[1, x]"])
+    assert parsed.ignored == (key,)
+    assert parsed.config == load(data).config
+    assert key not in all_keys()
+
+
+@pytest.mark.parametrize("key", FIXED_KEYS)
+def test_a_fixed_key_takes_one_value(key):
+    data = {"dataset": {"format": "PyG-ZINC", "name": "subset"}}
+    value = json.dumps(FIXED_KEYS[key])
+    assert load(data, [f"{key}={value}"]).config == load(data).config
+    other = {"true": "false", "false": "true"}.get(value, "other")
+    with pytest.raises(ConfigError, match=f"command line: {re.escape(key)}: must be {re.escape(value)}: nothing else"):
+        load(data, [f"{key}={other}"])
+
+
+def test_keys_without_effect_are_named(molecules, capsys):
+    assert main(["check", str(molecules), "gt.sparse.k=3", "optim.momentum=0.5", "posenc_SignNet.dim_pe=3"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].startswith("ok")
+    assert lines[1:] == [
+        "no effect: dataset.transductive (known from the data)",
+        "no effect: gnn.agg, gnn.normalize_adj (GraphGym's own network is not used)",
+        "no effect: gt.sparse.k (gt.layer_type does not name KMIP)",
+        "no effect: optim.momentum (optim.optimizer is adamW)",
+        "no effect: posenc_SignNet (dataset.node_encoder_name does not name it)",
+    ]
+    assert main(["check", str(molecules), "gt.layer_type=CustomGatedGCN+KMIP", "gt.sparse.k=3"]) == 0
+    assert "gt.sparse.k" not in capsys.readouterr().out
+
+
+def test_every_table_of_keys_names_keys_that_there_are():
+    sections = {key.rpartition(".")[0] for key in all_keys()}
+    assert {*_READ_WITH} <= {*all_keys(), *sections}
+    assert {decisive for decisive, *_ in _READ_WITH.values()} <= {*all_keys()}
+    assert {*_OTHER_NAMES.values()} <= {*all_keys()}
+    assert not {*IGNORED_KEYS} & {*FIXED_KEYS}
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate"])
+def test_the_learning_rate_under_other_names(molecules, name):
+    with pytest.raises(ConfigError, match=r"Did you mean 'optim\.base_lr'\?"):
+        load(molecules, [f"optim.{name}=0.1"])
+
+
+def test_the_reference_of_keys(capsys):
+    assert main(["list", "keys"]) == 0
+    text = capsys.readouterr().out
+    assert "  gt.layers: integer ≥ 1; default 2\n      Number of layers.\n" in text
+    assert "  dataset.format: text; required\n" in text
+    assert "  run_multiple_splits: [integer ≥ 0, ...]; default []\n" in text
+    assert all(f" {key}" in text for key in (*all_keys(), *IGNORED_KEYS))
 
 
 def test_an_inference_run_takes_its_model_from_the_finished_run():
@@ -254,6 +315,8 @@ def test_every_section_and_key_is_described():
 def test_schema_is_printed_as_json(capsys):
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
+    assert schema["$defs"]["GNNConfig"]["properties"]["agg"]["deprecated"]
+    assert schema["$defs"]["GTConfig"]["properties"]["residual"]["const"] is True
     assert {"dataset", "posenc_LapPE", "topomask"} <= set(schema["properties"])
     assert schema["$defs"]["OptimConfig"]["properties"]["base_lr"]["exclusiveMinimum"] == 0
 

@@ -2,9 +2,12 @@ import urllib.error
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
+from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.features import input_features
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.samplers import EpochSampler
@@ -169,6 +172,16 @@ def test_feature_options(tiny):
     assert constant.in_channels == 1
     scaled = parts_of(load(tiny, ["topomask.normalize_features=true"]).config).train[0].x
     torch.testing.assert_close(scaled.sum(1)[scaled.sum(1) > 0], torch.ones(int((scaled.sum(1) > 0).sum())))
+
+
+def test_self_loops_of_one_graph():
+    cora = {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}
+    data = Data(x=torch.eye(2), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    for family, loops in ((cora, 2), ({"format": "PyG-ZINC", "name": "subset"}, 0)):
+        config = Config.model_validate({"dataset": family, "prep": {"add_self_loops": True}})
+        edges = input_features(config)(data.clone()).edge_index
+        assert edges.size(1) == 2 + loops
+        assert int((edges[0] == edges[1]).sum()) == loops
 
 
 def test_order_of_an_epoch_depends_on_seed_and_epoch_alone():
