@@ -10,7 +10,7 @@ from torch_geometric.datasets import ShapeNet
 
 from pyg_topomask.datasets import MOTIFS
 from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats import graphs, nodes, ogb
+from pyg_topomask.run.data.formats import graphs, lrgb, nodes, ogb
 from pyg_topomask.run.data.formats.base import LoadedDataset
 from pyg_topomask.run.errors import did_you_mean
 from pyg_topomask.run.task import Level, Task, classification
@@ -57,9 +57,9 @@ _YES_OR_NO = {"": classification("graph", 2)}
 
 FORMATS: dict[str, Format] = {
     "OGB": Format(ogb.load, ogb.NAMES, tasks=ogb.TASKS, source="ogb; LRGB: PyG"),
-    "PyG-LRGBDataset": Format(graphs.lrgb_by_name, tuple(graphs.LRGB), tasks=graphs.LRGB, any_case=True),
-    "PyG-VOCSuperpixels": Format(graphs.voc_superpixels, _SUPERPIXELS, tasks={"": graphs.LRGB["pascalvoc-sp"]}),
-    "PyG-COCOSuperpixels": Format(graphs.coco_superpixels, _SUPERPIXELS, tasks={"": graphs.LRGB["coco-sp"]}),
+    "PyG-LRGBDataset": Format(lrgb.lrgb_by_name, tuple(lrgb.LRGB), tasks=lrgb.LRGB, any_case=True),
+    "PyG-VOCSuperpixels": Format(lrgb.voc_superpixels, _SUPERPIXELS, tasks={"": lrgb.LRGB["pascalvoc-sp"]}),
+    "PyG-COCOSuperpixels": Format(lrgb.coco_superpixels, _SUPERPIXELS, tasks={"": lrgb.LRGB["coco-sp"]}),
     "PyG-GNNBenchmarkDataset": Format(graphs.benchmark, tuple(graphs.BENCHMARK), tasks=graphs.BENCHMARK),
     "PyG-ZINC": Format(graphs.zinc, ("subset", "full"), tasks={"": graphs.MOLECULE}),
     "PyG-AQSOL": Format(graphs.aqsol, ("none",), tasks={"": graphs.MOLECULE}),

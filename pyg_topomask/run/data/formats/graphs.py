@@ -11,7 +11,6 @@ from torch_geometric.datasets import (
     AQSOL,
     ZINC,
     GNNBenchmarkDataset,
-    LRGBDataset,
     MalNetTiny,
     TUDataset,
 )
@@ -21,20 +20,9 @@ from pyg_topomask import __version__
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, cached, from_raw, joined
-from pyg_topomask.run.data.formats.negatives import ResampleNegatives
-from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.task import Task, classification
 
 SPLITS = ("train", "val", "test")
-LRGB = {
-    "peptides-func": Task("graph", "multilabel", 10),
-    "peptides-struct": Task("graph", "regression", 11),
-    "pascalvoc-sp": classification("node", 21),
-    "coco-sp": classification("node", 81),
-    "pcqm-contact": Task("edge", "binary", 1, ranked=True),
-}
-"""Data sets of the Long Range Graph Benchmark (Dwivedi et al., NeurIPS 2022) and their tasks."""
-
 BENCHMARK = {
     "MNIST": classification("graph", 10),
     "CIFAR10": classification("graph", 10),
@@ -153,39 +141,3 @@ def malnet(data: DatasetConfig) -> LoadedDataset:
         dataset.transform = LocalDegreeProfile() if data.name == "LocalDegreeProfile" else Constant(cat=False)
     graphs, parts = joined(datasets)
     return LoadedDataset(graphs, CALLS, parts)
-
-
-def lrgb(data: DatasetConfig, name: str) -> LoadedDataset:
-    """A data set of the Long Range Graph Benchmark, through PyG's class.
-
-    The whole of peptides-func may also lie in OGB's csv layout, which PyG's class does not read; ogb's does.
-    """
-    kind = "pickle" if name.endswith("-sp") else "pt"
-    raw = Raw("LRGBDataset", name, tuple(f"raw/{split}.{kind}" for split in SPLITS))
-    if name == "peptides-func" and raw.find(data)[0] is None:
-        from pyg_topomask.run.data.formats.ogb import peptides_from_csv
-
-        found = peptides_from_csv(data)
-        if found is not None:
-            return found
-    graphs, parts = joined(from_raw(raw, data, lambda root: [LRGBDataset(str(root), name, s) for s in SPLITS]))
-    resample = ResampleNegatives() if name == "pcqm-contact" and data.resample_negative else None
-    return LoadedDataset(graphs, LRGB[name], parts, resample)
-
-
-def voc_superpixels(data: DatasetConfig) -> LoadedDataset:
-    """PascalVOC-SP in GraphGPS's spelling; of its variants PyG has one."""
-    return lrgb(data, "pascalvoc-sp")
-
-
-def coco_superpixels(data: DatasetConfig) -> LoadedDataset:
-    """COCO-SP, likewise."""
-    return lrgb(data, "coco-sp")
-
-
-def lrgb_by_name(data: DatasetConfig) -> LoadedDataset:
-    """``PyG-LRGBDataset`` with PyG's own names, in any case."""
-    name = data.name.lower()
-    if name not in LRGB:
-        raise RunError(f"dataset.name: LRGBDataset has no {data.name!r}; there are {', '.join(LRGB)}")
-    return lrgb(data, name)

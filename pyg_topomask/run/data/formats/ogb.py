@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +14,11 @@ from torch_geometric.utils import scatter, to_undirected
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw, need
-from pyg_topomask.run.data.formats.graphs import LRGB, lrgb
+from pyg_topomask.run.data.formats.lrgb import LRGB, lrgb
 from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
+from pyg_topomask.run.data.formats.ogb_files import ogb_files, open_dataset, split_of
 from pyg_topomask.run.data.formats.words import code2
 from pyg_topomask.run.task import Kind, Task, classification
-
-PEPTIDES_META = {
-    "version": 1,
-    "download_name": "",
-    "url": "",
-    "num tasks": 10,
-    "eval metric": "ap",
-    "task type": "binary classification",
-    "num classes": 2,
-    "binary": "False",
-    "split": "stratified",
-    "has_node_attr": "True",
-    "has_edge_attr": "True",
-    "add_inverse_edge": "True",
-    "additional node files": "None",
-    "additional edge files": "None",
-}
-"""What ogb has to know of peptides-func in its csv layout, which is not one of its own data sets."""
 
 LINK_HITS = {"ogbl-collab": 50, "ogbl-ppa": 100, "ogbl-ddi": 20}
 NODE_NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-proteins")
@@ -89,53 +70,11 @@ def load(data: DatasetConfig) -> LoadedDataset:
     return graph_property(data, name)
 
 
-@contextmanager
-def _ogb_files() -> Iterator[None]:
-    """ogb calls ``torch.load`` with its old default; its own processed files hold PyG's and numpy's classes."""
-    from torch_geometric.data import data as pyg_data
-    from torch_geometric.data import storage
-
-    allowed: list[Any] = [Data, pyg_data.DataEdgeAttr, pyg_data.DataTensorAttr, storage.GlobalStorage]
-    allowed += [np.ndarray, np.dtype, np._core.multiarray._reconstruct] if hasattr(np, "_core") else []
-    allowed += [type(np.dtype(kind)) for kind in (np.int64, np.float32, np.float64)]
-    with torch.serialization.safe_globals(allowed):
-        yield
-
-
-def _open(package: str, cls: str, name: str, raw: Raw, data: DatasetConfig, **arguments: Any) -> Any:
-    dataset_class = getattr(need(package, f"the data set {name}"), cls)
-
-    def build(root: Path) -> Any:
-        with _ogb_files():
-            if "meta_dict" in arguments:
-                meta = arguments["meta_dict"] | {"dir_path": str(root / raw.place)}
-                return dataset_class(name, meta_dict=meta)
-            return dataset_class(root=str(root), **({"name": name} | arguments))
-
-    return from_raw(raw, data, build)
-
-
-def _split(dataset: Any) -> tuple[Tensor, Tensor, Tensor]:
-    with _ogb_files():
-        split = dataset.get_idx_split()
-    return tuple(torch.as_tensor(split[part]) for part in ("train", "valid", "test"))  # type: ignore[return-value]
-
-
-def peptides_from_csv(data: DatasetConfig) -> LoadedDataset | None:
-    """Peptides-func in OGB's csv layout, if it is there."""
-    files = tuple(f"raw/{name}.csv.gz" for name in ("edge", "node-feat", "edge-feat", "graph-label"))
-    raw = Raw("LRGB-ogb-layout", "peptides_func", (*files, "split/stratified", "RELEASE_v1.txt"))
-    if raw.find(data)[0] is None:
-        return None
-    dataset = _open("ogb.graphproppred", "PygGraphPropPredDataset", "peptides-func", raw, data, meta_dict=PEPTIDES_META)
-    return LoadedDataset(dataset, LRGB["peptides-func"], _split(dataset))
-
-
 def graph_property(data: DatasetConfig, name: str) -> LoadedDataset:
     """``ogbg-*``."""
     raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
-    dataset = _open("ogb.graphproppred", "PygGraphPropPredDataset", name, raw, data)
-    parts = _split(dataset)
+    dataset = open_dataset("ogb.graphproppred", "PygGraphPropPredDataset", name, raw, data)
+    parts = split_of(dataset)
     kind, num_tasks = dataset.task_type, int(dataset.num_tasks)
     if kind == "subtoken prediction":
         return code2(dataset, parts)
@@ -161,7 +100,7 @@ def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
     The proteins have no features of their own; they get the mean of their edges', as in OGB's baselines.
     """
     raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
-    dataset = _open("ogb.nodeproppred", "PygNodePropPredDataset", name, raw, data)
+    dataset = open_dataset("ogb.nodeproppred", "PygNodePropPredDataset", name, raw, data)
     graph = dataset[0]
     if name == "ogbn-proteins":
         graph.x = scatter(graph.edge_attr, graph.edge_index[0], dim_size=graph.num_nodes, reduce="mean")
@@ -171,7 +110,7 @@ def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
         graph.y = graph.y.view(-1)
         graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
         task = classification("node", int(dataset.num_classes))
-    for part, index in zip(("train", "val", "test"), _split(dataset)):
+    for part, index in zip(("train", "val", "test"), split_of(dataset)):
         graph[f"{part}_mask"] = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, index, True)
     return LoadedDataset([graph], task)
 
@@ -182,9 +121,9 @@ def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
     Training negatives are drawn afresh in each epoch; validation and test have the benchmark's.
     """
     raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
-    dataset = _open("ogb.linkproppred", "PygLinkPropPredDataset", name, raw, data)
-    with _ogb_files():
-        split = dataset.get_edge_split()
+    dataset = open_dataset("ogb.linkproppred", "PygLinkPropPredDataset", name, raw, data)
+    with ogb_files():
+        split = dataset.get_edgesplit_of()
     graph = dataset[0]
     base = Data(x=graph.x, edge_index=graph.edge_index, num_nodes=graph.num_nodes)
     graphs = []
@@ -211,12 +150,12 @@ def pcqm(data: DatasetConfig) -> LoadedDataset:
     dataset_class = need("ogb.lsc", data.name).PygPCQM4Mv2Dataset
 
     def build(root: Path) -> Any:
-        with _ogb_files():
+        with ogb_files():
             return dataset_class(root=str(root))
 
     dataset = from_raw(raw, data, build)
-    with _ogb_files():
-        split = {part: torch.as_tensor(index) for part, index in dataset.get_idx_split().items()}
+    with ogb_files():
+        split = {part: torch.as_tensor(index) for part, index in dataset.get_idxsplit_of().items()}
     return LoadedDataset(dataset, _GAP, pcqm_parts(data.name, split))
 
 
