@@ -1,9 +1,15 @@
-"""Where what is worth keeping between runs lies."""
+"""The cache folder, and files and folders that are whole or absent, however a process ends."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
+import shutil
+import stat
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -19,3 +25,116 @@ def cache_dir() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "pyg_topomask"
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder for what will be executed, and refuse one whose files somebody else could put there.
+
+    The folder must belong to this user and be writable by nobody else. The folders above it must belong to this user
+    or to root, and be writable by nobody outside the user's own group unless they are sticky, as ``/tmp`` is. (Windows
+    has other permissions, which are not checked; a user's profile is private there.)
+
+    Returns:
+        The folder, with symbolic links resolved.
+
+    Raises:
+        PermissionError: If somebody else could change the folder.
+        OSError: If it cannot be made.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.resolve()
+    if os.name != "posix":
+        return found
+    for place in (found, *found.parents):
+        if not _only_ours(place, strict=place == found):
+            owner, mode = place.stat().st_uid, stat.S_IMODE(place.stat().st_mode)
+            raise PermissionError(
+                f"others than user {os.geteuid()} can change {place} (owner {owner}, mode {mode:o}), "
+                "and what lies there would be executed"
+            )
+    return found
+
+
+def _only_ours(place: Path, strict: bool) -> bool:
+    found, user = place.stat(), os.geteuid()
+    if strict:
+        return found.st_uid == user and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    open_to = found.st_mode & (stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid in (user, 0) and (not open_to or bool(found.st_mode & stat.S_ISVTX))
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a new, empty file in the folder of ``path`` that takes the place of ``path`` if the body succeeds.
+
+    ``path`` holds the old content or the new one, never part of it, even if the process is killed. The new file's name
+    has the ending of ``path``. What killed writers of the same path left on this machine is removed.
+    """
+    temporary = _temporary(path)
+    temporary.open("xb").close()
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def building(path: Path) -> Iterator[Path]:
+    """Yield a new, empty folder beside ``path`` that becomes ``path`` if the body succeeds.
+
+    Of several processes that build the same folder, the first to finish wins.
+    """
+    temporary = _temporary(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file or folder that is about to be made; the system releases it when a process dies.
+
+    Where there are no such locks (Windows, some network file systems, a lock file of another user), all processes go
+    ahead at once. That costs time only, since files and folders are put in place whole.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDONLY | os.O_CREAT, 0o666)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _temporary(path: Path) -> Path:
+    """A name that no other writer uses; it names the machine and the process, so that later ones can clear it away."""
+    prefix = f".{path.name}.part-{platform.node()}-"
+    for name in os.listdir(path.parent):
+        if name.startswith(prefix) and _has_ended(name.removeprefix(prefix).partition("-")[0]):
+            left = path.with_name(name)
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    return path.with_name(f"{prefix}{os.getpid()}-{uuid.uuid4().hex[:8]}{path.suffix}")
+
+
+def _has_ended(pid: str) -> bool:
+    if os.name != "posix":  # elsewhere, signal 0 is not a mere question
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return False

@@ -5,13 +5,14 @@ matplotlib is imported when a picture is drawn, so that the package works withou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+
+from pyg_topomask.cache import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -224,12 +225,8 @@ def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the ending, which names the format
-    try:
+    with replacing(path) as part:
         figure.savefig(part, dpi=dpi)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     _pyplot().close(figure)
     return path
 

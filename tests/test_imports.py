@@ -1,4 +1,5 @@
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,11 @@ BELOW = {
     "typing": set(),
     "checks": set(),
     "cache": set(),
+    "fingerprint": set(),
     "ops": {"cache", "checks", "typing"},
     "operators": {"ops", "typing"},
-    "transforms": {"ops", "cache", "checks", "typing"},
-    "datasets": {"transforms", "ops", "cache", "checks", "typing"},
+    "transforms": {"ops", "cache", "checks", "fingerprint", "typing"},
+    "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "typing"},
     "nn": {"operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these
@@ -43,6 +45,45 @@ def test_imports_go_down_only(part):
 def test_every_part_has_its_place():
     parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert parts - {"__init__"} <= set(BELOW) | ABOVE
+
+
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+# ``op + op`` and the like build operators whose classes stand on the base; imported where they are called.
+ON_CALL = {("pyg_topomask.operators.base", f"pyg_topomask.operators.{name}") for name in ("algebra", "scaled")}
+
+
+def imports_of(node):
+    """Names of all modules that a syntax tree imports, anywhere but for type checkers."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return set()
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        names = {f"{node.module}.{alias.name}" for alias in node.names}
+        return {name if name in MODULES else node.module for name in names}
+    return set().union(*map(imports_of, ast.iter_child_nodes(node)))
+
+
+def circle(imports):
+    """The modules of a circle, if there is one."""
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return None
+
+
+def test_no_circle_of_imports():
+    imports = {name: imports_of(ast.parse(path.read_text(encoding="utf-8"))) for name, path in MODULES.items()}
+    imports = {
+        name: {other for other in found if other in MODULES and (name, other) not in ON_CALL}
+        for name, found in imports.items()
+    }
+    assert circle(imports) is None
+    assert circle(imports | {"pyg_topomask.cache": {"pyg_topomask.run.cli"}}) is not None
 
 
 CORE = r"""

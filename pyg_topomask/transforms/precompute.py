@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
+import os
 import pickle
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 import pyg_topomask
-from pyg_topomask.cache import cache_dir
-from pyg_topomask.ops.files import locked, make_file
+from pyg_topomask.cache import cache_dir, locked, replacing
+from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
 
@@ -29,7 +29,7 @@ Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
 """For each attribute: the joined tensor, each graph's size and the dimension joined; or the values as they are."""
 
 _CHUNK_NODES = 16_384  # nodes of the graphs encoded together: enough to batch well, and for several workers to share
-_FORMAT = 2
+_FORMAT = 3
 
 
 def precompute(
@@ -79,75 +79,43 @@ def precompute(
             if (found := _load(path)) is None:  # another process may have made it while this one waited
                 begin = time.perf_counter()
                 found = _compute(graphs, steps, num_workers)
-                make_file(path, lambda temporary: torch.save(found, temporary))
+                _save(found, path)
                 log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
     return _attached(graphs, found)
 
 
 def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], fingerprint: str | None = None) -> str:
     """Hash of all that the result of `precompute` depends on."""
-    digest = hashlib.sha256(f"{_FORMAT} {pyg_topomask.__version__} {len(graphs)}".encode())
     for transform in transforms:
-        digest.update(settings(transform).encode())
-    if fingerprint is not None:
-        digest.update(fingerprint.encode())
-        return digest.hexdigest()[:32]
-    own = all(isinstance(transform, Encoding) for transform in transforms)
-    reads = {key for transform in transforms for key in transform.reads} if own else None
-    for graph in graphs:
-        digest.update(f"|{num_nodes_of(graph)}".encode())
-        for key in sorted(graph.keys() if reads is None else reads):
-            if (value := graph.get(key)) is not None:
-                _hash_value(digest, key, value)
-    return digest.hexdigest()[:32]
+        _check_seeded(transform)
+    content: Any = fingerprint
+    if fingerprint is None:
+        own = all(isinstance(transform, Encoding) for transform in transforms)
+        reads = {key for transform in transforms for key in transform.reads} if own else None
+        content = [
+            (num_nodes_of(graph), {key: graph.get(key) for key in (graph.keys() if reads is None else reads)})
+            for graph in graphs
+        ]
+    return stable_hash(_FORMAT, pyg_topomask.__version__, len(graphs), transforms, content)
 
 
-def settings(transform: BaseTransform) -> str:
-    """Class and settings of a transform as text, the same in every process.
-
-    Raises:
-        TypeError: If a setting is not made of numbers, strings, tensors and lists of them.
-        ValueError: If it has a ``seed`` that is None.
-    """
-    # Of what is private, only the epoch decides what a seeded transform draws.
-    values = {key: value for key, value in vars(transform).items() if not key.startswith("_") or key == "_epoch"}
-    name = f"{type(transform).__module__}.{type(transform).__qualname__}"
-    if "seed" in values and values["seed"] is None:
+def _check_seeded(transform: BaseTransform) -> None:
+    if vars(transform).get("seed", 0) is None:
         raise ValueError(
             f"{type(transform).__name__} has no seed: every call draws afresh, and one draw would be kept for good; "
             "give it a seed, or precompute with cache=False"
         )
-    return f"{name}({', '.join(f'{key}={_as_text(value, name)}' for key, value in sorted(values.items()))})"
+    for value in vars(transform).values():
+        for part in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(part, BaseTransform):
+                _check_seeded(part)
 
 
-def _as_text(value: Any, owner: str) -> str:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_as_text(item, owner) for item in value)}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key!r}: {_as_text(item, owner)}' for key, item in sorted(value.items()))}}}"
-    if isinstance(value, Tensor):
-        return f"tensor({value.dtype}, {value.tolist()})"
-    if isinstance(value, BaseTransform):
-        return settings(value)
-    raise TypeError(
-        f"a setting of {owner} is a {type(value).__name__}, which cannot be told from another in the cache's key; "
-        "precompute with cache=False"
-    )
-
-
-def _hash_value(digest: Any, key: str, value: Any) -> None:
-    if not isinstance(value, Tensor):
-        digest.update(f"{key}={value!r}".encode())
-        return
-    if value.layout != torch.strided:
-        value = torch.cat(
-            [part.double().view(-1) for part in (*value.to_sparse_coo().coalesce().indices(), value.values())]
-        )
-    row = value.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1)
-    digest.update(f"{key}:{value.dtype}{list(value.shape)}".encode())
-    digest.update(row.view(torch.uint8).numpy())
+def _save(found: Packed, path: Path) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        torch.save(found, file)
+        file.flush()
+        os.fsync(file.fileno())  # damage by a power failure would pass unseen: the file is mapped, not read
 
 
 def _load(path: Path) -> Packed | None:

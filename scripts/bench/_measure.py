@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pyg_topomask.cache import replacing
+
 
 def median_ms(
     function: Callable[[], Any],
@@ -100,9 +102,8 @@ def machine() -> dict[str, Any]:
 def save_json(path: Path, report: dict[str, Any]) -> None:
     """Write a report in one piece, so that a killed run leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.tmp")  # two processes may write the same report
-    partial.write_text(json.dumps(report, indent=2) + "\n")
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(report, indent=2) + "\n")
     print(f"wrote {path}")
 
 

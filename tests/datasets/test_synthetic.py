@@ -1,13 +1,8 @@
-from functools import partial
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
-from torch_geometric.transforms import AddRandomWalkPE, Compose, Constant
+from torch_geometric.transforms import AddRandomWalkPE, Constant
 
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
-from pyg_topomask.datasets.synthetic import describe
 
 
 def files(root):
@@ -74,61 +69,3 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
             MotifDataset(tmp_path, "circle", num_graphs=4)
     assert files(tmp_path) == []
     assert len(MotifDataset(tmp_path, "circle", num_graphs=4)) == 4
-
-
-class Slotted:
-    __slots__ = ("value",)
-
-    def __init__(self, value):
-        self.value = value
-
-
-def test_describe_tells_settings_apart():
-    def scaled(factor):
-        return lambda data: data * factor
-
-    def named(factor):
-        def scale(data, *, factor=factor):
-            return data * factor
-
-        return scale
-
-    different = [
-        AddRandomWalkPE(2),
-        AddRandomWalkPE(3),
-        Compose([AddRandomWalkPE(2)]),
-        Compose([AddRandomWalkPE(2), Constant()]),
-        scaled(2.0),
-        scaled(3.0),
-        partial(AddRandomWalkPE, 2),
-        partial(AddRandomWalkPE, 3),
-        lambda data: [part + 1 for part in data],
-        lambda data: [part + 2 for part in data],
-        torch.ones(2),
-        torch.zeros(2),
-        {"a": {1, 2}},
-        AddRandomWalkPE(2).forward,
-        AddRandomWalkPE,
-        named(2.0),
-        named(3.0),
-        Slotted(1),
-        Slotted(2),
-        torch.float32,
-        torch.float64,
-        torch.device("cpu"),
-        Path("a"),
-        Path("b"),
-        range(3),
-        range(4),
-        slice(3),
-        torch.relu,
-        torch.sigmoid,
-    ]
-    texts = [describe(value) for value in different]
-    assert len(set(texts)) == len(different)
-    assert not any(" at 0x" in text for text in texts)
-    assert describe(AddRandomWalkPE(2)) == texts[0]
-    assert describe(scaled(2.0)) == texts[4]
-    assert describe(AddRandomWalkPE(np.int64(2))) == texts[0]
-    with pytest.raises(TypeError, match="Generator in 'pre_transform' cannot be told from another"):
-        describe(torch.Generator())

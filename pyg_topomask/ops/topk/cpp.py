@@ -1,4 +1,4 @@
-"""The C++ search of ``native/topk/``, compiled once for the machine at hand and kept in the user's cache folder."""
+"""The C++ search of ``native/topk/``, compiled once for the machine at hand and kept where only the user can write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_topomask.cache import cache_dir
+from pyg_topomask.cache import cache_dir, private_folder, replacing
 
 SOURCES = tuple(Path(__file__).parents[1] / "native" / "topk" / name for name in ("search.cpp", "tree.h", "tile.h"))
 MAX_TOPK = 256  # lists of the best keys are kept sorted by insertion
@@ -34,7 +34,8 @@ def load() -> ctypes.CDLL | str:
     ``$CXX`` names the compiler, perhaps with flags; otherwise ``c++``, ``g++`` or ``clang++`` is used. The answer is
     remembered for the process.
     """
-    return _load(os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), cache_dir().resolve())
+    folder = cache_dir().resolve() / f"native-{os.geteuid() if hasattr(os, 'geteuid') else 'user'}"
+    return _load(os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), folder)
 
 
 @lru_cache
@@ -53,6 +54,7 @@ def _load(named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str
     key.update("\0".join(made_by).encode())
     stem = f"topk_cpu-{key.hexdigest()[:24]}"
     try:
+        folder = private_folder(folder)
         library = _open(folder, stem)
         if library is None:
             failure = _compile(compiler, flags, folder, stem)
@@ -60,7 +62,7 @@ def _load(named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str
                 return failure
             library = _open(folder, stem)
     except OSError as error:
-        return f"the compiled library cannot be kept in {folder}: {error}; set TOPOMASK_CACHE to a folder"
+        return f"the compiled library cannot be kept in {folder}: {error}; set TOPOMASK_CACHE to a folder of your own"
     if library is None:
         return f"what the C++ compiler {compiler} made cannot be loaded from {folder}"
     for name in _ENTRY.values():
@@ -92,23 +94,20 @@ def _vector_flags(capability: str) -> list[str]:
 
 
 def _compile(compiler: str, flags: list[str], folder: Path, stem: str) -> str | None:
-    """Compile to a temporary file that takes its place at the end; returns what went wrong."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".topk_cpu-", suffix=".so", dir=folder)
-    os.close(handle)
-    try:
-        command = [compiler, *flags, str(SOURCES[0]), "-o", temporary]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    """Compile, and put the library in its place; returns what went wrong."""
+    command = [compiler, *flags, str(SOURCES[0]), "-o"]
+    with tempfile.TemporaryDirectory() as work:  # only the finished library has a name, which tells its size
+        made = Path(work, f"{stem}.so")
+        try:
+            done = subprocess.run([*command, str(made)], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        except subprocess.TimeoutExpired:
+            return f"the C++ compiler {compiler} did not finish within {_TIMEOUT} s"
         if done.returncode != 0:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
             return f"the C++ compiler {compiler} failed with exit code {done.returncode}: {first}"
-        os.chmod(temporary, 0o755)  # other users may share the folder
-        os.replace(temporary, folder / f"{stem}-{os.path.getsize(temporary)}.so")
-        return None
-    except subprocess.TimeoutExpired:
-        return f"the C++ compiler {compiler} did not finish within {_TIMEOUT} s"
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        with replacing(folder / f"{stem}-{made.stat().st_size}.so") as temporary:
+            shutil.copyfile(made, temporary)
+    return None
 
 
 def search(

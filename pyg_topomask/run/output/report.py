@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.table import Table
 
-from pyg_topomask.run.output.files import replacing, write_text
+from pyg_topomask.cache import replacing
+from pyg_topomask.run.output.files import write_text
 
 PERCENT = ("accuracy", "accuracy-SBM")
 """Metrics that are printed in percent."""

@@ -14,12 +14,12 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask.cache import replacing
 from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
-from pyg_topomask.run.output.files import replacing
 from pyg_topomask.run.output.report import write_metrics
 from pyg_topomask.transforms import AddRandomWalks
 

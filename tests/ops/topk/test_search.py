@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pyg_topomask.cache import private_folder
 from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product
 from pyg_topomask.ops.topk import backends, cpp
 from pyg_topomask.ops.topk.blockwise import best_keys
@@ -389,7 +390,7 @@ def test_with_a_broken_compiler(fresh_library, monkeypatch):
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     fallback("failed with exit code 3: x.cpp:1: error: no luck")
-    assert list((fresh_library / "cache").iterdir()) == []  # nothing partial is left
+    assert not list((fresh_library / "cache").rglob("*topk*"))  # nothing partial is left
     compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho junk > "$2"\n')
     cpp._load.cache_clear()
     fallback("cannot be loaded from")
@@ -402,18 +403,17 @@ def test_a_damaged_library_is_compiled_again(tmp_path, monkeypatch):
     compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{whole}" "$2"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    sound, name = whole.read_bytes(), ""
+    sound, name = whole.read_bytes(), None
     for number, damaged in enumerate((sound, b"", sound[: len(sound) // 2], b"x" * len(sound))):
         folder = tmp_path / str(number)  # of its own each: a library that is loaded must not change
-        folder.mkdir()
         if name:
-            (folder / name).write_bytes(damaged)
+            private_folder(folder / name.parent).joinpath(name.name).write_bytes(damaged)
         monkeypatch.setenv("TOPOMASK_CACHE", str(folder))
         cpp._load.cache_clear()
         assert not isinstance(cpp.load(), str)
-        (path,) = folder.iterdir()
+        (path,) = folder.rglob("*.so")
         assert path.read_bytes() == sound
-        name = path.name
+        name = path.relative_to(folder)
     cpp._load.cache_clear()
 
 
@@ -428,6 +428,39 @@ def test_a_compiler_with_flags_of_its_own(fresh_library, monkeypatch):
     fallback("failed with exit code 1")
     monkeypatch.setenv("CXX", "'c++")
     fallback("cannot be read as a command (No closing quotation): 'c++")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_a_library_that_others_can_change_is_not_loaded(fresh_library, monkeypatch):
+    """A shared object runs code when it is loaded: the marker must not appear."""
+    compiler = next(filter(None, map(shutil.which, cpp._COMPILERS)), None)
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    marker, source = fresh_library / "marker", fresh_library / "hostile.cpp"
+    source.write_text(
+        '#include <cstdio>\nstruct Runs { Runs() { fclose(fopen("' + str(marker) + '", "w")); } } runs;\n'
+        'extern "C" double topk_float() { return 0; }\nextern "C" double topk_double() { return 0; }\n'
+    )
+    made, fake = fresh_library / "hostile.so", fresh_library / "compiler"
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
+    fake.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{made}" "$2"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    assert not isinstance(cpp.load(), str)
+    marker.unlink()  # in a folder of one's own it ran
+    (own,) = (fresh_library / "cache").rglob("*.so")
+    for number, (mode, above) in enumerate([(0o777, 0o755), (0o720, 0o755), (0o700, 0o777)]):
+        folder = fresh_library / str(number)
+        theirs = folder / own.parent.name
+        theirs.mkdir(parents=True)
+        shutil.copy(own, theirs)
+        theirs.chmod(mode)
+        folder.chmod(above)
+        monkeypatch.setenv("TOPOMASK_CACHE", str(folder))
+        cpp._load.cache_clear()
+        fallback("set TOPOMASK_CACHE to a folder of your own")
+        assert "can change" in cpp.load()
+    assert not marker.exists()
 
 
 def test_a_cache_that_cannot_be_written_to(fresh_library, monkeypatch):
@@ -450,7 +483,7 @@ def test_vector_widths_agree(fresh_library, monkeypatch, capability):
             q, k = (data(400, 2, 7, dtype, integer) for _ in range(2))
             check(q, k, 6, batch, backend="cpp")
             check(q, k, 6, batch, backend="pruned")
-    assert len(list((fresh_library / "cache").iterdir())) == 1  # compiled once, whole
+    assert len(list((fresh_library / "cache").rglob("*topk*"))) == 1  # compiled once, whole
 
 
 def test_keops():

@@ -13,7 +13,6 @@ from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.samplers import EpochSampler
 from pyg_topomask.run.data.splits import folds, split_items
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.files import build_folder, replacing
 
 
 def tu(folder, **more):
@@ -72,35 +71,6 @@ def test_unreadable_raw_files(tu_folder, own_cache):
     with pytest.raises(RunError, match="could not be read: ValueError"):
         load_dataset(tu(tu_folder))
     assert list((own_cache / "TUDataset").iterdir()) == []
-
-
-def test_a_failed_build_leaves_nothing(tmp_path):
-    def build(folder):
-        (folder / "half").write_text("half")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_folder(tmp_path / "a" / "final", build)
-    assert list((tmp_path / "a").iterdir()) == []
-
-    def write_half():
-        with replacing(tmp_path / "file.txt") as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_half()
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
-def test_the_first_of_two_builders_wins(tmp_path):
-    def build(folder):
-        build_folder(tmp_path / "final", lambda other: (other / "who").write_text("first"))
-        (folder / "who").write_text("second")
-
-    build_folder(tmp_path / "final", build)
-    assert (tmp_path / "final" / "who").read_text() == "first"
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_folds_share_every_class():

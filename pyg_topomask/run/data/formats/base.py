@@ -15,16 +15,15 @@ from typing import Any, TypeVar
 
 import torch
 import torch_geometric
-from filelock import FileLock
 from torch import Tensor
 from torch.utils.data import ConcatDataset
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.cache import cache_dir
+from pyg_topomask.cache import building, cache_dir, locked
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.files import build_folder, make_folder
+from pyg_topomask.run.output.files import make_folder
 from pyg_topomask.run.task import Task
 
 Made = TypeVar("Made")
@@ -181,11 +180,13 @@ def cached(place: Path, build: Callable[[Path], Made]) -> Made:
     final = cache_dir() / place
     locks = cache_dir() / ".locks"
     make_folder(locks, "the cache folder")
-    lock = FileLock(locks / str(place).replace(os.sep, "-"), thread_local=False)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):  # "Processing..."
         try:
-            with lock:  # of several processes one builds, and the others wait
-                build_folder(final, build)
+            with locked(locks / str(place).replace(os.sep, "-")):  # of several processes one builds, the others wait
+                if not final.exists():
+                    make_folder(final.parent, "the cache folder")
+                    with building(final) as folder:
+                        build(folder)
             return build(final)
         except RunError:
             raise

@@ -1,0 +1,116 @@
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.transforms import AddRandomWalkPE, Compose, Constant
+
+from pyg_topomask.fingerprint import describe, stable_hash
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+def test_describe_tells_settings_apart():
+    def scaled(factor):
+        return lambda data: data * factor
+
+    def named(factor):
+        def scale(data, *, factor=factor):
+            return data * factor
+
+        return scale
+
+    different = [
+        AddRandomWalkPE(2),
+        AddRandomWalkPE(3),
+        Compose([AddRandomWalkPE(2)]),
+        Compose([AddRandomWalkPE(2), Constant()]),
+        scaled(2.0),
+        scaled(3.0),
+        partial(AddRandomWalkPE, 2),
+        partial(AddRandomWalkPE, 3),
+        lambda data: [part + 1 for part in data],
+        lambda data: [part + 2 for part in data],
+        torch.ones(2),
+        torch.zeros(2),
+        {"a": {1, 2}},
+        AddRandomWalkPE(2).forward,
+        AddRandomWalkPE,
+        named(2.0),
+        named(3.0),
+        Slotted(1),
+        Slotted(2),
+        torch.float32,
+        torch.float64,
+        torch.device("cpu"),
+        Path("a"),
+        Path("b"),
+        range(3),
+        range(4),
+        slice(3),
+        torch.relu,
+        torch.sigmoid,
+    ]
+    texts = [describe(value) for value in different]
+    assert len(set(texts)) == len(different)
+    assert not any(" at 0x" in text for text in texts)
+    assert describe(AddRandomWalkPE(2)) == texts[0]
+    assert describe(scaled(2.0)) == texts[4]
+    assert describe(AddRandomWalkPE(np.int64(2))) == texts[0]
+    with pytest.raises(TypeError, match="Generator cannot be told from another"):
+        describe(torch.Generator())
+    with pytest.raises(TypeError, match="object cannot be told from another"):
+        describe(Slotted([object()]))
+
+
+def test_tensors_of_every_kind_are_told_apart():
+    row = torch.arange(4.0)
+    different = [
+        row,
+        row.double(),
+        row.bfloat16(),
+        row.view(2, 2),
+        row.view(2, 2).t(),
+        row.view(2, 2).to_sparse(),
+        row.view(2, 2).t().to_sparse(),
+        torch.complex(row, row),
+        torch.complex(row, row).conj(),
+        row[:0],
+        row[3],
+        row.bool(),
+    ]
+    texts = [describe(value) for value in different]
+    assert len(set(texts)) == len(different)
+    assert describe(row.view(2, 2).t().contiguous()) == texts[4]
+    assert describe(row.clone().requires_grad_()) == texts[0]
+    edges = torch.tensor([[0, 1], [1, 0]])
+    assert describe(EdgeIndex(edges, sparse_size=(2, 2))) == describe(EdgeIndex(edges.clone(), sparse_size=(2, 2)))
+
+
+def test_objects_in_arrays_and_cycles_end():
+    one, two = np.array([Slotted(1)]), np.array([Slotted(2)])
+    assert describe(one) == describe(np.array([Slotted(1)])) != describe(two)
+    around = [1]
+    around.append(around)
+    assert describe(around) == "[1,cycle(1)]"
+    thing = Slotted(None)
+    thing.value = {"self": thing}
+    assert describe(thing) == describe(thing)
+
+
+def test_the_hash_is_the_same_in_every_process():
+    code = (
+        "from pyg_topomask.fingerprint import stable_hash; print(stable_hash({'b', 'a', 'c'}, {2: 'x', 1: 'y'}, 0.1))"
+    )
+    told = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout}
+    assert told == {stable_hash({"c", "a", "b"}, {1: "y", 2: "x"}, 0.1) + "\n"}
+    assert stable_hash("a", "b") != stable_hash("ab") != stable_hash(["a", "b"])
