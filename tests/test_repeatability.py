@@ -1,7 +1,7 @@
 """On CPU, calls with one seed give the same bits, also on two threads and at sizes where torch uses both.
 
-Bit equality holds on any machine: the compared numbers come from the same operations on the same values, and no
-operation of the library adds in an order that depends on which thread is first.
+Bit equality holds on any machine: what is compared comes from the same operations on the same numbers, and no
+operation of the library adds in an order that depends on which thread comes first.
 """
 
 import pytest
@@ -13,18 +13,32 @@ from torch_geometric.utils import barabasi_albert_graph
 
 from pyg_topomask.nn import (
     ATTENTION,
+    EDGE_ENCODERS,
+    HEADS,
+    NODE_ENCODERS,
+    POSITIONAL_ENCODERS,
+    ExphormerAttention,
     GKATConv,
     GRFMask,
     MaskedAttention,
     PrimalAttention,
     RWGNKMask,
+    SANAttention,
     auxiliary_loss,
 )
+from pyg_topomask.nn.encoder import GraphormerDegrees, MLPNodeEncoder
+from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
+from pyg_topomask.nn.graph_token import GraphToken
+from pyg_topomask.nn.head.edge import DECODINGS
 from pyg_topomask.nn.mask.base import Mask
+from pyg_topomask.nn.norm import NORMS, apply_norm, build_norm
+from pyg_topomask.nn.pool import POOLS
+from pyg_topomask.run.model.convs import CONVS, ConvSettings
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
-CALLS = 20
-CHANNELS, NUM_HEADS = 32, 2
+CALLS, CHANNELS, NUM_HEADS = 20, 32, 2
+SIZES = (1000, 30, 30, 60)
+"""One graph of a thousand nodes, and some of equal and of other sizes: beyond 32,768 numbers torch takes threads."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +49,50 @@ def _two_threads():
     torch.set_num_threads(before)
 
 
-def prepare(sizes: list[int], num_walks: int, halt_prob: float) -> Batch:
-    """Graphs with hubs, with all that attentions, encoders and heads read."""
+class NoRacingSums(TorchDispatchMode):
+    """Refuses the one operation of torch that adds float32 numbers in any order: sums at an index that repeats.
+
+    It is the gradient of ``x[index]``; those of ``index_select`` and ``gather`` add in order. Twenty calls that happen
+    to agree would hide it.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        accumulates = "index_put" in func.name() and len(args) > 3 and args[3]
+        index = [part for part in args[1] if part is not None] if accumulates else []
+        if index and not any(part.dtype == torch.bool for part in index):  # a mask names each place once
+            place = torch.stack(torch.broadcast_tensors(*index)).flatten(1)
+            assert place.unique(dim=1).size(1) == place.size(1), f"{func} adds in any order"
+        return func(*args, **(kwargs or {}))
+
+
+def values_and_gradients(build, call, inputs) -> list[Tensor]:
+    """Outputs of a module that is drawn afresh, and the gradients of its parameters and inputs."""
+    torch.manual_seed(0)
+    module = build()
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    out = call(module, *inputs)
+    out = list(out) if isinstance(out, tuple) else [out]
+    loss = sum((part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum() for part in out)
+    sources = [*module.parameters(), *inputs]
+    gradients = torch.autograd.grad(loss + auxiliary_loss(module), sources, allow_unused=True)
+    return [*out, *(gradient for gradient in gradients if gradient is not None)]
+
+
+def assert_repeats(build, call, *inputs):
+    with NoRacingSums():
+        first = values_and_gradients(build, call, inputs)
+    assert len(first) > 1  # there are gradients
+    for number in range(1, CALLS):
+        for mine, other in zip(values_and_gradients(build, call, inputs), first):
+            assert torch.equal(mine, other), f"call {number} differs by {float((mine - other).abs().max())}"
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def prepare(sizes, num_walks: int = 16, halt_prob: float = 0.5) -> Batch:
+    """Graphs with hubs, which carry what attentions read."""
     torch.manual_seed(0)
     graphs = [Data(edge_index=barabasi_albert_graph(n, 4), num_nodes=n) for n in sizes]
     for transform in (AddExpanderEdges(seed=0), AddRandomWalks(num_walks, 4, halt_prob, seed=0)):
@@ -46,68 +102,20 @@ def prepare(sizes: list[int], num_walks: int, halt_prob: float) -> Batch:
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    """One graph of a thousand nodes, and some of equal and of other sizes."""
-    return prepare([1000, 30, 30, 60], 16, 0.5)
+    return prepare(SIZES)
 
 
-@pytest.fixture(scope="module")
-def many_walks() -> Batch:
-    """A thousand nodes and 69,000 walk entries, more than torch leaves to one thread (32,768)."""
-    return prepare([32] * 32, 64, 0.1)
+ATTENTIONS = {
+    **{name: lambda cls=cls: cls(CHANNELS, NUM_HEADS) for name, cls in ATTENTION.items()},
+    "GKATConv": lambda: GKATConv(CHANNELS, 8, NUM_HEADS, dropout=0.1),
+    "Primal": lambda: PrimalAttention(CHANNELS, NUM_HEADS),
+}
 
 
-class NoRacingSums(TorchDispatchMode):
-    """Refuses the operation of torch that adds float32 numbers in any order: sums into an index that repeats.
-
-    It is the gradient of ``x[index]``; those of ``index_select`` and ``gather`` add in order. Calls that merely happen
-    to agree would hide it.
-    """
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if "index_put" in func.name() and len(args) > 3 and args[3]:
-            place = torch.stack(torch.broadcast_tensors(*(index for index in args[1] if index is not None)))
-            assert place.flatten(1).unique(dim=1).size(1) == place[0].numel(), f"{func} adds in any order"
-        return func(*args, **(kwargs or {}))
-
-
-def values_and_gradients(build, call) -> list[Tensor]:
-    """Outputs, auxiliary loss, and gradients of all parameters, of a module that is drawn afresh."""
-    torch.manual_seed(0)
-    module = build()
-    out = call(module)
-    loss = sum((part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum() for part in out)
-    (loss + auxiliary_loss(module)).backward()
-    return [*out, *(parameter.grad for parameter in module.parameters() if parameter.grad is not None)]
-
-
-def assert_repeats(build, call, calls: int = CALLS):
-    with NoRacingSums():
-        first = values_and_gradients(build, call)
-    assert len(first) > 1  # there are gradients
-    for number in range(1, calls):
-        for mine, other in zip(values_and_gradients(build, call), first):
-            assert torch.equal(mine, other), f"call {number} differs by {float((mine - other).abs().max())}"
-
-
-def attend(batch: Batch):
-    """Call of an attention, with the gradient of its input."""
-    x = torch.randn(batch.num_nodes, CHANNELS, generator=torch.Generator().manual_seed(0))
-
-    def call(attn):
-        attn.input = torch.nn.Parameter(x.clone())
-        return [attn(attn.input, batch.batch, batch)]
-
-    return call
-
-
-@pytest.mark.parametrize("name", [*ATTENTION, "Primal", "GKATConv"])
+@pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention_repeats(batch, name):
-    classes = {**ATTENTION, "Primal": PrimalAttention}
-    call = attend(batch)
-    if name == "GKATConv":
-        assert_repeats(lambda: GKATConv(CHANNELS, 8, 2, dropout=0.1), call)
-    else:
-        assert_repeats(lambda: classes[name](CHANNELS, NUM_HEADS), call)
+    x = draw(batch.num_nodes, CHANNELS)
+    assert_repeats(ATTENTIONS[name], lambda attn, x: attn(x, batch.batch, batch), x)
 
 
 MASKS = {
@@ -123,14 +131,148 @@ def test_every_mask_is_covered():
     assert {type(build()) for build in MASKS.values()} == set(Mask.__subclasses__())
 
 
+@pytest.fixture(scope="module")
+def long_walks() -> dict[str, Batch]:
+    """A thousand nodes with 69,000 walk entries; for the dense path 320 nodes, whose 102,400 pairs suffice."""
+    many = prepare([32] * 32, 64, 0.1)
+    return {"factored": many, "pairwise": many, "blocks": many, "dense": prepare([32] * 10, 64, 0.1)}
+
+
 @pytest.mark.parametrize("path", ["factored", "pairwise", "blocks", "dense"])
 @pytest.mark.parametrize("mask", MASKS)
-def test_mask_repeats_on_every_path(many_walks, mask, path):
-    graph = many_walks if path != "dense" else prepare([32] * 10, 64, 0.1)  # 320 × 320 entries are enough for threads
-    assert_repeats(lambda: MaskedAttention(CHANNELS, NUM_HEADS, "elu1", MASKS[mask](), path), attend(graph))
+def test_mask_repeats_on_every_path(long_walks, mask, path):
+    graph = long_walks[path]
+    attention = lambda: MaskedAttention(CHANNELS, NUM_HEADS, "elu1", MASKS[mask](), path)  # noqa: E731
+    assert_repeats(attention, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
 
 
 @pytest.mark.parametrize("path", ["pairwise", "blocks", "dense"])
-def test_masked_softmax_repeats_on_every_path(many_walks, path):
-    graph = many_walks if path != "dense" else prepare([32] * 10, 64, 0.1)
-    assert_repeats(lambda: MaskedAttention(CHANNELS, NUM_HEADS, "softmax", GRFMask(), path), attend(graph))
+def test_masked_softmax_repeats_on_every_path(long_walks, path):
+    graph = long_walks[path]
+    attention = lambda: MaskedAttention(CHANNELS, NUM_HEADS, "softmax", GRFMask(), path)  # noqa: E731
+    assert_repeats(attention, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
+
+
+ENCODERS = {
+    "Atom": (NODE_ENCODERS, {}, ATOM_SIZES),
+    "ASTNode": (NODE_ENCODERS, {}, AST_SIZES[:2]),
+    "PPANode": (NODE_ENCODERS, {}, 1),
+    "TypeDictNode": (NODE_ENCODERS, {"num_types": 28}, (28,)),
+    "VOCNode": (NODE_ENCODERS, {}, 14),
+    "COCONode": (NODE_ENCODERS, {}, 14),
+    "LinearNode": (NODE_ENCODERS, {"in_channels": 3}, 3),
+    "Bond": (EDGE_ENCODERS, {}, BOND_SIZES),
+    "ASTEdge": (EDGE_ENCODERS, {}, (2, 2)),
+    "PPAEdge": (EDGE_ENCODERS, {}, 7),
+    "TypeDictEdge": (EDGE_ENCODERS, {"num_types": 4}, (4,)),
+    "VOCEdge": (EDGE_ENCODERS, {}, 2),
+    "COCOEdge": (EDGE_ENCODERS, {}, 2),
+    "LinearEdge": (EDGE_ENCODERS, {"in_channels": 3}, 3),
+    "DummyEdge": (EDGE_ENCODERS, {}, 1),
+    "LapPE": (POSITIONAL_ENCODERS, {"max_freqs": 4, "raw_norm": "batch_norm"}, 1),
+    "SignNet": (POSITIONAL_ENCODERS, {"max_freqs": 4, "layers": 2, "phi_hidden_dim": 16}, 1),
+    "RWSE": (POSITIONAL_ENCODERS, {"in_channels": 8, "raw_norm": "batch_norm"}, 1),
+    "HKdiagSE": (POSITIONAL_ENCODERS, {"in_channels": 8, "model": "MLP"}, 1),
+    "ElstaticSE": (POSITIONAL_ENCODERS, {"in_channels": 8}, 1),
+    "EquivStableLapPE": (POSITIONAL_ENCODERS, {"max_freqs": 4}, 1),
+    "GraphormerBias": (POSITIONAL_ENCODERS, {"num_spatial_types": 4, "num_edge_types": 3}, 1),
+    "GraphormerDegrees": ({"GraphormerDegrees": GraphormerDegrees}, {}, 1),
+    "MLPNode": ({"MLPNode": MLPNodeEncoder}, {"in_channels": 3, "layers": 2}, 3),
+}
+"""Name -> where it stands, arguments, and columns of the features: so many numbers, or categories of such sizes."""
+
+
+def encoded(columns) -> Batch:
+    """Graphs that carry what encoders read; distances are those of a thousandth of the largest graph's pairs."""
+
+    def features(rows: int) -> Tensor:
+        if isinstance(columns, int):
+            return torch.randn(rows, columns)
+        return torch.stack([torch.randint(size, (rows,)) for size in columns], dim=1)
+
+    torch.manual_seed(0)
+    graphs = []
+    for n in SIZES:
+        edge_index = barabasi_albert_graph(n, 4)
+        graph = Data(x=features(n), edge_index=edge_index, edge_attr=features(edge_index.size(1)))
+        graph.node_depth = torch.randint(AST_SIZES[2], (n,))
+        graph.random_walk_diagonal, graph.heat_diagonal, graph.electrostatic = torch.rand(3, n, 8).unbind()
+        graph.laplacian_vectors, graph.laplacian_values = torch.randn(2, n, 4).unbind()
+        graph.shortest_path_in_degree, graph.shortest_path_out_degree = torch.randint(80, (2, n)).unbind()
+        graph.pair_shortest_path = torch.randint(5, (40 * n,))
+        graph.pair_shortest_path_types = torch.randint(-1, 3, (40 * n, 4))
+        graphs.append(graph)
+    return Batch.from_data_list(graphs)
+
+
+def test_every_encoder_is_covered():
+    assert set(ENCODERS) >= {*NODE_ENCODERS, *EDGE_ENCODERS, *POSITIONAL_ENCODERS}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoder_repeats(name):
+    table, arguments, columns = ENCODERS[name]
+    graph = encoded(columns)
+    assert_repeats(lambda: table[name](CHANNELS, **arguments), lambda encoder: encoder(graph))
+
+
+HEAD_CASES = [
+    *(("graph", {"pool": pool, "layers": 2}) for pool in POOLS),
+    ("node", {"layers": 2}),
+    *((name, {}) for name in ("san_graph", "mlp_graph", "ogb_code_graph")),
+    *(("edge", {"decoding": decoding, "layers": 2}) for decoding in DECODINGS),
+]
+
+
+def test_every_head_is_covered():
+    assert {HEADS[name] for name, _ in HEAD_CASES} == set(HEADS.values())
+
+
+@pytest.mark.parametrize(("name", "arguments"), HEAD_CASES)
+def test_head_repeats(batch, name, arguments):
+    graph = batch.clone()
+    graph.edge_label_index = torch.randint(batch.num_nodes, (2, 5_000))
+    head = lambda: HEADS[name](CHANNELS, 1, **arguments)  # noqa: E731
+    assert_repeats(head, lambda head, x: head(x, graph), draw(batch.num_nodes, CHANNELS))
+
+
+CONV_CASES = [
+    (name, edges, stable)
+    for name, entry in CONVS.items()
+    for edges in ([True] if entry.needs_edges else [False, True] if entry.takes_edges else [False])
+    for stable in ([False, True] if entry.takes_pe else [False])
+]
+
+
+@pytest.mark.parametrize(("name", "edges", "stable"), CONV_CASES)
+def test_convolution_repeats(batch, name, edges, stable):
+    settings = ConvSettings(CHANNELS, NUM_HEADS, edges=edges, stable=stable)
+    extra = ["edge_attr"] * edges + ["pe"] * stable
+    shapes = {"edge_attr": (batch.num_edges, CHANNELS), "pe": (batch.num_nodes, 4)}
+    call = lambda conv, x, *given: conv(x, batch.edge_index, **dict(zip(extra, given)))  # noqa: E731
+    inputs = [draw(batch.num_nodes, CHANNELS), *(draw(*shapes[name]) for name in extra)]
+    assert_repeats(lambda: CONVS[name].build(settings), call, *inputs)
+
+
+@pytest.mark.parametrize("cls", [ExphormerAttention, SANAttention])
+def test_attention_that_reads_edges_repeats(batch, cls):
+    def call(attn, x, edge_attr):
+        graph = batch.clone()
+        graph.edge_attr = edge_attr
+        return attn(x, batch.batch, graph)
+
+    inputs = draw(batch.num_nodes, CHANNELS), draw(batch.num_edges, CHANNELS)
+    assert_repeats(lambda: cls(CHANNELS, NUM_HEADS, edge_dim=CHANNELS), call, *inputs)
+
+
+def test_graph_token_repeats(batch):
+    small = prepare([60] * 18)
+    bias = draw(18 * 60 * 60, NUM_HEADS)
+    call = lambda token, x, bias: token.insert(x, small, bias)[::2]  # noqa: E731
+    assert_repeats(lambda: GraphToken(CHANNELS, NUM_HEADS), call, draw(small.num_nodes, CHANNELS), bias)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norm_repeats(batch, name):
+    x = draw(batch.num_nodes, CHANNELS)
+    assert_repeats(lambda: build_norm(name, CHANNELS), lambda norm, x: apply_norm(norm, x, batch.batch), x)

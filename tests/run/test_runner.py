@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.runner import _flat, check_config
 from pyg_topomask.run.training.callbacks import Recorder
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
@@ -54,6 +57,20 @@ def test_two_runs_of_one_seed_are_identical_and_two_seeds_are_not(tiny, tmp_path
     assert first == second
     assert first != (tmp_path / "a" / "config" / "1" / "metrics.csv").read_text()
     assert one["metrics"]["test_loss"]["values"][0] == two["metrics"]["test_loss"]["values"][0]
+
+
+def test_two_runs_of_the_demo_are_identical_on_two_threads(tmp_path):
+    """Graphs and walks are as many as in the demo's batches, where torch takes both threads; the set is smaller."""
+    torch.set_num_threads(2)
+    shrunk = ["dataset.num_graphs=160", "optim.max_epoch=3", "optim.num_warmup_epochs=1"]
+    curves, weights = [], []
+    for name in ("a", "b"):
+        run_config(CONFIGS / "grf" / "demo.yaml", tmp_path / name, overrides=shrunk)
+        folder = tmp_path / name / "demo" / "0"
+        curves.append((folder / "metrics.csv").read_text())
+        weights.append(torch.load(folder / "last.ckpt", weights_only=True)["state_dict"])
+    assert curves[0] == curves[1]
+    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
 
 
 def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
