@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains three small graph transformers on a generated data set, in about 3 minutes on 2 cores, and compares them:
+# Trains three small graph transformers on a generated data set, in about 2 minutes on 2 cores, and compares them:
 #   bash scripts/demo.sh [arguments of scripts/demo.py]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

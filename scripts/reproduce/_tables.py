@@ -167,8 +167,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"A trial on {QUICK[0]} training graphs: these figures only show that everything runs."
     if report["minutes"]:
         yield (
-            f"Each run had {report['minutes']:g} minutes: the epochs that fit were planned from a timed sample, the "
-            "schedule shrunk to them; everything else is as published. The published figures are those of whole runs."
+            f"Each run was planned for {report['minutes']:g} minutes: the epochs that fit follow from a timed sample, "
+            'so the runs took what the column "minutes" says, and the schedule is shrunk to them; everything else is '
+            "as published. The published figures are those of whole runs."
         )
     yield ""
     yield "| data set | method | parameters | epochs | s/epoch | minutes | metric | validation | test | published |"

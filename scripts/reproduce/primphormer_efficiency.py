@@ -1,7 +1,8 @@
 """Table 4 of the Primphormer paper: seconds per epoch and peak memory of attentions in one GraphGPS stack.
 
 GatedGCN beside each attention, with the paper's layers, widths and batch sizes. An epoch is the median training step
-times the steps of the training part; peak memory is that of a step. The paper measured a GPU: what can be compared is
+times the steps of the training part; peak memory is that of a step. The batch is of real graphs for Peptides-func, of
+random ones of about the published sizes for the others. The paper measured a GPU: what can be compared is
 each attention's share of the Transformer's, which stands beside the figures. ogbn-products, which the paper cuts into
 ten random parts, is left out: the Transformer runs out of memory there, so there is no share to compare; the part
 "large" of scripts/bench/attention.py is of that kind. Rows that were measured are kept: the same command goes on.
@@ -54,7 +55,7 @@ def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
 
 def table(found: dict[str, Rows], repeats: int) -> Iterator[str]:
     """Ours beside the paper's, and both as shares of the Transformer's."""
-    yield f"{described(machine())}; median of {repeats} steps."
+    yield f"{described(machine())}; median of {repeats} steps on one batch, times the steps of an epoch."
     yield ""
     yield "| data set | method | s/epoch | of Transformer | published | of Transformer | MiB | of Transformer | published GB | of Transformer |"  # noqa: E501
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"

@@ -116,7 +116,8 @@ class PrimphormerAttention(_Primal):
     Gradient checkpointing needs ``use_reentrant=False``: the reentrant kind computes the loss without a gradient,
     which :func:`~pyg_topomask.nn.auxiliary_loss` refuses.
 
-    Reference: *Primphormer: Leveraging Primal Representation for Graph Transformers*, equations 2.5 and 2.8,
+    Reference: *Primphormer: Efficient Graph Transformers with Primal Representations*, ICML 2025; of its submission,
+    *Primphormer: Leveraging Primal Representation for Graph Transformers*, equations 2.5 and 2.8,
     Theorem 2, and Algorithm 1, whose regulariser has the square root of :math:`\Lambda` for its parameter.
     Cost: :math:`O(N C s + N_s C s)` operations; :math:`O(N H s + N C)` memory.
 
