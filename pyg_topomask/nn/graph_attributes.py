@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.ops.csr import edge_tensors
+from pyg_topomask.ops.memo import once_per_batch
 
 
 def requirements_of(*parts: Module | None) -> tuple[str, ...]:
@@ -87,3 +89,28 @@ def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "
         torch._assert_async(same.all(), message.format("another number of"))
     elif not bool(same.all()):
         raise ValueError(message.format(int(total)))
+
+
+def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
+    """Warn, as Python does once for each place in the code, where a mask covers longer walks than were stored.
+
+    Args:
+        graph: The graph or batch.
+        name: Prefix of the walk attributes.
+        max_length: Longest walk that the mask covers.
+    """
+    stored = graph.get(f"{name}_max_length")
+    if isinstance(stored, Tensor):
+        stored = _largest(stored)
+    if stored is not None and stored < max_length:
+        warnings.warn(
+            f"the walks on this graph were stored up to 'max_length' = {stored} hops, but the mask covers "
+            f"{max_length}: what it learns for longer walks has no effect. Give the mask and AddRandomWalks the same "
+            "'max_length'",
+            stacklevel=3,
+        )
+
+
+@once_per_batch
+def _largest(numbers: Tensor) -> int:
+    return int(numbers.max())

@@ -27,7 +27,9 @@ class OperatorCase:
                 return sum(a * torch.linalg.matrix_power(dense_adjacency(data), k) for k, a in enumerate(ALPHA))
 
     `reference` is written from the definition and shares no code with the operator. Both hooks get a ``Data`` or a
-    ``Batch`` of them, and must be functions of the graph. An operator that needs another kind of graph sets `graphs`.
+    ``Batch`` of them, and must be functions of the graph. One of `GRAPHS`, ``"weighted"``, carries ``edge_weight``
+    ``[E]``, which both hooks must read alike (or both ignore). An operator that needs another kind of graph sets
+    `graphs`.
     """
 
     tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, join_graphs
+from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
 
-class Encoding(BaseTransform):
+class Encoding(GraphTransform):
     """Base of the transforms that add an encoding: a function of edges, weights and the settings alone.
 
-    A subclass says in `compute` what it adds to each of many graphs. Called on one graph it adds that; `encode` does
-    the same for many graphs at a fraction of the time, with values equal to rounding.
+    A subclass says in `compute` what it adds to each of many graphs. Values of a graph alone and among others are
+    equal to rounding.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("edge_index", "adj_t", "edge_weight", "num_nodes")
@@ -33,26 +32,16 @@ class Encoding(BaseTransform):
         """
         raise NotImplementedError
 
-    def encode(self, graphs: Sequence[Data]) -> list[Data]:
-        """Copies of the graphs, sharing their tensors, with the encoding added; computed together."""
+    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         order = sorted(range(len(graphs)), key=lambda place: num_nodes_of(graphs[place]))
         chosen = [graphs[place] for place in order]
         edges = [edges_of(graph) for graph in chosen]
         weights = [weight for _, weight in edges] if "edge_weight" in self.reads else None
         batch = join_graphs([edge for edge, _ in edges], [num_nodes_of(graph) for graph in chosen], weights)
-        result = [copy.copy(graph) for graph in graphs]
-        for place, added in zip(order, self.compute(batch, chosen)):
-            device = result[place].edge_index.device if result[place].edge_index is not None else "cpu"
-            for key, value in added.items():
-                result[place][key] = value.to(device)
-        return result
-
-    def forward(self, data: Data) -> Data:
-        return self.encode([data])[0]
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
-        return f"{type(self).__name__}({settings})"
+        found: list[dict[str, Any]] = [{} for _ in graphs]
+        for place, (edge, _), added in zip(order, edges, self.compute(batch, chosen)):
+            found[place] = {key: value.to(edge.device) for key, value in added.items()}
+        return found
 
 
 def check_steps(steps: Sequence[int], least: int) -> list[int]:

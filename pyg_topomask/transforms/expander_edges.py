@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
-from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
 from pyg_topomask.ops.walks.sample import draw_seed, hash_graph
+from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
 # Nodes above which the gap is not measured: the probability of a bad draw falls with the number of nodes (none of 660
@@ -25,7 +27,7 @@ _SLACK = 0.1
 
 
 @functional_transform("add_expander_edges")
-class AddExpanderEdges(BaseTransform):
+class AddExpanderEdges(GraphTransform):
     r"""Put the edges of a random regular expander graph on the nodes, for :class:`~pyg_topomask.nn.ExphormerAttention`.
 
     The graph is by default the union of ``degree`` random Hamiltonian cycles: connected, without self loops, and every
@@ -77,10 +79,13 @@ class AddExpanderEdges(BaseTransform):
         seed = None if seed is None else check_integer("seed", seed)
         if algorithm not in EXPANDERS:
             raise ValueError(f"'algorithm' must be one of {', '.join(EXPANDERS)} (got {algorithm!r})")
-        self.algorithm = algorithm
-        self.degree, self.num_virtual, self.seed, self.max_iters = degree, num_virtual, seed, max_iters
+        self.degree, self.num_virtual, self.seed = degree, num_virtual, seed
+        self.max_iters, self.algorithm = max_iters, algorithm
 
-    def forward(self, data: Data) -> Data:
+    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+        return [self._edges(graph) for graph in graphs]
+
+    def _edges(self, data: Data) -> dict[str, Any]:
         num_nodes = num_nodes_of(data)
         batch = data.get("batch")
         if batch is not None and batch.numel() > 0 and int(batch.max()) > 0:
@@ -95,13 +100,11 @@ class AddExpanderEdges(BaseTransform):
             seed = draw_seed(None) if self.seed is None else hash_graph(to_csr(edge_index, num_nodes), self.seed, 0)
             index = self._draw(num_nodes, torch.Generator().manual_seed(seed))
         row, col = index[:, (index[0] * num_nodes + index[1]).argsort()]
-        data["expander_index"] = torch.stack([row, col]).int().to(edge_index.device)
-        data["expander_size"] = num_nodes
-        if self.num_virtual:
-            data["expander_virtual"] = self.num_virtual
-        elif "expander_virtual" in data:
-            del data["expander_virtual"]
-        return data
+        return {
+            "expander_index": torch.stack([row, col]).int().to(edge_index.device),
+            "expander_size": num_nodes,
+            "expander_virtual": self.num_virtual or None,
+        }
 
     def _draw(self, num_nodes: int, generator: torch.Generator) -> Tensor:
         """The first draw that expands well enough, or the best of ``max_iters``."""
@@ -120,6 +123,3 @@ class AddExpanderEdges(BaseTransform):
                 break
             index = draw(num_nodes, self.degree, generator)
         return best
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(degree={self.degree}, num_virtual={self.num_virtual})"

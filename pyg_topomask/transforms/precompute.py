@@ -20,6 +20,7 @@ from torch_geometric.transforms import BaseTransform
 import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked, replacing
 from pyg_topomask.fingerprint import stable_hash
+from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
 
@@ -43,8 +44,8 @@ def precompute(
     """Graphs with all that the transforms add, computed many at a time and kept on disk.
 
     Graphs are sorted by size and cut into groups, which depend on the graphs alone, so that the result is the same
-    for any number of workers. Encodings of this package compute a group at once; other transforms are called on one
-    graph after the other, each on what the one before it returned.
+    for any number of workers. Transforms of this package compute a group at once; others are called on one graph after
+    the other. Each is given what the one before it returned.
 
     What was added is kept in one file, named by a hash of the package's version, the transforms' classes and settings
     (seeds among them) and the graphs' contents: whatever changes, another file is used. Of several processes that want
@@ -144,8 +145,8 @@ class _Groups(Dataset[Packed]):
     def __getitem__(self, index: int) -> Packed:
         before, graphs = self.groups[index], self.groups[index]
         for transform in self.transforms:
-            if isinstance(transform, Encoding):
-                graphs = transform.encode(graphs)
+            if isinstance(transform, GraphTransform):
+                graphs = transform.apply(graphs)
             else:
                 graphs = [transform(graph) for graph in graphs]
         return _pack([_added(old, new) for old, new in zip(before, graphs)])

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
-from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.walks.product import WalkTable, pair_table
 from pyg_topomask.ops.walks.sample import Walks, check_walk_settings, draw_seed, hash_graph, step_table, walk_tables
+from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import check_name, edges_of, num_nodes_of
 
 
 @functional_transform("add_random_walks")
-class AddRandomWalks(BaseTransform):
+class AddRandomWalks(GraphTransform):
     r"""Put the random walks of every node on a graph, for graph random features and random-walk kernels.
 
     The load is that of the symmetrically normalised adjacency :math:`W = D^{-1/2} A D^{-1/2}` of ``edge_weight``, so
@@ -32,6 +34,7 @@ class AddRandomWalks(BaseTransform):
     - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, where ``pair_table``
     - ``walk_size``: the number of nodes that the walks were drawn for. PyG's samplers and ``subgraph`` copy tables
       unchanged; masks compare this number with the graph. Add the transform after sampling.
+    - ``walk_max_length``: ``max_length``. A mask that covers longer walks warns once.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Section 3; Choromanski et al., ICML 2022, arXiv:2107.07999,
     Section 4.2.
@@ -88,7 +91,10 @@ class AddRandomWalks(BaseTransform):
         self.__dict__.update(state)
         self._epoch.share_memory_()  # a copy's memory is private at first
 
-    def forward(self, data: Data) -> Data:
+    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+        return [self._walks(graph) for graph in graphs]
+
+    def _walks(self, data: Data) -> dict[str, Any]:
         num_nodes = num_nodes_of(data)
         edge_index, edge_weight = edges_of(data)
         csr = _normalized(to_csr(edge_index, num_nodes, edge_weight))
@@ -98,30 +104,22 @@ class AddRandomWalks(BaseTransform):
             steps = step_table(csr, edge_index, data[self.transition])
         settings = (2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
         tables = walk_tables(csr, seed, *settings, steps=steps)
-        for kind in ("key", "pair"):  # an earlier table of other walks would be taken for one of these
-            for part in ("index", "length", "load", "count", "coeffs"):
-                if (stale := f"{self.name}_{kind}_{part}") in data:
-                    del data[stale]
-        self._store(data, tables[0], self.name)
+        # An earlier table of other walks would be taken for one of these.
+        parts = ("index", "length", "load", "count", "coeffs")
+        added: dict[str, Any] = {f"{self.name}_{kind}_{part}": None for kind in ("key", "pair") for part in parts}
+        added |= self._columns(tables[0], self.name)
         if self.independent:
-            self._store(data, tables[1], f"{self.name}_key")
+            added |= self._columns(tables[1], f"{self.name}_key")
         if self.pair_table:
             left, right = (WalkTable(walks.index, walks.length, walks.load) for walks in (tables[0], tables[-1]))
             index, coeffs = pair_table(left, right, num_nodes, self.max_length)
-            data[f"{self.name}_pair_index"], data[f"{self.name}_pair_coeffs"] = index.int(), coeffs
-        data[f"{self.name}_size"] = num_nodes
-        return data
+            added |= {f"{self.name}_pair_index": index.int(), f"{self.name}_pair_coeffs": coeffs}
+        return added | {f"{self.name}_size": num_nodes, f"{self.name}_max_length": self.max_length}
 
-    def _store(self, data: Data, walks: Walks, name: str) -> None:
-        data[f"{name}_index"] = walks.index.int()
-        data[f"{name}_length"] = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)
-        data[f"{name}_load"], data[f"{name}_count"] = walks.load, walks.count
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(num_walks={self.num_walks}, max_length={self.max_length}, "
-            f"halt_prob={self.halt_prob}, independent={self.independent}, transition={self.transition!r})"
-        )
+    def _columns(self, walks: Walks, name: str) -> dict[str, Tensor]:
+        length = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)
+        columns = {"index": walks.index.int(), "length": length, "load": walks.load, "count": walks.count}
+        return {f"{name}_{part}": column for part, column in columns.items()}
 
 
 def _normalized(csr: CSR) -> CSR:

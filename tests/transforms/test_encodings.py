@@ -229,7 +229,7 @@ def test_auto_estimates_only_what_is_too_large(monkeypatch, caplog):
     monkeypatch.setattr(diagonals, "_next_nnz", lambda matrix, power: 10**9 if power.nnz > 500 else 0)
     data, small = random_graph(100, 5.0), path(20)
     with caplog.at_level("INFO"):
-        large, exact = AddRandomWalkEncoding(STEPS).encode([data, small])
+        large, exact = AddRandomWalkEncoding(STEPS).apply([data, small])
     error = large.random_walk_error[0]
     assert (error[:2] == 0).all()
     assert (error[-1:] > 0).all()
@@ -317,7 +317,7 @@ def test_many_graphs_at_once_give_what_one_does(transform):
     graphs = [data for data in CASES.values() if data is not GRAPHS["weighted"]]
     graphs = [Data(edge_index=data.edge_index, num_nodes=data.num_nodes) for data in graphs] + [random_graph(25)]
     before = [list(graph.keys()) for graph in graphs]
-    together = transform.encode(graphs)
+    together = transform.apply(graphs)
     assert [list(graph.keys()) for graph in graphs] == before
     for data, found in zip(graphs, together):
         alone = added(transform, data)

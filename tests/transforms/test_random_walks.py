@@ -1,5 +1,6 @@
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import AddSelfLoops, Compose
 
-from pyg_topomask.nn import GRFAttention
+from pyg_topomask.nn import GRFAttention, GRFMask, RWGNKMask
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.testing import GRAPHS, dense_adjacency, permute
 from pyg_topomask.transforms import AddRandomWalks
@@ -27,7 +28,7 @@ def equal(a, b, keys=KEYS):
 def test_attributes_are_as_documented():
     data = walked(GRAPHS["star"])
     added = set(data.keys()) - set(GRAPHS["star"].keys())
-    assert added == {*KEYS, *KEY_TABLE, "walk_size"}
+    assert added == {*KEYS, *KEY_TABLE, "walk_size", "walk_max_length"}
     for name in ("walk", "walk_key"):
         index, length = data[f"{name}_index"], data[f"{name}_length"]
         assert index.dtype == torch.int32
@@ -37,7 +38,7 @@ def test_attributes_are_as_documented():
         assert data[f"{name}_load"].dtype == data[f"{name}_count"].dtype == torch.float32
         key = ((index[0].long() * 5 + index[1]) * 5 + length).tolist()
         assert key == sorted(set(key))
-    assert data.walk_size == 5
+    assert (data.walk_size, data.walk_max_length) == (5, 4)
     assert not equal(data, {key: data[other] for key, other in zip(KEYS, KEY_TABLE)})
     assert "walk_key_index" not in walked(GRAPHS["star"], independent=False)
     assert walked(GRAPHS["path"], max_length=127).walk_length.dtype == torch.int8
@@ -210,8 +211,7 @@ def test_survives_pickle():
     transform.set_epoch(2)
     again = pickle.loads(pickle.dumps(transform))
     assert equal(again(GRAPHS["star"].clone()), transform(GRAPHS["star"].clone()))
-    described = "num_walks=16, max_length=4, halt_prob=0.5, independent=True, transition=None"
-    assert repr(transform) == f"AddRandomWalks({described})"
+    assert repr(again) == repr(transform)
 
 
 def test_two_settings_on_one_graph():
@@ -356,3 +356,34 @@ def test_weights_that_are_learned_leave_walks_without_a_gradient():
     weight = torch.ones(2, requires_grad=True)
     data = AddRandomWalks()(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), edge_weight=weight, num_nodes=2))
     assert not data.walk_load.requires_grad
+
+
+@pytest.mark.parametrize("mask", [GRFMask, RWGNKMask])
+def test_shorter_walks_than_the_mask_covers_are_warned_of(mask):
+    long, short = (walked(GRAPHS["star"], max_length=length) for length in (4, 2))
+    batch, mask = Batch.from_data_list([short, short]), mask(max_length=4)
+    for graph in (short, batch):
+        with pytest.warns(UserWarning, match=r"stored up to 'max_length' = 2 hops, but the mask covers 4"):
+            mask(graph)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            mask(short)
+        assert len(seen) == 1
+        mask(long)
+        mask(walked(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=3)))  # no walk is as long as allowed
+        assert len(seen) == 1
+
+
+def test_a_list_or_a_data_set_is_transformed_graph_by_graph(tmp_path):
+    transform, graphs = AddRandomWalks(seed=0, pair_table=True), [GRAPHS[name] for name in ("path", "star", "single")]
+    wanted = [transform(graph) for graph in graphs]
+    stored = Stored(str(tmp_path), pre_transform=AddSelfLoops())
+    for several in (graphs, tuple(graphs)):
+        found = transform(several)
+        assert isinstance(found, list)
+        assert all(equal(a, b, (*KEYS, *KEY_TABLE, "walk_pair_index")) for a, b in zip(found, wanted, strict=True))
+    assert all("walk_index" not in graph for graph in graphs)
+    found = transform(stored)
+    assert all(equal(a, transform(b)) for a, b in zip(found, stored, strict=True))
+    assert transform([]) == []

@@ -10,7 +10,7 @@ from torch.nn import Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.graph_attributes import check_table_size
+from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.ops.attention.inputs import at_least_float32
@@ -78,6 +78,7 @@ class GRFMask(Mask):
         """
         *tables, size = self.read(graph)
         check_table_size(graph, size, self.remedy)
+        warn_of_short_walks(graph, self.name, self.max_length)
         num_nodes = int(graph.num_nodes)
         first = tables[:3]
         second = tables[3:] if self.two_tables else first if self.symmetric else [None, None, None]

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.graph_attributes import check_table_size
+from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
 from pyg_topomask.operators.sparse_factor import Factor
@@ -103,6 +103,7 @@ class RWGNKMask(Mask):
         """
         index, length, count, size = self.read(graph)
         check_table_size(graph, size, self.remedy)
+        warn_of_short_walks(graph, self.name, self.max_length)
         decay, alpha = at_least_float32(self.decay, self.alpha)
         table = (index, length, count, int(graph.num_nodes), self.max_length)
         if not self.learnable:

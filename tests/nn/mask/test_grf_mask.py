@@ -128,6 +128,7 @@ def test_stored_pairs_are_not_used_for_a_mask_with_other_tables():
     torch.testing.assert_close(dense, mask(stored).to_dense())
 
 
+@pytest.mark.filterwarnings("ignore:the walks on this graph were stored")
 def test_stored_pairs_of_other_lengths_are_not_used():
     stored = AddRandomWalks(seed=0, max_length=3, pair_table=True)(GRAPHS["star"].clone())
     plain = AddRandomWalks(seed=0, max_length=3)(GRAPHS["star"].clone())
