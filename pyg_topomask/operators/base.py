@@ -122,7 +122,7 @@ class MaskOperator(ABC):
         Raises:
             ValueError: If the support is not known to be sparse.
         """
-        raise ValueError(f"{type(self).__name__} has no sparse support to list")
+        raise ValueError(f"path 'pairwise' needs a sparse support; {type(self).__name__} has none")
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         """Dense blocks of the transposed mask: for each group of ``layout``, ``[g, n, n]`` or ``[g, H, n, n]``.
@@ -133,7 +133,7 @@ class MaskOperator(ABC):
         Raises:
             ValueError: If `has_blocks` is false, or the mask joins two graphs of ``layout``.
         """
-        raise ValueError(f"{type(self).__name__} is not known by its graphs' blocks")
+        raise ValueError(f"path 'blocks' needs the dense blocks of graphs; {type(self).__name__} has none")
 
     @abstractmethod
     def _matmul(self, x: Tensor) -> Tensor:

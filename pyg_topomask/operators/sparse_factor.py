@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, common_heads
+from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.mask import MOST_PAIRS
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
@@ -115,8 +116,14 @@ class SparseFactorOperator(MaskOperator):
         self.heads = common_heads([factor.heads for factor in factors])
         if factors:
             self.dtype, self.device = factors[0].value.dtype, factors[0].value.device
-        patterns = [_identity(self).pattern if factor is None else factor.pattern for factor in (left, right)]
-        self._meeting = _Meeting(*patterns)
+
+    @cached_property
+    def _meeting(self) -> _Meeting:
+        return _Meeting(*(factor.pattern for factor in self._factors))
+
+    @property
+    def _factors(self) -> tuple[Factor, Factor]:
+        return self.left or _identity(self), self.right or _identity(self)
 
     @property
     def T(self) -> SparseFactorOperator:
@@ -146,6 +153,8 @@ class SparseFactorOperator(MaskOperator):
 
     @property
     def num_pairs(self) -> int:
+        if self.left is None or self.right is None:
+            return self.num_nodes if self.left is self.right else self.num_multiply_adds
         return count_pairs(
             self._meeting.num_terms,
             self.num_multiply_adds,
@@ -159,7 +168,7 @@ class SparseFactorOperator(MaskOperator):
 
         Only without negative entries: SciPy leaves out pairs whose terms cancel, which the bounding mask has.
         """
-        left, right = (factor or _identity(self) for factor in (self.left, self.right))
+        left, right = self._factors
         learned = left.value.requires_grad or right.value.requires_grad
         if learned or self.heads is not None or self.device.type != "cpu":
             return None
@@ -168,9 +177,13 @@ class SparseFactorOperator(MaskOperator):
         return sparse_product(left.pattern, left.value, right.pattern, right.value)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
+        if self.left is None or self.right is None:
+            factor = self.left or (self.right or _identity(self)).T
+            (value,) = at_least_float32(factor.value)
+            return factor.pattern, value
         if self._constant_pairs is not None:
             return self._constant_pairs
-        left, right = (factor or _identity(self) for factor in (self.left, self.right))
+        left, right = self._factors
         pattern, left_entry, right_entry, pair = self._meeting.joined
         a, b = left.value.index_select(0, left_entry), right.value.index_select(0, right_entry)
         if a.dim() != b.dim():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -34,20 +35,26 @@ def count_block_entries(batch: Tensor | int) -> int:
     return sum(n * n for n in size_groups(batch).num_nodes)
 
 
+@once_per_batch
 def block_layout(batch: Tensor) -> BlockLayout:
     """Layout of a batch vector that `check_batch` accepts, built once per batch."""
-    return _layout(batch)
+    return _layout(size_groups(batch), batch.device)
 
 
-@once_per_batch
-def _layout(batch: Tensor) -> BlockLayout:
-    groups = size_groups(batch)
+@lru_cache(maxsize=128)
+@torch.inference_mode(False)
+def one_graph_layout(num_nodes: int, device: torch.device) -> BlockLayout:
+    """Layout of one graph, the same again, so that what is remembered for a layout is found."""
+    return _layout(size_groups(num_nodes), device)
+
+
+def _layout(groups: SizeGroups, device: torch.device) -> BlockLayout:
     sizes = [groups.num_nodes[graph] for graphs in groups.graphs for graph in graphs]
-    size = torch.tensor(sizes, dtype=torch.int64, device=batch.device)
+    size = torch.tensor(sizes, dtype=torch.int64, device=device)
     area = size.square()
     begin, node = area.cumsum(0) - area, size.cumsum(0) - size
     block, node = (x.repeat_interleave(size) for x in (begin, node))
-    column = torch.arange(node.numel(), device=batch.device) - node
+    column = torch.arange(node.numel(), device=device) - node
     first = block + column * size.repeat_interleave(size)
     if groups.place is not None:
         first, column, block = (x.index_select(0, groups.place) for x in (first, column, block))

@@ -5,51 +5,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.sparse import Pattern, spmm
 
+def weighted_mean(sums: Tensor, channels: int, tolerance: float | Tensor, floor: Tensor | None = None) -> Tensor:
+    """Numerator over denominator, zero with zero gradient where the denominator vanishes.
 
-def divide(sums: Tensor, magnitude: Tensor) -> Tensor:
-    """Numerator over denominator (the last column), zero where it vanishes beside the ``magnitude`` of its terms.
-
-    Or where all terms are next to underflow: few digits are left of them, and one over them may be infinite.
+    It vanishes where it is at most ``tolerance`` times its magnitude, at most ``floor``, or where the magnitude is
+    next to underflow: the terms then lack significant digits, and the reciprocal may overflow.
 
     Args:
-        sums: Numerators and denominator, shape ``[*, D + 1]``.
-        magnitude: Sum of the absolute values of the denominator's terms, shape ``[*]``.
+        sums: Numerators, denominator and, unless it is the denominator itself, the magnitude: the sum of the absolute
+            values of the denominator's terms or more. Shape ``[*, D + 1]`` or ``[*, D + 2]``.
+        channels: ``D``.
+        tolerance: Relative size of what vanishes, below 1; a tensor is broadcast to ``[*, 1]``.
+        floor: Absolute size of what vanishes, shape ``[*, 1]``; none if :obj:`None`.
 
     Returns:
         Shape ``[*, D]``.
     """
-    magnitude = magnitude.detach()[..., None]
-    underflown = magnitude < 2**14 * torch.finfo(magnitude.dtype).tiny
+    magnitude = sums[..., -1:].detach()
+    underflown = magnitude < 2**14 * torch.finfo(sums.dtype).tiny
     scale = power_of_two(magnitude)  # a mask may be scaled, too
-    sums, magnitude = sums * scale, magnitude * scale
-    num, den = sums[..., :-1], sums[..., -1:]
-    vanished = underflown | (den.detach().abs() <= torch.finfo(den.dtype).eps * magnitude)
-    return torch.where(vanished, 0, num) / torch.where(vanished, 1, den)
-
-
-def divide_sums(sums: Tensor) -> Tensor:
-    """Numerators ``[N, H, D]`` over the denominators and their terms' magnitudes, the last two of ``[N, H, D + 2]``.
-
-    For all graphs at once: within each group of equal graphs it would be most of the calls.
-    """
-    return divide(sums[..., :-1], sums[..., -1])
-
-
-def with_magnitude(sums: Tensor, weight: Tensor | None) -> Tensor:
-    """Sums ``[g, H, D + 1, n]`` and those of ``|weight|`` as ``[g, H, n, D + 2]``; no weights: none is negative."""
-    with torch.no_grad():
-        magnitude = sums[..., -1:, :] if weight is None else weight.abs().sum(-2, keepdim=True)
-    return torch.cat([sums, magnitude], dim=-2).mT
-
-
-def row_magnitude(pattern: Pattern, weight: Tensor, sums: Tensor) -> Tensor:
-    """Row sums of ``|weight|``: the denominators themselves unless a weight is negative."""
-    with torch.no_grad():
-        if non_negative(weight):
-            return sums[:, -1]
-        return spmm(pattern, weight.abs(), weight.new_ones(pattern.num_cols, 1)).squeeze(1)
+    numerator, denominator = sums[..., :channels] * scale, sums[..., channels : channels + 1] * scale
+    size = denominator.detach().abs()
+    vanished = underflown | (size <= tolerance * magnitude * scale)
+    if floor is not None:
+        vanished = vanished | (size <= floor.detach() * scale)
+    return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, denominator)
 
 
 def power_of_two(x: Tensor) -> Tensor:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.ops.attention.block_sparse import block_sparse_support, one_graph
 
 
@@ -68,10 +70,12 @@ class BigBirdAttention(MaskedAttention):
         seed = check_integer("seed", seed)
         self.block_size, self.num_random, self.seed = block_size, num_random, seed
 
-    def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> Any:
+    def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> SparseFactorOperator:
         """Ones on the pairs of nodes whose blocks see each other."""
         batch = one_graph(x.size(0), x.device) if batch is None else batch
-        return block_sparse_support(batch, self.block_size, self.num_random, self.seed)
+        pattern = block_sparse_support(batch, self.block_size, self.num_random, self.seed)
+        ones = torch.ones(pattern.nnz, device=x.device)
+        return SparseFactorOperator.from_factors(Factor(pattern, ones), None, x.size(0))
 
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}, block_size={self.block_size}, num_random={self.num_random}"

@@ -19,6 +19,7 @@ from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS
 from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
+from pyg_topomask.ops.attention.normalizer import check_normalizer
 
 
 class GKATAttention(MaskedAttention):
@@ -42,7 +43,7 @@ class GKATAttention(MaskedAttention):
         decay, alpha: As in :class:`~pyg_topomask.nn.RWGNKMask`.
         learnable: Learn ``decay`` and ``alpha``, one of each per head.
         name: Prefix of the walk attributes on the graph.
-        path, dropout, bias, seed: As in :class:`MaskedAttention`.
+        path, dropout, bias, seed, normalizer: As in :class:`MaskedAttention`.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -56,6 +57,7 @@ class GKATAttention(MaskedAttention):
         "path": "topomask.path",
         "dropout": "gt.attn_dropout",
         "seed": "seed",
+        "normalizer": "topomask.normalizer",
     }
 
     def __init__(
@@ -73,9 +75,10 @@ class GKATAttention(MaskedAttention):
         dropout: float = 0.0,
         bias: bool = True,
         seed: int = 0,
+        normalizer: str = "bound",
     ) -> None:
         mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
-        super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, seed)
+        super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, seed, normalizer)
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:
@@ -125,13 +128,14 @@ class GKATConv(Module):
         bias: Whether there is a bias.
         max_length, decay, alpha, learnable, name: As in :class:`GKATAttention`.
         path: ``"pairwise"``, ``"blocks"`` or ``"auto"``; all give the same result.
+        normalizer: As in :class:`MaskedAttention`. The kernel has no negative entry, so both are the same.
 
     Shapes:
         - ``x``: ``[N, in_channels]``; output ``[N, H D]``, or ``[N, D]`` where heads are averaged
 
     Raises:
         TypeError: If a size or count is no integer.
-        ValueError: If a width, ``heads`` or ``dropout`` is out of range or ``path`` unknown.
+        ValueError: If a width, ``heads`` or ``dropout`` is out of range, or a name is unknown.
     """
 
     def __init__(
@@ -150,15 +154,18 @@ class GKATConv(Module):
         learnable: bool = False,
         name: str = "walk",
         path: str = "auto",
+        normalizer: str = "bound",
     ) -> None:
         super().__init__()
         in_channels = check_integer("in_channels", in_channels, 1)
         out_channels, heads = check_integer("out_channels", out_channels, 1), check_integer("heads", heads, 1)
         check_dropout(dropout)
+        check_normalizer(normalizer)
         if path not in ADDITIVE_PATHS:
             raise ValueError(f"'path' must be one of {', '.join(ADDITIVE_PATHS)} (got {path!r})")
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
-        self.negative_slope, self.dropout, self.elu, self.path = negative_slope, dropout, elu, path
+        self.negative_slope, self.dropout, self.elu = negative_slope, dropout, elu
+        self.path, self.normalizer = path, normalizer
         self.mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
         self.requires = self.mask.requires
         self.lin = Linear(in_channels, heads * out_channels, bias=False)
@@ -193,6 +200,7 @@ class GKATConv(Module):
             self.path,
             self.negative_slope,
             self.dropout if self.training else 0.0,
+            self.normalizer,
         )
         out = out.flatten(1) if self.concat else out.mean(1)
         out = out if self.bias is None else out + self.bias

@@ -25,7 +25,7 @@ class GRFAttention(MaskedAttention):
         symmetric: Mask from two sets of features; otherwise from the queries' alone.
         independent: Queries and keys have walks of their own, which makes the diagonal of the mask unbiased.
         name: Prefix of the walk attributes on the graph.
-        path, num_features, dropout, bias: As in :class:`MaskedAttention`.
+        path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -37,6 +37,7 @@ class GRFAttention(MaskedAttention):
         "path": "topomask.path",
         "num_features": "topomask.num_features",
         "dropout": "gt.attn_dropout",
+        "normalizer": "topomask.normalizer",
     }
 
     def __init__(
@@ -52,9 +53,10 @@ class GRFAttention(MaskedAttention):
         num_features: int = 64,
         dropout: float = 0.0,
         bias: bool = True,
+        normalizer: str = "bound",
     ) -> None:
         mask = GRFMask(heads, max_length, symmetric, independent, name)
-        super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias)
+        super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:

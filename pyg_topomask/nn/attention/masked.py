@@ -15,7 +15,10 @@ from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.ops.attention.inputs import at_least_float32
-from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.mask import AttentionMask
+from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention
+from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
+from pyg_topomask.ops.attention.normalizer import check_normalizer
 
 KERNELS = (*FEATURE_MAP, "softmax")
 
@@ -27,9 +30,13 @@ _MANY_FEATURES = 2**22
 class MaskedAttention(Attention):
     r"""Multi-head attention with a low-rank or softmax kernel, under a topological mask or none.
 
-    .. math:: \mathrm{out}_i = \sum_j M_{ij} K(q_i, k_j) v_j \Big/ \sum_j M_{ij} K(q_i, k_j)
+    .. math:: \mathrm{out}_i = \sum_j M_{ij} K(q_i, k_j) v_j \Big/ \sum_j B_{ij} K(q_i, k_j)
 
-    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Definition 2.1 and Algorithm 1.
+    with the bounding mask :math:`B \ge |M|`. Where no parameter of the mask is negative, B is M and this is the
+    attention of the papers; elsewhere the output keeps the signs of the mask and never exceeds the largest value.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Definition 2.1 and Algorithm 1, which divide by the sum
+    of :math:`M_{ij}` (``normalizer="signed"``).
     Cost: linear in the nodes for a low-rank kernel and a sparse or fast mask; see
     :func:`~pyg_topomask.ops.masked_linear_attention`.
 
@@ -46,6 +53,8 @@ class MaskedAttention(Attention):
             forms normalised weights, so dropout cannot act on them.
         bias: Whether the projections have a bias.
         seed: Seed of the random features. Give each layer its own for layers whose errors are independent.
+        normalizer: ``"bound"`` divides by the sum of the bounding mask's weights; ``"signed"`` by that of the mask's,
+            as the papers do, where signs that cancel let outputs and gradients grow without limit.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
@@ -62,6 +71,7 @@ class MaskedAttention(Attention):
         "num_features": "topomask.num_features",
         "dropout": "gt.attn_dropout",
         "seed": "seed",
+        "normalizer": "topomask.normalizer",
     }
 
     def __init__(
@@ -75,15 +85,18 @@ class MaskedAttention(Attention):
         dropout: float = 0.0,
         bias: bool = True,
         seed: int = 0,
+        normalizer: str = "bound",
     ) -> None:
         super().__init__(channels, heads)
+        check_normalizer(normalizer)
         if mask is not None and not isinstance(mask, Module):
             raise TypeError(f"'mask' must be a module that builds it, such as GRFMask (got {type(mask).__name__})")
         if kernel not in KERNELS:
             raise ValueError(f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r})")
         if path not in PATHS or (kernel == "softmax" and path == "factored"):
             raise ValueError(f"'path' must be one of {', '.join(PATHS)}; 'softmax' is never factored (got {path!r})")
-        self.kernel, self.mask, self.path, self.requires = kernel, mask, path, requirements_of(mask)
+        self.kernel, self.mask, self.path, self.normalizer = kernel, mask, path, normalizer
+        self.requires = requirements_of(mask)
         self.qkv = Linear(self.channels, 3 * self.channels, bias=bias)
         self.out = Linear(self.channels, self.channels, bias=bias)
         self.dropout = Dropout(dropout)
@@ -109,33 +122,36 @@ class MaskedAttention(Attention):
         q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)  # [N, H, D]
         mask = self.build_mask(x, batch, graph)
         if self.feature_map is None:
-            out = masked_softmax_attention(q, k, v, mask, batch, self.path)
+            out = masked_softmax_attention(q, k, v, mask, batch, self.path, self.normalizer)
         else:
             with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
                 out = self._attend_features(self.feature_map, q, k, v, mask, batch).to(v.dtype)
         return self.out(self.dropout(out.flatten(1)))
 
     def _attend_features(
-        self, feature_map: FeatureMap, q: Tensor, k: Tensor, v: Tensor, mask: Any, batch: Tensor | None
+        self, feature_map: FeatureMap, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask | None, batch: Tensor | None
     ) -> Tensor:
         """Linear attention of features; of one head after the other where those of all heads are large."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             q, k = feature_map(q, k, batch)
-            return masked_linear_attention(q, k, v, mask, batch, self.path)
+            return masked_linear_attention(q, k, v, mask, batch, self.path, self.normalizer, signed_features=False)
 
         q, k, v = at_least_float32(q, k, v)
         numbers = q.size(0) * self.heads * getattr(feature_map, "num_features", 0)
-        if self.heads == 1 or numbers <= _MANY_FEATURES or getattr(mask, "heads", None) is not None:
+        if self.heads == 1 or numbers <= _MANY_FEATURES or (mask is not None and mask.heads is not None):
             return attend(q, k, v)
         heads = zip(*(x.split(1, dim=1) for x in (q, k, v)))
         return torch.cat(
             [checkpoint(attend, *head, use_reentrant=False, preserve_rng_state=False) for head in heads], dim=1
         )
 
-    def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> Any:
+    def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> AttentionMask | None:
         """The mask of this batch, or None for ones within each graph."""
         return None if self.mask is None else self.mask(graph)
 
     def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}, kernel={self.kernel!r}, path={self.path!r}"
+        return (
+            f"{self.channels}, heads={self.heads}, kernel={self.kernel!r}, path={self.path!r}, "
+            f"normalizer={self.normalizer!r}"
+        )

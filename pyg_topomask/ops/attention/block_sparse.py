@@ -13,26 +13,6 @@ from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
 
-class Support(NamedTuple):
-    """Mask of ones on the pairs of a pattern, for :func:`~pyg_topomask.ops.masked_softmax_attention`."""
-
-    pattern: Pattern
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes ``N``."""
-        return self.pattern.num_rows
-
-    @property
-    def num_pairs(self) -> int:
-        """Number of pairs."""
-        return self.pattern.nnz
-
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        """Pairs and their entries, shape ``[nnz]``."""
-        return self.pattern, torch.ones(self.num_pairs, device=self.pattern.col.device)
-
-
 class _Blocks(NamedTuple):
     """A batch's graphs, each cut into blocks of consecutive nodes, the last one perhaps shorter."""
 
@@ -45,7 +25,7 @@ class _Blocks(NamedTuple):
 
 
 @once_per_batch
-def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: int) -> Support:
+def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: int) -> Pattern:
     """Pairs of nodes whose blocks see each other, built once per batch: a function of the graph's size and the seed.
 
     The nodes of each graph are cut, in order, into blocks. The first and the last see all blocks and are seen by all;
@@ -66,7 +46,7 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
     row, entry = _lists(first[block], per_block[block])
     begin, size = blocks.start[seen[entry]], blocks.size[seen[entry]]
     pair, col = _lists(begin, size)
-    return Support(Pattern(row[pair], col, batch.numel(), batch.numel()))
+    return Pattern(row[pair], col, batch.numel(), batch.numel())
 
 
 @lru_cache(maxsize=4)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv, with_ones
-from pyg_topomask.ops.attention.mask import attend_in_blocks, check_mask, prefers_blocks, supported_pairs
-from pyg_topomask.ops.attention.masked_softmax import softmax_in_block, softmax_on_pairs
+from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv
+from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
+from pyg_topomask.ops.attention.masked_softmax import block_softmax, softmax_on_pairs
+from pyg_topomask.ops.attention.normalizer import (
+    Normalizer,
+    check_normalizer,
+    normalized_reference,
+    one_head,
+    sums_of_blocks,
+)
 from pyg_topomask.ops.segment import check_batch
 
 PATHS = ("auto", "pairwise", "blocks")
@@ -20,16 +25,19 @@ def masked_additive_attention(
     receiver: Tensor,
     sender: Tensor,
     v: Tensor,
-    mask: Any,
+    mask: AttentionMask,
     batch: Tensor | None = None,
     path: str = "auto",
     negative_slope: float = 0.2,
     dropout: float = 0.0,
+    normalizer: str = "bound",
 ) -> Tensor:
     r"""Each node's weighted mean of values, with the scores of graph attention networks.
 
-    .. math:: \mathrm{out}_i = \frac{\sum_j M_{ij} \exp(e_{ij})\, v_j}{\sum_j M_{ij} \exp(e_{ij})}, \qquad
+    .. math:: \mathrm{out}_i = \frac{\sum_j M_{ij} \exp(e_{ij})\, v_j}{\sum_j B_{ij} \exp(e_{ij})}, \qquad
         e_{ij} = \mathrm{LeakyReLU}(r_i + s_j)
+
+    with the bounding mask :math:`B \ge |M|`, which is the mask itself where nothing in it is negative.
 
     Reference: Veličković et al., *Graph Attention Networks*, ICLR 2018, arXiv:1710.10903, Eq. 3, with the mask of
     Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
@@ -43,13 +51,16 @@ def masked_additive_attention(
         path: ``"pairwise"``, ``"blocks"``, or ``"auto"``, as in `masked_softmax_attention`.
         negative_slope: Slope of the leaky ReLU below zero.
         dropout: Probability of zeroing a normalised weight.
+        normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
 
     Returns:
         Shape ``[N, H, D]``; rows whose denominator vanishes are zero.
 
     Raises:
-        ValueError: If shapes disagree, ``batch`` is not sorted or the mask cannot serve the path.
+        ValueError: If shapes disagree, ``batch`` is not sorted, the mask cannot serve the path or a name is unknown.
+        NotImplementedError: If the mask is of a class without a bounding mask.
     """
+    check_normalizer(normalizer)
     if path not in PATHS:
         raise ValueError(f"'path' must be one of {', '.join(PATHS)} (got {path!r})")
     if receiver.dim() != 2 or v.dim() != 3:
@@ -58,43 +69,40 @@ def masked_additive_attention(
         )
     check_qkv(receiver[..., None], sender[..., None], v)
     with torch.autocast(v.device.type, enabled=False):
-        receiver, sender, values = at_least_float32(receiver, sender, with_ones(v))
-        check_mask(mask, values)
+        receiver, sender, v, dtype = *at_least_float32(receiver, sender, v), v.dtype
+        masks = Normalizer.of(read_mask(mask, v), normalizer)
         if batch is not None:
             check_batch(batch, v.size(0))
-        if path == "blocks" or (path == "auto" and prefers_blocks(mask, v.size(0), batch)):
-            out = _blocks(receiver, sender, values, mask, batch, negative_slope, dropout)
+        if path == "blocks" or (path == "auto" and prefers_blocks(masks.mask, batch)):
+            attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)
+            sums = sums_of_blocks(attend, masks, batch, receiver[..., None], sender[..., None], v)
         else:
-            out = _pairwise(receiver, sender, values, mask, negative_slope, dropout)
-    return out.to(v.dtype)
+            sums = _pairwise(receiver, sender, v, masks, negative_slope, dropout)
+        return masks.mean(sums, v, batch).to(dtype)
 
 
 def masked_additive_attention_reference(
-    receiver: Tensor, sender: Tensor, v: Tensor, mask: Tensor, negative_slope: float = 0.2
+    receiver: Tensor,
+    sender: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    negative_slope: float = 0.2,
+    bound: Tensor | None = None,
+    normalizer: str = "bound",
+    tolerance: float = 0.0,
 ) -> Tensor:
-    """`masked_additive_attention` from its definition, with a dense mask ``[N, N]`` or ``[H, N, N]``, for tests."""
-    score = leaky_relu(receiver.t()[:, :, None] + sender.t()[:, None, :], negative_slope)  # [H, N, N]
-    weight = mask * score.exp()
-    den = weight.sum(-1, keepdim=True)
-    return torch.where(den == 0, 0, weight @ v.transpose(0, 1) / den.where(den != 0, 1)).transpose(0, 1)
+    """`masked_additive_attention` from its definition, for tests; arguments as in `normalized_reference`."""
+    kernel = leaky_relu(receiver.t()[:, :, None] + sender.t()[:, None, :], negative_slope).exp()  # [H, N, N]
+    return normalized_reference(kernel, kernel, v, mask, bound, normalizer, tolerance)
 
 
-def _blocks(
-    receiver: Tensor, sender: Tensor, values: Tensor, mask: Any, batch: Tensor | None, slope: float, dropout: float
+def _pairwise(
+    receiver: Tensor, sender: Tensor, v: Tensor, masks: Normalizer, negative_slope: float, dropout: float
 ) -> Tensor:
-    def attend(entry: Tensor, r: Tensor, s: Tensor, v: Tensor) -> Tensor:
-        return softmax_in_block(leaky_relu(s + r.mT, slope), entry, v.mT.contiguous(), dropout)
-
-    return attend_in_blocks(attend, mask, batch, receiver[..., None], sender[..., None], values)
-
-
-def _pairwise(receiver: Tensor, sender: Tensor, values: Tensor, mask: Any, slope: float, dropout: float) -> Tensor:
-    pattern, entries = supported_pairs(mask, values.dtype)
-    receiver, sender, values = (pattern.arrange(x) for x in (receiver, sender, values))
+    pattern, entries, bounds = masks.pairs(v.dtype)
     out = []
-    for head in range(values.size(1)):
-        entry = entries if entries.dim() == 1 else entries[:, head]
-        ends = (receiver[:, head].index_select(0, pattern.row), sender[:, head].index_select(0, pattern.col))
-        score = leaky_relu(ends[0] + ends[1], slope)
-        out.append(softmax_on_pairs(pattern, score, entry, values[:, head].contiguous(), dropout))
+    for head, (r, s, value) in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (receiver, sender, v)))):
+        entry, bound = one_head(entries, bounds, head)
+        score = leaky_relu(r.index_select(0, pattern.row) + s.index_select(0, pattern.col), negative_slope)
+        out.append(softmax_on_pairs(pattern, score, entry, bound, value, masks.signed, dropout))
     return pattern.restore(torch.stack(out, dim=1))

@@ -2,58 +2,146 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.dropout import dropout as zero_some
-from pyg_topomask.ops.numerics import divide, non_negative, row_magnitude, with_magnitude
-from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
+from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv
+from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
+from pyg_topomask.ops.attention.normalizer import (
+    Normalizer,
+    check_normalizer,
+    kernel_floor,
+    normalized_reference,
+    one_head,
+    sums_in_blocks,
+    sums_of_blocks,
+    sums_on_pairs,
+)
+from pyg_topomask.ops.segment import check_batch
+from pyg_topomask.ops.sparse import Pattern, sampled_product
+from pyg_topomask.typing import PerformanceWarning
+
+PATHS = ("auto", "pairwise", "blocks", "dense")
 
 
-def softmax_on_pairs(pattern: Pattern, score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
-    """One head's softmax attention on the support of a mask.
+def masked_softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask | Tensor | None = None,
+    batch: Tensor | None = None,
+    path: str = "auto",
+    normalizer: str = "bound",
+) -> Tensor:
+    r"""Attention with the exact softmax kernel :math:`K(q_i, k_j) = \exp(q_i \cdot k_j / \sqrt{R})`.
+
+    Cost: :math:`O(P (R + D))` for a mask with a sparse support, :math:`O(N^2)` otherwise; without a mask, each graph's
+    own softmax attention, no array over the whole batch.
+
+    Args:
+        q, k: Queries and keys, shape ``[N, H, R]``.
+        v: Values, shape ``[N, H, D]``.
+        mask: Operator or tensor ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. A mask tells graphs apart itself.
+        path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``: blocks where graphs are small beside what the
+            mask stores, pairwise where it has a sparse support.
+        normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
+
+    Returns:
+        Shape ``[N, H, D]``. Rows whose denominator vanishes are zero, as in `masked_linear_attention`.
+
+    Raises:
+        ValueError: If shapes disagree, ``batch`` is not sorted, the mask cannot serve the path or a name is unknown.
+        NotImplementedError: If the mask is of a class without a bounding mask.
+    """
+    check_qkv(q, k, v)
+    check_normalizer(normalizer)
+    if path not in PATHS:
+        raise ValueError(f"the softmax kernel takes path 'auto', 'pairwise', 'blocks' or 'dense' (got {path!r})")
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
+        if batch is not None:
+            check_batch(batch, q.size(0))
+        if mask is None:
+            return segment_softmax_attention(q, k, v, batch).to(dtype)
+        masks = Normalizer.of(read_mask(mask, q), normalizer)
+        q = q * q.size(-1) ** -0.5
+        path = _choose_path(masks.mask, batch) if path == "auto" else path
+        if path == "dense":
+            return dense_softmax(torch.einsum("ihr,jhr->hji", q, k), masks, v, batch).to(dtype)
+        if path == "pairwise":
+            sums = _pairwise(q, k, v, masks)
+        else:
+            sums = sums_of_blocks(block_softmax(lambda q, k: k @ q.mT, masks.signed), masks, batch, q, k, v)
+        return masks.mean(sums, v, batch).to(dtype)
+
+
+def masked_softmax_attention_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    bound: Tensor | None = None,
+    normalizer: str = "bound",
+    tolerance: float = 0.0,
+) -> Tensor:
+    """`masked_softmax_attention` from its definition, for tests; arguments as in `normalized_reference`."""
+    kernel = (torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5).exp()
+    return normalized_reference(kernel, kernel, v, mask, bound, normalizer, tolerance)
+
+
+def softmax_on_pairs(
+    pattern: Pattern, score: Tensor, entry: Tensor, bound: Tensor, v: Tensor, signed: bool, dropout: float = 0.0
+) -> Tensor:
+    """One head's sums of softmax attention on the support of a mask.
 
     Args:
         pattern: The support, ``P`` pairs.
-        score, entry: Score and mask entry of each pair, shape ``[P]``.
-        v: Values and a last channel of ones, shape ``[N, D + 1]``, contiguous.
-        dropout: Probability of zeroing a normalised weight.
+        score, entry, bound: Score, mask entry and its bound of each pair, shape ``[P]``.
+        v, signed, dropout: As in `sums_on_pairs`.
 
     Returns:
-        Shape ``[N, D]``.
+        As `sums_on_pairs`.
     """
     row = pattern.row.long()
-    with torch.no_grad():  # the largest score of a row is a factor that cancels; pairs of entry 0 do not count
+    with torch.no_grad():  # the largest score of a row is a factor that cancels; pairs of bound 0 do not count
         top = score.new_full((pattern.num_rows,), -torch.inf)
-        top = top.scatter_reduce(0, row, score.masked_fill(entry == 0, -torch.inf), "amax")
-    weight = entry * exp_below(score, top.index_select(0, row))
-    sums = spmm(pattern, weight, v)
-    magnitude = row_magnitude(pattern, weight, sums)
-    if dropout:
-        kept = spmm(pattern, zero_some(weight, dropout), v[:, :-1].contiguous())
-        sums = torch.cat([kept, sums[:, -1:]], dim=-1)
-    return divide(sums, magnitude)
+        top = top.scatter_reduce(0, row, score.masked_fill(bound == 0, -torch.inf), "amax")
+    kernel = exp_below(score, top.index_select(0, row))
+    total = None if bound is entry else bound * kernel
+    return sums_on_pairs(pattern, entry * kernel, total, v, signed, dropout)
 
 
-def softmax_in_block(score: Tensor, entry: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
-    """Sums of softmax attention under a dense mask within graphs of one size, for `divide_sums`.
+def block_softmax(
+    score: Callable[[Tensor, Tensor], Tensor], signed: bool, dropout: float = 0.0
+) -> Callable[..., Tensor]:
+    """Sums of softmax attention in one block, for `sums_of_blocks`.
 
     Args:
-        score: Scores, senders ahead of receivers, shape ``[g, H, n, n]``.
-        entry: Entries of the mask, shape ``[g, H or 1, n, n]``.
-        v: Values and a last channel of ones, shape ``[g, H, D + 1, n]``.
-        dropout: Probability of zeroing a normalised weight.
-
-    Returns:
-        Shape ``[g, H, n, D + 2]``.
+        score: Scores ``[g, H, n, n]``, senders ahead of receivers, of queries and keys ``[g, H, n, R]``.
+        signed, dropout: As in `sums_on_pairs`.
     """
-    top = score.detach().masked_fill(entry == 0, -torch.inf).amax(-2, keepdim=True)
-    weight = entry * exp_below(score, top)
-    if dropout:
-        sums = torch.cat([v[..., :-1, :] @ zero_some(weight, dropout), weight.sum(-2, keepdim=True)], dim=-2)
-    else:
-        sums = v @ weight
-    return with_magnitude(sums, None if non_negative(entry) else weight)
+
+    def attend(entry: Tensor, bound: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        kernel = _block_kernel(score(q, k), bound)
+        total = None if bound is entry else bound * kernel
+        return sums_in_blocks(entry * kernel, total, v, signed, dropout)
+
+    return attend
+
+
+def dense_softmax(score: Tensor, masks: Normalizer, v: Tensor, batch: Tensor | None) -> Tensor:
+    """Softmax attention of scores ``[H, N, N]``, senders ahead of receivers, under a dense mask: ``[N, H, D]``."""
+    entry, bound = masks.dense(v.dtype)
+    kernel = _block_kernel(score[None], bound)
+    total = None if bound is entry else bound * kernel
+    sums = sums_in_blocks(entry * kernel, total, v.transpose(0, 1)[None], masks.signed)
+    floor = kernel_floor(masks, lambda: (kernel * (bound != 0)).sum(-2)[0].t()[..., None])
+    return masks.mean(sums[0].transpose(0, 1), v, batch, floor)
 
 
 def exp_below(score: Tensor, top: Tensor) -> Tensor:
@@ -62,3 +150,30 @@ def exp_below(score: Tensor, top: Tensor) -> Tensor:
     It is cut there at e^40, and rows without an entry have no top.
     """
     return (score - top.masked_fill(top == -torch.inf, 0)).clamp(max=40).exp()
+
+
+def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
+    """Exponentials of scores ``[g, H, n, n]`` below the largest of each receiver, as :func:`exp_below`."""
+    if score.size(-2) == 0:
+        return score
+    return exp_below(score, score.detach().masked_fill(bound == 0, -torch.inf).amax(-2, keepdim=True))
+
+
+def _choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
+    if prefers_blocks(mask, batch):
+        return "blocks"
+    if mask.num_pairs is not None:
+        return "pairwise"
+    if not mask.is_dense:
+        warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
+    return "dense"
+
+
+def _pairwise(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer) -> Tensor:
+    pattern, entries, bounds = masks.pairs(q.dtype)
+    out = []
+    for head, (q_head, k_head, value) in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (q, k, v)))):
+        entry, bound = one_head(entries, bounds, head)
+        score = sampled_product(pattern, q_head.contiguous(), k_head.contiguous())
+        out.append(softmax_on_pairs(pattern, score, entry, bound, value, masks.signed))
+    return pattern.restore(torch.stack(out, dim=1))

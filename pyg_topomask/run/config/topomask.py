@@ -45,6 +45,11 @@ class TopomaskConfig(Section):
         description="How the masked product is computed: by products with the mask, on the pairs it supports, or on "
         "all pairs within each graph; auto: whichever is the least work. All give the same numbers.",
     )
+    normalizer: Literal["bound", "signed"] = Field(
+        default="bound",
+        description="What masked attention divides by: the sum of the bounding mask's weights, or of the mask's own, "
+        "as in the papers, where learned signs can cancel. The same where the mask has no negative entry.",
+    )
     num_virtual: Size = Field(default=30, description="Virtual nodes that sum up a graph (Primphormer).")
     rank: Size = Field(default=30, description="Rank of the primal projections (Primphormer).")
     eta: Annotated[float, Field(ge=0)] = Field(

@@ -19,12 +19,13 @@ LINEAR = ("factored", "pairwise", "blocks", "dense")
 K = 3
 
 
-def reference(q, k, v, mask, kernel=lambda s: s):
-    """Definition, head by head and row by row of a dense mask [N, N] or [H, N, N]."""
+def reference(q, k, v, mask, kernel=lambda s: s, bound=None):
+    """Definition, head by head of dense masks [N, N] or [H, N, N]; the signed one without a bounding mask."""
     heads = []
     for h in range(q.size(1)):
-        weight = (mask if mask.dim() == 2 else mask[h]) * kernel(q[:, h] @ k[:, h].t())
-        heads.append((weight / weight.sum(1, keepdim=True)) @ v[:, h])
+        entry, size = (m if m.dim() == 2 else m[h] for m in (mask, mask if bound is None else bound))
+        score = kernel(q[:, h] @ k[:, h].t())
+        heads.append((entry * score / (size * score).sum(1, keepdim=True)) @ v[:, h])
     return torch.stack(heads, 1)
 
 
@@ -68,10 +69,14 @@ def sliced(request, monkeypatch):
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["walks", "stored_pairs"])
-@pytest.mark.parametrize("negative", [False, True], ids=["positive", "negative"])
+@pytest.mark.parametrize(
+    ("negative", "normalizer"),
+    [(False, "bound"), (True, "bound"), (True, "signed")],
+    ids=["positive", "bound", "signed"],
+)
 @pytest.mark.parametrize(("heads", "per_head"), [(1, False), (4, False), (4, True)])
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["f64", "f32"])
-def test_paths_agree_in_value_and_in_every_gradient(sliced, stored, negative, heads, per_head, dtype, tol):
+def test_paths_agree_in_value_and_in_every_gradient(sliced, stored, negative, normalizer, heads, per_head, dtype, tol):
     data = ring(11, pair_table=stored)
     operator = walked(data, dtype)
     f = modulation_of(heads if per_head else None, dtype, negative).requires_grad_()
@@ -84,23 +89,25 @@ def test_paths_agree_in_value_and_in_every_gradient(sliced, stored, negative, he
 
     if negative:
         assert (operator(f).to_dense() < 0).any()
-    wanted = result(reference(q, k, v, operator(f).to_dense()))
+    bound = operator(f).bound.to_dense() if normalizer == "bound" else None
+    wanted = result(reference(q, k, v, operator(f).to_dense(), bound=bound))
     for path in LINEAR:
-        got = result(masked_linear_attention(q, k, v, operator(f), path=path))
+        got = result(masked_linear_attention(q, k, v, operator(f), path=path, normalizer=normalizer))
         for a, b in zip(got, wanted):
             assert (a - b).norm() <= tol * b.norm(), path
 
 
 @pytest.mark.parametrize("path", LINEAR)
 @pytest.mark.parametrize("per_head", [False, True])
-def test_gradcheck_of_each_path(path, per_head):
+@pytest.mark.parametrize("normalizer", ["bound", "signed"])
+def test_gradcheck_of_each_path(path, per_head, normalizer):
     data = ring(5, num_walks=3)
     operator = walked(data, torch.float64)
     inputs = [torch.rand(5, 2, c, dtype=torch.float64).add(0.2) for c in (2, 2, 3)]
     f = modulation_of(2 if per_head else None, torch.float64, True)
 
     def run(q, k, v, f):
-        return masked_linear_attention(q, k, v, operator(f), path=path)
+        return masked_linear_attention(q, k, v, operator(f), path=path, normalizer=normalizer)
 
     assert torch.autograd.gradcheck(run, tuple(x.requires_grad_() for x in (*inputs, f)))
 
@@ -252,7 +259,7 @@ def test_blocks_refuse_a_batch_that_splits_a_graph():
     mask = GRFMask(max_length=K)(ring(6))
     with pytest.raises(ValueError, match=r"joins nodes \d+ and \d+ of different graphs"):
         masked_linear_attention(q, k, v, mask, torch.tensor([0, 0, 0, 1, 1, 1]), "blocks")
-    with pytest.raises(ValueError, match="which OnesOperator is not"):
+    with pytest.raises(ValueError, match="blocks of graphs; OnesOperator has none"):
         masked_linear_attention(q, k, v, OnesOperator(torch.zeros(6, dtype=torch.long)), path="blocks")
 
 

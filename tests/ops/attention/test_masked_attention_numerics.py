@@ -8,6 +8,7 @@ from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention import masked_linear as masked_attention
 
 LINEAR = ("factored", "pairwise", "blocks", "dense")
+NORMALIZERS = ("bound", "signed")
 
 
 def sparse_operator(matrix):
@@ -39,32 +40,41 @@ def vanishing():
 
 @pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12])
 @pytest.mark.parametrize("path", LINEAR)
-@pytest.mark.parametrize("case", ["zero_query", "zero_keys", "cancelling", "empty_row"])
-def test_vanished_denominators_give_zeros_and_finite_gradients(case, path, scale):
+@pytest.mark.parametrize(
+    ("case", "normalizer"),
+    [
+        *((case, name) for case in ("zero_query", "zero_keys", "empty_row") for name in NORMALIZERS),
+        ("cancelling", "signed"),
+    ],
+)
+def test_vanished_denominators_give_zeros_and_finite_gradients(case, normalizer, path, scale):
     q, k, matrix, rows = vanishing()[case]
     inputs = [x.clone().requires_grad_() for x in (scale * q, k, torch.randn(5, 1, 2).double(), scale * matrix)]
     q, k, v, m = inputs
-    wanted = masked_attention.masked_linear_attention_reference(q, k, v, m)
-    out = masked_linear_attention(q, k, v, sparse_operator(m), path=path)
-    assert (out[rows] == 0).all()
+    wanted = masked_attention.masked_linear_attention_reference(q, k, v, m, normalizer=normalizer, tolerance=1e-12)
+    out = masked_linear_attention(q, k, v, sparse_operator(m), path=path, normalizer=normalizer)
+    assert (out[rows] == 0).all()  # set to zero, not computed
     others = [i for i in range(5) if i not in rows]
     assert (out[others] != 0).all()
     grads = torch.autograd.grad(out.square().sum() + out.sum(), inputs)
     assert all(grad.isfinite().all() for grad in grads)
-    grads = torch.autograd.grad(masked_linear_attention(q, k, v, sparse_operator(m), path=path)[rows].sum(), inputs)
+    again = masked_linear_attention(q, k, v, sparse_operator(m), path=path, normalizer=normalizer)
+    grads = torch.autograd.grad(again[rows].sum(), inputs)
     assert all((grad == 0).all() for grad in grads)  # a constant row has no gradient
     if others:
         torch.testing.assert_close(out[others], wanted[others], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("path", ["pairwise", "blocks", "dense"])
+@pytest.mark.parametrize("path", LINEAR)
 def test_a_denominator_of_rounding_alone_vanishes(path):
     matrix = torch.eye(5, dtype=torch.float64)
     matrix[1] = torch.tensor([0, 0, 0.1, 0.2, -0.3], dtype=torch.float64)  # they sum to 5.6e-17
     half = torch.full((5, 1, 3), 0.5, dtype=torch.float64)
-    out = masked_linear_attention(half, half, torch.randn(5, 1, 2).double(), sparse_operator(matrix), path=path)
+    mask, v = sparse_operator(matrix), torch.randn(5, 1, 2).double()
+    out = masked_linear_attention(half, half, v, mask, path=path, normalizer="signed")
     assert (out[1] == 0).all()
     assert (out[[0, 2, 3, 4]] != 0).all()
+    assert (masked_linear_attention(half, half, v, mask, path=path) != 0).all()  # |0.1| + |0.2| + |-0.3| is not small
 
 
 def test_vanished_denominators_without_a_mask():
@@ -74,7 +84,7 @@ def test_vanished_denominators_without_a_mask():
     batch = torch.tensor([0, 0, 1, 1, 1, 1])
     v = torch.randn(6, 1, 2).double()
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    out = masked_linear_attention(*inputs, None, batch)
+    out = masked_linear_attention(*inputs, None, batch, normalizer="signed")
     assert (out[[0, 1, 3]] == 0).all()
     assert (out[[2, 4, 5]] != 0).all()
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), inputs))
@@ -150,7 +160,8 @@ def test_a_tiny_mask_is_as_good_as_any():
 
 
 @pytest.mark.parametrize("path", ["pairwise", "dense"])
-def test_softmax_gradient_to_an_entry_that_is_zero(path):
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_softmax_gradient_to_an_entry_that_is_zero(path, normalizer):
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, 1, 3, dtype=torch.float64) for _ in range(3))
     index = torch.tensor([[0, 0, 1, 2, 3, 3], [0, 1, 1, 3, 0, 2]])
@@ -158,9 +169,17 @@ def test_softmax_gradient_to_an_entry_that_is_zero(path):
     value = torch.tensor([1.0, 0.0, 0.5, 2.0, 0.0, 1.5], dtype=torch.float64, requires_grad=True)
 
     def attend(value):
-        return masked_softmax_attention(q, k, v, SparseFactorOperator((index, value), None, 4), path=path)
+        mask = SparseFactorOperator((index, value), None, 4)
+        return masked_softmax_attention(q, k, v, mask, path=path, normalizer=normalizer)
 
-    assert torch.autograd.gradcheck(attend, (value,))
+    if normalizer == "signed":
+        assert torch.autograd.gradcheck(attend, (value,))
+    else:  # the derivative from the right, where the mask is its own bounding mask
+        step = torch.zeros(6, dtype=torch.float64)
+        step[1] = 1e-7
+        (grad,) = torch.autograd.grad(attend(value).sum(), value)
+        slope = (attend(value + step) - attend(value)).sum() / 1e-7
+        torch.testing.assert_close(grad[1], slope.detach(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("path", ["pairwise", "dense"])
@@ -197,9 +216,13 @@ def test_learned_pairs_listed_in_inference_mode_can_be_trained_later():
     assert torch.equal(value.grad, torch.ones(3))
 
 
-def test_a_tensor_of_one_mask_per_head_is_refused_where_it_would_be_multiplied():
-    q, masks = torch.rand(2, 2, 3), torch.rand(2, 2, 2)  # as many heads as nodes: shapes alone would not tell
-    with pytest.raises(ValueError, match="wrap it in DenseOperator"):
-        masked_linear_attention(q, q, q, masks, path="factored")
-    wanted = masked_linear_attention(q, q, q, masks, path="dense")
-    torch.testing.assert_close(masked_linear_attention(q, q, q, DenseOperator(masks), path="factored"), wanted)
+@pytest.mark.parametrize("path", ["factored", "dense"])
+@pytest.mark.parametrize("shape", [(2, 2), (2, 2, 2)])  # as many heads as nodes: shapes alone would not tell
+def test_a_tensor_is_the_mask_that_an_operator_makes_of_it(shape, path):
+    q, matrix = torch.rand(2, 2, 3), torch.randn(shape)
+    for normalizer in NORMALIZERS:
+        wanted = masked_linear_attention(q, q, q, DenseOperator(matrix), path=path, normalizer=normalizer)
+        got = masked_linear_attention(q, q, q, matrix, path=path, normalizer=normalizer)
+        torch.testing.assert_close(got, wanted)
+    with pytest.raises(ValueError, match="the mask is a tensor; use path 'dense'"):
+        masked_linear_attention(q, q, q, matrix, path="pairwise")
