@@ -1,0 +1,124 @@
+r"""Products with Toeplitz masks of grids with any number of axes, by the fast Fourier transform.
+
+Nodes of a grid ``(n_1, …, n_d)`` are in row-major order, and :math:`M_{pq} = w_{p - q + n - 1}` for the grid positions
+``p`` and ``q``: the matrix is ``d``-level block-Toeplitz, its product is a convolution.
+
+Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import log2, prod
+from typing import Any
+
+import torch
+from scipy.fft import next_fast_len
+from torch import Tensor
+
+# Channels that are transformed at a time: on CPU 32 to 64 are fastest, and memory stays within a slice.
+_SLICE = 32
+
+
+def toeplitz_product(weight: Tensor, x: Tensor) -> Tensor:
+    r"""Product :math:`y_p = \sum_q w_{p - q + n - 1} x_q` by FFTs of at least ``2 n_i - 1`` points along each axis.
+
+    Args:
+        weight: Shape ``[H, 2 n_1 - 1, …, 2 n_d - 1]``.
+        x: Shape ``[H, C, n_1, …, n_d]``, of the dtype of ``weight``.
+
+    Returns:
+        Shape ``[H, C, n_1, …, n_d]``, differentiable in both; transforms are made again in the backward pass.
+    """
+    return _Convolution.apply(weight, x)
+
+
+def toeplitz_matrix(weight: Tensor, grid_shape: Sequence[int]) -> Tensor:
+    """The mask itself, ``[H, N, N]``, from ``weight [H, 2 n_1 - 1, …]``; differentiable."""
+    num_axes = len(grid_shape)
+    for axis, size in enumerate(grid_shape):
+        weight = weight.unfold(axis + 1, size, 1)
+    # Now [H, p_1, …, p_d, b_1, …, b_d] with the entry w[p + b], where b = n - 1 - q.
+    weight = weight.flip(list(range(num_axes + 1, 2 * num_axes + 1)))
+    return weight.reshape(weight.size(0), prod(grid_shape), prod(grid_shape))
+
+
+def toeplitz_multiply_adds(grid_shape: Sequence[int]) -> int:
+    """Multiply-adds of the product with one column, without the transform of the weight."""
+    sizes, count, rows = _transform_sizes(grid_shape), 0.0, prod(grid_shape)
+    for axis in reversed(range(len(sizes))):  # an axis is filled up as it is transformed
+        rows = rows // grid_shape[axis] * sizes[axis]
+        count += 1.25 * rows * log2(max(sizes[axis], 2))
+    return int(2 * count + 2 * rows)
+
+
+def _transform_sizes(grid_shape: Sequence[int]) -> list[int]:
+    return [next_fast_len(2 * size - 1, real=True) for size in grid_shape]
+
+
+class _Convolution(torch.autograd.Function):
+    """Its gradients are such a product again and a correlation, whose gradients are such products."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, x)
+        sizes = _transform_sizes(x.shape[2:])
+        kernel = _transform(weight, sizes)[:, None]
+        wanted = [torch.arange(size - 1, 2 * size - 1, device=x.device) for size in x.shape[2:]]
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for some in _slices(x):
+            out[:, some] = _inverse(_transform(x[:, some], sizes).mul_(kernel), sizes, wanted)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        weight, x = ctx.saved_tensors
+        grad_weight = _Correlation.apply(grad, x) if ctx.needs_input_grad[0] else None
+        return grad_weight, _Convolution.apply(_reverse(weight), grad) if ctx.needs_input_grad[1] else None
+
+
+class _Correlation(torch.autograd.Function):
+    """Sums ``[H, 2 n_1 - 1, …]`` of ``y_p x_q`` over all channels and all positions of one difference ``p - q``."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(y, x)
+        sizes = _transform_sizes(x.shape[2:])
+        total: Tensor | float = 0.0
+        for some in _slices(x):
+            total = total + (_transform(y[:, some], sizes) * _transform(x[:, some], sizes).conj()).sum(1)
+        if not isinstance(total, Tensor):
+            return x.new_zeros(x.size(0), *(2 * size - 1 for size in x.shape[2:]))
+        wanted = [torch.arange(1 - n, n, device=x.device) % size for n, size in zip(x.shape[2:], sizes)]
+        return _inverse(total, sizes, wanted)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        y, x = ctx.saved_tensors
+        grad_y = _Convolution.apply(grad, x) if ctx.needs_input_grad[0] else None
+        return grad_y, _Convolution.apply(_reverse(grad), y) if ctx.needs_input_grad[1] else None
+
+
+def _reverse(weight: Tensor) -> Tensor:
+    """Weight of the transposed mask."""
+    return weight.flip(list(range(1, weight.dim())))
+
+
+def _slices(x: Tensor) -> Iterator[slice]:
+    step = max(1, _SLICE // max(x.size(0), 1))
+    return (slice(begin, begin + step) for begin in range(0, x.size(1), step))
+
+
+def _transform(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Spectrum over the last axes, each filled up with zeros only when its turn comes."""
+    out = torch.fft.rfft(x, sizes[-1])
+    for axis in range(2, len(sizes) + 1):
+        out = torch.fft.fft(out, sizes[-axis], dim=-axis)
+    return out
+
+
+def _inverse(spectrum: Tensor, sizes: Sequence[int], wanted: Sequence[Tensor]) -> Tensor:
+    """The wanted positions of the signal, each axis cut as soon as it is transformed."""
+    for axis in range(len(sizes), 1, -1):
+        spectrum = torch.fft.ifft(spectrum, dim=-axis).index_select(-axis, wanted[-axis])
+    return torch.fft.irfft(spectrum, sizes[-1]).index_select(-1, wanted[-1])

@@ -1,0 +1,118 @@
+r"""Heat kernels of grids and hypercubes: Kronecker products of small kernels, applied axis by axis.
+
+Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.1. The closed form with :math:`\tanh(\lambda)` to
+the power of the distance holds on hypercubes; a grid's kernel is the Kronecker product of the kernels of its paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2, pi, prod
+
+import torch
+from torch import Tensor
+
+# Nodes of a path up to which its kernel is multiplied as a matrix, and axes of a hypercube that one matrix serves.
+# Matrices make better use of the machine than transforms and butterflies, which have fewer multiply-adds.
+_MOST_DENSE = 256
+_CUBE_AXES = 5
+
+# Columns that are transformed at a time, so that both signal and spectrum stay in the cache.
+_SLICE = 32
+
+
+def grid_heat(time: Tensor, x: Tensor, grid_shape: Sequence[int]) -> Tensor:
+    r"""Product with :math:`\exp(-\lambda L)` of a grid.
+
+    Args:
+        time: Time :math:`\lambda` of each head, shape ``[H]``, or ``[1]`` for all heads.
+        x: Shape ``[H, G, N, C]``, the ``N = n_1 ⋯ n_d`` nodes in row-major order.
+        grid_shape: ``(n_1, …, n_d)``.
+
+    Returns:
+        The shape of ``x``, differentiable in both.
+    """
+    shape, before, after = x.shape, x.size(1), prod(x.shape[2:])
+    for size in grid_shape:
+        after //= size
+        x = _path_heat(time, x.reshape(x.size(0), before, size, after))
+        before *= size
+    return x.reshape(shape)
+
+
+def hypercube_heat(time: Tensor, x: Tensor, dim: int) -> Tensor:
+    r"""Product with :math:`\exp(-\lambda L)` of a hypercube, whose ``N = 2^dim`` nodes are in binary order.
+
+    Arguments as in `grid_heat`.
+    """
+    shape, before, after = x.shape, x.size(1), prod(x.shape[2:])
+    for axis in range(0, dim, _CUBE_AXES):
+        kernel = hypercube_kernel(time, min(_CUBE_AXES, dim - axis)).to(x.dtype)
+        after //= kernel.size(1)
+        x = kernel[:, None] @ x.reshape(x.size(0), before, kernel.size(1), after)
+        before *= kernel.size(1)
+    return x.reshape(shape)
+
+
+def path_kernel(time: Tensor, num_nodes: int) -> Tensor:
+    r"""Heat kernels of a path in float64, shape ``[H, n, n]``, for times ``[H]``.
+
+    Cosines (DCT-II) diagonalise the Laplacian, whose eigenvalues are :math:`2 - 2 \cos(\pi k / n)` for ``k < n``.
+    """
+    index = torch.arange(num_nodes, dtype=torch.float64, device=time.device)
+    basis = torch.cos((index[:, None] + 0.5) * index * (pi / num_nodes))
+    basis = basis / basis.norm(dim=0)
+    return (basis * _decay(time, num_nodes)[:, None, :num_nodes]) @ basis.t()
+
+
+def hypercube_kernel(time: Tensor, dim: int) -> Tensor:
+    r"""Heat kernels of a hypercube in float64, shape ``[H, 2^dim, 2^dim]``, for times ``[H]``.
+
+    The entries are :math:`((1 + e^{-2 \lambda}) / 2)^{dim - h} ((1 - e^{-2 \lambda}) / 2)^h` at Hamming distance ``h``,
+    which is the paper's form without its division by zero at :math:`\lambda = 0`.
+    """
+    double = -2 * time.double()[:, None, None]
+    same, other = (1 + torch.exp(double)) / 2, -torch.expm1(double) / 2
+    edge = torch.cat([torch.cat([same, other], 2), torch.cat([other, same], 2)], 1)  # [H, 2, 2]
+    kernel = torch.ones_like(same)
+    for _ in range(dim):
+        kernel = torch.einsum("hij,hkl->hikjl", kernel, edge).flatten(3, 4).flatten(1, 2)
+    return kernel
+
+
+def grid_multiply_adds(grid_shape: Sequence[int]) -> int:
+    """Multiply-adds of `grid_heat` for one column."""
+    per_node = [n if n <= _MOST_DENSE else 2 * (2.5 * log2(2 * n) + 1) for n in grid_shape]
+    return int(prod(grid_shape) * sum(per_node))
+
+
+def hypercube_multiply_adds(dim: int) -> int:
+    """Multiply-adds of `hypercube_heat` for one column."""
+    return 2**dim * sum(2 ** min(_CUBE_AXES, dim - axis) for axis in range(0, dim, _CUBE_AXES))
+
+
+def _path_heat(time: Tensor, x: Tensor) -> Tensor:
+    """Heat kernel of the path along the third axis of ``x [H, B, n, C]``.
+
+    A long path is mirrored at its ends: its cosine transform is then the Fourier transform of twice the length.
+    """
+    num_nodes = x.size(2)
+    if num_nodes <= _MOST_DENSE:
+        return path_kernel(time, num_nodes).to(x.dtype)[:, None] @ x
+    decay = _decay(time, num_nodes).to(x.dtype)[:, None, :, None]
+
+    def transformed(x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(torch.cat([x, x.flip(2)], dim=2), dim=2)
+        return torch.fft.irfft(spectrum * decay, 2 * num_nodes, dim=2)[:, :, :num_nodes]
+
+    num_rows = max(1, _SLICE // min(x.size(3), _SLICE))
+    rows = [
+        torch.cat([transformed(part) for part in row.split(_SLICE, dim=3)], dim=3) for row in x.split(num_rows, dim=1)
+    ]
+    return torch.cat(rows, dim=1)
+
+
+def _decay(time: Tensor, num_nodes: int) -> Tensor:
+    """Decay of each cosine within the time, ``[H, n + 1]`` in float64."""
+    angle = torch.arange(num_nodes + 1, dtype=torch.float64, device=time.device) * (pi / num_nodes)
+    return torch.exp(-time.double()[:, None] * (2 - 2 * torch.cos(angle)))

@@ -1,0 +1,178 @@
+r"""Generators ``T`` of heat kernels :math:`\exp(-\lambda T)`, and intervals that hold their eigenvalues.
+
+The kernel is block-diagonal over the connected components. Each has an interval of its own, so that no result depends
+on the other graphs of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import Pattern, spmm
+
+LAPLACIANS = ("combinatorial", "random_walk", "adjacency")
+
+# Steps of the power iteration for the largest eigenvalue.
+_POWER_STEPS = 64
+
+
+class EdgePattern(NamedTuple):
+    """Positions of the edges, of their reversed copies and of the diagonal; and the connected components."""
+
+    pattern: Pattern
+    edge: Tensor
+    """Entry of each edge, shape ``[E]``."""
+    diagonal: Tensor
+    """Entry of each node, shape ``[N]``."""
+    component: Tensor
+    """Connected component of each node, shape ``[N]``."""
+    num_components: int
+
+
+class Generator(NamedTuple):
+    r"""A generator :math:`T = R S R^{-1}` with ``S`` symmetric and ``R`` diagonal."""
+
+    pattern: Pattern
+    value: Tensor
+    """Entries of ``S``, scaled and shifted so that the eigenvalues lie in [−1, 1]; shape ``[nnz]``, float64."""
+    root: Tensor | None
+    """Diagonal of ``R``, shape ``[N]``; :obj:`None` where it is one."""
+    interval: Tensor
+    """Interval of each node, shape ``[N]``."""
+    low: Tensor
+    """Lower ends of the intervals, shape ``[U]``, at most the smallest eigenvalues of ``S``."""
+    high: Tensor
+    """Upper ends, at least the largest eigenvalues."""
+    reached: Tensor
+    """Numbers in the intervals that the smallest eigenvalues do not exceed."""
+    condition: Tensor
+    """Upper bounds on the condition number of ``R`` within a component."""
+
+
+@once_per_batch
+def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
+    """Pattern of a checked edge list, once per batch."""
+    row, col = edge_index.long()
+    node, size = torch.arange(num_nodes, device=row.device), max(num_nodes, 1)
+    key = torch.cat([row * size + col, node * size + node, col * size + row])
+    key, entry = torch.unique(key, return_inverse=True)
+    pattern = Pattern(key // size, key % size, num_nodes, num_nodes)
+    links = (np.ones(pattern.nnz, np.int8), pattern.col.cpu().numpy(), pattern.rowptr.cpu().numpy())
+    count, label = connected_components(csr_matrix(links, (num_nodes, num_nodes)), False) if num_nodes else (0, [])
+    component = torch.as_tensor(label, dtype=torch.int64, device=row.device)
+    edge, diagonal, _ = entry.split([row.numel(), num_nodes, row.numel()])
+    return EdgePattern(pattern, edge.clone(), diagonal.clone(), component, int(count))
+
+
+def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, laplacian: str) -> Generator:
+    """Generator of a checked edge list; once per batch, unless the weights are learned. Intervals have no gradient.
+
+    Args:
+        edge_index: Edges, shape ``[2, E]``.
+        num_nodes: ``N``.
+        edge_weight: Weights ``[E]``; one per edge if :obj:`None`.
+        laplacian: One of `LAPLACIANS`.
+
+    Raises:
+        ValueError: If the weights are not symmetric, or one is negative.
+    """
+    function = _generator if edge_weight is not None and edge_weight.requires_grad else _constant_generator
+    return function(edge_index, num_nodes, edge_weight, laplacian)
+
+
+def _generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, laplacian: str) -> Generator:
+    edges = edge_pattern(edge_index, num_nodes)
+    pattern, diagonal, row = edges.pattern, edges.diagonal, edges.pattern.row.long()
+    weight = edges.edge.new_ones(edges.edge.numel()) if edge_weight is None else edge_weight
+    adj = torch.zeros(pattern.nnz, dtype=torch.float64, device=row.device).index_add(0, edges.edge, weight.double())
+    eps = torch.finfo(torch.float64 if edge_weight is None else edge_weight.dtype).eps
+    _check_weights(pattern, adj.detach(), eps)
+    strength = adj.new_zeros(num_nodes).index_add(0, row, adj)
+    value, root = -adj, None
+    if laplacian == "random_walk":
+        root = torch.where(strength > 0, strength, 1).sqrt()
+        value = value / (root.index_select(0, row) * root.index_select(0, pattern.col.long()))
+        strength = (strength > 0).double()
+    if laplacian != "adjacency":
+        value = value.index_add(0, diagonal, strength)
+    with torch.no_grad():
+        ends = _interval(edges, adj, value, laplacian)
+        condition = torch.ones_like(ends[0]) if root is None else _condition(edges, root)
+        ends, index = torch.unique(torch.stack([*ends, condition]), dim=1, return_inverse=True)
+        low, high, reached, condition = ends
+        interval = index.index_select(0, edges.component)
+        scale = torch.where(high > low, 2 / (high - low), 0)
+        centre = (torch.where(high > low, (high + low) / (high - low), 1)).index_select(0, interval)
+    value = value * scale.index_select(0, interval.index_select(0, row))
+    value = value.index_add(0, diagonal, -centre)
+    return Generator(pattern, value, root, interval, low, high, reached, condition)
+
+
+_constant_generator = once_per_batch(_generator)
+
+
+def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:
+    """Refuse what the error of a heat kernel is not known for."""
+    if bool((adj < 0).any()):
+        raise ValueError(f"a heat mask needs edge weights of at least 0 (got {float(adj.min()):.3g})")
+    other = adj.index_select(0, pattern.transposed[1])
+    apart = (adj - other).abs() > 16 * eps * (adj + other)
+    if bool(apart.any()):
+        entry = int(apart.nonzero()[0])
+        i, j = int(pattern.row[entry]), int(pattern.col[entry])
+        raise ValueError(
+            f"a heat mask needs an undirected graph, but edges {i} → {j} and {j} → {i} weigh {float(adj[entry]):.3g} "
+            f"and {float(other[entry]):.3g}; use torch_geometric.utils.to_undirected"
+        )
+
+
+def _interval(edges: EdgePattern, adj: Tensor, value: Tensor, laplacian: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Ends of the interval of each component, and a number that the smallest eigenvalue does not exceed."""
+    zero = adj.new_zeros(edges.num_components)
+    row, col = edges.pattern.row.long(), edges.pattern.col.long()
+    if laplacian == "adjacency":
+        low, high = _largest_eigenvalue(edges, adj)
+        return -high, high, -low
+    own = value.index_select(0, edges.diagonal)
+    links = (row != col) & (adj > 0)  # Anderson and Morley: no eigenvalue of D − A exceeds D_i + D_j of some edge
+    both = torch.where(links, own.index_select(0, row) + own.index_select(0, col), 0)
+    high = _largest(both, edges.component.index_select(0, row), zero)
+    return zero, high * (1 + 1e-12) if laplacian == "combinatorial" else 2 * (high > 0).double(), zero
+
+
+def _largest_eigenvalue(edges: EdgePattern, adj: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds on the largest eigenvalue of each component of ``A ≥ 0``.
+
+    A positive vector ``v`` gives both (Collatz and Wielandt): it lies between the Rayleigh quotient and the largest
+    :math:`(A v)_i / v_i`. A power iteration with a shift draws them together.
+    """
+    component, zero = edges.component, adj.new_zeros(edges.num_components)
+    low, high, vector = zero, torch.full_like(zero, torch.inf), adj.new_ones(component.numel())
+    for _ in range(_POWER_STEPS):
+        image = spmm(edges.pattern, adj, vector[:, None])[:, 0]
+        high = torch.minimum(high, _largest(image / vector, component, zero))
+        dots, norms = (zero.index_add(0, component, vector * other) for other in (image, vector))
+        low = torch.maximum(low, dots / norms)
+        shift = (low * high).sqrt()  # between the extremes, so that −λ of a bipartite component fades, too
+        vector = image + torch.where(shift > 0, shift, 1).index_select(0, component) * vector
+        vector = vector / _largest(vector, component, zero).index_select(0, component)
+    return low, high * (1 + 1e-12)
+
+
+def _condition(edges: EdgePattern, root: Tensor) -> Tensor:
+    """Condition number of a positive diagonal within each component, up to the next power of two."""
+    zero = root.new_zeros(edges.num_components)
+    spread = _largest(root, edges.component, zero) * _largest(1 / root, edges.component, zero)
+    return torch.exp2(torch.log2(spread).ceil())
+
+
+def _largest(x: Tensor, group: Tensor, zero: Tensor) -> Tensor:
+    """Largest of the numbers ``x ≥ 0`` of each group."""
+    return zero.scatter_reduce(0, group, x, "amax")

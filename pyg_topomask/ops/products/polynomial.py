@@ -1,0 +1,113 @@
+r"""Products with polynomials of a sparse matrix, :math:`\sum_k c_k P_k(A)\, x`, in powers or Chebyshev polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.sparse import Pattern, spmm
+
+
+class Basis(NamedTuple):
+    """Polynomials of the sparse matrix ``A`` with entries ``value [nnz]`` at ``pattern``.
+
+    Powers, :math:`P_{k + 1} = A P_k`, or Chebyshev polynomials, :math:`P_{k + 1} = 2 A P_k - P_{k - 1}`; the latter
+    stay small where the spectrum of ``A`` lies in [−1, 1].
+    """
+
+    pattern: Pattern
+    value: Tensor
+    chebyshev: bool
+
+    @property
+    def T(self) -> Basis:
+        """The polynomials of the transposed matrix."""
+        pattern, order = self.pattern.transposed
+        return Basis(pattern, self.value.index_select(0, order), self.chebyshev)
+
+    def terms(self, x: Tensor, count: int) -> Iterator[Tensor]:
+        """The first ``count`` terms :math:`P_k(A)\\, x` for ``x [N, C]``, differentiable."""
+        value, before, now = self.value.to(x.dtype), x, x
+        for k in range(count):
+            if k == 1:
+                before, now = now, spmm(self.pattern, value, now)
+                value = 2 * value if self.chebyshev else value
+            elif k > 1:
+                after = spmm(self.pattern, value, now)
+                before, now = now, after - before if self.chebyshev else after
+            yield now
+
+
+def polynomial_product(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tensor:
+    r"""Sum :math:`\sum_k c_k P_k(A)\, x`.
+
+    Args:
+        basis: The polynomials. Where their matrix is to be learned, all terms are kept for the backward pass; otherwise
+            none is, and they are computed again.
+        coeffs: Shape ``[K + 1, G, H]``, by group of rows and by head; ``G`` and ``H`` may be 1. With more than one
+            group, ``A`` must not join two of them.
+        group: Group of each row, shape ``[N]``; one group if :obj:`None`.
+        x: Shape ``[N, H, C]``.
+
+    Returns:
+        Shape ``[N, H, C]``, differentiable in ``coeffs``, ``x`` and the entries of ``A``.
+    """
+    if basis.value.requires_grad:
+        return _sum(basis, coeffs, group, x)
+    return _Product.apply(coeffs, x, basis, group)
+
+
+def _sum(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tensor:
+    out: Tensor | None = None
+    for coeff, term in zip(coeffs.to(x.dtype), basis.terms(x.flatten(1), coeffs.size(0))):
+        coeff = (coeff if group is None else coeff.index_select(0, group))[..., None]
+        out = coeff * term.view_as(x) if out is None else torch.addcmul(out, coeff, term.view_as(x))
+    return torch.zeros_like(x) if out is None else out
+
+
+class _Product(torch.autograd.Function):
+    """Its gradients are such a product with the transposed matrix, and inner products whose gradients are products."""
+
+    @staticmethod
+    def forward(ctx: Any, coeffs: Tensor, x: Tensor, basis: Basis, group: Tensor | None) -> Tensor:
+        ctx.save_for_backward(coeffs, x)
+        ctx.basis, ctx.group = basis, group
+        return _sum(basis, coeffs, group, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        coeffs, x = ctx.saved_tensors
+        grad_coeffs = grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_coeffs = _Moments.apply(grad, x, ctx.basis, ctx.group, coeffs.shape).to(coeffs.dtype)
+        if ctx.needs_input_grad[1]:
+            grad_x = _Product.apply(coeffs, grad, ctx.basis.T, ctx.group)
+        return grad_coeffs, grad_x, None, None
+
+
+class _Moments(torch.autograd.Function):
+    r"""Inner products :math:`\langle y, P_k(A)\, x \rangle` by group and head, of the shape of the coefficients."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, basis: Basis, group: Tensor | None, shape: torch.Size) -> Tensor:
+        ctx.save_for_backward(y, x)
+        ctx.basis, ctx.group = basis, group
+        out = x.new_zeros(shape)
+        for k, term in enumerate(basis.terms(x.flatten(1), shape[0])):
+            by_row = (y * term.view_as(x)).sum(-1)  # [N, H]
+            by_row = by_row if shape[2] > 1 else by_row.sum(1, keepdim=True)
+            if group is None:
+                out[k] = by_row.sum(0, keepdim=True)
+            else:
+                out[k].index_add_(0, group, by_row)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, x = ctx.saved_tensors
+        grad_y = _Product.apply(grad, x, ctx.basis, ctx.group) if ctx.needs_input_grad[0] else None
+        grad_x = _Product.apply(grad, y, ctx.basis.T, ctx.group) if ctx.needs_input_grad[1] else None
+        return grad_y, grad_x, None, None, None

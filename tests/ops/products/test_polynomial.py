@@ -1,0 +1,54 @@
+import pytest
+import torch
+
+from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
+from pyg_topomask.ops.sparse import Pattern
+
+GROUP = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+
+
+@pytest.fixture
+def matrix():
+    """A matrix that joins no two groups, not symmetric."""
+    same = (GROUP[:, None] == GROUP) & (torch.rand(7, 7) < 0.6)
+    return torch.where(same, torch.randn(7, 7, dtype=torch.float64), 0)
+
+
+@pytest.mark.parametrize("chebyshev", [False, True], ids=["powers", "chebyshev"])
+@pytest.mark.parametrize(("groups", "heads", "own"), [(1, 1, 1), (2, 2, 1), (2, 2, 2), (1, 2, 2)])
+def test_product_and_gradients(matrix, chebyshev, groups, heads, own):
+    row, col = matrix.nonzero().t()
+    basis = Basis(Pattern(row, col, 7, 7), matrix[row, col], chebyshev)
+    group = GROUP if groups == 2 else None
+    coeffs = torch.randn(4, groups, own, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(7, heads, 2, dtype=torch.float64, requires_grad=True)
+    terms = [torch.eye(7, dtype=torch.float64), matrix]
+    for _ in range(2):
+        terms.append(2 * matrix @ terms[-1] - terms[-2] if chebyshev else matrix @ terms[-1])
+    by_row = coeffs[:, GROUP] if groups == 2 else coeffs
+    wanted = sum(c[..., None] * torch.einsum("ij,jhc->ihc", term, x) for c, term in zip(by_row, terms))
+    torch.testing.assert_close(polynomial_product(basis, coeffs, group, x), wanted, rtol=1e-12, atol=1e-12)
+
+    def run(coeffs, x):
+        return polynomial_product(basis, coeffs, group, x)
+
+    assert torch.autograd.gradcheck(run, (coeffs, x))
+    assert torch.autograd.gradgradcheck(run, (coeffs, x))
+
+
+def test_gradient_of_the_matrix(matrix):
+    row, col = matrix.nonzero().t()
+    pattern, value = Pattern(row, col, 7, 7), matrix[row, col].requires_grad_()
+    coeffs, x = torch.randn(4, 1, 1, dtype=torch.float64), torch.randn(7, 1, 2, dtype=torch.float64)
+    for chebyshev in (False, True):
+        assert torch.autograd.gradcheck(
+            lambda v, chebyshev=chebyshev: polynomial_product(Basis(pattern, v, chebyshev), coeffs, None, x), (value,)
+        )
+
+
+def test_no_terms_and_one_term(matrix):
+    row, col = matrix.nonzero().t()
+    basis = Basis(Pattern(row, col, 7, 7), matrix[row, col], False)
+    x = torch.randn(7, 1, 2, dtype=torch.float64)
+    torch.testing.assert_close(polynomial_product(basis, torch.full((1, 1, 1), 2.0), None, x), 2 * x)
+    assert (polynomial_product(basis, torch.ones(0, 1, 1), None, x) == 0).all()
