@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch_geometric.data import Batch
 
 from pyg_topomask.nn import FullAttention
+from pyg_topomask.nn.encoder import RelativeWalkBias
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset
@@ -99,6 +101,15 @@ FAMILIES = {
             "posenc_LapPE": LAPLACE | {"raw_norm_type": "BatchNorm"},
             "posenc_RWSE": STEPS | {"model": "mlp", "layers": 2},
             "model": {"loss_fun": "l1", "graph_pooling": "add"},
+        },
+        REGRESSION,
+    ),
+    "ZINC, relative walks": (
+        {
+            "dataset": ZINC | {"node_encoder_name": "TypeDictNode+RRWP"},
+            "posenc_RRWP": {"enable": True, "kernel": {"times_func": "range(4)"}},
+            "model": {"loss_fun": "l1"},
+            "gt": {"layer_type": "GINE+BiasedTransformer"},
         },
         REGRESSION,
     ),
@@ -341,6 +352,18 @@ def test_graphormer_attention_reads_the_bias_and_the_plain_one_does_not():
     model = build_model(check_config(source, overrides)[0].config, 1, 1, 1)
     assert model.bias_encoder is None
     assert not any(layer.attn.requires for layer in model.layers)
+
+
+def test_attention_reads_the_probabilities_of_walks():
+    config = check_config(FAMILIES["ZINC, relative walks"][0], ["gt.dim_hidden=16"])[0].config
+    splits = prepare(config, fake_dataset(config, REGRESSION), 0, [], tick=lambda: None)
+    model = build_model(config, 1, 1, 1).eval()
+    graph = splits.train[0]
+    assert graph.pair_relative_walk.shape == (16, 4)
+    assert isinstance(model.bias_encoder, RelativeWalkBias)
+    before = model(Batch.from_data_list([graph]))
+    graph.pair_relative_walk = graph.pair_relative_walk.roll(1, dims=0)
+    assert (model(Batch.from_data_list([graph])) - before).abs().max() > 1e-6
 
 
 def test_the_last_layer_updates_no_edges():

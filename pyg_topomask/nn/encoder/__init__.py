@@ -53,9 +53,11 @@ POSITIONAL_ENCODERS: dict[str, type[Encoder]] = {
     "ElstaticSE": ElstaticSE,
     "EquivStableLapPE": EquivStableLapPE,
     "GraphormerBias": GraphormerBias,
+    "RRWP": RelativeWalkBias,
 }
 """Name -> encoding. The first five are concatenated to node features (`ComposedNodeEncoder`), `EquivStableLapPE` goes
-to convolutions as ``pe`` and `GraphormerBias`, beside which `GraphormerDegrees` is added to the nodes, to attention."""
+to convolutions as ``pe``, and the last two are biases of attention; with `GraphormerBias`, `GraphormerDegrees` is added
+to the nodes."""
 
 __all__ = [
     "EDGE_ENCODERS",

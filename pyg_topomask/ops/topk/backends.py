@@ -5,16 +5,15 @@ Each engine says why it cannot serve a problem, or :obj:`None`; ``"auto"`` takes
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.ops.topk import cpp, triton
-from pyg_topomask.ops.topk.blockwise import best_keys, resolve_ties
+from pyg_topomask.ops.topk.blockwise import best_keys
 
 # Keys from which on a tree may pay (measured; d = 10), and the share of leaves above which it does not.
 _PRUNE_FROM = 10_000
@@ -140,57 +139,6 @@ def _torch_search(problem: Problem) -> Tensor:
     return index
 
 
-def _missing(module: str, package: str) -> str | None:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return f"{package} is not installed (pip install {package})"
-    except Exception as error:  # KeOps compiles and reads a cache when it is imported
-        return f"{package} cannot be imported: {type(error).__name__}: {error}"
-    return None
-
-
-def _by_graph(
-    search: Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Tensor]], module: str
-) -> Callable[[Problem], Tensor]:
-    """Search with a library that returns scores and keys ``[nq, num]`` of one graph, ties in any order.
-
-    One key more than needed is asked for: rows where it scores as much as the last one kept are searched again.
-    """
-
-    def search_all(problem: Problem) -> Tensor:
-        library, index = importlib.import_module(module), problem.no_index()
-        for head in range(problem.q.size(0)):
-            for queries, keys in problem.graphs():
-                q, k = problem.q[head, queries], problem.k[head, keys]
-                keep = min(problem.topk, k.size(0))
-                score, found = search(library, q, k, min(keep + 1, k.size(0)))
-                index[head, queries, :keep] = resolve_ties(q, k, score, found, keep) + keys.start
-        return index
-
-    return search_all
-
-
-def _faiss_refuses(problem: Problem) -> str | None:
-    if problem.q.device.type != "cpu" or problem.q.dtype != torch.float32:
-        return f"it is used for float32 on CPU (got {problem.q.dtype} on {problem.q.device})"
-    return _missing("faiss", "faiss-cpu")
-
-
-def _faiss_search(faiss: Any, q: Tensor, k: Tensor, num: int) -> tuple[Tensor, Tensor]:
-    flat = faiss.IndexFlatIP(k.size(1))
-    flat.add(k.numpy())
-    score, found = flat.search(q.numpy(), num)
-    return torch.from_numpy(score), torch.from_numpy(found)
-
-
-def _keops_search(keops: Any, q: Tensor, k: Tensor, num: int) -> tuple[Tensor, Tensor]:
-    queries, keys = keops.LazyTensor(q[:, None].contiguous()), keops.LazyTensor(k[None].contiguous())
-    found = (-(queries | keys)).argKmin(num, dim=1)
-    score = torch.stack([(q * k.index_select(0, column)).sum(-1) for column in found.unbind(1)], dim=1)
-    return score, found
-
-
 def _too_small_for_a_tree(problem: Problem) -> str | None:
     if problem.largest < _PRUNE_FROM:
         return f"a tree pays from {_PRUNE_FROM} keys on, and the largest graph has {problem.largest}"
@@ -203,10 +151,6 @@ def _too_large_for_dense(problem: Problem) -> str | None:
     return None
 
 
-def _never(problem: Problem) -> str | None:
-    return "it is slower than the others and serves for comparison"
-
-
 ENGINES = {
     "triton": Engine(triton.refuses, triton.search, triton.pays),
     "pruned": Engine(
@@ -215,10 +159,6 @@ ENGINES = {
     "cpp": Engine(_native_refuses, _native_search(None, 1.0)),
     "dense": Engine(_too_large_for_dense, _dense_search),
     "torch": Engine(lambda problem: None, _torch_search),
-    "faiss": Engine(_faiss_refuses, _by_graph(_faiss_search, "faiss"), _never),
-    "keops": Engine(
-        lambda problem: _missing("pykeops.torch", "pykeops"), _by_graph(_keops_search, "pykeops.torch"), _never
-    ),
 }
 """Engines by name, in the order in which ``"auto"`` asks."""
 

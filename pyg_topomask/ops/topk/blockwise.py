@@ -41,27 +41,6 @@ def best_keys(q: Tensor, k: Tensor, out: Tensor, first: int = 0) -> None:
         out[a : a + rows, :keep] = best[1] + first
 
 
-def resolve_ties(q: Tensor, k: Tensor, score: Tensor, found: Tensor, keep: int) -> Tensor:
-    """The first ``keep`` of the keys that a library found, with its ties settled towards the lower index.
-
-    Args:
-        q, k: Queries ``[nq, d]`` and keys ``[nk, d]``.
-        score, found: Scores and keys, best first, shape ``[nq, keep + 1]``, or all ``nk`` where there are no more.
-        keep: Keys to keep.
-
-    Returns:
-        Shape ``[nq, keep]``.
-    """
-    index = _lower_first(score[:, :keep], found[:, :keep])[1]
-    if found.size(1) > keep:
-        tied = (score[:, keep] >= score[:, keep - 1]).nonzero().squeeze(1)
-        if tied.numel() > 0:
-            again = index.new_empty(tied.numel(), keep)
-            best_keys(q.index_select(0, tied), k, again)
-            index = index.index_copy(0, tied, again)
-    return index
-
-
 def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     """Values and columns ``[nq, keep]`` of the largest scores, ties towards the lower column."""
     num = scores.size(1)
@@ -87,13 +66,6 @@ def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:
         ordered, column = scores.index_select(0, row).sort(dim=1, descending=True, stable=True)
         value[row], index[row] = ordered[:, :keep], column[:, :keep]
     return value, index
-
-
-def _lower_first(value: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort rows by value, descending, and by index where values are equal."""
-    index, order = index.sort(dim=1)
-    value, place = value.gather(1, order).sort(dim=1, descending=True, stable=True)
-    return value, index.gather(1, place)
 
 
 def _merge(value: Tensor, index: Tensor, other: Tensor, other_index: Tensor, keep: int) -> tuple[Tensor, Tensor]:

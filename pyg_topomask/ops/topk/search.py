@@ -51,9 +51,9 @@ def topk_inner_product(
         batch_q: Graph of each query, sorted, shape ``[Nq]``; one graph if :obj:`None`.
         batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``, where Nk = Nq.
         backend: ``"auto"`` takes the fastest engine that can serve: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
-            (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). ``"faiss"`` and
-            ``"keops"`` are used when named. All give the same pairs, but for scores that rounding makes equal or not:
-            matrix products (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
+            (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). All
+            give the same pairs, except where rounding decides whether two scores are equal: matrix products
+            (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
 
     Returns:
         values: Inner products, descending, shape ``[Nq, topk]`` or ``[Nq, H, topk]``; −inf where there is no key.

@@ -99,10 +99,11 @@ def _encodings(config: Config) -> Problems:
         if not section.enable:
             message = f"posenc_{name}.enable is false, and dataset.node_encoder_name asks for {name}"
             found.append((f"posenc_{name}.enable", message))
-        if name in ("RWSE", "HKdiagSE") and section.enable and not section.kernel.numbers:
+        if name in ("RWSE", "HKdiagSE", "RRWP") and section.enable and not section.kernel.numbers:
             found.append((f"posenc_{name}.kernel", "needs times, or times_func such as range(1,17)"))
-        if name == "RWSE" and any(step != int(step) or step < 1 for step in section.kernel.numbers):
-            found.append((f"posenc_{name}.kernel", "steps of a walk are whole numbers from 1"))
+        least = {"RWSE": 1, "RRWP": 0}.get(name)
+        if least is not None and any(step != int(step) or step < least for step in section.kernel.numbers):
+            found.append((f"posenc_{name}.kernel", f"steps of a walk are whole numbers from {least}"))
     if len(set(used)) < len(used):
         found.append(("dataset.node_encoder_name", "names an encoding twice"))
     width = sum(getattr(getattr(config, f"posenc_{name}"), "dim_pe", 0) for name in used)
@@ -110,10 +111,12 @@ def _encodings(config: Config) -> Problems:
         message = f"encodings of width {width} leave nothing of gt.dim_hidden {config.gt.dim_hidden} to node features"
         found.append(("dataset.node_encoder_name", message))
     biased = "BiasedTransformer" in config.gt.layer_type.split("+")
-    if biased and not (config.posenc_GraphormerBias.enable and "GraphormerBias" in used):
-        found.append(
-            ("gt.layer_type", "BiasedTransformer needs posenc_GraphormerBias, enabled and in node_encoder_name")
-        )
+    biases = [name for name in ("GraphormerBias", "RRWP") if name in used]
+    if biased and not biases:
+        message = "BiasedTransformer needs posenc_GraphormerBias or posenc_RRWP, enabled and in node_encoder_name"
+        found.append(("gt.layer_type", message))
+    if len(biases) > 1 or (biases == ["RRWP"] and not biased):
+        found.append(("dataset.node_encoder_name", "RRWP is the only bias of BiasedTransformer, or left out"))
     if config.model.graph_pooling == "graph_token" and not (
         config.posenc_GraphormerBias.enable and config.graphormer.use_graph_token
     ):

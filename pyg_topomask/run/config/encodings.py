@@ -89,6 +89,13 @@ class KernelEncodingConfig(EncodingConfig):
     kernel: KernelConfig = Field(default_factory=KernelConfig, description="The steps or times.")
 
 
+class RelativeWalkConfig(Section):
+    """``posenc_RRWP``: probabilities of walks between two nodes in the attention, as in GRIT."""
+
+    enable: bool = Field(default=False, description="Whether it is computed; for BiasedTransformer.")
+    kernel: KernelConfig = Field(default_factory=KernelConfig, description="The steps; 0 is the identity.")
+
+
 class GraphormerBiasConfig(Section):
     """``posenc_GraphormerBias``: degrees on the nodes and shortest-path distances in the attention."""
 

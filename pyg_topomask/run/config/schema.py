@@ -18,6 +18,7 @@ from pyg_topomask.run.config.encodings import (
     GraphormerConfig,
     KernelEncodingConfig,
     LapPEConfig,
+    RelativeWalkConfig,
     SignNetConfig,
 )
 from pyg_topomask.run.config.ignored import without_ignored
@@ -115,6 +116,9 @@ class Config(Section):
     posenc_ElstaticSE: EncodingConfig = Field(default_factory=EncodingConfig, description="Electrostatic potentials.")
     posenc_GraphormerBias: GraphormerBiasConfig = Field(
         default_factory=GraphormerBiasConfig, description="Degrees and shortest-path distances."
+    )
+    posenc_RRWP: RelativeWalkConfig = Field(
+        default_factory=RelativeWalkConfig, description="Probabilities of walks between two nodes."
     )
     graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig, description="Graphormer's graph token.")
     pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig, description="A finished run to start from.")

@@ -18,6 +18,7 @@ from pyg_topomask.nn.encoder import (
     LinearNodeEncoder,
     MLPNodeEncoder,
     NormalizedEncoder,
+    RelativeWalkBias,
 )
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.convs import CONVS
@@ -26,6 +27,7 @@ from pyg_topomask.transforms import (
     AddHeatDiagonalEncoding,
     AddLaplacianEncoding,
     AddRandomWalkEncoding,
+    AddRelativeWalkEncoding,
     AddShortestPathBias,
 )
 
@@ -34,6 +36,9 @@ EIGEN_NAMES = {"LapPE": "laplacian", "SignNet": "sign_net", "EquivStableLapPE": 
 
 PLAIN_ENCODERS = ("Constant", "CityNetworkNode")
 """Names of node encoders that are a linear map of features which were changed ahead of the model."""
+
+_APART = ("EquivStableLapPE", "GraphormerBias", "RRWP")
+"""Encodings that are not concatenated to node features."""
 
 _ARGUMENTS = {
     "model": "model",
@@ -65,8 +70,9 @@ def uses_stable_gate(config: Config) -> bool:
 
 def uses_pair_bias(config: Config) -> bool:
     """Whether attention has a bias for each pair of nodes."""
-    named = "BiasedTransformer" in config.gt.layer_type.split("+") and "GraphormerBias" in encodings_of(config)
-    return named and not config.posenc_GraphormerBias.node_degrees_only
+    names = encodings_of(config)
+    given = "RRWP" in names or ("GraphormerBias" in names and not config.posenc_GraphormerBias.node_degrees_only)
+    return given and "BiasedTransformer" in config.gt.layer_type.split("+")
 
 
 def uses_graph_token(config: Config) -> bool:
@@ -106,7 +112,7 @@ def build_node_encoder(config: Config, in_channels: int) -> Module:
 
 def _composed(config: Config, in_channels: int) -> Encoder:
     channels, names = config.gt.dim_hidden, encodings_of(config)
-    positional = [_positional(config, name) for name in names if name not in ("EquivStableLapPE", "GraphormerBias")]
+    positional = [_positional(config, name) for name in names if name not in _APART]
     added = []
     if "GraphormerBias" in names:
         bias = config.posenc_GraphormerBias
@@ -174,6 +180,8 @@ def build_bias_encoder(config: Config) -> Module | None:
     """The bias of pairs of nodes, or none."""
     if not uses_pair_bias(config):
         return None
+    if "RRWP" in encodings_of(config):
+        return RelativeWalkBias(config.gt.n_heads, len(config.posenc_RRWP.kernel.numbers))
     return GraphormerBias(
         config.gt.n_heads, config.posenc_GraphormerBias.num_spatial_types or 1, _num_path_types(config)
     )
@@ -191,6 +199,8 @@ def _transform(config: Config, name: str) -> BaseTransform:
         return AddLaplacianEncoding(section.eigen.max_freqs, norm, section.eigen.eigvec_norm, EIGEN_NAMES[name])
     if name == "RWSE":
         return AddRandomWalkEncoding(section.kernel.numbers)
+    if name == "RRWP":
+        return AddRelativeWalkEncoding(section.kernel.numbers)
     if name == "HKdiagSE":
         return AddHeatDiagonalEncoding(section.kernel.numbers)
     if name == "ElstaticSE":

@@ -76,6 +76,8 @@ optim:
   num_warmup_epochs: 5
 """
 
+RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
+
 
 @pytest.fixture
 def molecules(tmp_path):
@@ -188,6 +190,8 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         ("dataset.node_encoder_name=LapPE+LapPE", "names an encoding twice"),
         ("dataset.node_encoder_num_types=0", "TypeDictNode needs the number of types"),
         ("gt.layer_type=GINE+BiasedTransformer", "needs posenc_GraphormerBias"),
+        (f"dataset.node_encoder_name=TypeDictNode+RRWP {RRWP}range(4)", "RRWP is the only bias of BiasedTransformer"),
+        (f"gt.layer_type=GINE+BiasedTransformer {RRWP}'[0.5]' dataset.node_encoder_name=RRWP", "whole numbers from 0"),
         ("posenc_GraphormerBias.enable=true", "num_spatial_types, num_in_degrees and num_out_degrees are needed"),
         ("model.graph_pooling=graph_token", "graph_token needs"),
         ("model.loss_fun=cross_entropy", "is for classes; use l1"),
