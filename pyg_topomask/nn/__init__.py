@@ -28,12 +28,14 @@ from pyg_topomask.nn.gps_model import GPSModel
 from pyg_topomask.nn.gps_network import GPSNetwork
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.head import HEADS
-from pyg_topomask.nn.mask import GRFMask, RWGNKMask
+from pyg_topomask.nn.mask import MASK, GRFMask, Mask, RWGNKMask
+from pyg_topomask.nn.registry import register_attention, register_mask
 
 __all__ = [
     "ATTENTION",
     "EDGE_ENCODERS",
     "HEADS",
+    "MASK",
     "NODE_ENCODERS",
     "POSITIONAL_ENCODERS",
     "Attention",
@@ -51,6 +53,7 @@ __all__ = [
     "GRFMask",
     "GatedGCN",
     "KMIPAttention",
+    "Mask",
     "MaskedAttention",
     "PerformerAttention",
     "PolynormerAttention",
@@ -63,4 +66,6 @@ __all__ = [
     "auxiliary_loss",
     "check_input",
     "redraw_walks",
+    "register_attention",
+    "register_mask",
 ]

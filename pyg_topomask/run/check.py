@@ -11,6 +11,7 @@ from pyg_topomask.nn import (
     ATTENTION,
     EDGE_ENCODERS,
     HEADS,
+    MASK,
     NODE_ENCODERS,
     POSITIONAL_ENCODERS,
     Attention,
@@ -20,11 +21,12 @@ from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
+from pyg_topomask.run.config.schema import all_keys
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import level_of, possible_tasks
 from pyg_topomask.run.errors import ConfigError, did_you_mean
-from pyg_topomask.run.model.attentions import argument_keys, attentions_of, uses_walks
+from pyg_topomask.run.model.attentions import MASK_KEY, argument_keys, attentions_of, twice_given, uses_walks
 from pyg_topomask.run.model.build import MODEL_KEYS, build_model, convs_of, sized
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
@@ -37,12 +39,17 @@ from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
     """Pairs (key, what is wrong) that need the tables of convolutions, attentions, encoders and heads."""
-    return [*layer_problems(config), *_encoder_problems(config)]
+    return [*layer_problems(config), *twice_given(config, config.is_given), *_encoder_problems(config)]
 
 
 def layer_problems(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) that need the tables of convolutions and attentions."""
+    """Pairs (key, what is wrong) that need the tables of convolutions, attentions and masks."""
     found = []
+    for name in sorted({*ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
+        found.append(("gt.layer_type", f"{name!r} has another meaning here: register the attention under another name"))
+    if config.topomask.mask not in ("none", *MASK):
+        message = f"no mask is called {config.topomask.mask!r}; there are {', '.join(('none', *MASK))}."
+        found.append((MASK_KEY, message + did_you_mean(config.topomask.mask, MASK)))
     for place, written in enumerate(config.gt.layer_type.split("+")):
         if written == "None" or PEER_ATTENTIONS.get(written, written) in {*CONVS, *ATTENTION}:
             continue
@@ -107,7 +114,7 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
     if any(issubclass(cls, EdgeAttention) for cls in classes):
         used.add("topomask.transition")
     unused = []
-    for key in (f"topomask.{name}" for name in type(config.topomask).model_fields):
+    for key in all_keys(("topomask",)):
         if config.is_set(key) and key not in used and key not in MODEL_KEYS:
             unused.append((key, f"is given, but {config.gt.layer_type} has no use for it"))
     kernels = {_kernel(config, cls) for cls in classes if "kernel" in cls.config_keys}
@@ -126,8 +133,8 @@ def _kernel(config: Config, cls: type[Attention]) -> str:
 def check_parsed(parsed: ParsedConfig) -> list[str]:
     """Try all that can be tried before any data are loaded; return the keys that an override leaves unused.
 
-    A key that the chosen attention has no use for is refused, unless the command line chose the attention: a config
-    may be run with its mask switched off as it stands.
+    A key that the chosen attention has no use for is refused, unless the command line chose the attention or its mask:
+    a config may be run with its mask switched off as it stands.
 
     Raises:
         ConfigError: If the model cannot be built, or fails on a fake graph.
@@ -146,14 +153,14 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
         raise ConfigError(parsed.describe(key, f"the model cannot be built: {error}")) from error
     finally:
         torch.set_rng_state(random_state)
-    if "gt.layer_type" not in parsed.overridden:
+    if not {"gt.layer_type", MASK_KEY} & parsed.overridden:
         parsed.refuse(unused)
     return [key for key, _ in unused]
 
 
 def _key_in(message: str, config: Config) -> str | None:
     """The key of the constructor argument that a message names first, or none."""
-    arguments = [*argument_keys(config), *((name, f"topomask.{name}") for name in WALK_KEYS)]
+    arguments = [*((name, f"topomask.{name}") for name in WALK_KEYS), *argument_keys(config)]
     named = {position: key for argument, key in arguments if (position := message.find(f"'{argument}'")) >= 0}
     return named[min(named)] if named else None
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command in _WITHOUT_OVERRIDES and rest:
             parser.error(f"'{arguments.command}' does not take {' '.join(rest)}")
+        _import_modules(arguments.modules)
         return _COMMANDS[arguments.command](arguments, rest)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -46,6 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("topomask", description="Train graph transformers with topological masks.")
     parser.add_argument("--version", action="version", version=f"pyg_topomask {__version__}")
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import a module first, such as one that calls register_attention; several by several --import",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
@@ -120,6 +130,19 @@ def _add_show(commands: Any) -> None:
     show.add_argument(
         "--checkpoint", metavar="PATH", help="best.ckpt of a run, or its folder (default: an untrained model)"
     )
+
+
+def _import_modules(names: Sequence[str]) -> None:
+    """Import a user's modules, which may lie in the current folder."""
+    if names and "" not in sys.path:
+        sys.path.insert(0, "")
+    for name in names:
+        try:
+            import_module(name)
+        except ImportError as error:
+            wanted = isinstance(error, ModuleNotFoundError) and error.name == name
+            reason = "no such module is installed or in the current folder" if wanted else str(error)
+            raise RunError(f"--import {name}: {reason}") from error
 
 
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:

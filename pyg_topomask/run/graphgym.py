@@ -46,8 +46,9 @@ from pyg_topomask.run.config.contradictions import contradictions
 from pyg_topomask.run.config.dataset import PrepConfig
 from pyg_topomask.run.config.encodings import KernelEncodingConfig, LapPEConfig
 from pyg_topomask.run.config.model import GTConfig
+from pyg_topomask.run.config.schema import add_mask_sections
 from pyg_topomask.run.config.topomask import TopomaskConfig
-from pyg_topomask.run.model.attentions import build_attention
+from pyg_topomask.run.model.attentions import build_attention, twice_given
 from pyg_topomask.run.model.build import build_head, build_stack
 from pyg_topomask.run.model.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate
 from pyg_topomask.run.model.sampling import build_sampling_transforms
@@ -93,6 +94,7 @@ _RUNNER_KEYS = (
 
 def add_config(node: Any) -> None:
     """Add the keys of our sections to GraphGym's ``cfg``; one that is there already keeps its value."""
+    add_mask_sections()
     for name, model in _SECTIONS.items():
         _fill(node, name, model)
     for name, default in _TYPES.items():
@@ -108,8 +110,9 @@ def _fill(node: Any, name: str, model: type[BaseModel]) -> None:
         if nested is not None:
             _fill(node[name], key, nested)
         elif key not in node[name]:
-            # None: the attention's own, which differs from one to the other.
-            node[name][key] = None if key == "kernel" else field.get_default(call_default_factory=True)
+            # None: not given. The attention's own holds, which differs from one to the other, or a flat key's.
+            left = key == "kernel" or name.startswith("mask_")
+            node[name][key] = None if left else field.get_default(call_default_factory=True)
 
 
 def _nested(field: FieldInfo) -> type[BaseModel] | None:
@@ -258,7 +261,7 @@ class TopomaskGPS(Module):
         config = translate(cfg)
         _refuse([*contradictions(config), *layer_problems(config)], "gt.", "topomask.")
         _refuse([(key, "is not provided in GraphGym") for key in _RUNNER_KEYS if config.is_set(key)], "topomask.")
-        _refuse(unused_keys(config), "topomask.")
+        _refuse([*twice_given(config, config.is_set), *unused_keys(config)], "topomask.")
         width, eta = config.gt.dim_hidden, config.topomask.eta
         if cfg.gnn.dim_inner != width:
             raise ValueError(f"gnn.dim_inner must equal gt.dim_hidden (got {cfg.gnn.dim_inner} and {width})")

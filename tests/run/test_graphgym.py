@@ -18,7 +18,7 @@ from torch_geometric.graphgym.models.layer import GeneralLayer, new_layer_config
 from yacs.config import CfgNode
 
 import pyg_topomask.run.graphgym as graphgym
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, auxiliary_loss
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.run.model.build import build_model
@@ -212,9 +212,9 @@ def test_a_forks_section_is_completed_whenever_the_config_is_filled(monkeypatch)
 
 def test_keys_left_alone_give_an_attentions_own_defaults():
     # What stands in cfg by default is handed to the attention, which is right only while both defaults are the same.
-    for name, cls in ATTENTION.items():
+    for name, cls in (ATTENTION | MASK).items():
         for argument, key in cls.config_keys.items():
-            if key.startswith("topomask.") and argument != "kernel":
+            if key.startswith("topomask.") and argument not in ("kernel", "mask"):
                 default = TopomaskConfig.model_fields[key.removeprefix("topomask.")].default
                 assert inspect.signature(cls).parameters[argument].default == default, (name, argument)
     choose("gt.layer_type None+GKAT model.type TopomaskGPS")
@@ -255,3 +255,13 @@ def test_without_yacs_the_import_says_what_to_install():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "ImportError: pyg_topomask.run.graphgym needs yacs" in result.stderr
+
+
+def test_masks_and_their_settings():
+    choose("gt.layer_type None+Masked model.type TopomaskGPS topomask.mask grf topomask.mask_grf.max_length 2")
+    assert create_model().model.mp[0].attn.mask.max_length == 2
+    (walks,) = graphgym.build_transform().transforms
+    assert walks.max_length == 2
+    choose("topomask.max_length 3")
+    with pytest.raises(ValueError, match=r"mask_grf\.max_length: topomask\.max_length gives the same setting"):
+        create_model()

@@ -21,6 +21,7 @@ ATTENTION: dict[str, type[Attention]] = {
     "GRF": GRFAttention,
     "KMIP": KMIPAttention,
     "Linear": MaskedAttention,
+    "Masked": MaskedAttention,
     "Performer": PerformerAttention,
     "Polynormer": PolynormerAttention,
     "Primphormer": PrimphormerAttention,

@@ -66,6 +66,7 @@ class MaskedAttention(Attention):
 
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
+        "mask": "topomask.mask",
         "kernel": "topomask.kernel",
         "path": "topomask.path",
         "num_features": "topomask.num_features",

@@ -4,4 +4,10 @@ from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.grf import GRFMask
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 
-__all__ = ["GRFMask", "Mask", "RWGNKMask"]
+MASK: dict[str, type[Mask]] = {
+    "grf": GRFMask,
+    "rwgnk": RWGNKMask,
+}
+"""Mask classes by the name that ``topomask.mask`` uses in configs."""
+
+__all__ = ["MASK", "GRFMask", "Mask", "RWGNKMask"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import Module
@@ -15,6 +16,9 @@ from pyg_topomask.operators import MaskOperator
 class Mask(Module):
     """A learnable topological mask: builds a :class:`MaskOperator` from a graph, called as ``mask(graph)``."""
 
+    config_keys: ClassVar[Mapping[str, str]] = {}
+    """Constructor argument → key of a config that sets it, such as ``{"heads": "gt.n_heads"}``. Arguments other than
+    ``heads`` and ``name`` have a key of their own in the section ``topomask.mask_<name>``, without a row here."""
     requires: tuple[str, ...] = ()
     """Attributes that the graph must carry."""
     remedy: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import Parameter
@@ -39,6 +39,13 @@ class GRFMask(Mask):
         TypeError: If a size or count is no integer.
         ValueError: If a size is out of range.
     """
+
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "max_length": "topomask.max_length",
+        "symmetric": "topomask.symmetric",
+        "independent": "topomask.independent",
+    }
 
     def __init__(
         self, heads: int = 1, max_length: int = 4, symmetric: bool = True, independent: bool = True, name: str = "walk"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +47,13 @@ class RWGNKMask(Mask):
         ValueError: If a size or a number is out of range, or ``decay ** max_length`` exceeds 1e18.
     """
 
+    config_keys: ClassVar[dict[str, str]] = {
+        "heads": "gt.n_heads",
+        "decay": "topomask.decay",
+        "alpha": "topomask.alpha",
+        "max_length": "topomask.max_length",
+        "learnable": "topomask.learnable",
+    }
     decay: Tensor
     alpha: Tensor
 

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pyg_topomask import __version__
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, POSITIONAL_ENCODERS
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
 from pyg_topomask.run.data.formats import FORMATS
 from pyg_topomask.run.errors import RunError, did_you_mean
@@ -23,6 +23,7 @@ def _tables() -> dict[str, dict[str, Any]]:
             **ATTENTION,
             **{name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION},
         },
+        "masks": dict(MASK),
         "convolutions": {name: entry.source for name, entry in CONVS.items()},
         "node encoders": dict(NODE_ENCODERS),
         "edge encoders": dict(EDGE_ENCODERS),

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from pyg_topomask.run.config.contradictions import contradictions
 from pyg_topomask.run.config.ignored import ignored_keys
-from pyg_topomask.run.config.schema import Config, all_keys, section_of
+from pyg_topomask.run.config.schema import Config, add_mask_sections, all_keys, section_of
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
 
@@ -72,6 +72,7 @@ def load(
     Raises:
         ConfigError: If the text is no YAML, a key is unknown, or values are wrong or contradict each other.
     """
+    add_mask_sections()
     lines: dict[str, int] = {}
     file = None
     if isinstance(source, Config):

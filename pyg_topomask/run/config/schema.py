@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from pyg_topomask.run.config import masks
 from pyg_topomask.run.config.base import Count, Section, Size
 from pyg_topomask.run.config.dataset import DatasetConfig, PrepConfig, ShareConfig
 from pyg_topomask.run.config.encodings import (
@@ -202,6 +203,15 @@ class Config(Section):
             for name in type(self).model_fields
             if name.startswith("posenc_") and getattr(self, name).enable
         ]
+
+
+def add_mask_sections() -> None:
+    """Give ``topomask`` a section for each mask that was registered since the last call."""
+    if masks.add_mask_sections():
+        Config.model_rebuild(force=True)
+
+
+add_mask_sections()
 
 
 def section_of(path: list[str]) -> type[BaseModel] | None:

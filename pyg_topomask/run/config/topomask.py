@@ -33,6 +33,11 @@ class TopomaskConfig(Section):
         "layer's attention over them (dynamic GKAT).",
     )
     pair_table: bool = Field(default=False, description="Store the pairs of nodes the mask reaches with the walks.")
+    mask: str = Field(
+        default="none",
+        description="Mask of the attentions Masked and Linear, such as grf; none: ones within each graph. Its settings "
+        "go into mask_<name>.",
+    )
     decay: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Weight of each further step (GKAT).")
     alpha: Annotated[float, Field(ge=0)] = Field(default=1.0, description="Power of the mask's normalisation (GKAT).")
     learnable: bool = Field(default=False, description="Learn `decay` and `alpha`, one of each per head (GKAT).")

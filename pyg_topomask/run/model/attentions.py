@@ -1,15 +1,19 @@
-"""Translate a config into the arguments of attentions, and into what these need on a graph."""
+"""Translate a config into the arguments of attentions and masks, and into what they need on a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from pyg_topomask.nn import ATTENTION, Attention
+from pyg_topomask.nn import ATTENTION, MASK, Attention
 from pyg_topomask.nn.gps_network import BIAS
+from pyg_topomask.nn.mask import Mask
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.encoders import uses_pair_bias
+
+MASK_KEY = "topomask.mask"
+"""Key that names the mask of an attention with an argument for one."""
 
 _TRANSLATIONS: dict[str, Callable[[Config, int], Any]] = {
     "seed": lambda config, layer: config.seed * 1000 + layer,  # runs and layers draw for themselves
@@ -26,34 +30,100 @@ def attentions_of(config: Config) -> list[str]:
     return [name for name in config.gt.parts if name in ATTENTION]
 
 
+def mask_of(config: Config) -> str | None:
+    """Name of the mask that ``topomask.mask`` gives to an attention of the layers, or none."""
+    named = config.topomask.mask in MASK and any(_takes_mask(name) for name in attentions_of(config))
+    return config.topomask.mask if named else None
+
+
+def _takes_mask(name: str) -> bool:
+    return MASK_KEY in ATTENTION[name].config_keys.values()
+
+
 def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
     """The attention of that name, for one layer."""
-    return ATTENTION[name](config.gt.dim_hidden, **attention_arguments(config, name, layer))
+    arguments = attention_arguments(config, name, layer)
+    if _takes_mask(name):
+        arguments["mask"] = build_mask(config)
+    return ATTENTION[name](config.gt.dim_hidden, **arguments)
+
+
+def build_mask(config: Config) -> Mask | None:
+    """The mask that ``topomask.mask`` names, or none."""
+    name = mask_of(config)
+    return None if name is None else MASK[name](**mask_arguments(config, name))
 
 
 def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
-    """Constructor arguments that keys of the config give; a ``topomask`` key that is not given leaves the default."""
-    arguments = {
-        argument: _TRANSLATIONS[key](config, layer) if key in _TRANSLATIONS else config.value(key)
-        for argument, key in ATTENTION[name].config_keys.items()
-        if not key.startswith("topomask.") or config.is_given(key)
-    }
+    """Constructor arguments of an attention that keys of the config give, its mask left out."""
+    arguments = _arguments(config, ATTENTION[name].config_keys, layer)
     if not arguments.get("graph_edges", True):  # then features of edges have no use
         arguments["edge_dim"] = None
     return arguments
 
 
+def mask_arguments(config: Config, name: str) -> dict[str, Any]:
+    """Constructor arguments of a mask that its section and flat keys of the config give.
+
+    A mask that learns nothing is the same for all heads: they share it.
+    """
+    arguments = _arguments(config, _mask_keys(config, name))
+    if not arguments.get("learnable", getattr(config.value(f"topomask.mask_{name}"), "learnable", True)):
+        arguments.pop("heads", None)
+    return arguments
+
+
+def _arguments(config: Config, keys: Mapping[str, str], layer: int = 0) -> dict[str, Any]:
+    """Value of each argument; a key of ``topomask`` that is not given leaves it at the class's own default."""
+    return {
+        argument: _TRANSLATIONS[key](config, layer) if key in _TRANSLATIONS else config.value(key)
+        for argument, key in keys.items()
+        if key != MASK_KEY and (not key.startswith("topomask.") or config.is_given(key))
+    }
+
+
+def _mask_keys(config: Config, name: str) -> dict[str, str]:
+    """Constructor argument of a mask → key: a flat one, unless its section gives the argument."""
+    section, flat = config.value(f"topomask.mask_{name}"), MASK[name].config_keys
+    own = {argument: f"topomask.mask_{name}.{argument}" for argument in type(section).model_fields}
+    return own | {argument: key for argument, key in flat.items() if argument not in section.model_fields_set}
+
+
+def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) for arguments of the mask that its section and a flat key both give.
+
+    Args:
+        config: The config.
+        is_given: Whether a flat key counts as given: in GraphGym's ``cfg``, where all have a value, one that is set.
+    """
+    mask = mask_of(config)
+    if mask is None:
+        return []
+    given = config.value(f"topomask.mask_{mask}").model_fields_set
+    return [
+        (f"topomask.mask_{mask}.{argument}", f"{key} gives the same setting: leave one of the two out")
+        for argument, key in MASK[mask].config_keys.items()
+        if argument in given and is_given(key)
+    ]
+
+
 def argument_keys(config: Config) -> list[tuple[str, str]]:
-    """Pairs (constructor argument, key) for which the attentions of a config have a use."""
-    return [pair for name in attentions_of(config) for pair in ATTENTION[name].config_keys.items()]
+    """Pairs (constructor argument, key) for which the attentions and the mask of a config have a use."""
+    mask = mask_of(config)
+    rows: list[Mapping[str, str]] = [ATTENTION[name].config_keys for name in attentions_of(config)]
+    rows += [] if mask is None else [_mask_keys(config, mask)]
+    return [pair for row in rows for pair in row.items()]
 
 
 def requirements(config: Config) -> tuple[str, ...]:
-    """Attributes that the attentions need on a graph, each once."""
+    """Attributes that the attentions and their mask need on a graph, each once."""
     names = [ATTENTION[name].requirements(**attention_arguments(config, name)) for name in attentions_of(config)]
+    mask = mask_of(config)
+    if mask is not None:
+        names.append(MASK[mask].requirements(**mask_arguments(config, mask)))
     return tuple(dict.fromkeys(chain.from_iterable(names)))
 
 
 def uses_walks(config: Config) -> bool:
-    """Whether an attention needs random walks."""
+    """Whether an attention or its mask needs random walks."""
     return any(name.startswith("walk") for name in requirements(config))

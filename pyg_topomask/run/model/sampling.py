@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.model.attentions import requirements, uses_walks
+from pyg_topomask.run.model.attentions import mask_arguments, mask_of, requirements, uses_walks
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "pair_table")
@@ -20,6 +20,9 @@ def build_walks(config: Config, seed: int) -> BaseTransform | None:
     if not uses_walks(config):
         return None
     settings = {name: config.value(f"topomask.{name}") for name in WALK_KEYS}
+    mask = mask_of(config)
+    if mask is not None:
+        settings |= {name: value for name, value in mask_arguments(config, mask).items() if name in WALK_KEYS}
     followed = TRANSITION if config.topomask.transition == "attention" else None
     return AddRandomWalks(**settings, seed=seed, transition=followed)
 

@@ -1,12 +1,18 @@
 """Constructor arguments of attentions from the keys of a config."""
 
 import pytest
+import torch
 
-from pyg_topomask.nn import ATTENTION
+from pyg_topomask.nn import ATTENTION, MASK, GRFMask, RWGNKMask
 from pyg_topomask.nn.gps_network import BIAS
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.schema import all_keys
+from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.model.attentions import attention_arguments, build_attention, requirements
+from pyg_topomask.run.model.sampling import build_walks
+from pyg_topomask.run.runner import check_config
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddRandomWalks
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
@@ -52,3 +58,86 @@ def test_keys_that_are_translated():
         "posenc_GraphormerBias.num_out_degrees=4",
     )
     assert attention_arguments(biased, "Transformer")["attn_bias"] == BIAS
+
+
+def masked(*overrides):
+    return config_of("gt.layer_type=GCN+Masked", *overrides)
+
+
+def test_masks_come_from_their_section_or_flat_keys():
+    assert build_attention(masked(), "Masked").mask is None
+    mask = build_attention(masked("topomask.mask=grf", "topomask.mask_grf.max_length=2", "gt.n_heads=4"), "Masked").mask
+    assert (type(mask), mask.heads, mask.max_length, mask.symmetric) == (GRFMask, 4, 2, True)
+    flat = masked("topomask.mask=grf", "topomask.max_length=3", "topomask.mask_grf.symmetric=false")
+    mask = build_attention(flat, "Masked").mask
+    assert (mask.max_length, mask.symmetric) == (3, False)
+    fixed = masked("topomask.mask=rwgnk", "topomask.mask_rwgnk.decay=0.5", "gt.n_heads=4")
+    mask = build_attention(fixed, "Masked").mask
+    assert (type(mask), mask.heads, float(mask.decay)) == (RWGNKMask, 1, 0.5)
+    learned = masked("topomask.mask=rwgnk", "topomask.mask_rwgnk.learnable=true", "gt.n_heads=4")
+    assert build_attention(learned, "Masked").mask.heads == 4
+    assert build_attention(config_of("gt.layer_type=GCN+Linear", "topomask.mask=grf"), "Linear").mask is not None
+
+
+@pytest.mark.parametrize("name", MASK)
+def test_requirements_are_those_of_the_mask(name):
+    for settings in ([], ["topomask.independent=false"]):
+        config = masked(f"topomask.mask={name}", *settings)
+        assert requirements(config) == build_attention(config, "Masked").requires
+
+
+def test_walks_are_drawn_as_the_mask_says():
+    walks = build_walks(
+        masked("topomask.mask=grf", "topomask.mask_grf.max_length=6", "topomask.mask_grf.independent=false"), 0
+    )
+    assert (walks.max_length, walks.independent) == (6, False)
+    assert build_walks(masked("topomask.mask=none"), 0) is None
+
+
+@pytest.mark.parametrize("name", MASK)
+def test_every_mask_builds_and_steps(name):
+    check_config(PLAIN, ["gt.layer_type=GCN+Masked", f"topomask.mask={name}", "gt.n_heads=2"])
+
+
+def test_masked_with_a_mask_is_the_named_attention():
+    """GRF and GKAT are MaskedAttention with their masks."""
+    for name, mask, flat in (("GRF", "grf", []), ("GKAT", "rwgnk", ["topomask.kernel=softmax"])):
+        sizes = ["gt.n_heads=2", "topomask.max_length=3", *flat]
+        named = build_attention(config_of(f"gt.layer_type=GCN+{name}", *sizes), name)
+        general = build_attention(masked(f"topomask.mask={mask}", *sizes), "Masked")
+        general.load_state_dict(named.state_dict())
+        data = AddRandomWalks(max_length=3, seed=0)(GRAPHS["star"].clone())
+        x = torch.randn(5, 64)
+        torch.testing.assert_close(general(x, None, data), named(x, None, data))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("topomask.mask=grff", r"topomask\.mask: no mask is called 'grff'; there are none, grf.*Did you mean 'grf'"),
+        (
+            "topomask.mask=grf topomask.max_length=4 topomask.mask_grf.max_length=4",
+            r"mask_grf\.max_length: topomask\.max_length gives the same setting: leave one of the two out",
+        ),
+        ("topomask.mask=grf topomask.mask_grf.max_lenght=4", r"Did you mean 'topomask\.mask_grf\.max_length'"),
+        (
+            "topomask.mask=grf topomask.mask_grf.max_length=-1",
+            r"mask_grf\.max_length: .*at least 0.*\(got -1\)",
+        ),
+        ("topomask.mask=grf topomask.mask_grf.symmetric=3.5", r"mask_grf\.symmetric: .*valid boolean"),
+        ("topomask.mask=grf topomask.mask_grf.heads=2", r"topomask\.mask_grf\.heads: unknown key"),
+    ],
+)
+def test_wrong_masks_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check_config(PLAIN, ["gt.layer_type=GCN+Masked", *overrides.split()])
+
+
+def test_settings_of_a_mask_that_is_not_used_are_refused():
+    settings = {"mask": "rwgnk", "mask_grf": {"max_length": 3}}
+    source = PLAIN | {"gt": {"layer_type": "GCN+Masked"}, "topomask": settings}
+    with pytest.raises(ConfigError, match=r"topomask\.mask_grf\.max_length: is given, but GCN\+Masked has no use"):
+        check_config(source)
+    assert check_config(source, ["topomask.mask=none"])[1] == ["topomask.mask_grf.max_length"]
+    with pytest.raises(ConfigError, match=r"topomask\.mask: is given, but GCN\+GRF has no use for it"):
+        check_config(source | {"gt": {"layer_type": "GCN+GRF"}})

@@ -1,0 +1,202 @@
+"""An attention and a mask written outside of the package, in configs and commands."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from pyg_topomask.nn import (
+    ATTENTION,
+    MASK,
+    Attention,
+    GRFMask,
+    Mask,
+    MaskedAttention,
+    register_attention,
+    register_mask,
+)
+from pyg_topomask.nn.attention.base import check_input
+from pyg_topomask.operators import DenseOperator
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.config.schema import Config, all_keys
+from pyg_topomask.run.config.topomask import TopomaskConfig
+from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.model.attentions import build_attention
+from pyg_topomask.run.runner import check_config
+
+PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
+
+MODULE = '''
+import torch
+from pyg_topomask.nn import Attention, Mask, check_input, register_attention, register_mask
+from pyg_topomask.operators import DenseOperator
+
+
+class MeanAttention(Attention):
+    """The mean of each graph's nodes, through a linear map."""
+
+    config_keys = {"heads": "gt.n_heads"}
+
+    def __init__(self, channels, heads=1):
+        super().__init__(channels, heads)
+        self.lin = torch.nn.Linear(channels, channels)
+
+    def forward(self, x, batch=None, graph=None):
+        batch = check_input(x, self.channels, batch, graph)
+        batch = x.new_zeros(x.size(0), dtype=torch.long) if batch is None else batch
+        mean = torch.zeros(int(batch.max()) + 1, self.channels).index_add(0, batch, self.lin(x))
+        return (mean / torch.bincount(batch)[:, None])[batch]
+
+
+class DecayMask(Mask):
+    """One on the diagonal, ``decay`` between two other nodes of a graph.
+
+    Args:
+        decay: The weight of other nodes.
+    """
+
+    def __init__(self, decay: float = 0.5) -> None:
+        super().__init__()
+        self.decay = decay
+
+    def forward(self, graph):
+        same = (graph.batch[:, None] == graph.batch).float()
+        return DenseOperator(self.decay * same + (1 - self.decay) * torch.eye(graph.num_nodes))
+
+
+register_attention("Mean", MeanAttention)
+register_mask("decay", DecayMask)
+'''
+
+
+@pytest.fixture
+def names():
+    """Both tables and the schema as they are, put back afterwards."""
+    before = dict(ATTENTION), dict(MASK), dict(TopomaskConfig.model_fields)
+    yield
+    for table, known in zip((ATTENTION, MASK, TopomaskConfig.model_fields), before):
+        table.clear()
+        table.update(known)
+    TopomaskConfig.model_rebuild(force=True)
+    Config.model_rebuild(force=True)
+
+
+@pytest.fixture
+def folder(tiny, tmp_path, monkeypatch):
+    """The current folder, with the module and two configs that use it."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    masks = {"mean": ("GIN+Mean", {}), "decay": ("GIN+Masked", {"mask": "decay", "mask_decay": {"decay": 0.25}})}
+    for name, (layer_type, topomask) in masks.items():
+        config = tiny | {"gt": tiny["gt"] | {"layer_type": layer_type}, "topomask": topomask}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def test_a_module_of_the_current_folder_is_imported_first(folder):
+    """In a process of its own: the schema is made after the module is there."""
+    line = [sys.executable, "-m", "pyg_topomask", "--import", "mine", "check", "mean.yaml", "decay.yaml"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_both_are_listed_and_trained(folder, names, capsys):
+    assert main(["--import", "mine", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "mine.MeanAttention" in listed
+    assert "mine.DecayMask" in listed
+    for name in ("mean", "decay"):
+        assert main(["--import", "mine", "run", f"{name}.yaml", "--out", "out", "optim.max_epoch=1"]) == 0
+        assert (folder / "out" / name / "summary.json").exists()
+
+
+def test_modules_that_cannot_be_imported(folder, capsys):
+    assert main(["check", "mean.yaml"]) == 1
+    assert "no attention is called 'Mean'" in capsys.readouterr().out
+    (folder / "broken.py").write_text("from pyg_topomask.nn import Nothing\n")
+    for name, reason in (
+        ("yours", "no such module is installed or in the current folder"),
+        ("broken", "cannot import name 'Nothing' from 'pyg_topomask.nn'"),
+    ):
+        assert main(["--import", name, "list"]) == 1
+        assert capsys.readouterr().err.startswith(f"error: --import {name}: {reason}")
+
+
+class Shifted(Attention):
+    config_keys = {"mask": "topomask.mask", "shift": "topomask.alpha"}  # noqa: RUF012
+
+    def __init__(self, channels, heads=1, mask=None, shift=0.0):
+        super().__init__(channels, heads)
+        self.mask, self.shift = mask, shift
+
+    def forward(self, x, batch=None, graph=None):
+        check_input(x, self.channels, batch, graph)
+        return self.mask(graph) @ x + self.shift
+
+
+class ConstantMask(Mask):
+    """The same weight everywhere.
+
+    Args:
+        weight: The weight of :math:`j` for :math:`i`,
+            of all pairs.
+        pattern: Nothing that YAML can say.
+    """
+
+    def __init__(self, weight: float, pattern: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, graph):
+        return DenseOperator(torch.full((graph.num_nodes, graph.num_nodes), self.weight))
+
+
+def test_names_registered_after_the_schema_was_read(names):
+    register_attention("Shifted", Shifted)
+    register_mask("constant", ConstantMask)
+    mine = ["gt.layer_type=GCN+Shifted", "topomask.mask=constant", "topomask.mask_constant.weight=2"]
+    config = load(PLAIN, [*mine, "topomask.alpha=3"]).config
+    assert "topomask.mask_constant.weight" in all_keys()
+    assert "topomask.mask_constant.pattern" not in all_keys()
+    section = type(config.topomask.mask_constant)
+    assert section.model_fields["weight"].description == "The weight of j for i, of all pairs."
+    attn = build_attention(config, "Shifted")
+    assert (type(attn), attn.shift, type(attn.mask), attn.mask.weight) == (Shifted, 3.0, ConstantMask, 2.0)
+    with pytest.raises(ConfigError, match="missing 1 required positional argument: 'weight'"):
+        check_config(PLAIN, mine[:2])
+
+
+@pytest.mark.parametrize(
+    ("register", "name", "cls", "error", "message"),
+    [
+        (register_attention, "Mine", torch.nn.Linear, TypeError, "'Mine' must be a class derived from Attention"),
+        (register_attention, "Mine", MaskedAttention(4), TypeError, "'Mine' must be a class derived from Attention"),
+        (register_mask, "mine", Shifted, TypeError, "'mine' must be a class derived from Mask"),
+        (register_attention, "GRF", Shifted, ValueError, "'GRF' is pyg_topomask.nn.attention.grf.GRFAttention already"),
+        (register_mask, "grf", ConstantMask, ValueError, "'grf' is pyg_topomask.nn.mask.grf.GRFMask already"),
+        (register_attention, "A+B", Shifted, ValueError, r"letters, digits and underscores .* \(got 'A\+B'\)"),
+        (register_mask, "none", ConstantMask, ValueError, "is not 'none'"),
+    ],
+)
+def test_what_cannot_be_registered(names, register, name, cls, error, message):
+    with pytest.raises(error, match=message):
+        register(name, cls)
+
+
+def test_a_reloaded_module_registers_again(names):
+    register_mask("grf", GRFMask)
+    register_attention("Shifted", Shifted)
+    again = type("Shifted", (Shifted,), {"__module__": Shifted.__module__, "__qualname__": Shifted.__qualname__})
+    register_attention("Shifted", again)
+    assert ATTENTION["Shifted"] is again
+
+
+def test_a_name_with_another_meaning_in_configs_is_refused(names):
+    register_attention("Full", Shifted)
+    with pytest.raises(ConfigError, match="'Full' has another meaning here: register the attention under another name"):
+        check_config(PLAIN, ["gt.layer_type=GCN+Full"])
