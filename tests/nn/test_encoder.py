@@ -58,7 +58,9 @@ POSITIONAL = {
     "ElstaticSE": {},
     "EquivStableLapPE": {"max_freqs": K},
     "GraphormerBias": {"num_spatial_types": 4, "num_edge_types": 3},
+    "RRWP": {"in_channels": 4},
 }
+PAIRS = ("GraphormerBias", "RRWP")
 TRANSFORMS = {
     "LapPE": "AddLaplacianEncoding",
     "SignNet": "AddLaplacianEncoding",
@@ -67,6 +69,7 @@ TRANSFORMS = {
     "HKdiagSE": "AddHeatDiagonalEncoding",
     "ElstaticSE": "AddElectrostaticEncoding",
     "GraphormerBias": "AddShortestPathBias",
+    "RRWP": "AddRelativeWalkEncoding",
 }
 
 
@@ -118,14 +121,13 @@ CASES = [
     *((NODE_ENCODERS[name], options, {"nodes": sizes}, "num_nodes") for name, (options, sizes) in NODES.items()),
     *((EDGE_ENCODERS[name], options, {"edges": sizes}, "num_edges") for name, (options, sizes) in EDGES.items()),
     *(
-        (POSITIONAL_ENCODERS[name.split("-")[0]], options, {}, "pairs" if "Bias" in name else "num_nodes")
+        (POSITIONAL_ENCODERS[name.split("-")[0]], options, {}, "pairs" if name in PAIRS else "num_nodes")
         for name, options in POSITIONAL.items()
     ),
-    (RelativeWalkBias, {"in_channels": 4}, {}, "pairs"),
     (GraphormerDegrees, {}, {}, "num_nodes"),
     (MLPNodeEncoder, {"in_channels": 3, "layers": 2}, {}, "num_nodes"),
 ]
-IDS = [*NODES, *EDGES, *POSITIONAL, "RelativeWalkBias", "GraphormerDegrees", "MLPNode"]
+IDS = [*NODES, *EDGES, *POSITIONAL, "GraphormerDegrees", "MLPNode"]
 
 
 def test_every_encoder_is_tried():
