@@ -235,7 +235,7 @@ def test_auto_estimates_only_what_is_too_large(monkeypatch, caplog):
     assert (error[-1:] > 0).all()
     assert (exact.random_walk_error == 0).all()
     assert "random_walk_diagonal of 100 nodes: estimated" in caplog.text
-    again = AddRandomWalkEncoding(STEPS)(data)
+    again = AddRandomWalkEncoding(STEPS)(data)  # the same computation: a graph that is too large is alone in its chunk
     assert torch.equal(again.random_walk_diagonal, large.random_walk_diagonal)
     other = AddRandomWalkEncoding(STEPS, seed=1)(data)
     assert not torch.equal(other.random_walk_diagonal, large.random_walk_diagonal)

@@ -27,6 +27,7 @@ STEPS = [AddLaplacianEncoding(4), AddRandomWalkEncoding([1, 2, 3]), AddRelativeW
 
 
 def equal(first, second):
+    """Compare bit for bit: both are one computation on the same graphs, or one has been stored and read again."""
     assert len(first) == len(second)
     for one, other in zip(first, second):
         assert one.keys() == other.keys()
