@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import SizeGroups, size_groups
+from pyg_topomask.ops.segment import SizeGroups, ragged_ranges, size_groups
 from pyg_topomask.ops.sparse import permute_rows
 
 Entries = tuple[Tensor, Tensor, Tensor]
@@ -52,10 +52,9 @@ def _layout(groups: SizeGroups, device: torch.device) -> BlockLayout:
     sizes = [groups.num_nodes[graph] for graphs in groups.graphs for graph in graphs]
     size = torch.tensor(sizes, dtype=torch.int64, device=device)
     area = size.square()
-    begin, node = area.cumsum(0) - area, size.cumsum(0) - size
-    block, node = (x.repeat_interleave(size) for x in (begin, node))
-    column = torch.arange(node.numel(), device=device) - node
-    first = block + column * size.repeat_interleave(size)
+    graph, column = ragged_ranges(torch.zeros_like(size), size)
+    block = (area.cumsum(0) - area)[graph]
+    first = block + column * size[graph]
     if groups.place is not None:
         first, column, block = (x.index_select(0, groups.place) for x in (first, column, block))
     lengths = [len(graphs) * groups.num_nodes[graphs[0]] ** 2 for graphs in groups.graphs]

@@ -116,6 +116,13 @@ def in_groups(
     return permute_rows(torch.cat(out), groups.place, groups.order)
 
 
+def ragged_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """For ranges ``first[i], first[i] + 1, …`` of ``count[i]`` numbers: the ``i`` of each number, and the numbers."""
+    owner = torch.repeat_interleave(count)
+    offset = first - (count.cumsum(0) - count)
+    return owner, torch.arange(owner.numel(), device=owner.device) + offset[owner]
+
+
 def segment_sum(x: Tensor, batch: Tensor) -> Tensor:
     """Sum of the rows of ``x`` ``[N, *]`` over each graph of ``batch``: shape ``[B, *]``."""
     num_graphs = segments(batch).num_graphs

@@ -83,6 +83,13 @@ def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
     return _SampledProduct.apply(left, right, pattern)
 
 
+@torch.no_grad()
+def row_maximum(pattern: Pattern, value: Tensor) -> Tensor:
+    """Largest entry of each row, shape ``[num_rows]``, without a gradient; −inf where a row has none."""
+    lowest = value.new_full((pattern.num_rows,), -torch.inf)
+    return lowest.scatter_reduce(0, pattern.row.long(), value, "amax")
+
+
 def permute_rows(x: Tensor, order: Tensor | None, inverse: Tensor | None) -> Tensor:
     """``x[order]`` for a permutation whose inverse is known; ``x`` itself if there is none."""
     return x if order is None else _Permute.apply(x, order, inverse)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.hashing import GOLDEN, MIX_1, below, mix, wrap
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -43,9 +44,9 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
     seen, per_block = _seen_blocks(blocks, num_random, seed)
     first = per_block.cumsum(0) - per_block  # of each block's list in `seen`
     block = torch.repeat_interleave(blocks.size)  # [N], block of each node
-    row, entry = _lists(first[block], per_block[block])
+    row, entry = ragged_ranges(first[block], per_block[block])
     begin, size = blocks.start[seen[entry]], blocks.size[seen[entry]]
-    pair, col = _lists(begin, size)
+    pair, col = ragged_ranges(begin, size)
     return Pattern(row[pair], col, batch.numel(), batch.numel())
 
 
@@ -56,17 +57,10 @@ def one_graph(num_nodes: int, device: torch.device) -> Tensor:
     return torch.zeros(num_nodes, dtype=torch.long, device=device)
 
 
-def _lists(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """For lists ``first[i], first[i] + 1, …`` of ``count[i]`` numbers: the ``i`` of each number, and the numbers."""
-    owner = torch.repeat_interleave(count)
-    offset = first - (count.cumsum(0) - count)
-    return owner, torch.arange(owner.numel(), device=owner.device) + offset[owner]
-
-
 def _cut(batch: Tensor, block_size: int) -> _Blocks:
     size = torch.bincount(batch)
     ptr, num_blocks = size.cumsum(0) - size, (size + block_size - 1) // block_size
-    graph, place = _lists(torch.zeros_like(num_blocks), num_blocks)
+    graph, place = ragged_ranges(torch.zeros_like(num_blocks), num_blocks)
     start = ptr[graph] + place * block_size
     length = (size[graph] - place * block_size).clamp(max=block_size)
     return _Blocks(graph, place, num_blocks[graph], start, length, size[graph])
@@ -82,7 +76,7 @@ def _seen_blocks(blocks: _Blocks, num_random: int, seed: int) -> tuple[Tensor, T
     some = torch.cat([some, _random_blocks(blocks, num_random, seed)], dim=1)
     some = some.masked_fill(is_global[:, None], -1)
     owner, _ = (some >= 0).nonzero(as_tuple=True)
-    all_owner, all_seen = _lists(torch.zeros_like(place), blocks.total * is_global)
+    all_owner, all_seen = ragged_ranges(torch.zeros_like(place), blocks.total * is_global)
     owner, order = torch.cat([owner, all_owner]).sort(stable=True)
     seen = torch.cat([some[some >= 0], all_seen])[order]
     block_of_graph = torch.arange(place.numel(), device=place.device) - place  # first block of each one's graph

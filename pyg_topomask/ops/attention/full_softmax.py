@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from pyg_topomask.ops.segment import in_groups, size_groups
+from pyg_topomask.ops.segment import in_groups, ragged_ranges, size_groups
 
 
 def segment_softmax_attention(
@@ -79,11 +79,7 @@ def all_pairs(batch: Tensor) -> Tensor:
     """
     size = torch.bincount(batch)
     first = size.cumsum(0) - size
-    count = size[batch]
-    row = torch.repeat_interleave(count)
-    begin = (count.cumsum(0) - count)[row]
-    col = torch.arange(row.numel(), device=row.device) - begin + first[batch][row]
-    return torch.stack([row, col])
+    return torch.stack(ragged_ranges(first[batch], size[batch]))
 
 
 def check_pair_bias(bias: Tensor, num_nodes: list[int], heads: int) -> None:

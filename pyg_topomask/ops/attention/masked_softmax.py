@@ -22,7 +22,7 @@ from pyg_topomask.ops.attention.normalizer import (
     sums_on_pairs,
 )
 from pyg_topomask.ops.segment import check_batch
-from pyg_topomask.ops.sparse import Pattern, sampled_product
+from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product
 from pyg_topomask.typing import PerformanceWarning
 
 PATHS = ("auto", "pairwise", "blocks", "dense")
@@ -107,11 +107,9 @@ def softmax_on_pairs(
     Returns:
         As `sums_on_pairs`.
     """
-    row = pattern.row.long()
-    with torch.no_grad():  # the largest score of a row is a factor that cancels; pairs of bound 0 do not count
-        top = score.new_full((pattern.num_rows,), -torch.inf)
-        top = top.scatter_reduce(0, row, score.masked_fill(bound == 0, -torch.inf), "amax")
-    kernel = exp_below(score, top.index_select(0, row))
+    # The largest score of a row is a factor that cancels; pairs of bound 0 do not count.
+    top = row_maximum(pattern, score.detach().masked_fill(bound == 0, -torch.inf))
+    kernel = exp_below(score, top.index_select(0, pattern.row))
     total = None if bound is entry else bound * kernel
     return sums_on_pairs(pattern, entry * kernel, total, v, signed, dropout)
 

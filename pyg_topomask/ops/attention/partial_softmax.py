@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.dropout import dropout as zero_some
-from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.sparse import Pattern, row_maximum, spmm
 
 
 class PartialSoftmax(NamedTuple):
@@ -49,10 +49,8 @@ def softmax_over_entries(pattern: Pattern, score: Tensor, v: Tensor, dropout: fl
     Returns:
         Parts of shapes ``[num_rows, D]``, ``[num_rows, 1]`` and ``[num_rows, 1]``.
     """
-    row = pattern.row.long()
-    with torch.no_grad():  # the largest score of a row is a factor that cancels
-        top = score.new_full((pattern.num_rows,), -torch.inf).scatter_reduce(0, row, score, "amax")
-    weight = (score - top.index_select(0, row)).exp()
+    top = row_maximum(pattern, score)  # a factor that cancels
+    weight = (score - top.index_select(0, pattern.row)).exp()
     total = spmm(pattern, weight, weight.new_ones(pattern.num_cols, 1))
     sums = spmm(pattern, zero_some(weight, dropout) if dropout else weight, v)
     return PartialSoftmax(sums, total, top[:, None])

@@ -21,6 +21,7 @@ from torch import Tensor
 from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
+from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
 # Pairs of nodes this far apart in memory, on average, miss a CPU's caches: the table is then put in a better order.
@@ -295,15 +296,14 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     meets = torch.searchsorted(visited, left.index[1], right=True) - first  # [nnz], partners of each left entry
     pairs, coeffs = [], []
     for a, b in _row_blocks(left.index[0], meets, num_nodes):
-        mine = torch.repeat_interleave(torch.arange(a, b, device=meets.device), meets[a:b])
-        begin = first[a:b] - (meets[a:b].cumsum(0) - meets[a:b])
-        theirs = torch.arange(mine.numel(), device=mine.device) + begin[mine - a]
-        pair = left.index[0][mine] * num_nodes + other.index[0][theirs]
-        code = _monomial(left.length[mine], other.length[theirs])
+        owner, right_entry = ragged_ranges(first[a:b], meets[a:b])
+        left_entry = owner + a
+        pair = left.index[0][left_entry] * num_nodes + other.index[0][right_entry]
+        code = _monomial(left.length[left_entry], other.length[right_entry])
         pair, place = pair.sort(stable=True)
         pair, slot = torch.unique_consecutive(pair, return_inverse=True)
         table = left.load.new_zeros(pair.numel() * num_monomials)
-        product = left.load[mine] * other.load[theirs]
+        product = left.load[left_entry] * other.load[right_entry]
         table.index_add_(0, slot * num_monomials + code[place], product[place])
         pairs.append(pair)
         coeffs.append(table.view(-1, num_monomials))
@@ -358,13 +358,11 @@ def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor
     by_column, order = right.transposed
     column = left.col.long()
     first = by_column.rowptr[column].long()
-    meets = by_column.rowptr[column + 1].long() - first
-    mine = torch.repeat_interleave(meets)
-    theirs = torch.arange(mine.numel(), device=mine.device) + (first - (meets.cumsum(0) - meets))[mine]
-    theirs = order.index_select(0, theirs)
-    pair = left.row.long()[mine] * right.num_rows + right.row.long()[theirs]
+    left_entry, right_entry = ragged_ranges(first, by_column.rowptr[column + 1].long() - first)
+    right_entry = order.index_select(0, right_entry)
+    pair = left.row.long()[left_entry] * right.num_rows + right.row.long()[right_entry]
     pair, place = pair.sort(stable=True)
     pair, slot = torch.unique_consecutive(pair, return_inverse=True)
     num_rows = max(right.num_rows, 1)
     pattern = Pattern(pair // num_rows, pair % num_rows, left.num_rows, right.num_rows)
-    return pattern, mine[place], theirs[place], slot
+    return pattern, left_entry[place], right_entry[place], slot

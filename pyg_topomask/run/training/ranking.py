@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from pyg_topomask.ops.segment import ragged_ranges
+
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -87,10 +89,7 @@ def candidates(data: Data) -> Candidates:
     size = batch.bincount(minlength=num_graphs)
     first = size.cumsum(0) - size
     graph = batch[start]
-    count = size[graph]
-    link = torch.repeat_interleave(torch.arange(start.numel(), device=start.device), count)
-    offset = torch.arange(link.numel(), device=start.device) - (count.cumsum(0) - count)[link]
-    candidate = first[graph][link] + offset
+    link, candidate = ragged_ranges(first[graph], size[graph])
     is_end = candidate == end[link]
     number = data.num_nodes
     known = torch.isin(start[link] * number + candidate, start * number + end)
