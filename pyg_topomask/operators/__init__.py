@@ -9,9 +9,12 @@ from pyg_topomask.operators.algebra import (
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.dense import DenseOperator
 from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.operators.grid_heat import GridHeatOperator
+from pyg_topomask.operators.hypercube_heat import HypercubeHeatOperator
 from pyg_topomask.operators.ones import OnesOperator
 from pyg_topomask.operators.scaled import ConstantOperator, DiagonalScaledOperator, ScaledOperator
 from pyg_topomask.operators.sparse_factor import SparseFactorOperator
+from pyg_topomask.operators.toeplitz import ToeplitzOperator
 
 __all__ = [
     "BlockDiagonalOperator",
@@ -19,11 +22,14 @@ __all__ = [
     "DenseOperator",
     "DiagonalScaledOperator",
     "GRFOperator",
+    "GridHeatOperator",
     "HeadStackOperator",
+    "HypercubeHeatOperator",
     "KroneckerOperator",
     "MaskOperator",
     "OnesOperator",
     "ScaledOperator",
     "SparseFactorOperator",
     "SumOperator",
+    "ToeplitzOperator",
 ]

@@ -158,6 +158,8 @@ class MaskOperator(ABC):
                 + (f" and {self.heads} heads" if self.heads is not None else "")
                 + f" multiplies {wanted} (got {list(x.shape)}); is 'x' of the same batch?"
             )
+        if x.numel() == 0:
+            return x.clone()
         (wide,) = at_least_float32(x)
         with torch.autocast(x.device.type, enabled=False):
             product = self._matmul(wide.reshape(*lead, prod(x.shape[len(lead) :])))

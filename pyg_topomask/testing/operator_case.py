@@ -43,13 +43,17 @@ class OperatorCase:
     equivariant: ClassVar[bool] = True
     """Whether relabelling nodes permutes the mask; set it to :obj:`False` for a mask of an order or a grid."""
 
-    def build(self, data: Data) -> MaskOperator:
-        """The operator under test."""
+    def build(self, data: Data, **parameters: Tensor) -> MaskOperator:
+        """The operator under test, with its own parameters in place of those in ``parameters``."""
         raise NotImplementedError
 
     def reference(self, data: Data) -> Tensor:
         """Its matrix, ``[N, N]`` or ``[H, N, N]``, from the definition."""
         raise NotImplementedError
+
+    def parameters(self, data: Data) -> dict[str, Tensor]:
+        """Floating-point arguments of the operator in float64, by name, for the check of their gradients."""
+        return {}
 
     @pytest.fixture(autouse=True)
     def _seed(self) -> None:
@@ -92,6 +96,31 @@ class OperatorCase:
         x = _input(op, 2).requires_grad_()
         assert torch.autograd.gradcheck(lambda x: op @ x, (x,))
         assert torch.autograd.gradcheck(lambda x: op.T @ x, (x,))
+
+    def test_gradcheck_in_parameters(self) -> None:
+        data = self.graphs[self.moved]
+        parameters = {name: value.clone().requires_grad_() for name, value in self.parameters(data).items()}
+        x = _input(self.build(data), 2)
+        layout = block_layout(torch.zeros(data.num_nodes, dtype=torch.long))
+
+        def run(*values: Tensor) -> list[Tensor]:
+            op = self.build(data, **dict(zip(parameters, values)))
+            products = [op @ x, op.T @ x, op.bound @ x]
+            products += [] if op.num_pairs is None else [op.pairs()[1]]
+            return products + (op.blocks(layout) if op.has_blocks else [])
+
+        if parameters:
+            assert torch.autograd.gradcheck(run, tuple(parameters.values()))
+
+    def test_narrow_inputs_are_summed_in_float32(self) -> None:
+        for data in self.graphs.values():
+            op, dense = self.build(data), self.reference(data)
+            x = _input(op, 3)
+            for dtype, tol in ((torch.float32, 1e-4), (torch.bfloat16, 2**-7)):
+                got, wanted = op @ x.to(dtype), _product(dense, x.to(dtype).double())
+                assert got.dtype == dtype
+                scale = _product(dense.abs(), x.abs()).amax() if x.numel() else 1.0
+                assert ((got.double() - wanted).abs() <= tol * wanted.abs() + 1e-5 * scale).all()
 
     def test_graphs_in_a_batch_do_not_mix(self) -> None:
         parts = [self.graphs[name] for name in self.batch]

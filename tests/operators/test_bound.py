@@ -39,7 +39,7 @@ class Plain(MaskOperator):
         return self._error
 
     def _matmul(self, x):
-        return self.matrix @ x
+        return self.matrix.to(x.dtype) @ x
 
 
 class Bounded(Plain):

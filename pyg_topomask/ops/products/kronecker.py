@@ -49,7 +49,7 @@ def hypercube_heat(time: Tensor, x: Tensor, dim: int) -> Tensor:
     for axis in range(0, dim, _CUBE_AXES):
         kernel = hypercube_kernel(time, min(_CUBE_AXES, dim - axis)).to(x.dtype)
         after //= kernel.size(1)
-        x = kernel[:, None] @ x.reshape(x.size(0), before, kernel.size(1), after)
+        x = _times(kernel, x.reshape(x.size(0), before, kernel.size(1), after))
         before *= kernel.size(1)
     return x.reshape(shape)
 
@@ -98,7 +98,7 @@ def _path_heat(time: Tensor, x: Tensor) -> Tensor:
     """
     num_nodes = x.size(2)
     if num_nodes <= _MOST_DENSE:
-        return path_kernel(time, num_nodes).to(x.dtype)[:, None] @ x
+        return _times(path_kernel(time, num_nodes).to(x.dtype), x)
     decay = _decay(time, num_nodes).to(x.dtype)[:, None, :, None]
 
     def transformed(x: Tensor) -> Tensor:
@@ -110,6 +110,11 @@ def _path_heat(time: Tensor, x: Tensor) -> Tensor:
         torch.cat([transformed(part) for part in row.split(_SLICE, dim=3)], dim=3) for row in x.split(num_rows, dim=1)
     ]
     return torch.cat(rows, dim=1)
+
+
+def _times(kernel: Tensor, x: Tensor) -> Tensor:
+    """Kernels ``[H, n, n]``, or one for all heads, times ``x [H, B, n, C]``, without copies of them for all ``B``."""
+    return kernel[0] @ x if kernel.size(0) == 1 else torch.stack([one @ head for one, head in zip(kernel, x)])
 
 
 def _decay(time: Tensor, num_nodes: int) -> Tensor:

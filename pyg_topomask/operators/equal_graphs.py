@@ -1,0 +1,60 @@
+"""Masks that serve all graphs of a batch, because the graphs are equal: images, lattices, hypercubes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.blocks import BlockLayout
+
+
+class EqualGraphsOperator(MaskOperator):
+    """One mask for every graph of a batch of equal graphs, which are multiplied side by side.
+
+    Args:
+        graph_size: Nodes of each graph.
+        num_graphs: Graphs in the batch.
+        heads: ``H`` where every head has its own mask.
+    """
+
+    has_blocks = True
+
+    def __init__(self, graph_size: int, num_graphs: int, heads: int | None) -> None:
+        self.num_graphs = check_integer("num_graphs", num_graphs, 0)
+        self.graph_size, self.heads, self.num_nodes = graph_size, heads, graph_size * self.num_graphs
+
+    @abstractmethod
+    def _kernel(self) -> Tensor:
+        """The mask of one graph, shape ``[H or 1, n, n]``."""
+
+    @abstractmethod
+    def _product(self, x: Tensor) -> Tensor:
+        """Product of every graph's mask with ``x`` of shape ``[H or 1, G, n, C]``; the same shape."""
+
+    @property
+    def row_terms(self) -> int:
+        return self.graph_size
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        kernel = self._kernel().mT if self.heads is not None else self._kernel()[0].t()
+        blocks = []
+        for graphs in layout.groups.graphs:
+            size = layout.groups.num_nodes[graphs[0]]
+            if size % self.graph_size:
+                raise ValueError(
+                    f"the mask is for graphs of {self.graph_size} nodes, but a graph of 'batch' has {size}; "
+                    "is 'batch' that of the graphs which the mask is for?"
+                )
+            copies = torch.eye(size // self.graph_size, dtype=kernel.dtype, device=kernel.device)
+            block = kernel if copies.numel() == 1 else torch.kron(copies, kernel.contiguous())
+            blocks.append(block.expand(len(graphs), *block.shape))
+        return blocks
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        x = x.view(self.num_graphs, self.graph_size, -1, shape[-1]).permute(2, 0, 1, 3)
+        return self._product(x).permute(1, 2, 0, 3).reshape(shape)

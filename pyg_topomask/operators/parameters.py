@@ -1,0 +1,45 @@
+"""Parameters of masks that may differ by head."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+
+def per_head(name: str, value: float | Tensor) -> tuple[Tensor, int | None]:
+    """A parameter as a tensor ``[H]`` or ``[1]``, and ``H``, or :obj:`None` where all heads share it.
+
+    Args:
+        name: Name of the parameter, for messages.
+        value: A number, which becomes float64, or a floating-point tensor of no dimension or of shape ``[H]``.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If the tensor has another shape.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return torch.tensor([float(value)], dtype=torch.float64), None
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise TypeError(
+            f"'{name}' must be a number or a floating-point tensor (got {getattr(value, 'dtype', repr(value))})"
+        )
+    if value.dim() > 1:
+        raise ValueError(f"'{name}' must be one number, or one for each head, [H] (got {list(value.shape)})")
+    return value.reshape(-1), value.size(0) if value.dim() == 1 else None
+
+
+def check_time(time: Tensor) -> None:
+    """Refuse diffusion times ``[H]`` that are negative or not finite (on CPU). Raises ValueError."""
+    if not time.is_cuda and not bool(((time >= 0) & time.isfinite()).all()):
+        raise ValueError(f"'time' must be a finite number of at least 0 (got {time.tolist()})")
+
+
+def parameter_dtype(*parameters: float | Tensor | None) -> torch.dtype:
+    """Dtype of a mask of these parameters: the widest of the tensors, the default dtype if there is none."""
+    dtypes = [x.dtype for x in parameters if isinstance(x, Tensor) and x.is_floating_point()]
+    widest = torch.get_default_dtype() if not dtypes else dtypes[0]
+    for dtype in dtypes[1:]:
+        widest = torch.promote_types(widest, dtype)
+    return widest
