@@ -5,6 +5,8 @@ import pytest
 import torch
 import yaml
 
+from pyg_topomask.cache import cache_dir
+
 pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
 
@@ -17,6 +19,8 @@ def shared_cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def surroundings(shared_cache, monkeypatch):
     """A cache of our own, one thread, and the random state of the other tests left as it was."""
+    compiled = cache_dir()  # what is compiled once for all tests
+    monkeypatch.setattr("pyg_topomask.ops.topk.cpp.cache_dir", lambda: compiled)
     monkeypatch.setenv("TOPOMASK_CACHE", str(shared_cache))
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(1)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_topomask.cache import cache_dir, private_folder, replacing
+from pyg_topomask.cache import cache_dir, locked, private_folder, replacing
 
 SOURCES = tuple(Path(__file__).parents[1] / "native" / "topk" / name for name in ("search.cpp", "tree.h", "tile.h"))
 MAX_TOPK = 256  # lists of the best keys are kept sorted by insertion
@@ -55,12 +55,13 @@ def _load(named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str
     stem = f"topk_cpu-{key.hexdigest()[:24]}"
     try:
         folder = private_folder(folder)
-        library = _open(folder, stem)
-        if library is None:
-            failure = _compile(compiler, flags, folder, stem)
-            if failure:
-                return failure
+        with locked(folder / "compile"):  # of several processes, one compiles and the others wait for it
             library = _open(folder, stem)
+            if library is None:
+                failure = _compile(compiler, flags, folder, stem)
+                if failure:
+                    return failure
+                library = _open(folder, stem)
     except OSError as error:
         return f"the compiled library cannot be kept in {folder}: {error}; set TOPOMASK_CACHE to a folder of your own"
     if library is None:

@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,7 @@ blockwise._QUERIES, blockwise._KEYS = 16, 500
 def kib(field):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
 torch.set_num_threads(1)
-q, k = torch.ones(4000, 2), torch.ones(5000, 2)  # all scores: 80 MB
+q, k = torch.ones(2000, 2), torch.ones(3000, 2)  # all scores: 23 MiB
 topk_inner_product(q[:9], k[:99], 5, backend="torch")
 pathlib.Path("/proc/self/clear_refs").write_text("5")
 before = kib("VmRSS")
@@ -258,7 +259,7 @@ print((kib("VmHWM") - before) / 1024)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 40  # MiB
+    assert float(done.stdout) < 10  # MiB
 
 
 def test_attention_is_equivariant_on_tie_free_data():
@@ -413,12 +414,29 @@ def test_a_damaged_library_is_compiled_again(tmp_path, monkeypatch):
     cpp._load.cache_clear()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
+def test_what_two_want_at_once_is_compiled_once(tmp_path):
+    if not usable("cpp"):
+        pytest.skip("needs a C++ compiler")
+    whole, calls, compiler = cpp.load()._name, tmp_path / "calls", tmp_path / "compiler"
+    compiler.write_text(
+        f'#!/bin/sh\necho one >>"{calls}"\nsleep 0.3\nwhile [ "$1" != -o ]; do shift; done\ncp "{whole}" "$2"\n'
+    )
+    compiler.chmod(0o755)
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda _: cpp._load.__wrapped__(str(compiler), "DEFAULT", tmp_path / "cache"), range(2))
+    assert not any(isinstance(library, str) for library in found)
+    assert calls.read_text() == "one\n"
+
+
 def test_a_compiler_with_flags_of_its_own(fresh_library, monkeypatch):
     compiler = next(filter(None, map(shutil.which, cpp._COMPILERS)), None)
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     monkeypatch.setenv("CXX", f"'{compiler}' -DTOPK_TEST -w")
+    monkeypatch.setattr(cpp, "_FLAGS", [flag.replace("-O3", "-O0") for flag in cpp._FLAGS])  # compiled sooner
     assert usable("cpp")
+    assert len(list((fresh_library / "cache").rglob("*topk*"))) == 1  # compiled once, whole
     cpp._load.cache_clear()
     monkeypatch.setenv("CXX", f"{compiler} --no-such-flag")
     fallback("failed with exit code 1")
@@ -468,10 +486,12 @@ def test_a_cache_that_cannot_be_written_to(fresh_library, monkeypatch):
 
 
 @pytest.mark.parametrize("capability", ["AVX2", "DEFAULT"])
-def test_vector_widths_agree(fresh_library, monkeypatch, capability):
-    compiler = any(map(shutil.which, cpp._COMPILERS))
-    if not compiler or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+def test_vector_widths_agree(request, monkeypatch, capability):
+    compiler, present = any(map(shutil.which, cpp._COMPILERS)), torch.backends.cpu.get_cpu_capability()
+    if not compiler or present not in ("AVX2", "AVX512"):
         pytest.skip("needs a C++ compiler and AVX2")
+    if capability != present:  # else it is compiled already
+        request.getfixturevalue("fresh_library")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     batch = batch_of((150, 250))
     for dtype in (torch.float64, torch.float32):
@@ -479,7 +499,6 @@ def test_vector_widths_agree(fresh_library, monkeypatch, capability):
             q, k = (data(400, 2, 7, dtype, integer) for _ in range(2))
             check(q, k, 6, batch, backend="cpp")
             check(q, k, 6, batch, backend="pruned")
-    assert len(list((fresh_library / "cache").rglob("*topk*"))) == 1  # compiled once, whole
 
 
 def test_triton_through_its_interpreter():
