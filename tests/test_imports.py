@@ -15,10 +15,11 @@ BELOW = {
     "checks": set(),
     "cache": set(),
     "fingerprint": set(),
+    "tensor_files": {"cache"},
     "ops": {"cache", "checks", "typing"},
     "operators": {"ops", "typing"},
-    "transforms": {"ops", "cache", "checks", "fingerprint", "typing"},
-    "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "typing"},
+    "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
+    "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "nn": {"operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these

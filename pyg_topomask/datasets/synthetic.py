@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from torch_geometric.data import Data, InMemoryDataset
 from pyg_topomask.cache import replacing
 from pyg_topomask.checks import check_integer
 from pyg_topomask.fingerprint import stable_hash
+from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
+
+log = logging.getLogger(__name__)
 
 
 class SyntheticDataset(InMemoryDataset):
@@ -49,9 +53,9 @@ class SyntheticDataset(InMemoryDataset):
         seed = check_integer("seed", seed, 0, "numpy's generators take no negative seed")
         super().__init__(root, transform, pre_transform)
         path = Path(self.processed_paths[0])
-        if not path.exists():
+        if not (path.exists() and self._is_readable(path)):
             self._write(path)
-        self.load(str(path))
+            self.load(str(path))
 
     @property
     def raw_file_names(self) -> list[str]:
@@ -67,6 +71,30 @@ class SyntheticDataset(InMemoryDataset):
     def generate(self, rng: np.random.Generator, positive: bool) -> Data:
         """One graph, labelled 1 where ``positive``. Every draw comes from ``rng``."""
         raise TypeError(f"{type(self).__name__} must define 'generate'")
+
+    def load(self, path: str, data_cls: type[Data] = Data) -> None:
+        """As PyG's method, which would execute what a file names that is no data.
+
+        Raises:
+            ValueError: If the file holds no graphs.
+        """
+        found = load_tensors(Path(path))
+        try:
+            data, slices, _ = found
+            self.data, self.slices = data_cls.from_dict(data), slices
+            whole = len(self) == self.settings["num_graphs"] and self.get(len(self) - 1).num_nodes is not None
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+            whole = False
+        if not whole:
+            raise UnreadableFileError(f"{path} does not hold {self.settings['num_graphs']} graphs")
+
+    def _is_readable(self, path: Path) -> bool:
+        try:
+            self.load(str(path))
+        except UnreadableFileError as error:
+            log.warning("%s; it is made again", error)
+            return False
+        return True
 
     def _write(self, path: Path) -> None:
         graphs = []

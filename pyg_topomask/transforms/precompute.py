@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import pickle
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,8 +16,9 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 import pyg_topomask
-from pyg_topomask.cache import cache_dir, locked, replacing
+from pyg_topomask.cache import cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
+from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, save_tensors
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
@@ -80,7 +79,7 @@ def precompute(
             if (found := _load(path)) is None:  # another process may have made it while this one waited
                 begin = time.perf_counter()
                 found = _compute(graphs, steps, num_workers)
-                _save(found, path)
+                save_tensors(found, path, durable=True)  # it is mapped, not read: damage would pass unseen
                 log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
     return _attached(graphs, found)
 
@@ -112,24 +111,18 @@ def _check_seeded(transform: BaseTransform) -> None:
                 _check_seeded(part)
 
 
-def _save(found: Packed, path: Path) -> None:
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(found, file)
-        file.flush()
-        os.fsync(file.fileno())  # damage by a power failure would pass unseen: the file is mapped, not read
-
-
 def _load(path: Path) -> Packed | None:
     """What a file holds, or None where there is none or it is damaged: then it is made again."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        found = load_tensors(path, mmap=True)
     except FileNotFoundError:
         return None
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        found = str(error).partition("\n")[0]
+    except UnreadableFileError as error:
+        log.warning("%s; it is made again", error)
+        return None
     if isinstance(found, dict) and all(isinstance(part, tuple) and len(part) == 3 for part in found.values()):
         return found
-    log.warning("%s is damaged and made again (%s)", path, found)
+    log.warning("%s holds no encodings; it is made again", path)
     return None
 
 

@@ -1,5 +1,8 @@
+import os
+
 import pytest
 import torch
+from torch_geometric.data import Data
 from torch_geometric.transforms import AddRandomWalkPE, Constant
 
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
@@ -68,4 +71,36 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             MotifDataset(tmp_path, "circle", num_graphs=4)
     assert files(tmp_path) == []
+    assert len(MotifDataset(tmp_path, "circle", num_graphs=4)) == 4
+
+
+class Hostile:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.mark.parametrize("kind", ["hostile", "half", "junk", "list", "other", "empty"])
+def test_a_file_that_holds_no_graphs_is_made_again(tmp_path, kind, caplog):
+    wanted = list(MotifDataset(tmp_path, "circle", num_graphs=4))
+    (name,) = files(tmp_path)
+    path = tmp_path / "processed" / name
+    content = {"half": path.read_bytes()[:900], "junk": b"junk"}
+    values = {
+        "hostile": Hostile(tmp_path / "marker"),
+        "list": [1, 2],
+        "other": ({"x": 3}, None, Data),
+        "empty": ({}, {}, Data),
+    }
+    if kind in content:
+        path.write_bytes(content[kind])
+    else:
+        torch.save(values[kind], path)
+    found = MotifDataset(tmp_path, "circle", num_graphs=4)
+    assert f"{path}" in caplog.text
+    assert "it is made again" in caplog.text
+    assert not (tmp_path / "marker").exists()
+    assert all(torch.equal(one.edge_index, two.edge_index) for one, two in zip(wanted, found))
     assert len(MotifDataset(tmp_path, "circle", num_graphs=4)) == 4

@@ -1,5 +1,6 @@
 """The cache of encodings: the same result however it was made, and never half a file."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -55,19 +56,29 @@ def test_cached_result_is_the_computed_one(tmp_path, monkeypatch):
         assert data.random_walk_diagonal.shape == (data.num_nodes, 3)
 
 
-@pytest.mark.parametrize("junk", ["half", "bytes", "other"])
+class Hostile:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.mark.parametrize("junk", ["half", "bytes", "other", "hostile"])
 def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
     computed = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
     (path,) = (tmp_path / "encodings" / name for name in stored(tmp_path))
     whole = path.read_bytes()
     del computed  # its tensors are mapped from the file
     path.unlink()
-    if junk == "other":
-        torch.save({"a": 1}, path)
+    if junk in ("other", "hostile"):
+        torch.save({"a": 1} if junk == "other" else Hostile(tmp_path / "marker"), path)
     else:
         path.write_bytes(whole[: len(whole) // 2] if junk == "half" else b"junk")
     again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
-    assert f"{path} is damaged and made again" in caplog.text
+    assert str(path) in caplog.text
+    assert "it is made again" in caplog.text
+    assert not (tmp_path / "marker").exists()
     equal(again, precompute(UNWEIGHTED, STEPS, cache=False))
     assert path.stat().st_size > len(whole) // 2
 

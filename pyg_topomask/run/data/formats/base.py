@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
@@ -25,6 +26,7 @@ from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.output.files import make_folder
 from pyg_topomask.run.task import Task
+from pyg_topomask.tensor_files import only_data, reason_of
 
 Made = TypeVar("Made")
 Parts = tuple[Tensor, Tensor, Tensor]
@@ -179,22 +181,36 @@ def cached(place: Path, build: Callable[[Path], Made]) -> Made:
     """Process in a temporary folder unless that was done before, then load from the cache."""
     final = cache_dir() / place
     locks = cache_dir() / ".locks"
-    make_folder(locks, "the cache folder")
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):  # "Processing..."
-        try:
+    with reading(place.name, f"Delete {final}, which is made again; if that does not help, get the raw files anew"):
+        if not final.exists():
+            make_folder(locks, "the cache folder")
+            make_folder(final.parent, "the cache folder")
             with locked(locks / str(place).replace(os.sep, "-")):  # of several processes one builds, the others wait
                 if not final.exists():
-                    make_folder(final.parent, "the cache folder")
                     with building(final) as folder:
                         build(folder)
-            return build(final)
-        except RunError:
-            raise
-        except Exception as error:
-            raise RunError(
-                f"{place.name} could not be read: {type(error).__name__}: {error}. "
-                f"Are the raw files whole? If so, delete {final}, which is made again"
-            ) from error
+        return build(final)
+
+
+@contextlib.contextmanager
+def reading(name: str, advice: str) -> Iterator[None]:
+    """Let a library read files, as data only and without its messages; whatever fails becomes a :class:`RunError`.
+
+    Args:
+        name: What is read.
+        advice: What to do where it cannot be read.
+    """
+    silent = io.StringIO()
+    try:
+        with only_data(), contextlib.redirect_stderr(silent), contextlib.redirect_stdout(silent):
+            yield
+    except RunError:
+        raise
+    except Exception as error:  # a library meets junk with errors of many kinds
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(f"the cache folder {cache_dir()} cannot be written to: {error.strerror}") from error
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise RunError(f"{name} could not be read: {reason}. {advice}") from error
 
 
 def need(package: str, why: str) -> Any:

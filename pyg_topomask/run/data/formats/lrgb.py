@@ -7,7 +7,7 @@ from torch_geometric.datasets import LRGBDataset
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw, joined
 from pyg_topomask.run.data.formats.negatives import ResampleNegatives
-from pyg_topomask.run.data.formats.ogb_files import open_dataset, split_of
+from pyg_topomask.run.data.formats.ogb_files import open_dataset, three_parts
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.task import Task, classification
 
@@ -49,7 +49,7 @@ def peptides_from_csv(data: DatasetConfig) -> LoadedDataset | None:
     dataset = open_dataset(
         "ogb.graphproppred", "PygGraphPropPredDataset", "peptides-func", raw, data, meta_dict=PEPTIDES_META
     )
-    return LoadedDataset(dataset, LRGB["peptides-func"], split_of(dataset))
+    return LoadedDataset(dataset, LRGB["peptides-func"], three_parts(dataset))
 
 
 def lrgb(data: DatasetConfig, name: str) -> LoadedDataset:

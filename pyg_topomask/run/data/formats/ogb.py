@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,7 +13,7 @@ from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw, need
 from pyg_topomask.run.data.formats.lrgb import LRGB, lrgb
 from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
-from pyg_topomask.run.data.formats.ogb_files import ogb_files, open_dataset, split_of
+from pyg_topomask.run.data.formats.ogb_files import open_dataset, reading_split, split_of, three_parts
 from pyg_topomask.run.data.formats.words import code2
 from pyg_topomask.run.task import Kind, Task, classification
 
@@ -74,7 +71,7 @@ def graph_property(data: DatasetConfig, name: str) -> LoadedDataset:
     """``ogbg-*``."""
     raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
     dataset = open_dataset("ogb.graphproppred", "PygGraphPropPredDataset", name, raw, data)
-    parts = split_of(dataset)
+    parts = three_parts(dataset)
     kind, num_tasks = dataset.task_type, int(dataset.num_tasks)
     if kind == "subtoken prediction":
         return code2(dataset, parts)
@@ -110,7 +107,7 @@ def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
         graph.y = graph.y.view(-1)
         graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
         task = classification("node", int(dataset.num_classes))
-    for part, index in zip(("train", "val", "test"), split_of(dataset)):
+    for part, index in zip(("train", "val", "test"), three_parts(dataset)):
         graph[f"{part}_mask"] = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, index, True)
     return LoadedDataset([graph], task)
 
@@ -122,8 +119,8 @@ def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
     """
     raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
     dataset = open_dataset("ogb.linkproppred", "PygLinkPropPredDataset", name, raw, data)
-    with ogb_files():
-        split = dataset.get_edgesplit_of()
+    with reading_split(dataset):
+        split = dataset.get_edge_split()
     graph = dataset[0]
     base = Data(x=graph.x, edge_index=graph.edge_index, num_nodes=graph.num_nodes)
     graphs = []
@@ -148,15 +145,8 @@ def pcqm(data: DatasetConfig) -> LoadedDataset:
     need("rdkit", data.name)
     raw = Raw("OGB", "pcqm4m-v2", ("raw/data.csv.gz", "split_dict.pt", "RELEASE_v1.txt"))
     dataset_class = need("ogb.lsc", data.name).PygPCQM4Mv2Dataset
-
-    def build(root: Path) -> Any:
-        with ogb_files():
-            return dataset_class(root=str(root))
-
-    dataset = from_raw(raw, data, build)
-    with ogb_files():
-        split = {part: torch.as_tensor(index) for part, index in dataset.get_idxsplit_of().items()}
-    return LoadedDataset(dataset, _GAP, pcqm_parts(data.name, split))
+    dataset = from_raw(raw, data, lambda root: dataset_class(root=str(root)))
+    return LoadedDataset(dataset, _GAP, pcqm_parts(data.name, split_of(dataset)))
 
 
 def pcqm_parts(name: str, split: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,219 @@
+"""Files that would run a program are refused before they do, and all that data sets really hold is read."""
+
+import collections
+import contextlib
+import functools
+import io
+import os
+import pickle
+import subprocess
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.io import fs
+
+from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, only_data, reason_of
+
+
+class Calls:
+    """What is pickled as a call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+class Sets:
+    """What is pickled as an object whose ``__setstate__`` calls a function of the file's choice."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return collections.OrderedDict, (), {"a": Calls(touch, self.marker)}
+
+
+def touch(path):
+    open(path, "w").close()
+
+
+def hostile(marker):
+    """Objects whose pickles make a file, each in another way."""
+    text = str(marker)
+    inner = io.BytesIO()
+    torch.save(Calls(touch, text), inner)
+    return {
+        "system": Calls(os.system, f"touch {text}"),
+        "popen": Calls(subprocess.Popen, ["touch", text]),
+        "exec": Calls(exec, f"open({text!r}, 'w')"),
+        "open": Calls(open, text, "w"),
+        "partial": Calls(functools.partial(touch, text)),
+        "inside": {"x": torch.ones(2), "y": [Calls(touch, text)]},
+        "state": Sets(text),
+        "storage": Calls(torch.storage._load_from_bytes, inner.getvalue()),
+        "loads": Calls(pickle.loads, pickle.dumps(Calls(touch, text))),
+        "array": np.array([Calls(touch, text)], dtype=object),
+        "getattr": Calls(getattr, "x", "upper"),
+    }
+
+
+WAYS = list(hostile("x"))
+
+
+@pytest.fixture
+def marker(tmp_path):
+    return tmp_path / "marker"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("writer", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
+def test_hostile_files_are_refused(tmp_path, marker, way, writer):
+    path = tmp_path / "data.pt"
+    writer(hostile(marker)[way], path)
+    with pytest.raises(UnreadableFileError, match=r"data\.pt cannot be read: it (refers to|is damaged)") as caught:
+        load_tensors(path)
+    assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value)
+    with only_data():
+        with pytest.raises(pickle.UnpicklingError):
+            fs.torch_load(path)  # PyG's, which tries again without the allow-list
+        with pytest.raises(pickle.UnpicklingError):
+            torch.load(path, weights_only=False)
+        if writer is not torch.save:
+            with pytest.raises(pickle.UnpicklingError), path.open("rb") as file:
+                pickle.load(file)
+            with pytest.raises(pickle.UnpicklingError):
+                pickle.loads(path.read_bytes())
+    assert not marker.exists()
+
+
+def test_these_files_do_run_otherwise(tmp_path, marker):
+    for way in ("system", "inside", "state", "storage", "array"):
+        pickle.loads(pickle.dumps(hostile(marker)[way]))
+        assert marker.exists(), way
+        marker.unlink()
+
+
+def test_everything_is_put_back(tmp_path, marker):
+    before = torch.load, pickle.load, pickle.loads, tarfile.TarFile.extraction_filter
+    with contextlib.suppress(KeyError), only_data():
+        assert pickle.load is not before[1]
+        raise KeyError
+    assert before == (torch.load, pickle.load, pickle.loads, tarfile.TarFile.extraction_filter)
+    found = []
+    content = pickle.dumps(Calls(touch, str(marker)))
+    with only_data():  # other threads load what they like
+        thread = threading.Thread(target=lambda: found.append(pickle.loads(content)))
+        thread.start()
+        thread.join()
+    assert found == [None]
+    assert marker.exists()
+
+
+def equal(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if scipy.sparse.issparse(one):
+        return type(one) is type(other) and (one != other).nnz == 0
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, dict):
+        return type(one) is type(other) and one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_raw_pickles_are_read(protocol):
+    """What Planetoid, ZINC, AQSOL, CSL and LRGB's superpixels are made of."""
+    matrix = scipy.sparse.random(5, 7, 0.3, format="csr", dtype=np.float32, rng=0)
+    graph = collections.defaultdict(list, {0: [1, 2], 1: [0]})
+    values = {
+        "sparse": [matrix, matrix.tocsc(), matrix.tocoo(), scipy.sparse.csr_array(matrix)],
+        "graph": graph,
+        "arrays": [np.arange(3), np.eye(2, dtype=np.float32), np.array([[1, None]], dtype=object), np.array("a")],
+        "numbers": [np.float32(0.5), np.int64(3), True, None, 1.5, 2**70, "é", b"\xff", (1, {2}), 1j],
+        "tensors": [torch.arange(4), torch.ones(2, 3).t(), torch.zeros(0), torch.ones(2, dtype=torch.bfloat16)],
+        "ordered": collections.OrderedDict(a=1),
+    }
+    content = pickle.dumps(values, protocol)
+    with only_data():
+        assert equal(pickle.loads(content), values)
+        assert equal(pickle.load(io.BytesIO(content)), values)
+
+
+def test_pickles_of_python_2_are_read():
+    """As Planetoid's are: csr_matrix and its arrays by the names of Python 2, numpy 1 and an old scipy."""
+    content = (
+        b"ccopy_reg\n_reconstructor\np0\n(cscipy.sparse.csr\ncsr_matrix\np1\nc__builtin__\nobject\np2\nNtp3\nRp4\n"
+        b"(dp5\nS'_shape'\n(I1\nI2\ntsS'maxprint'\nI50\nsS'indices'\n"
+        + _array(b"i4", b"\\x01\\x00\\x00\\x00", 1)
+        + b"sS'indptr'\n"
+        + _array(b"i4", b"\\x00\\x00\\x00\\x00\\x01\\x00\\x00\\x00", 2)
+        + b"sS'data'\n"
+        + _array(b"f4", b"\\x00\\x00\\x80?", 1)
+        + b"sb."
+    )
+    with only_data():
+        found = pickle.loads(content, encoding="latin1")
+    assert found.toarray().tolist() == [[0.0, 1.0]]
+
+
+def _array(kind, content, count):
+    return (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR(I1\n(I%d\ntcnumpy\ndtype\n(S'%s'\nI0\nI1"
+        b"\ntR(I3\nS'<'\nNNNI-1\nI-1\nI0\ntbI00\nS'%s'\ntb" % (count, kind, content)
+    )
+
+
+def test_graphs_and_arrays_are_read(tmp_path):
+    data = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]), name="a", table=np.arange(3.0))
+    hetero = HeteroData(a={"x": torch.ones(2)})
+    path = tmp_path / "x.pt"
+    torch.save({"data": data, "hetero": hetero, "row": np.arange(2), "number": np.float64(2)}, path)
+    found = load_tensors(path)
+    assert torch.equal(found["data"].x, data.x)
+    assert found["data"].table.tolist() == [0, 1, 2]
+    assert torch.equal(found["hetero"]["a"].x, hetero["a"].x)
+    assert (found["row"].tolist(), found["number"]) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"PK\x03\x04", b"\x80\x02.", b"\x80\x05N.", None])
+def test_damaged_files(tmp_path, content):
+    path = tmp_path / "x.pt"
+    torch.save(torch.ones(100), path)
+    path.write_bytes(path.read_bytes()[:300] if content is None else content)
+    with pytest.raises(UnreadableFileError, match=r"x\.pt cannot be read: \w") as caught:
+        print(load_tensors(path))
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        load_tensors(path)
+    path.mkdir()
+    with pytest.raises(UnreadableFileError, match=r"Is a directory|Permission"):
+        load_tensors(path)
+
+
+@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="an old Python")
+def test_archives_stay_in_their_folder(tmp_path):
+    path, inside = tmp_path / "a.tar", tmp_path / "inside"
+    inside.mkdir()
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("../outside"))
+    with only_data(), tarfile.open(path) as archive, pytest.raises(tarfile.OutsideDestinationError):
+        archive.extractall(inside)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_reasons_fit_in_a_line():
+    assert reason_of(OSError(28, "No space left on device")) == "No space left on device"
+    assert reason_of(EOFError()) == "it is damaged (EOFError)"
+    assert reason_of(ValueError("one\ntwo")) == "one"
