@@ -17,7 +17,7 @@ BELOW = {
     "fingerprint": set(),
     "tensor_files": {"cache"},
     "ops": {"cache", "checks", "typing"},
-    "operators": {"ops", "typing"},
+    "operators": {"ops", "checks", "typing"},
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "nn": {"operators", "ops", "checks", "typing"},
