@@ -96,10 +96,12 @@ class MaskOperator(ABC):
 
     @property
     def error(self) -> float | Tensor:
-        """Absolute error with which an entry acts in a product; 0 where products are exact up to rounding.
+        r"""Absolute error of products, 0 where they are exact up to rounding.
 
-        It is a number, or a tensor ``[N]`` or ``[N, H]`` without a gradient where it differs by row: the error of a
-        batch must be each graph's own, so that no result depends on the other graphs.
+        It is the smallest known :math:`e` with :math:`|(\mathrm{op}\, x - M x)_i| \le e_i \|x\|_2`, the norm taken over
+        the nodes of the row's graph; so an entry is known up to :math:`e`. It is a number, or a tensor ``[N]`` or
+        ``[N, H]`` without a gradient where it differs by row: the error of a batch must be each graph's own, so that no
+        result depends on the other graphs.
         """
         return 0.0
 

@@ -192,6 +192,11 @@ class OperatorCase:
             assert op.T.row_terms >= (dense != 0).sum(-2).max()
             assert torch.finfo(torch.float64).eps <= op.eps <= torch.finfo(torch.float32).eps
             assert (_errors(op) >= 0).all()
+            x = _input(op, 1)
+            wanted, norm = _product(dense, x), x.norm(dim=0, keepdim=True)
+            rows = torch.as_tensor(op.error, dtype=torch.float64)
+            rows = (rows.reshape(-1, 1) if rows.dim() < 2 else rows).unsqueeze(-1) if op.heads else rows.reshape(-1, 1)
+            assert ((op @ x - wanted).abs() <= rows * norm + 1e-10 * wanted.abs() + 1e-12).all()
             torch.testing.assert_close(_errors(op.T).amax(), _errors(op).amax())
 
     def test_support_and_cost(self) -> None:

@@ -23,7 +23,7 @@ from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, prefers_b
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
     check_normalizer,
-    kernel_floor,
+    error_floor,
     normalized_reference,
     one_head,
     row_tolerance,
@@ -32,7 +32,7 @@ from pyg_topomask.ops.attention.normalizer import (
     sums_on_pairs,
 )
 from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two, weighted_mean
-from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max
+from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segment_sum
 from pyg_topomask.ops.sparse import sampled_product
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
@@ -118,8 +118,7 @@ def masked_linear_attention(
             sums = sums_of_blocks(_in_block(masks, signed_features), masks, batch, q, k, v)
             return masks.mean(sums, v, batch).to(dtype)
         sums = (_factored if path == "factored" else _dense)(q, k, v, masks, signed_features)
-        ones = v.new_ones(*v.shape[:2], 1)
-        floor = kernel_floor(masks, lambda: segment_linear_attention(q.abs(), k.abs(), ones, batch))
+        floor = error_floor(masks, lambda: _kernel_size(q, k, batch, 2 if path == "factored" else 1))
         return masks.mean(sums, v, batch, floor).to(dtype)
 
 
@@ -177,6 +176,13 @@ def _scales(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]
 def _size(x: Tensor) -> Tensor:
     """Sum of absolute values over the last dimension, kept: on CPU a fourth of the time of their maximum."""
     return x.abs().sum(-1, keepdim=True)
+
+
+def _kernel_size(q: Tensor, k: Tensor, batch: Tensor | None, power: int) -> Tensor:
+    r"""Bound :math:`\sum_r |q_{ir}| \|k_{\cdot r}\|_p` of the norms of the kernel's rows in a graph, ``[N, H, 1]``."""
+    terms = k.abs().pow(power)
+    size = terms.sum(0) if batch is None else segment_sum(terms, batch).index_select(0, batch)
+    return (q.abs() * size.pow(1 / power)).sum(-1, keepdim=True)
 
 
 def _unmasked(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None, normalizer: str, signed_features: bool) -> Tensor:

@@ -14,7 +14,7 @@ from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
     check_normalizer,
-    kernel_floor,
+    error_floor,
     normalized_reference,
     one_head,
     sums_in_blocks,
@@ -138,7 +138,7 @@ def dense_softmax(score: Tensor, masks: Normalizer, v: Tensor, batch: Tensor | N
     kernel = _block_kernel(score[None], bound)
     total = None if bound is entry else bound * kernel
     sums = sums_in_blocks(entry * kernel, total, v.transpose(0, 1)[None], masks.signed)
-    floor = kernel_floor(masks, lambda: (kernel * (bound != 0)).sum(-2)[0].t()[..., None])
+    floor = error_floor(masks, lambda: (kernel * (bound != 0)).sum(-2)[0].t()[..., None])
     return masks.mean(sums[0].transpose(0, 1), v, batch, floor)
 
 

@@ -203,19 +203,20 @@ def sums_of_blocks(
     return in_groups(lambda graphs, *qkv: function(*of_group[graphs[0]], *qkv), layout.groups, q, k, v)
 
 
-def kernel_floor(masks: Normalizer, kernel_sums: Callable[[], Tensor]) -> Tensor | None:
+def error_floor(masks: Normalizer, kernel_size: Callable[[], Tensor]) -> Tensor | None:
     """Size of a denominator within the error of the mask's products; :obj:`None` where they are exact.
 
     Args:
         masks: The mask.
-        kernel_sums: Gives the sums of the kernel over each node's graph, shape ``[N, H, 1]``.
+        kernel_size: Gives the size of each row of the kernel over its graph, shape ``[N, H, 1]``: its norm where the
+            mask multiplies the kernel's features, its sum where each entry of the mask has an error of its own.
     """
     errors = row_errors(masks.mask)
     if errors is None:
         return None
     with torch.no_grad():
-        kernel = kernel_sums()
-        return errors[..., None].to(kernel) * kernel
+        size = kernel_size()
+        return errors[..., None].to(size) * size
 
 
 def normalized_reference(
