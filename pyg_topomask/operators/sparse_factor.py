@@ -204,9 +204,9 @@ class SparseFactorOperator(MaskOperator):
         return x if self.left is None else self.left.matmul(x)
 
 
-def count_pairs(num_terms: int, work: int, pattern: Callable[[], Pattern]) -> int:
+def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]) -> int:
     """Entries in the support of a product of sparse factors, exact where listing it costs little, else a bound."""
-    return num_terms if num_terms > MOST_PAIRS * max(work, 1) else pattern().nnz
+    return num_terms if num_terms > MOST_PAIRS * max(num_entries, 1) else pattern().nnz
 
 
 def _identity(operator: MaskOperator) -> Factor:

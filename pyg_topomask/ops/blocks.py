@@ -23,7 +23,7 @@ class BlockLayout(NamedTuple):
     first: Tensor
     """First entry of each node's row, shape ``[N]``."""
     column: Tensor
-    """Place of each node within the rows of its graph's block, shape ``[N]``."""
+    """Position of each node within the rows of its graph's block, shape ``[N]``."""
     block: Tensor
     """First entry of each node's block, shape ``[N]``."""
     lengths: list[int]
@@ -83,8 +83,8 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
                 f"the mask joins nodes {int(row[bad])} and {int(col[bad])} of different graphs; is 'batch' that "
                 "of the graph which the mask was built from?"
             )
-    place = layout.first.index_select(0, row) + layout.column.index_select(0, col)
-    flat = value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, place, value)
+    position = layout.first.index_select(0, row) + layout.column.index_select(0, col)
+    flat = value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, position, value)
     return [
         part.view(len(graphs), n, n) if value.dim() == 1 else part.view(len(graphs), n, n, -1).permute(0, 3, 1, 2)
         for graphs, part in zip(layout.groups.graphs, flat.split(layout.lengths))

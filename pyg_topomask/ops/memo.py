@@ -18,9 +18,12 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
     """Call ``function`` once for the same tensors, so that all layers share what depends on the graph alone.
 
     Results are kept by the identity and version of the tensor arguments, and go when the first of them goes. So the
-    result may hold neither the first argument nor a view of it, which would keep it alive for ever. Meant for what
-    comes with a batch: none of the tensors may require a gradient, and those made under `torch.inference_mode`, which
-    count no versions, may not be changed in place.
+    result may hold neither the first argument nor a view of it, which would keep it alive for ever. The function is
+    meant for what comes with a batch: none of the tensors may require a gradient.
+
+    A write in place is seen by the version that torch counts. Torch does not count writes through ``tensor.data`` or
+    ``tensor.numpy()``, nor any to tensors made under `torch.inference_mode`: after such a write the old result is
+    returned. Write through the tensor itself, or make a new tensor (``tensor.clone()``).
 
     Args:
         function: Pure function of positional arguments, the first of which is a tensor.

@@ -129,8 +129,8 @@ class OperatorCase:
         same_graph = batch.batch[:, None] == batch.batch
         assert (dense[..., ~same_graph] == 0).all()  # exactly zero, not merely small
         for number, data in enumerate(parts):
-            mine = batch.batch == number
-            torch.testing.assert_close(dense[..., mine, :][..., mine], self.build(data).to_dense(), **self.tol)
+            own = batch.batch == number
+            torch.testing.assert_close(dense[..., own, :][..., own], self.build(data).to_dense(), **self.tol)
 
     def test_permutation_equivariance(self) -> None:
         if not self.equivariant:
@@ -220,8 +220,8 @@ class OperatorCase:
             layout = block_layout(batch)
             for graphs, blocks in zip(layout.groups.graphs, op.blocks(layout)):
                 for graph, block in zip(graphs, blocks):
-                    mine = (batch == graph).nonzero().squeeze(1)
-                    wanted = dense[..., mine, :][..., :, mine].mT
+                    own = (batch == graph).nonzero().squeeze(1)
+                    wanted = dense[..., own, :][..., :, own].mT
                     torch.testing.assert_close(block.double().expand_as(wanted), wanted, **self.tol)
 
     def test_wrong_shapes_are_refused(self) -> None:

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
+from pyg_topomask.nn import GKATAttention, GPSModel, GRFAttention, MaskedAttention
+from pyg_topomask.operators import SparseFactorOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.walks import product as pairs
 from pyg_topomask.testing import GRAPHS
@@ -111,6 +112,39 @@ def test_batches_are_freed(path, index_dtype, stored):
     del batch, parts
     gc.collect()
     assert all(tensor() is None for tensor in tensors)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("kernel", ["softmax_rf", "softmax"])
+def test_dense_blocks_of_a_constant_mask_are_built_once_for_all_layers_and_steps(monkeypatch, kernel, batched):
+    built = []
+    original = SparseFactorOperator.blocks
+    monkeypatch.setattr(
+        SparseFactorOperator, "blocks", lambda self, layout: (built.append(None), original(self, layout))[1]
+    )
+    walks = AddRandomWalks(4, 4, 0.0, independent=False, seed=0)
+    data = walks(GRAPHS["star"].clone())
+    if batched:
+        data = Batch.from_data_list([data, walks(GRAPHS["path"].clone())])
+    layers = [GKATAttention(8, heads=2, kernel=kernel, path="blocks") for _ in range(4)]
+    for _ in range(3):
+        x = torch.randn(data.num_nodes, 8)
+        for layer in layers:
+            x = layer(x, None, data)
+    assert len(built) == 1
+
+
+def test_writes_that_torch_does_not_count_are_not_seen():
+    """As the docstring says: a version counts what is written through the tensor, not through `.data` or NumPy."""
+    function, calls = counted()
+    a = torch.arange(3)
+    first = function(a)
+    a.data[0] = 7
+    a.numpy()[1] = 7
+    assert function(a) is first
+    a.add_(0)
+    assert function(a) is not first
+    assert len(calls) == 2
 
 
 def test_graph_structures_are_built_once_for_all_layers(monkeypatch):
