@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, common_heads
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.mask import MOST_PAIRS
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
-from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
+from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.ops.walks.product import join, sparse_product
 from pyg_topomask.typing import SparseEntries

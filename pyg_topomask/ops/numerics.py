@@ -1,4 +1,4 @@
-"""Weighted means from sums: division by denominators that may vanish, at any scale."""
+"""Arithmetic that stays in range: weighted means whose denominators may vanish, scales, signs, precision."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def weighted_mean(sums: Tensor, channels: int, tolerance: float | Tensor, floor:
     if floor is not None:
         vanished = vanished | (size <= floor.detach() * scale)
     return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, denominator)
+
+
+def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Widen half precision, in which sums over a graph lose all digits."""
+    return tuple(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors)
 
 
 def power_of_two(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.graph_attributes import check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.edge_softmax import edge_scores, edge_softmax_attention, typed_edges
-from pyg_topomask.ops.attention.inputs import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segments
 
 

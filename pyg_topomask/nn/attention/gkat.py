@@ -16,10 +16,10 @@ from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import check_input
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS
 from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
 from pyg_topomask.ops.attention.normalizer import check_normalizer
+from pyg_topomask.ops.numerics import at_least_float32
 
 
 class GKATAttention(MaskedAttention):

@@ -14,11 +14,11 @@ from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention
 from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
 from pyg_topomask.ops.attention.normalizer import check_normalizer
+from pyg_topomask.ops.numerics import at_least_float32
 
 KERNELS = (*FEATURE_MAP, "softmax")
 

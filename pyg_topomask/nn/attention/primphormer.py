@@ -12,8 +12,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.dropout import dropout
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, segments
 
 # Norm below which a query or key counts as zero, as in torch.nn.functional.normalize.

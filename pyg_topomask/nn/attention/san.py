@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.graph_attributes import read_edge_attr, read_edges
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.attention.san import san_attention
+from pyg_topomask.ops.numerics import at_least_float32
 
 
 class SANAttention(Attention):

@@ -13,7 +13,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators.grf import GRFOperator
-from pyg_topomask.ops.attention.inputs import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.walks.product import EntryTable, stored_pairs, walk_product
 
 

@@ -15,8 +15,8 @@ from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_wal
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
 from pyg_topomask.operators.sparse_factor import Factor
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, walk_product
 
 _LARGEST_VISIT = 18  # power of ten

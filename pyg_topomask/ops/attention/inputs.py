@@ -17,11 +17,6 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise TypeError(f"'q', 'k' and 'v' must share one floating dtype (got {q.dtype}, {k.dtype} and {v.dtype})")
 
 
-def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Widen half precision, in which sums over a graph lose all digits."""
-    return tuple(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors)
-
-
 def with_ones(v: Tensor) -> Tensor:
     """Values with a last column of ones, whose weighted sum is the denominator."""
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)

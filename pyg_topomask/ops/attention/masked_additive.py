@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv
+from pyg_topomask.ops.attention.inputs import check_qkv
 from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.masked_softmax import block_softmax, softmax_on_pairs
 from pyg_topomask.ops.attention.normalizer import (
@@ -16,6 +16,7 @@ from pyg_topomask.ops.attention.normalizer import (
     one_head,
     sums_of_blocks,
 )
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch
 
 PATHS = ("auto", "pairwise", "blocks")

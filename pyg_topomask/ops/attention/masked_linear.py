@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv, with_ones
+from pyg_topomask.ops.attention.inputs import check_qkv, with_ones
 from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
@@ -31,7 +31,7 @@ from pyg_topomask.ops.attention.normalizer import (
     sums_of_blocks,
     sums_on_pairs,
 )
-from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two, weighted_mean
+from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two, weighted_mean
 from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segment_sum
 from pyg_topomask.ops.sparse import sampled_product
 

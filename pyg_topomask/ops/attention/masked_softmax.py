@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
-from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv
+from pyg_topomask.ops.attention.inputs import check_qkv
 from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
@@ -21,6 +21,7 @@ from pyg_topomask.ops.attention.normalizer import (
     sums_of_blocks,
     sums_on_pairs,
 )
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch
 from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product
 from pyg_topomask.typing import PerformanceWarning

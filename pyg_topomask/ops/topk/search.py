@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.attention.inputs import at_least_float32, check_qkv
+from pyg_topomask.ops.attention.inputs import check_qkv
 from pyg_topomask.ops.dropout import dropout as drop
+from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 from pyg_topomask.ops.topk.backends import Problem, find

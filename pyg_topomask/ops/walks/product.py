@@ -18,9 +18,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from pyg_topomask.ops.attention.inputs import at_least_float32
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.numerics import coarsest_eps
+from pyg_topomask.ops.numerics import at_least_float32, coarsest_eps
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
