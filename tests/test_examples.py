@@ -1,4 +1,4 @@
-"""The programs of `examples/` do what they say, and README and docs show each of them as it is."""
+"""The programs of `examples/` do what they say, and README, CONTRIBUTING and docs show each of them as it is."""
 
 import re
 import runpy
@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from pyg_topomask.nn import ATTENTION, MASK
+from pyg_topomask.testing import AttentionCase, OperatorCase
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
 
 
 def test_pages_show_the_examples():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     shown = [code for page in pages for code in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)]
     programs = [path.read_text(encoding="utf-8").split('"""\n\n', 1)[1] for path in EXAMPLES.values()]
     assert sorted(shown) == sorted(programs)
@@ -58,6 +61,46 @@ def test_dynamic_walks(run):
     reached = torch.zeros(graph.num_nodes).index_add(0, graph.edge_index[0], graph.attention)
     wanted = (reached > 0).float()  # the weights of a node's edges sum to 1
     torch.testing.assert_close(reached, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def own_module(run):
+    """The names of a user's module, which are forgotten afterwards."""
+    known = dict(ATTENTION), dict(MASK)
+    yield run("own_module")
+    for table, before in zip((ATTENTION, MASK), known):
+        table.clear()
+        table.update(before)
+
+
+class TestMeanAttention(AttentionCase):
+    @pytest.fixture(autouse=True)
+    def _own(self, own_module):
+        self.own = own_module
+
+    def build(self):
+        return self.own["MeanAttention"](self.channels, heads=2)
+
+
+class TestDecayMask(OperatorCase):
+    @pytest.fixture(autouse=True)
+    def _own(self, own_module):
+        self.own = own_module
+
+    def build(self, data):
+        return self.own["DecayMask"](0.25)(data)
+
+    def reference(self, data):
+        batch = torch.zeros(data.num_nodes) if data.batch is None else data.batch
+        return torch.where(torch.eye(data.num_nodes).bool(), 1, 0.25 * (batch[:, None] == batch)).double()
+
+
+def test_own_module(own_module):
+    assert ATTENTION["Mean"] is own_module["MeanAttention"]
+    assert MASK["decay"] is own_module["DecayMask"]
+    x = torch.randn(5, 4)
+    attn = ATTENTION["Mean"](4)
+    torch.testing.assert_close(attn(x), attn.out(x.mean(0)).expand(5, -1))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -86,7 +86,7 @@ class ScaledOperator(WrappedOperator):
     def _absolute_scale(self) -> float | Tensor:
         if isinstance(self.scale, Tensor):
             return self.scale if non_negative(self.scale) else absolute(self.scale)
-        return abs(self.scale)
+        return self.scale if self.scale >= 0 else -self.scale
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()

@@ -204,6 +204,12 @@ def test_support_of_a_product_is_exact_or_a_bound():
     torch.testing.assert_close(SparseFactorOperator(None, None, 4).to_dense(), torch.eye(4))
 
 
+def test_a_mask_scaled_by_a_number_of_either_sign_has_its_bound():
+    positive = 0.3 * ONES
+    assert positive.bound is positive
+    torch.testing.assert_close((-0.3 * ONES).bound.to_dense(), positive.to_dense())
+
+
 def test_a_sparse_mask_keeps_its_support_when_scaled_or_transposed():
     index = torch.tensor([[0, 1, 2], [0, 0, 1]])
     op = SparseFactorOperator((index, torch.ones(3)), None, 4)

@@ -1,7 +1,9 @@
 """An attention and a mask written outside of the package, in configs and commands."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,47 +31,7 @@ from pyg_topomask.run.runner import check_config
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
-MODULE = '''
-import torch
-from pyg_topomask.nn import Attention, Mask, check_input, register_attention, register_mask
-from pyg_topomask.operators import DenseOperator
-
-
-class MeanAttention(Attention):
-    """The mean of each graph's nodes, through a linear map."""
-
-    config_keys = {"heads": "gt.n_heads"}
-
-    def __init__(self, channels, heads=1):
-        super().__init__(channels, heads)
-        self.lin = torch.nn.Linear(channels, channels)
-
-    def forward(self, x, batch=None, graph=None):
-        batch = check_input(x, self.channels, batch, graph)
-        batch = x.new_zeros(x.size(0), dtype=torch.long) if batch is None else batch
-        mean = torch.zeros(int(batch.max()) + 1, self.channels).index_add(0, batch, self.lin(x))
-        return (mean / torch.bincount(batch)[:, None])[batch]
-
-
-class DecayMask(Mask):
-    """One on the diagonal, ``decay`` between two other nodes of a graph.
-
-    Args:
-        decay: The weight of other nodes.
-    """
-
-    def __init__(self, decay: float = 0.5) -> None:
-        super().__init__()
-        self.decay = decay
-
-    def forward(self, graph):
-        same = (graph.batch[:, None] == graph.batch).float()
-        return DenseOperator(self.decay * same + (1 - self.decay) * torch.eye(graph.num_nodes))
-
-
-register_attention("Mean", MeanAttention)
-register_mask("decay", DecayMask)
-'''
+MODULE = Path(__file__).parents[2] / "examples" / "own_module.py"
 
 
 @pytest.fixture
@@ -87,7 +49,7 @@ def names():
 @pytest.fixture
 def folder(tiny, tmp_path, monkeypatch):
     """The current folder, with the module and two configs that use it."""
-    (tmp_path / "mine.py").write_text(MODULE)
+    shutil.copy(MODULE, tmp_path / "mine.py")
     masks = {"mean": ("GIN+Mean", {}), "decay": ("GIN+Masked", {"mask": "decay", "mask_decay": {"decay": 0.25}})}
     for name, (layer_type, topomask) in masks.items():
         config = tiny | {"gt": tiny["gt"] | {"layer_type": layer_type}, "topomask": topomask}

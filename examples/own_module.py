@@ -1,0 +1,46 @@
+"""An attention and a mask written outside of the package: topomask --import own_module check CONFIG."""
+
+import torch
+
+from pyg_topomask.nn import Attention, Mask, check_input, register_attention, register_mask
+from pyg_topomask.operators import OnesOperator, SparseFactorOperator
+
+
+def graph_of_each_node(x, batch):
+    return torch.zeros(x.size(0), dtype=torch.long, device=x.device) if batch is None else batch
+
+
+class MeanAttention(Attention):
+    """Every node attends to all nodes of its graph alike."""
+
+    config_keys = {"heads": "gt.n_heads"}
+
+    def __init__(self, channels, heads=1):
+        super().__init__(channels, heads)
+        self.out = torch.nn.Linear(channels, channels)
+
+    def forward(self, x, batch=None, graph=None):  # [N, C] -> [N, C]
+        batch = check_input(x, self.channels, batch, graph)
+        same_graph = OnesOperator(graph_of_each_node(x, batch))
+        return self.out(same_graph @ x / (same_graph @ torch.ones_like(x[:, :1])))
+
+
+class DecayMask(Mask):
+    """One on the diagonal, ``decay`` between two other nodes of a graph.
+
+    Args:
+        decay: The weight of other nodes.
+    """
+
+    def __init__(self, decay: float = 0.5) -> None:
+        super().__init__()
+        self.decay = decay
+
+    def forward(self, graph):
+        same_graph = OnesOperator(graph_of_each_node(graph.x, graph.batch))
+        identity = SparseFactorOperator(None, None, graph.num_nodes)
+        return self.decay * same_graph + (1 - self.decay) * identity
+
+
+register_attention("Mean", MeanAttention)
+register_mask("decay", DecayMask)
