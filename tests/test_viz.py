@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from pyg_topomask import viz
+from pyg_topomask.viz.drawing import _layout
+from pyg_topomask.viz.mask import DIVERGING
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -32,7 +34,7 @@ def test_mask_picture_shows_the_matrix_and_one_row():
     figure = viz.plot_mask(Operator(MASK.requires_grad_()), EDGES, title="learned", node=2)
     matrix, graph = figure.axes[:2]
     np.testing.assert_array_equal(matrix.images[0].get_array(), MASK.detach())
-    assert matrix.images[0].get_clim() == (0, 3)  # the largest weight between two nodes
+    assert matrix.images[0].get_clim() == (0, 9)
     assert matrix.get_title() == "learned"
     assert "j" in matrix.get_xlabel()
     lines, others, star = graph.collections
@@ -40,6 +42,8 @@ def test_mask_picture_shows_the_matrix_and_one_row():
     assert others.get_array().tolist() == [0.5, 1.0, 0.0]
     assert others.get_clim() == matrix.images[0].get_clim()
     assert len(star.get_offsets()) == 1
+    assert star.get_array().tolist() == [9.0]  # a node's own weight
+    assert star.get_clim() == matrix.images[0].get_clim()
     assert all("no unit" in bar.get_ylabel() for bar in figure.axes[2:])
 
 
@@ -48,12 +52,22 @@ def test_the_node_with_most_neighbours_is_drawn_by_default():
     assert "node 1 " in graph.get_title()
 
 
+def test_all_weights_can_be_told_apart():
+    """The largest weight between nodes was the last colour, and all weights of nodes on themselves had it, too."""
+    image = viz.plot_mask(torch.tensor([[1.0, 0.5, 0.01], [0.5, 1.0, 0.0], [0.01, 0.0, 0.8]])).axes[0].images[0]
+    shades = [image.norm(weight) for weight in (0.0, 0.01, 0.5, 0.8, 1.0)]
+    assert min(np.diff(shades)) > 0.09
+    assert (shades[0], shades[-1]) == (0, 1)
+    np.testing.assert_allclose(image.norm.inverse(shades), [0.0, 0.01, 0.5, 0.8, 1.0], atol=1e-12)
+
+
 def test_negative_weights_get_a_symmetric_scale_and_heads_are_chosen():
     heads = torch.stack([MASK, -MASK]).detach()
     image = viz.plot_mask(heads, head=1).axes[0].images[0]
     np.testing.assert_array_equal(image.get_array(), heads[1])
-    assert image.get_clim() == (-3, 3)
-    assert image.get_cmap().name == viz.DIVERGING
+    assert image.get_clim() == (-9, 9)
+    np.testing.assert_allclose(image.norm([-9.0, -2.25, 0.0, 2.25, 9.0]), [0, 0.25, 0.5, 0.75, 1])
+    assert image.get_cmap().name == DIVERGING
 
 
 @pytest.mark.parametrize("matrix", [torch.zeros(3, 3), torch.ones(1, 1), torch.eye(4)])
@@ -98,7 +112,7 @@ def arrows(figure):
 
 def test_kept_pairs_are_arrows_over_the_graph():
     kept = torch.tensor([[[1, 0], [3, 2]], [[1, -1], [0, 2]], [[1, 3], [2, 2]], [[0, 1], [3, 0]]])  # [N, H, k]
-    where = viz.spring_layout(EDGES.numpy(), 4)
+    where = _layout(EDGES.numpy(), 4)
     pairs = {0: [(0, 1), (2, 1), (2, 3), (3, 0), (3, 1)], 1: [(0, 3), (0, 2), (1, 0), (1, 2), (3, 0)]}
     for head, expected in pairs.items():
         figure = viz.plot_kept_pairs(kept, EDGES, "a title", head=head)
@@ -110,6 +124,7 @@ def test_kept_pairs_are_arrows_over_the_graph():
     assert nodes.get_array().tolist() == [2, 4, 0, 1]  # queries that keep each node, whoever is drawn
     assert len(rings.get_offsets()) == 0
     assert star.get_offsets().tolist() == [where[2].tolist()]
+    assert (star.get_array().tolist(), star.get_clim()) == ([0], nodes.get_clim())
     assert figure.axes[0].get_title() == "a title"
     rings = viz.plot_kept_pairs(kept[:, 0], EDGES).axes[0].collections[2]
     assert rings.get_offsets().tolist() == where[[0, 1]].tolist()
@@ -122,12 +137,43 @@ def test_kept_pairs_are_arrows_over_the_graph():
         ({"node": 4}, IndexError, "'node' is 4, but there are 4 nodes"),
         ({"index": torch.zeros(3, 1, 2).long()}, ValueError, "holds node 3"),
         ({"index": torch.zeros(0, 1, 2).long(), "edge_index": EDGES[:, :0]}, ValueError, "of 0 nodes cannot be drawn"),
-        ({"index": torch.arange(70).repeat(70, 1), "edge_index": EDGES}, ValueError, "4830 arrows.*choose one node"),
+        ({"index": torch.arange(9).repeat(9, 1), "edge_index": EDGES + 6}, ValueError, "holds node 9"),
     ],
 )
 def test_bad_kept_pairs(arguments, error, text):
     with pytest.raises(error, match=text):
         viz.plot_kept_pairs(**{"index": torch.zeros(4, 1, 2).long(), "edge_index": EDGES, **arguments})
+
+
+def test_many_kept_pairs_are_a_matrix():
+    index = torch.stack([torch.arange(10).roll(-i)[:8] for i in range(10)])
+    index[3, 7] = -1
+    axes = viz.plot_kept_pairs(index, EDGES, "many").axes[0]
+    kinds = axes.images[0].get_array()
+    kept = np.zeros((10, 10), dtype=int)
+    for query, keys in enumerate(index.tolist()):
+        kept[query, [key for key in keys if key >= 0]] = 1
+    edges = np.zeros((10, 10), dtype=int)
+    edges[EDGES[0], EDGES[1]] = 1
+    np.testing.assert_array_equal(kinds, edges + 2 * kept)
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("key", "query", "many")
+    assert not arrows(axes.figure)
+    assert len(arrows(viz.plot_kept_pairs(index, EDGES, node=0))) == 7
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_numbers_of_nodes_and_epochs_are_whole(count):
+    ones = torch.ones(count, count)
+    curve = {"epoch": list(range(count)), "loss": [1.0] * count}
+    kept = viz.plot_kept_pairs(torch.arange(count)[:, None], torch.empty(2, 0, dtype=torch.long))
+    for axis in (
+        viz.plot_mask(ones).axes[0].xaxis,
+        viz.plot_mask(ones).axes[0].yaxis,
+        viz.plot_curves({"a": curve}, keys=["loss"]).axes[0].xaxis,
+        kept.axes[1].yaxis,  # the colour bar
+    ):
+        ticks = axis.get_majorticklocs()
+        assert (ticks == np.rint(ticks)).all()
 
 
 def test_curves_are_mean_and_standard_deviation_over_seeds():
@@ -179,13 +225,13 @@ def test_save_replaces_the_file_at_once(tmp_path, monkeypatch):
 def test_layout_pulls_neighbours_together():
     ring = np.arange(12)
     edges = np.stack([ring, (ring + 1) % 12])
-    position = viz.spring_layout(edges, 12)
+    position = _layout(edges, 12)
     assert position.shape == (12, 2)
     assert position.min() == 0
     assert position.max() == 1
     distance = np.linalg.norm(position[:, None] - position, axis=2)
     assert distance[edges[0], edges[1]].mean() < 0.6 * distance[np.triu_indices(12, 1)].mean()
-    np.testing.assert_array_equal(position, viz.spring_layout(edges, 12))
+    np.testing.assert_array_equal(position, _layout(edges, 12))
 
 
 def test_missing_matplotlib_names_the_extra():
@@ -197,3 +243,11 @@ def test_missing_matplotlib_names_the_extra():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "ImportError: Pictures need matplotlib: pip install 'pyg_topomask[run]'" in done.stderr
+
+
+def test_parts_of_a_graph_are_drawn_side_by_side():
+    path = np.array([[0, 1, 2, 4, 5, 6], [1, 2, 3, 5, 6, 7]])
+    position = _layout(path, 8)
+    distance = np.linalg.norm(position[:, None] - position, axis=2)
+    assert distance[path[0], path[1]].min() > 0.08  # neither is a point
+    assert distance[:4, 4:].min() > 0.08

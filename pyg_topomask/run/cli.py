@@ -120,7 +120,7 @@ def _add_show(commands: Any) -> None:
         "kind",
         choices=("attention", "mask"),
         metavar="KIND",
-        help="attention: pairs that k-MIP attention keeps, as arrows; mask: a topological mask and one of its rows",
+        help="attention: pairs that k-MIP attention keeps, as arrows or a matrix; mask: a mask and one of its rows",
     )
     show.add_argument("config", metavar="CONFIG", help="YAML file")
     show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its ending names the format")

@@ -39,13 +39,13 @@ def picture(
     """Draw what one layer looks at.
 
     Args:
-        kind: ``"attention"``: the pairs that a k-MIP layer keeps, as arrows over the graph. ``"mask"``: a topological
-            mask as a matrix, and one of its rows on the graph.
+        kind: ``"attention"``: the pairs that a k-MIP layer keeps, as arrows over the graph, or as a matrix where they
+            are many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph.
         config: YAML file.
         graph: Which graph of the data set.
         layer: Which layer, counted from 0.
         head: Which head, counted from 0.
-        node: Draw only what this node looks at. All arrows, or for a mask the node with most neighbours, if
+        node: Draw only what this node looks at. All pairs, or for a mask the node with most neighbours, if
             :obj:`None`.
         checkpoint: ``best.ckpt`` of a run of this config, or the folder that holds it. An untrained model with weights
             drawn from the config's seed, which the title then says, if :obj:`None`.

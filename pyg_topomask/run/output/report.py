@@ -51,6 +51,7 @@ def write_curves(
     """Loss and the metric by epoch, training and validation, the best epoch marked."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -65,6 +66,7 @@ def write_curves(
         axes.axvline(best_epoch, color="#d62728", lw=0.8, ls=":")
         axes.plot([best_epoch], [best[f"val_{name}"]], "o", color="#d62728", label=f"best epoch ({best_epoch})")
         axes.set(xlabel="epoch", ylabel=name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25)
     figure.axes[0].legend(frameon=False)
     figure.suptitle(title, fontsize=11)

@@ -1,0 +1,11 @@
+"""Pictures: a mask as a matrix and on its graph, kept pairs on theirs, training curves with their spread over seeds.
+
+matplotlib is imported when a picture is drawn, so that the package works without it.
+"""
+
+from pyg_topomask.viz.curves import plot_curves
+from pyg_topomask.viz.drawing import save_figure
+from pyg_topomask.viz.kept_pairs import plot_kept_pairs
+from pyg_topomask.viz.mask import plot_mask
+
+__all__ = ["plot_curves", "plot_kept_pairs", "plot_mask", "save_figure"]

@@ -1,0 +1,106 @@
+"""A mask as a matrix, and one of its rows on the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from pyg_topomask.viz.drawing import BAR, DIVERGING, SEQUENTIAL, STAR, draw_edges, integer_ticks, pyplot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def plot_mask(
+    mask: Any,
+    edge_index: Tensor | None = None,
+    title: str | None = None,
+    node: int | None = None,
+    head: int = 0,
+    ax: Axes | Sequence[Axes] | None = None,
+) -> Figure:
+    r"""A mask as a heat map and, given the graph, one of its rows on the graph: how strongly a node sees each other.
+
+    Both panels share one scale of colours, from zero to the largest weight, or symmetric about zero for a mask with
+    negative weights. Colours change with the square root of the weight, so that weights between nodes stay visible
+    beside the larger ones of nodes on themselves.
+
+    Args:
+        mask: Matrix ``[N, N]`` or ``[H, N, N]``, or anything with ``to_dense()``, such as an operator.
+        edge_index: The graph, shape ``[2, E]``; without it the heat map stands alone.
+        title: Title of the heat map.
+        node: The node whose row is drawn on the graph, as a star; the one with most neighbours if :obj:`None`.
+        head: Which of the ``H`` masks.
+        ax: Where to draw: one pair of axes, or one where there is no graph. A new figure if :obj:`None`.
+
+    Returns:
+        The figure; :func:`save_figure` writes it.
+
+    Units: mask entries are dimensionless weights.
+
+    Raises:
+        ValueError: If the mask is not square, or the number of axes does not fit.
+        IndexError: If ``head`` or ``node`` is out of range.
+        ImportError: If matplotlib is missing.
+    """
+    plt = pyplot()
+    matrix = _matrix(mask, head)
+    panels = 1 if edge_index is None else 2
+    if ax is None:
+        figure, axes = plt.subplots(1, panels, figsize=(5.4 * panels, 4.6), layout="constrained", squeeze=False)
+        axes = list(axes[0])
+    else:
+        axes = list(ax) if isinstance(ax, (Sequence, np.ndarray)) else [ax]
+        figure = axes[0].figure
+    if len(axes) != panels:
+        raise ValueError(f"'ax' must hold {panels} axes: one for the matrix, one for a graph (got {len(axes)})")
+    image = axes[0].imshow(matrix, interpolation="nearest", **_scale(matrix))
+    axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or "mask $M$")
+    integer_ticks(axes[0].xaxis, axes[0].yaxis)
+    axes[0].figure.colorbar(image, ax=axes[0], label="weight $M_{ij}$ (no unit)", **BAR)
+    if edge_index is not None:
+        _draw_row(axes[1], matrix, edge_index, node)
+    return figure
+
+
+def _matrix(mask: Any, head: int) -> np.ndarray:
+    dense = mask.to_dense() if hasattr(mask, "to_dense") else mask
+    array = dense.detach().float().cpu().numpy() if isinstance(dense, Tensor) else np.asarray(dense, dtype=float)
+    if array.ndim == 3:
+        if not -array.shape[0] <= head < array.shape[0]:
+            raise IndexError(f"'head' is {head}, but the mask has {array.shape[0]} heads")
+        array = array[head]
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
+        raise ValueError(f"'mask' must be [N, N] or [H, N, N] with N > 0 (got {array.shape})")
+    return array
+
+
+def _scale(matrix: np.ndarray) -> dict[str, Any]:
+    """Colours by the signed square root of the weight: those between nodes are often far smaller than a node's own."""
+    from matplotlib.colors import FuncNorm
+
+    bound = float(np.abs(matrix).max()) or 1.0
+    signed = matrix.min() < 0
+    root = (lambda x: np.sign(x) * np.abs(x) ** 0.5, lambda x: np.sign(x) * x**2)
+    return {"cmap": DIVERGING if signed else SEQUENTIAL, "norm": FuncNorm(root, -bound if signed else 0, bound)}
+
+
+def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None) -> None:
+    num_nodes = matrix.shape[0]
+    if node is not None and not 0 <= node < num_nodes:
+        raise IndexError(f"'node' is {node}, but the mask has {num_nodes} nodes")
+    position, size = draw_edges(ax, edge_index, num_nodes)
+    if node is None:
+        node = int(np.bincount(edge_index[0].detach().cpu().numpy(), minlength=num_nodes).argmax())
+    others = np.arange(num_nodes) != node
+    colours = _scale(matrix)
+    rim: dict[str, Any] = {"edgecolors": "0.35", "linewidths": 0.4}
+    east, north = position.T
+    points = ax.scatter(east[others], north[others], s=size, c=matrix[node, others], **rim, **colours)
+    ax.scatter(east[node], north[node], s=4 * size, c=matrix[node, node], **STAR, **colours)
+    ax.set_title(f"row of node {node} (star) on the graph")
+    ax.figure.colorbar(points, ax=ax, label=f"weight $M_{{{node}\\,j}}$ (no unit)", **BAR)
