@@ -21,8 +21,8 @@ class WalkTransform(Protocol):
     def set_epoch(self, epoch: int) -> None:
         """Draw afresh from here on."""
 
-    def __call__(self, data: Data) -> Data:
-        """Put walks on a graph."""
+    def apply(self, graphs: Sequence[Data]) -> list[Data]:
+        """Copies of the graphs with walks."""
 
 
 def redraw_walks(
@@ -94,7 +94,7 @@ def walks_along(
     if weights is not None:
         for graph, weight in zip(copies, weights, strict=True):
             graph[transform.transition] = weight
-    return [transform(graph) for graph in copies]
+    return transform.apply(copies)
 
 
 def _attention_on_edges(batch: Batch, layer: Module, forward: Callable[[Batch], Any]) -> Tensor:

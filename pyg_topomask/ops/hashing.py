@@ -6,7 +6,10 @@ whose arithmetic wraps.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+from pyg_topomask.ops.csr import CSR
 
 # The constants of SplitMix64, written as signed 64-bit integers.
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -30,3 +33,31 @@ def wrap(value: int) -> int:
 def below(draw: Tensor, bound: Tensor) -> Tensor:
     """Map hashes to ``0 … bound − 1`` by their low 32 bits; ``bound`` is positive."""
     return ((draw & LOW_32) * bound) >> 32
+
+
+def draw_seeds(number: int, generator: torch.Generator | None = None) -> Tensor:
+    """Take 64-bit seeds from ``generator``, or torch's default generator: shape ``[number]``, int64, on the CPU."""
+    device = "cpu" if generator is None else generator.device
+    high, low = torch.randint(2**32, (number, 2), generator=generator, device=device).cpu().unbind(1)
+    return high * 2**32 + low - 2**63
+
+
+def hash_graphs(csr: CSR, ptr: Tensor, seed: int, epoch: int) -> Tensor:
+    """64-bit seeds that are functions of (seed, epoch, graph) alone, and of no order of the edges.
+
+    Args:
+        csr: Edges of graphs whose nodes are numbered through.
+        ptr: First node of each graph and the number of nodes, shape ``[B + 1]``.
+        seed: Seed of all graphs.
+        epoch: Epoch.
+
+    Returns:
+        Shape ``[B]``, int64.
+    """
+    size = ptr.diff()
+    graph = torch.repeat_interleave(size)[csr.row]
+    row, col = csr.row - ptr[graph], csr.col - ptr[graph]
+    seeds = torch.zeros_like(size).index_add_(0, graph, mix((row * size[graph] + col + 1) * GOLDEN))  # wraps
+    for value in (wrap(seed), epoch, size):
+        seeds = mix(seeds * MIX_1 + value + GOLDEN)
+    return seeds

@@ -1,14 +1,14 @@
-"""What the transforms of this package have in common: settings that are told, and many graphs in one call."""
+"""What the transforms of this package have in common: text that names their settings, and many graphs in one call."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
+from torch_geometric.transforms import BaseTransform, Compose
 
 
 class GraphTransform(BaseTransform):
@@ -35,6 +35,19 @@ class GraphTransform(BaseTransform):
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if not key.startswith("_"))
         return f"{type(self).__name__}({settings})"
+
+
+def apply_all(transforms: Iterable[BaseTransform], graphs: Sequence[Data]) -> list[Data]:
+    """Graphs with transforms applied one after the other: those of this package to all graphs at once."""
+    graphs = list(graphs)
+    for transform in transforms:
+        if isinstance(transform, GraphTransform):
+            graphs = transform.apply(graphs)
+        elif isinstance(transform, Compose):
+            graphs = apply_all(transform.transforms, graphs)
+        else:
+            graphs = [transform(graph) for graph in graphs]
+    return graphs
 
 
 def _attach(data: Data, added: dict[str, Any]) -> Data:

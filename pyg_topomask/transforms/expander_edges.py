@@ -14,7 +14,7 @@ from torch_geometric.data.datapipes import functional_transform
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
-from pyg_topomask.ops.walks.sample import draw_seed, hash_graph
+from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
@@ -97,8 +97,9 @@ class AddExpanderEdges(GraphTransform):
         if num_nodes <= 2 * self.degree + 1:
             index = complete_graph(num_nodes)
         else:
-            seed = draw_seed(None) if self.seed is None else hash_graph(to_csr(edge_index, num_nodes), self.seed, 0)
-            index = self._draw(num_nodes, torch.Generator().manual_seed(seed))
+            csr, ptr = to_csr(edge_index, num_nodes), torch.tensor([0, num_nodes], device=edge_index.device)
+            seed = draw_seeds(1) if self.seed is None else hash_graphs(csr, ptr, self.seed, 0)
+            index = self._draw(num_nodes, torch.Generator().manual_seed(int(seed)))
         row, col = index[:, (index[0] * num_nodes + index[1]).argsort()]
         return {
             "expander_index": torch.stack([row, col]).int().to(edge_index.device),

@@ -19,9 +19,10 @@ import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, save_tensors
-from pyg_topomask.transforms.base import GraphTransform
+from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
+from pyg_topomask.transforms.joined import together
 
 log = logging.getLogger(__name__)
 
@@ -136,26 +137,14 @@ class _Groups(Dataset[Packed]):
         return len(self.groups)
 
     def __getitem__(self, index: int) -> Packed:
-        before, graphs = self.groups[index], self.groups[index]
-        for transform in self.transforms:
-            if isinstance(transform, GraphTransform):
-                graphs = transform.apply(graphs)
-            else:
-                graphs = [transform(graph) for graph in graphs]
-        return _pack([_added(old, new) for old, new in zip(before, graphs)])
+        before = self.groups[index]
+        return _pack([_added(old, new) for old, new in zip(before, apply_all(self.transforms, before))])
 
 
 def _compute(graphs: Sequence[Data], transforms: list[BaseTransform], num_workers: int) -> Packed:
     sizes = [num_nodes_of(graph) for graph in graphs]
     order = sorted(range(len(graphs)), key=sizes.__getitem__)
-    groups: list[list[int]] = [[]]
-    total = 0
-    for place in order:
-        if groups[-1] and total + sizes[place] > _CHUNK_NODES:
-            groups.append([])
-            total = 0
-        groups[-1].append(place)
-        total += sizes[place]
+    groups = [order[begin:end] for begin, end in together([sizes[place] for place in order], _CHUNK_NODES)]
     data = _Groups([[graphs[place] for place in group] for group in groups], transforms)
     workers = min(num_workers, len(groups))
     # A generator of its own: a loader draws the workers' seed, and would move on torch's global one.

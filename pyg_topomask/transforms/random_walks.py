@@ -12,10 +12,18 @@ from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
+from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.ops.walks.product import WalkTable, pair_table
-from pyg_topomask.ops.walks.sample import Walks, check_walk_settings, draw_seed, hash_graph, step_table, walk_tables
+from pyg_topomask.ops.walks.sample import Walks, start_stream, walk_tables
+from pyg_topomask.ops.walks.settings import walk_settings
+from pyg_topomask.ops.walks.transition import step_table
+from pyg_topomask.ops.walks.walkers import walk_graph
 from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import check_name, edges_of, num_nodes_of
+from pyg_topomask.transforms.graph_input import check_name, num_nodes_of
+from pyg_topomask.transforms.joined import JoinedEdges, join_edges, split_table, together
+
+# Nodes of graphs whose walks are drawn in one call.
+_NODES_TOGETHER = 2**16
 
 
 @functional_transform("add_random_walks")
@@ -43,7 +51,8 @@ class AddRandomWalks(GraphTransform):
         num_walks: Walks from each node. The default, 16, keeps a row of the mask at about 20 entries on sparse graphs.
         max_length: Longest walk in hops; walks are cut there without bias.
         halt_prob: Probability of halting before each step, in ``[0, 1)``.
-        scheme: How the walkers of one start depend on each other; ``"iid"`` is independent walkers.
+        scheme: How the walkers of one start depend on each other: ``"iid"`` (they do not), ``"antithetic"`` or
+            ``"repelling"``, which vary less, see `pyg_topomask.ops.sample_walks`.
         independent: Draw a second table for the keys. Without it the diagonal of the estimated mask is inflated by
             the variance of its features.
         seed: Walks become a function of (seed, epoch, graph) alone, whatever the number of loader workers. With
@@ -73,12 +82,14 @@ class AddRandomWalks(GraphTransform):
         pair_table: bool = False,
         transition: str | None = None,
     ) -> None:
-        num_walks, max_length = check_walk_settings(num_walks, max_length, halt_prob, scheme)
+        walkers = walk_settings(num_walks, max_length, halt_prob, scheme)
         seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
         if name.endswith(("_key", "_pair")):
             raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")
-        self.num_walks, self.max_length, self.halt_prob, self.scheme = num_walks, max_length, halt_prob, scheme
+        self._walkers = walkers
+        self.num_walks, self.max_length = walkers.num_walks, walkers.max_length
+        self.halt_prob, self.scheme = halt_prob, scheme
         self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
         self.transition = transition
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers must see it change
@@ -92,34 +103,43 @@ class AddRandomWalks(GraphTransform):
         self._epoch.share_memory_()  # a copy's memory is private at first
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        return [self._walks(graph) for graph in graphs]
+        groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
+        return [added for begin, end in groups for added in self._walks(graphs[begin:end])]
 
-    def _walks(self, data: Data) -> dict[str, Any]:
-        num_nodes = num_nodes_of(data)
-        edge_index, edge_weight = edges_of(data)
-        csr = _normalized(to_csr(edge_index, num_nodes, edge_weight))
-        seed = draw_seed(None) if self.seed is None else hash_graph(csr, self.seed, int(self._epoch))
+    def _walks(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+        joined = join_edges(graphs)
+        num_nodes, ptr = int(joined.ptr[-1]), joined.ptr
+        csr = _normalized(to_csr(joined.edge_index, num_nodes, joined.edge_weight))
+        seeds = draw_seeds(len(graphs)) if self.seed is None else hash_graphs(csr, ptr, self.seed, int(self._epoch))
         steps = None
-        if self.transition is not None and self.transition in data:
-            steps = step_table(csr, edge_index, data[self.transition])
-        settings = (2 if self.independent else 1, self.num_walks, self.max_length, self.halt_prob)
-        tables = walk_tables(csr, seed, *settings, steps=steps)
+        if self.transition is not None and any(self.transition in graph for graph in graphs):
+            steps = step_table(csr, joined.edge_index, _transitions(graphs, self.transition))
+        nodes = torch.arange(num_nodes, device=csr.col.device)
+        graph_of_node = torch.repeat_interleave(ptr.diff())
+        stream = start_stream(nodes - ptr[graph_of_node], seeds.to(nodes.device)[graph_of_node])
+        graph = walk_graph(csr, self._walkers, steps)
+        tables = walk_tables(graph, nodes, stream, 2 if self.independent else 1, self._walkers)
         # An earlier table of other walks would be taken for one of these.
         parts = ("index", "length", "load", "count", "coeffs")
-        added: dict[str, Any] = {f"{self.name}_{kind}_{part}": None for kind in ("key", "pair") for part in parts}
-        added |= self._columns(tables[0], self.name)
-        if self.independent:
-            added |= self._columns(tables[1], f"{self.name}_key")
+        stale = {f"{self.name}_{kind}_{part}": None for kind in ("key", "pair") for part in parts}
+        columns: dict[str, list[Tensor]] = {}
+        for name, walks in zip((self.name, f"{self.name}_key"), tables):
+            columns |= self._columns(walks, name, joined)
         if self.pair_table:
             left, right = (WalkTable(walks.index, walks.length, walks.load) for walks in (tables[0], tables[-1]))
             index, coeffs = pair_table(left, right, num_nodes, self.max_length)
-            added |= {f"{self.name}_pair_index": index.int(), f"{self.name}_pair_coeffs": coeffs}
-        return added | {f"{self.name}_size": num_nodes, f"{self.name}_max_length": self.max_length}
+            names = f"{self.name}_pair_index", f"{self.name}_pair_coeffs"
+            columns |= dict(zip(names, split_table(joined, index, coeffs)))
+        added = []
+        for place, size in enumerate(ptr.diff().tolist()):
+            own = {key: values[place] for key, values in columns.items()}
+            added.append(stale | own | {f"{self.name}_size": size, f"{self.name}_max_length": self.max_length})
+        return added
 
-    def _columns(self, walks: Walks, name: str) -> dict[str, Tensor]:
+    def _columns(self, walks: Walks, name: str, joined: JoinedEdges) -> dict[str, list[Tensor]]:
         length = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)
-        columns = {"index": walks.index.int(), "length": length, "load": walks.load, "count": walks.count}
-        return {f"{name}_{part}": column for part, column in columns.items()}
+        columns = split_table(joined, walks.index, length, walks.load, walks.count)
+        return {f"{name}_{part}": column for part, column in zip(("index", "length", "load", "count"), columns)}
 
 
 def _normalized(csr: CSR) -> CSR:
@@ -137,3 +157,8 @@ def _normalized(csr: CSR) -> CSR:
             f"beyond {str(weight.dtype).removeprefix('torch.')}; weights of one-way edges must be of similar size"
         )
     return csr._replace(weight=weight)
+
+
+def _transitions(graphs: Sequence[Data], name: str) -> Tensor:
+    """The edge attribute that steps follow, ``[E]``; graphs without it have equal steps."""
+    return torch.cat([graph[name] if name in graph else torch.ones(graph.num_edges) for graph in graphs])

@@ -12,6 +12,7 @@ from pyg_topomask.nn import GRFAttention, GRFMask, RWGNKMask
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.testing import GRAPHS, dense_adjacency, permute
 from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms import random_walks as module
 
 KEYS = ("walk_index", "walk_length", "walk_load", "walk_count")
 KEY_TABLE = tuple(key.replace("walk", "walk_key") for key in KEYS)
@@ -387,3 +388,33 @@ def test_a_list_or_a_data_set_is_transformed_graph_by_graph(tmp_path):
     found = transform(stored)
     assert all(equal(a, transform(b)) for a, b in zip(found, stored, strict=True))
     assert transform([]) == []
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_graphs_together_have_the_walks_of_each_alone(seed, monkeypatch):
+    graphs = [*GRAPHS.values(), Data(x=torch.ones(0, 1), edge_index=torch.empty(2, 0, dtype=torch.long))]
+    graphs[1] = graphs[1].clone()
+    graphs[1].step = torch.rand(graphs[1].num_edges) + 0.1
+    transform = AddRandomWalks(seed=seed, pair_table=True, transition="step", max_length=3)
+    keys = (*KEYS, *KEY_TABLE, "walk_pair_index", "walk_pair_coeffs", "walk_size", "walk_max_length")
+    torch.manual_seed(7)
+    alone = [transform(graph) for graph in graphs]
+    for together in (2**16, 9):
+        monkeypatch.setattr(module, "_NODES_TOGETHER", together)
+        torch.manual_seed(7)
+        found = transform.apply(graphs)
+        for one, other in zip(found, alone, strict=True):
+            assert one.keys() == other.keys()
+            for key in keys:
+                if isinstance(one[key], torch.Tensor):
+                    assert torch.equal(one[key], other[key]), key
+                    assert one[key].dtype == other[key].dtype
+                else:
+                    assert one[key] == other[key]
+    assert found[0].walk_index.untyped_storage().nbytes() <= 2 * found[0].walk_index.nbytes  # it can be stored alone
+
+
+def test_a_graph_of_many_that_is_wrong_is_refused():
+    bad = Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3)
+    with pytest.raises(ValueError, match="names node 5, but nodes are 0 to 2"):
+        AddRandomWalks()([GRAPHS["star"], bad])

@@ -22,6 +22,7 @@ from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32, coarsest_eps
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.walks.merge import monomial, num_monomials
 
 # Pairs of nodes this far apart in memory, on average, miss a CPU's caches: the table is then put in a better order.
 _FAR_NODES = 2**14
@@ -259,15 +260,10 @@ def _nearby_order(index: Tensor, num_nodes: int) -> Tensor:
 
 
 def monomials(modulation: Tensor) -> Tensor:
-    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `_monomial`."""
+    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`."""
     high, low = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
     # Entries of the outer product, each once: the gradient of a repeated index adds in any order on several threads.
     return (modulation[..., :, None] * modulation[..., None, :])[..., high, low]
-
-
-def _monomial(a: Tensor, b: Tensor) -> Tensor:
-    high = torch.maximum(a, b)
-    return high * (high + 1) // 2 + torch.minimum(a, b)
 
 
 def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
@@ -288,7 +284,7 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
         index: Pairs (query, key), sorted, shape ``[2, P]``, int64.
         coeffs: Coefficients in the order of `monomials`, shape ``[P, Q]``.
     """
-    num_monomials = (max_length + 1) * (max_length + 2) // 2
+    size = num_monomials(max_length)
     visited, order = right.index[1].sort(stable=True)
     other = WalkTable(right.index[:, order], right.length[order], right.load[order])
     first = torch.searchsorted(visited, left.index[1])
@@ -298,16 +294,16 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
         owner, right_entry = ragged_ranges(first[a:b], meets[a:b])
         left_entry = owner + a
         pair = left.index[0][left_entry] * num_nodes + other.index[0][right_entry]
-        code = _monomial(left.length[left_entry], other.length[right_entry])
+        code = monomial(left.length[left_entry], other.length[right_entry])
         pair, place = pair.sort(stable=True)
         pair, slot = torch.unique_consecutive(pair, return_inverse=True)
-        table = left.load.new_zeros(pair.numel() * num_monomials)
+        table = left.load.new_zeros(pair.numel() * size)
         product = left.load[left_entry] * other.load[right_entry]
-        table.index_add_(0, slot * num_monomials + code[place], product[place])
+        table.index_add_(0, slot * size + code[place], product[place])
         pairs.append(pair)
-        coeffs.append(table.view(-1, num_monomials))
+        coeffs.append(table.view(-1, size))
     if not pairs:
-        return left.index.new_zeros(2, 0), left.load.new_zeros(0, num_monomials)
+        return left.index.new_zeros(2, 0), left.load.new_zeros(0, size)
     pair = torch.cat(pairs)
     return torch.stack([pair // num_nodes, pair % num_nodes]), torch.cat(coeffs)
 

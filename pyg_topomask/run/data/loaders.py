@@ -23,6 +23,9 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.task import Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
+from pyg_topomask.transforms.base import apply_all
+
+_GRAPHS_TOGETHER = 512  # graphs that are given walks between two ticks of the progress bar
 
 
 @dataclass
@@ -87,12 +90,13 @@ def prepare(
     graphs = precompute(graphs, build_encodings(config), num_workers=config.num_workers)
     redrawn = [step for step in sampling_transforms if in_parts or _is_redrawn(config, step)]
     fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
-    source = Compose([step for step in sampling_transforms if step not in redrawn])
-    again, graphs, fixed = Compose(redrawn), list(graphs), []
-    for place, graph in enumerate(graphs):
-        graphs[place] = source(graph)
-        fixed.append(again(graphs[place]))
-        tick()
+    once = [step for step in sampling_transforms if step not in redrawn]
+    whole, graphs, fixed = list(graphs), [], []
+    for first in range(0, len(whole), _GRAPHS_TOGETHER):
+        graphs += apply_all(once, whole[first : first + _GRAPHS_TOGETHER])
+        fixed += apply_all(redrawn, graphs[first:])
+        for _ in graphs[first:]:
+            tick()
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
     drawn_afresh = tuple(fresh), max(1, config.topomask.redraw)
     if dataset.is_one_graph:
@@ -172,7 +176,7 @@ class Served(Dataset[Data]):
     """Graphs that are transformed each time they are served; the originals stay as they are."""
 
     def __init__(self, graphs: Sequence[Data], transforms: Sequence[BaseTransform] = ()) -> None:
-        self.graphs, self.transform = graphs, Compose(list(transforms)) if transforms else None
+        self.graphs, self.transforms = graphs, tuple(transforms)
 
     def replace(self, graphs: Sequence[Data]) -> None:
         """Serve other graphs from here on."""
@@ -182,7 +186,10 @@ class Served(Dataset[Data]):
         return len(self.graphs)
 
     def __getitem__(self, index: int) -> Data:
-        return self.graphs[index] if self.transform is None else self.transform(self.graphs[index])
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Data]:
+        return apply_all(self.transforms, [self.graphs[index] for index in indices])
 
 
 class Joined(Served):
@@ -211,8 +218,8 @@ class Joined(Served):
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, index: int) -> Data:
-        return self.batches[index]
+    def __getitems__(self, indices: Sequence[int]) -> list[Data]:
+        return [self.batches[index] for index in indices]
 
 
 def _single(items: list[Data]) -> Data:

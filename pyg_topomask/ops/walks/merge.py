@@ -1,0 +1,92 @@
+"""Walk tables from the visits of all walkers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.walks.settings import WalkSettings
+from pyg_topomask.ops.walks.walkers import Visits, block_of
+
+
+def num_monomials(max_length: int) -> int:
+    """Number of products ``f_a f_b``, ``a ≤ b ≤ K``."""
+    return (max_length + 1) * (max_length + 2) // 2
+
+
+def monomial(a: Tensor, b: Tensor) -> Tensor:
+    """Place of ``f_a f_b`` in the order of all products: by the larger length, then the smaller."""
+    high = torch.maximum(a, b)
+    return high * (high + 1) // 2 + torch.minimum(a, b)
+
+
+def merge_visits(
+    visits: list[Visits], nodes: Tensor, num_nodes: int, num_tables: int, settings: WalkSettings
+) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Index, length, load and count of each table: visits sorted by (start, visited, length), equal ones added up."""
+    num_starts, num_walks = nodes.numel(), settings.num_walks
+    row, visited, length, total, hits = _merge(visits, num_walks, num_nodes, num_starts, num_walks)
+    index = torch.stack([nodes[row % max(num_starts, 1)], visited])
+    load, count = ((column / num_walks).to(visits[0].load.dtype) for column in (total, hits))
+    bounds = torch.searchsorted(row, torch.arange(num_tables + 1, device=row.device) * num_starts).tolist()
+    return [(index[:, a:b], length[a:b], load[a:b], count[a:b]) for a, b in pairwise(bounds)]
+
+
+def own_products(
+    visits: list[Visits], num_nodes: int, num_starts: int, num_tables: int, settings: WalkSettings
+) -> list[Tensor]:
+    """`pyg_topomask.ops.walks.sample.Walks.own` of each table, ``[S, Q]``."""
+    size, blocks = settings.block_size, settings.num_blocks
+    block, visited, length, total, _ = _merge(visits, size, num_nodes, num_starts, settings.num_walks)
+    rows = num_tables * num_starts
+    own = revisits(block // blocks, block * num_nodes + visited, length, total, rows, settings.max_length)
+    own = (own / settings.num_walks**2).to(visits[0].load.dtype)
+    return [own[first : first + num_starts] for first in range(0, max(rows, 1), max(num_starts, 1))]
+
+
+def revisits(row: Tensor, place: Tensor, length: Tensor, load: Tensor, num_rows: int, max_length: int) -> Tensor:
+    r"""Coefficients in ``f_a f_b`` of :math:`\sum_v (\sum_a f_a \ell_{va})^2`, added up over the places ``v`` of a row.
+
+    Args:
+        row: Row of each entry, shape ``[nnz]``.
+        place: Node that the entry belongs to, shape ``[nnz]``; entries of one place are neighbours, sorted by length.
+        length: Shape ``[nnz]``.
+        load: Shape ``[nnz]``, float64.
+        num_rows: Number of rows.
+        max_length: Longest walk ``K``.
+
+    Returns:
+        Shape ``[num_rows, Q]``, float64, in the order of `monomial`.
+    """
+    size = num_monomials(max_length)
+    out, slot = load.new_zeros(num_rows * size), row * size
+    for apart in range(min(max_length + 1, row.numel())):
+        stop = row.numel() - apart
+        same = (place[apart:] == place[:stop]).nonzero().squeeze(1)
+        code = slot[same] + monomial(length[same], length[same + apart])
+        out.index_add_(0, code, load[same] * load[same + apart] * (1 if apart == 0 else 2))
+    return out.view(num_rows, size)
+
+
+def _merge(
+    visits: list[Visits], block_size: int, num_nodes: int, num_starts: int, num_walks: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Block, visited node, length, sum of loads and number of visits (float64), sorted by the first three."""
+    num_lengths, num_nodes, num_starts = len(visits), max(num_nodes, 1), max(num_starts, 1)
+    walk = visits[0].walker // num_starts % num_walks
+    first = (walk % block_size == 0).nonzero().squeeze(1)  # one visit for all walkers of a block at their start
+    at_start = Visits(*(column.index_select(0, first) for column in visits[0]))
+    keys, loads = [], []
+    for length, visit in enumerate([at_start, *visits[1:]]):
+        block = block_of(visit.walker, num_starts, num_walks, block_size)
+        keys.append((block * num_nodes + visit.node) * num_lengths + length)
+        loads.append(visit.load.double())
+    loads[0] = (num_walks - walk.index_select(0, first)).clamp(max=block_size).double()
+    key, order = torch.cat(keys).sort(stable=True)
+    key, slot, hits = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
+    total = torch.zeros(key.numel(), dtype=torch.float64, device=key.device)
+    total.index_add_(0, slot, torch.cat(loads).index_select(0, order))
+    place, length = key // num_lengths, key % num_lengths
+    return place // num_nodes, place % num_nodes, length, total, torch.where(length == 0, total, hits.double())

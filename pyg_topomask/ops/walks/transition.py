@@ -1,0 +1,53 @@
+"""Steps that are not uniform over a node's edges."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.csr import CSR, to_csr
+
+
+class StepTable(NamedTuple):
+    """How a walker picks the next edge where that is not uniform."""
+
+    bound: Tensor
+    """Where each edge's interval ends: that of edge ``e`` of node ``i`` lies between ``i 2^32`` and ``(i + 1) 2^32``,
+    as long as its probability; shape ``[E']``, int64."""
+    prob: Tensor
+    """Probability of each edge, shape ``[E']``, float64; rounded as the intervals are, so that loads are unbiased."""
+
+
+def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
+    """Table of steps along the edges of ``csr`` with probabilities in proportion to ``transition`` ``[E]``.
+
+    Weights become integers, for then their sums do not depend on the device or on the order of the edges; a weight
+    counts at least 2^-24 of the largest of its node. Probabilities are multiples of 2^-32.
+
+    Raises:
+        ValueError: If ``transition`` is not one finite number ≥ 0 per edge, or all edges of a node have 0.
+    """
+    if transition.shape != edge_index.shape[1:] or not transition.is_floating_point():
+        raise ValueError(
+            f"'transition' must hold one floating-point number per edge, [{edge_index.size(1)}] "
+            f"(got {transition.dtype}, shape {list(transition.shape)})"
+        )
+    num_nodes, row = csr.rowptr.numel() - 1, csr.row
+    given = to_csr(edge_index, num_nodes, transition.detach().double())  # it has the edges of csr, and perhaps more
+    weight = given.weight[torch.searchsorted(given.row * num_nodes + given.col, row * num_nodes + csr.col)]
+    if weight.numel() and not bool(((weight >= 0) & (weight < torch.inf)).all()):
+        raise ValueError("'transition' must be finite and ≥ 0; is it a softmax over each node's edges?")
+    top = weight.new_zeros(num_nodes).scatter_reduce(0, row, weight, "amax")
+    if bool(((top == 0) & (csr.degree > 0)).any()):
+        node = int(((top == 0) & (csr.degree > 0)).nonzero()[0])
+        raise ValueError(f"'transition' is 0 on all edges of node {node}, which could go nowhere")
+    level = torch.where(weight > 0, (weight / top[row] * 2**24).round().clamp(min=1), 0).long()
+    total = level.cumsum(0)
+    before = torch.cat([total.new_zeros(1), total])[csr.rowptr]  # [N + 1], the sum of all earlier rows
+    of_row = before.diff()[row]
+    bound = ((total - before[row]).double() / of_row.double() * 2**32).round().long()
+    first = torch.arange(row.numel(), device=row.device) == csr.rowptr[row]
+    width = torch.where(first, bound, bound - bound.roll(1))
+    return StepTable(row * 2**32 + bound, width.double() / 2**32)

@@ -1,0 +1,131 @@
+"""Moving all walkers at once, step by step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.csr import CSR
+from pyg_topomask.ops.hashing import GOLDEN, LOW_32, below, mix, wrap
+from pyg_topomask.ops.walks.settings import WalkSettings
+from pyg_topomask.ops.walks.transition import StepTable
+
+
+class WalkGraph(NamedTuple):
+    """A graph, or several numbered through, as walkers see it."""
+
+    rowptr: Tensor  # [N + 1], int64
+    col: Tensor  # [E'], int64
+    factor: Tensor  # [E'], what a load is multiplied by on each edge
+    steps: StepTable | None  # uniform steps if None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes ``N``."""
+        return self.rowptr.numel() - 1
+
+
+class Visits(NamedTuple):
+    """Where walkers are after some number of hops; those that have stopped are left out."""
+
+    walker: Tensor  # [V], ``(t n + w) S + s`` for walker ``w`` of the ``n`` of start ``s`` in table ``t``
+    node: Tensor  # [V]
+    load: Tensor  # [V]
+
+
+def walk_graph(csr: CSR, settings: WalkSettings, steps: StepTable | None, importance: bool = True) -> WalkGraph:
+    """The graph of checked edges whose weights are the ``W`` of the load; loads stay 1 without ``importance``."""
+    factor = torch.ones_like(csr.weight)
+    if importance:
+        inverse = csr.degree[csr.row].double() if steps is None else torch.where(steps.prob > 0, 1 / steps.prob, 0)
+        factor = csr.weight * (inverse / (1 - settings.halt_prob)).to(csr.weight.dtype)
+    return WalkGraph(csr.rowptr, csr.col, factor, steps)
+
+
+def move_walkers(
+    graph: WalkGraph, nodes: Tensor, stream: Tensor, num_tables: int, settings: WalkSettings
+) -> list[Visits]:
+    """Visits after 0, 1, … hops of the walkers of a block of starts.
+
+    Args:
+        graph: The graph.
+        nodes: Where walkers start, shape ``[S]``.
+        stream: Hash of each start that its draws derive from, shape ``[S]``.
+        num_tables: Independent tables of ``num_walks`` walkers each.
+        settings: Checked settings.
+    """
+    num_walks, num_starts = settings.num_walks, nodes.numel()
+    walk = torch.arange(num_tables * num_walks, device=nodes.device)
+    states = mix(stream + ((walk + 1) * GOLDEN)[:, None]).flatten()
+    walker, state = torch.arange(states.numel(), device=nodes.device), states
+    node, load = nodes.repeat(walk.numel()), graph.factor.new_ones(states.numel())
+    degrees = graph.rowptr.diff()
+    may_end = settings.halt_prob > 0 or bool((degrees == 0).any())
+    visits = [Visits(walker, node, load)]
+    for length in range(1, settings.max_length + 1):
+        draw = mix(state + wrap(length * GOLDEN))
+        degree = degrees.index_select(0, node)
+        if may_end:
+            goes_on = (degree > 0) & ~_halts(draw, walker, states, num_starts, length, settings)
+            alive = goes_on.nonzero().squeeze(1)
+            walker, state, node, load, draw, degree = (
+                column.index_select(0, alive) for column in (walker, state, node, load, draw, degree)
+            )
+        if graph.steps is not None:
+            edge = torch.searchsorted(graph.steps.bound, node * 2**32 + (draw & LOW_32), right=True)
+        elif settings.scheme == "repelling":
+            group = block_of(walker, num_starts, settings.num_walks, settings.block_size) * graph.num_nodes + node
+            group, order = group.sort(stable=True)  # kept, so that walkers of one path stay together
+            walker, state, node, load, draw, degree = (
+                column.index_select(0, order) for column in (walker, state, node, load, draw, degree)
+            )
+            edge = graph.rowptr.index_select(0, node) + _distinct(group, draw, degree)
+        else:
+            edge = graph.rowptr.index_select(0, node) + below(draw, degree)
+        node = graph.col.index_select(0, edge)
+        load = load * graph.factor.index_select(0, edge)
+        visits.append(Visits(walker, node, load))
+    return visits
+
+
+def block_of(walker: Tensor, num_starts: int, num_walks: int, block_size: int) -> Tensor:
+    """Number of the block of each walker: table by table, start by start, blocks of ``block_size`` walks."""
+    walk = walker // num_starts
+    row = walk // num_walks * num_starts + walker % num_starts
+    return row * -(-num_walks // block_size) + walk % num_walks // block_size
+
+
+def _halts(
+    draw: Tensor, walker: Tensor, states: Tensor, num_starts: int, length: int, settings: WalkSettings
+) -> Tensor:
+    """Which walkers halt, by the high half of their draw; antithetic ones by that of their pair's first, shifted."""
+    if settings.scheme == "antithetic":
+        second = walker // num_starts % settings.num_walks % 2
+        draw = mix(states.index_select(0, walker - second * num_starts) + wrap(length * GOLDEN))
+        draw = draw ^ (second << 63)  # half of the range further on
+    return ((draw >> 32) & LOW_32) < round(settings.halt_prob * 2**32)
+
+
+def _distinct(group: Tensor, draw: Tensor, degree: Tensor) -> Tensor:
+    """Neighbours for walkers that leave a node together: distinct ones, until all have been taken.
+
+    Walker number ``r`` of a group draws which of the ``degree - r`` neighbours that are left it takes, so that the
+    order in which neighbours are taken is a uniform permutation, and each walker's neighbour is uniform.
+
+    Args:
+        group: Walkers with equal numbers leave one node together, sorted, shape ``[V]``.
+        draw: Hash of each walker, shape ``[V]``.
+        degree: Neighbours of its node, shape ``[V]``, positive.
+    """
+    at, first = torch.arange(group.numel(), device=group.device), torch.ones_like(group, dtype=torch.bool)
+    first[1:] = group[1:] != group[:-1]
+    rank = (at - torch.where(first, at, 0).cummax(0).values) % degree
+    left = below(draw, degree - rank)  # number among the neighbours that are left
+    choice = left.clone()
+    for earlier in range(1, int(rank.max()) + 1 if rank.numel() else 0):
+        here = (rank >= earlier).nonzero().squeeze(1)
+        taken = choice.index_select(0, here)
+        choice[here] = taken + (taken >= left.index_select(0, here - earlier))
+    return choice
