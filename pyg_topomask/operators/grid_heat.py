@@ -20,8 +20,8 @@ _ROUNDING = 8.0
 class GridHeatOperator(EqualGraphsOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda L)` of a grid, the Kronecker product of the heat kernels of its paths.
 
-    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Sections 3.4 and 4.1, Eq. 4; the closed form that the
-    paper gives for grids holds for hypercubes (:class:`HypercubeHeatOperator`).
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4, and Section 4.1; the closed form
+    that the paper gives for grids holds for hypercubes (:class:`HypercubeHeatOperator`).
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C \sum_i n_i)` for short axes, :math:`O(N C \log N)`
     for long ones, which are transformed by cosines.
 

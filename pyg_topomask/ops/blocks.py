@@ -75,14 +75,7 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
     Raises:
         ValueError: If an entry joins two graphs (checked on CPU).
     """
-    if not row.is_cuda:
-        crosses = layout.block.index_select(0, row) != layout.block.index_select(0, col)
-        if bool(crosses.any()):
-            bad = int(crosses.nonzero()[0])
-            raise ValueError(
-                f"the mask joins nodes {int(row[bad])} and {int(col[bad])} of different graphs; is 'batch' that "
-                "of the graph which the mask was built from?"
-            )
+    check_within_graphs(layout, row, col)
     position = layout.first.index_select(0, row) + layout.column.index_select(0, col)
     flat = value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, position, value)
     return [
@@ -90,6 +83,45 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
         for graphs, part in zip(layout.groups.graphs, flat.split(layout.lengths))
         for n in (layout.groups.num_nodes[graphs[0]],)
     ]
+
+
+def check_within_graphs(layout: BlockLayout, row: Tensor, col: Tensor) -> None:
+    """Refuse entries of a mask that join two graphs (on CPU). Raises ValueError."""
+    if row.is_cuda:
+        return
+    crosses = layout.block.index_select(0, row) != layout.block.index_select(0, col)
+    if bool(crosses.any()):
+        bad = int(crosses.nonzero()[0])
+        raise ValueError(
+            f"the mask joins nodes {int(row[bad])} and {int(col[bad])} of different graphs; is 'batch' that "
+            "of the graph which the mask was built from?"
+        )
+
+
+def identity_columns(layout: BlockLayout, dtype: torch.dtype) -> Tensor:
+    """The identity matrices of all graphs below each other, shape ``[N, n]`` for the largest graph's ``n`` nodes.
+
+    A block-diagonal mask times these columns holds all of its blocks (`column_blocks`).
+    """
+    width = max(layout.groups.num_nodes, default=0)
+    return (layout.column[:, None] == torch.arange(width, device=layout.column.device)).to(dtype)
+
+
+def column_blocks(layout: BlockLayout, columns: Tensor) -> list[Tensor]:
+    """Transposed blocks of a mask from its product with `identity_columns`.
+
+    Args:
+        layout: Layout of the batch.
+        columns: The product, shape ``[N, n]`` or ``[N, H, n]``.
+
+    Returns:
+        For each group of ``g`` graphs of ``n`` nodes, ``[g, n, n]`` or ``[g, H, n, n]``.
+    """
+    groups = layout.groups
+    sizes = [groups.num_nodes[graphs[0]] for graphs in groups.graphs]
+    rows = [len(graphs) * size for graphs, size in zip(groups.graphs, sizes)]
+    parts = permute_rows(columns, groups.order, groups.place).split(rows) if rows else ()
+    return [part.unflatten(0, (-1, size))[..., :size].movedim(1, -1) for part, size in zip(parts, sizes)]
 
 
 def product_blocks(layout: BlockLayout, left: Entries | None, right: Entries | None) -> list[Tensor]:

@@ -1,0 +1,107 @@
+"""The mask that decays, or grows, exponentially along the edges of a forest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.operators.base import MaskOperator, common_heads
+from pyg_topomask.operators.parameters import parameter_dtype, per_head
+from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
+from pyg_topomask.ops.numerics import coarsest_eps
+from pyg_topomask.ops.products.forest import SiblingOrder, sibling_order
+from pyg_topomask.ops.products.trees import forest_product, meeting_depths, sweep_down
+
+
+class ForestExpOperator(MaskOperator):
+    r"""Mask :math:`M_{ij} = e^{a\,\mathrm{dist}(i, j) + b}` of path lengths in a forest; 0 between different trees.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3, Lemma 3.5 and Appendix A.8.
+    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`, in as many steps as the forest has levels, or
+    about the square root of that where it is deep. No term is subtracted, so growing masks (``a > 0``) lose no digits.
+
+    Args:
+        parent: Parent of each node, −1 for a root, in any order, shape ``[N]``.
+        length: Length of the edge to the parent, shape ``[N]``; those of roots are not read.
+        a, b: Rate and logarithm of the scale, numbers or ``[H]`` for one mask per head.
+
+    Raises:
+        ValueError: If ``parent`` is no forest, or shapes disagree.
+        TypeError: If a parameter is not floating point.
+    """
+
+    has_blocks = True
+
+    def __init__(self, parent: Tensor, length: Tensor, a: float | Tensor, b: float | Tensor) -> None:
+        self.parent, self._order = parent, sibling_order(parent)
+        if length.shape != parent.shape:
+            raise ValueError(
+                f"'length' must have one number per node, {list(parent.shape)} as 'parent' (got {list(length.shape)})"
+            )
+        if not length.is_floating_point():
+            raise TypeError(f"'length' must be floating point (got {length.dtype}); use .float()")
+        self.length = torch.where(parent < 0, 0, length)
+        (self.a, heads_a), (self.b, heads_b) = per_head("a", a), per_head("b", b)
+        self.num_nodes, self.heads = parent.numel(), common_heads([heads_a, heads_b])
+        self.dtype, self.device = parameter_dtype(length, a, b), parent.device
+
+    @property
+    def T(self) -> ForestExpOperator:
+        return self
+
+    @property
+    def bound(self) -> ForestExpOperator:
+        return self
+
+    @property
+    def row_terms(self) -> int:
+        return largest_tree(self._order)
+
+    @property
+    def eps(self) -> float:
+        return max(torch.finfo(self.dtype).eps, coarsest_eps(self.length))
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return self.num_nodes * sweep_passes(self._order)
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        a, b = (x[:, None, None] if self.heads is not None else x for x in (self.a, self.b))
+        blocks = []
+        for distance, same_tree in tree_distances(self.parent, self._order, self.length, layout):
+            if self.heads is not None:
+                distance, same_tree = distance[:, None], same_tree[:, None]
+            blocks.append(torch.where(same_tree, torch.exp(a * distance + b).to(self.dtype), 0))
+        return blocks
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        weight = torch.exp(self.length[:, None] * self.a).to(x.dtype)  # [N, H or 1]
+        product = forest_product(self._order, x.reshape(self.num_nodes, -1, x.size(-1)), weight)
+        return (torch.exp(self.b).to(x.dtype)[:, None] * product).view_as(x)
+
+
+def tree_distances(
+    parent: Tensor, order: SiblingOrder, length: Tensor, layout: BlockLayout
+) -> list[tuple[Tensor, Tensor]]:
+    """Distances ``[g, n, n]`` for each group of graphs, 0 between trees; and whether two nodes share a tree."""
+    child = (parent >= 0).nonzero().squeeze(1)
+    check_within_graphs(layout, child, parent.long().index_select(0, child))
+    tree, width = order.tree, max(layout.groups.num_nodes, default=0)
+    meeting = meeting_depths(tree, layout.column, width, length)
+    depth = sweep_down(tree, length.index_select(0, tree.order)[:, None, None])[:, 0, 0].index_select(0, tree.position)
+    roots = group_rows(tree.root.index_select(0, tree.position), layout.groups)
+    result = []
+    for root, own, lower in zip(roots, group_rows(depth, layout.groups), column_blocks(layout, meeting)):
+        same_tree = root[:, :, None] == root[:, None]
+        result.append((torch.where(same_tree, own[:, :, None] + own[:, None] - 2 * lower, 0), same_tree))
+    return result
+
+
+def largest_tree(order: SiblingOrder) -> int:
+    """Number of nodes of the largest tree."""
+    return int(torch.bincount(order.tree.root).max()) if order.tree.root.numel() else 0
+
+
+def sweep_passes(order: SiblingOrder) -> int:
+    """Multiply-adds per node and column of `forest_product`: each sweep passes twice where there are bands."""
+    return 2 * sum(1 + bool(forest.bands) for forest in (order.tree, order.siblings)) + 2

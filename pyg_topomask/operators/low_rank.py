@@ -1,0 +1,87 @@
+"""The mask that is a product of two thin matrices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
+from pyg_topomask.ops.segment import check_batch, segment_linear_attention, size_groups
+from pyg_topomask.ops.sparse import permute_rows
+
+
+class LowRankOperator(MaskOperator):
+    r"""Mask with a known factorisation, :math:`M = L R^\top`, cut to pairs of nodes that share a graph.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.4; Liutkus et al., *Relative Positional
+    Encoding for Transformers with Linear Complexity*, ICML 2021, arXiv:2105.08399.
+    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N r C)`.
+
+    Args:
+        left: Row factor, shape ``[N, r]``, or ``[H, N, r]`` for one mask per head.
+        right: Column factor, of the same shape.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+
+    Raises:
+        ValueError: If shapes disagree or ``batch`` is not sorted.
+        TypeError: If the factors are not floating point.
+    """
+
+    has_blocks = True
+
+    def __init__(self, left: Tensor, right: Tensor, batch: Tensor | None = None) -> None:
+        if left.dim() not in (2, 3) or left.shape != right.shape:
+            raise ValueError(
+                f"'left' and 'right' must both be [N, r] or [H, N, r] (got {list(left.shape)} and "
+                f"{list(right.shape)}); are they of the same graph?"
+            )
+        if not (left.is_floating_point() and right.is_floating_point()):
+            raise TypeError(f"'left' and 'right' must be floating point (got {left.dtype} and {right.dtype})")
+        self.num_nodes, self.heads = left.size(-2), left.size(0) if left.dim() == 3 else None
+        if batch is not None:
+            check_batch(batch, self.num_nodes)
+        self.left, self.right, self.batch = left, right, batch
+        self.dtype, self.device = torch.promote_types(left.dtype, right.dtype), left.device
+
+    @property
+    def T(self) -> LowRankOperator:
+        return LowRankOperator(self.right, self.left, self.batch)
+
+    @property
+    def bound(self) -> LowRankOperator:
+        if non_negative(self.left) and non_negative(self.right):
+            return self
+        return LowRankOperator(absolute(self.left), absolute(self.right), self.batch)
+
+    @property
+    def row_terms(self) -> int:
+        return self.num_nodes if self.batch is None else max(size_groups(self.batch).num_nodes, default=0)
+
+    @property
+    def eps(self) -> float:
+        return coarsest_eps(self.left, self.right)
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return 2 * self.num_nodes * self.left.size(-1)
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        groups, blocks = layout.groups, []
+        factors = [self._by_node(factor, self.dtype) for factor in (self.left, self.right)]  # [N, H or 1, r]
+        rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
+        parts = [permute_rows(factor, groups.order, groups.place).split(rows) if rows else () for factor in factors]
+        for graphs, left, right in zip(groups.graphs, *parts):
+            left, right = (x.unflatten(0, (len(graphs), -1)).transpose(1, 2) for x in (left, right))
+            block = right @ left.mT  # [g, H or 1, n, n]
+            blocks.append(block[:, 0] if self.heads is None else block)
+        return blocks
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        values = x.reshape(self.num_nodes, -1, x.size(-1))
+        left, right = (self._by_node(factor, x.dtype) for factor in (self.left, self.right))
+        return segment_linear_attention(left, right, values, self.batch).view_as(x)
+
+    def _by_node(self, factor: Tensor, dtype: torch.dtype) -> Tensor:
+        return factor[:, None].to(dtype) if self.heads is None else factor.transpose(0, 1).to(dtype)

@@ -1,0 +1,58 @@
+"""The mask that hides nodes which only fill up a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.ones import OnesOperator
+from pyg_topomask.operators.scaled import DiagonalScaledOperator
+
+
+class PaddingOperator(MaskOperator):
+    r"""Mask of real nodes, :math:`M_{ij} = 1` if ``j`` is real and both share a graph: no node reads a padded one.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.
+    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`.
+
+    Args:
+        node_mask: Whether each node is real, boolean, shape ``[N]``.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+
+    Raises:
+        ValueError: If shapes disagree or ``batch`` is not sorted.
+        TypeError: If ``node_mask`` is not boolean.
+    """
+
+    def __init__(self, node_mask: Tensor, batch: Tensor | None = None) -> None:
+        if node_mask.dtype != torch.bool:
+            raise TypeError(f"'node_mask' must be boolean (got {node_mask.dtype}); compare with 0 first")
+        if node_mask.dim() != 1 or (batch is not None and batch.shape != node_mask.shape):
+            raise ValueError(
+                f"'node_mask' and 'batch' must both be [N] (got {list(node_mask.shape)}"
+                + (")" if batch is None else f" and {list(batch.shape)})")
+            )
+        self.node_mask = node_mask
+        self.ones = OnesOperator(torch.zeros_like(node_mask, dtype=torch.int64) if batch is None else batch)
+        self.num_nodes, self.device, self.dtype = node_mask.numel(), node_mask.device, self.ones.dtype
+
+    @property
+    def T(self) -> DiagonalScaledOperator:
+        real = self.node_mask.to(self.dtype)
+        return DiagonalScaledOperator(self.ones, real, torch.ones_like(real))
+
+    @property
+    def bound(self) -> PaddingOperator:
+        return self
+
+    @property
+    def row_terms(self) -> int:
+        return self.ones.row_terms
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return self.num_nodes
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        return self.ones @ torch.where(self.node_mask[:, None], x, 0)

@@ -1,0 +1,102 @@
+"""The mask that is a power series of the adjacency matrix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
+from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
+from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
+from pyg_topomask.ops.sparse import Pattern
+
+
+class PowerSeriesOperator(MaskOperator):
+    r"""Mask :math:`M = \sum_{k \le K} \alpha_k W^k`, the exact form of graph random features.
+
+    Reference: Reid et al. 2024, arXiv:2410.03462, Section 2; Choromanski et al., ICML 2022, arXiv:2107.07999, Eq. 4.
+    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(K E C)`, ``K`` sparse products.
+
+    Args:
+        edge_index: Edges, shape ``[2, E]``; row ``i``, column ``j`` of :math:`W` is the edge ``(i, j)``.
+        num_nodes: ``N``.
+        coeffs: :math:`\alpha`, shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per head.
+        edge_weight: Entries of :math:`W`, shape ``[E]``, equal edges added up; one per edge if :obj:`None`.
+
+    Raises:
+        ValueError: If the edges are no graph of ``num_nodes`` nodes, or shapes disagree.
+        TypeError: If coefficients or weights are not floating point.
+    """
+
+    has_blocks = True
+
+    def __init__(self, edge_index: Tensor, num_nodes: int, coeffs: Tensor, edge_weight: Tensor | None = None) -> None:
+        check_edges(edge_index, num_nodes, edge_weight)
+        if coeffs.dim() not in (1, 2) or coeffs.size(-1) == 0:
+            raise ValueError(f"'coeffs' must be [K + 1] or [H, K + 1] (got {list(coeffs.shape)})")
+        if not coeffs.is_floating_point():
+            raise TypeError(f"'coeffs' must be floating point (got {coeffs.dtype}); use .float()")
+        pattern, entry = _merged(edge_index, num_nodes)
+        weight = coeffs.detach().new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
+        value = weight.new_zeros(pattern.nnz).index_add(0, entry, weight)
+        self._set(Basis(pattern, value, chebyshev=False), coeffs)
+
+    def _set(self, basis: Basis, coeffs: Tensor) -> None:
+        self.basis, self.coeffs = basis, coeffs
+        self.num_nodes, self.heads = basis.pattern.num_rows, coeffs.size(0) if coeffs.dim() == 2 else None
+        self.dtype, self.device = coeffs.dtype, coeffs.device
+
+    def _like(self, basis: Basis, coeffs: Tensor) -> PowerSeriesOperator:
+        operator = PowerSeriesOperator.__new__(PowerSeriesOperator)
+        operator._set(basis, coeffs)
+        return operator
+
+    @property
+    def T(self) -> PowerSeriesOperator:
+        return self._like(self.basis.T, self.coeffs)
+
+    @property
+    def bound(self) -> PowerSeriesOperator:
+        if non_negative(self.coeffs) and non_negative(self.basis.value):
+            return self
+        return self._like(self.basis._replace(value=absolute(self.basis.value)), absolute(self.coeffs))
+
+    @property
+    def row_terms(self) -> int:
+        degree = self.basis.pattern.rowptr.diff()
+        most, terms = int(degree.max()) if degree.numel() else 0, 0
+        for k in range(self.coeffs.size(-1)):
+            terms += most**k
+            if terms >= self.num_nodes:
+                return self.num_nodes
+        return terms
+
+    @property
+    def eps(self) -> float:
+        return coarsest_eps(self.coeffs, self.basis.value)
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return self.num_nodes + (self.coeffs.size(-1) - 1) * (self.basis.pattern.nnz + self.num_nodes)
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        check_within_graphs(layout, self.basis.pattern.row, self.basis.pattern.col)
+        eye = identity_columns(layout, self.dtype)
+        eye = eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1)
+        return column_blocks(layout, self @ eye)
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        coeffs = self.coeffs.view(-1, self.coeffs.size(-1)).t()[:, None]  # [K + 1, 1, H or 1]
+        rows = x.reshape(self.num_nodes, -1, x.size(-1))
+        return polynomial_product(self.basis, coeffs, None, rows).view_as(x)
+
+
+@once_per_batch
+def _merged(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor]:
+    """Pattern of the distinct edges, and the entry of each edge, once per batch."""
+    row, col = edge_index.long()
+    key, entry = torch.unique(row * max(num_nodes, 1) + col, return_inverse=True)
+    return Pattern(key // max(num_nodes, 1), key % max(num_nodes, 1), num_nodes, num_nodes), entry

@@ -1,0 +1,122 @@
+"""The mask that is any function of the hop distance in a forest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.forest import largest_tree, sweep_passes, tree_distances
+from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.numerics import absolute, non_negative
+from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
+from pyg_topomask.ops.products.forest import sibling_order
+from pyg_topomask.ops.products.trees import diameter, hop_counts
+
+METHODS = ("auto", "histogram", "centroid")
+
+# Numbers in the histograms that are formed at a time.
+_SLICE_NUMEL = 2**22
+
+# Rounding error of an entry in machine epsilons times the norm of the function: only centroids subtract and transform.
+_ROUNDING = 16.0
+
+
+class TreeDistanceOperator(MaskOperator):
+    r"""Mask :math:`M_{ij} = f(\mathrm{dist}(i, j))` of hop distances in a forest; 0 between different trees.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 6, Lemmas 6.1 and 6.2, and Appendix A.11.
+    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: ``"histogram"`` sums ``x`` by distance,
+    :math:`O(N \min(K, \mathrm{diameter})\, C)`; ``"centroid"`` splits trees at their centroids,
+    :math:`O(N \log^2 N\, C)`; ``"auto"`` takes the one of fewer multiply-adds.
+
+    Args:
+        parent: Parent of each node, −1 for a root, in any order, shape ``[N]``.
+        values: :math:`f` at 0, 1, … ``K`` hops and 0 beyond, shape ``[K + 1]``, or ``[H, K + 1]`` for one per head.
+        method: ``"auto"``, ``"histogram"`` or ``"centroid"``. Both give the same numbers up to rounding.
+
+    Raises:
+        ValueError: If ``parent`` is no forest, ``values`` has another shape, or the method is unknown.
+        TypeError: If ``values`` is not floating point.
+    """
+
+    has_blocks = True
+
+    def __init__(self, parent: Tensor, values: Tensor, method: str = "auto") -> None:
+        if method not in METHODS:
+            raise ValueError(f"'method' must be one of {', '.join(METHODS)} (got {method!r})")
+        if values.dim() not in (1, 2) or values.size(-1) == 0:
+            raise ValueError(f"'values' must be [K + 1] or [H, K + 1] (got {list(values.shape)})")
+        if not values.is_floating_point():
+            raise TypeError(f"'values' must be floating point (got {values.dtype}); use .float()")
+        self.parent, self.values, self._order = parent, values, sibling_order(parent)
+        self.num_nodes, self.heads = parent.numel(), values.size(0) if values.dim() == 2 else None
+        self.dtype, self.device = values.dtype, parent.device
+        self._num_hops = min(values.size(-1) - 1, diameter(self._order.tree))
+        self.method = self._cheapest() if method == "auto" else method
+
+    @property
+    def T(self) -> TreeDistanceOperator:
+        return self
+
+    @property
+    def bound(self) -> TreeDistanceOperator:
+        if non_negative(self.values):
+            return self
+        return TreeDistanceOperator(self.parent, absolute(self.values), self.method)
+
+    @property
+    def row_terms(self) -> int:
+        return largest_tree(self._order)
+
+    @property
+    def error(self) -> float | Tensor:
+        if self.method == "histogram":
+            return 0.0
+        norm = self.values.detach().norm(dim=-1)
+        return (_ROUNDING * self.eps * norm).expand(self.num_nodes, *norm.shape)
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return self._histogram_work if self.method == "histogram" else self._centroid_work
+
+    @property
+    def _histogram_work(self) -> int:
+        return self.num_nodes * (self._num_hops + 1) * sweep_passes(self._order)
+
+    @property
+    def _centroid_work(self) -> int:
+        return sum(terms.num_multiply_adds for terms in centroid_plan(self.parent))
+
+    def _cheapest(self) -> str:
+        """The method of fewer multiply-adds; a plan is not made where histograms of few hops are cheaper anyway."""
+        few = self._num_hops < 8
+        return "histogram" if few or self._histogram_work <= self._centroid_work else "centroid"
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        length = (self.parent >= 0).double()
+        blocks = []
+        for distance, same_tree in tree_distances(self.parent, self._order, length, layout):
+            inside = same_tree & (distance < self.values.size(-1))
+            hops = torch.where(inside, distance, 0).long()
+            entry = self.values.index_select(-1, hops.flatten()).unflatten(-1, hops.shape)
+            blocks.append(torch.where(inside, entry, 0) if self.heads is None else (inside * entry).transpose(0, 1))
+        return blocks
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        values = self.values.to(x.dtype).view(-1, self.values.size(-1))
+        rows = x.reshape(self.num_nodes, -1, x.size(-1))  # [N, H or 1, C]
+        if self.method == "centroid":
+            return distance_product(centroid_plan(self.parent), values, rows).view_as(x)
+        values = values[:, : self._num_hops + 1]
+        step = max(1, _SLICE_NUMEL // (self.num_nodes * values.size(1) * rows.size(1)))
+        parts = [
+            checkpoint(self._histogram, values, part, use_reentrant=False, preserve_rng_state=False)
+            for part in rows.split(step, dim=2)
+        ]
+        return torch.cat(parts, dim=2).view_as(x)
+
+    def _histogram(self, values: Tensor, x: Tensor) -> Tensor:
+        counts = hop_counts(self._order, x.flatten(1), values.size(1) - 1)
+        return torch.einsum("hk,nkhc->nhc", values, counts.unflatten(2, x.shape[1:]))

@@ -1,0 +1,263 @@
+"""Masks of general graphs: heat kernels, power series, low rank, sparse, padding."""
+
+from math import log
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+
+from pyg_topomask.operators import (
+    HeatOperator,
+    LowRankOperator,
+    PaddingOperator,
+    PowerSeriesOperator,
+    SparseOperator,
+)
+from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
+
+UNDIRECTED = {name: data for name, data in GRAPHS.items() if name != "one_way"}
+COEFFS = torch.tensor([0.8, -0.3, 0.0, 0.2], dtype=torch.float64)
+
+
+def batch_vector(data):
+    return data.batch if data.get("batch") is not None else torch.zeros(data.num_nodes, dtype=torch.long)
+
+
+class HeatCase(OperatorCase):
+    """The tolerance is small enough for the series to be exact."""
+
+    graphs = UNDIRECTED
+    laplacian = "combinatorial"
+    time = torch.tensor(0.8, dtype=torch.float64)
+
+    def build(self, data, **parameters):
+        time = parameters.get("time", self.time)
+        weight = data.get("edge_weight")
+        if "pair_weight" in parameters:  # the weight of both directions
+            weight = parameters["pair_weight"].repeat_interleave(2)
+        return HeatOperator(data.edge_index, data.num_nodes, time, weight, self.laplacian, tol=1e-12)
+
+    def parameters(self, data):
+        half = torch.linspace(0.5, 1.5, data.num_edges // 2, dtype=torch.float64)
+        return {"time": self.time.clamp(min=0.1), "pair_weight": half}
+
+    def reference(self, data):
+        adj = dense_adjacency(data)
+        strength = adj.sum(1)
+        lap = torch.diag(strength) - adj
+        inverse = torch.where(strength > 0, 1 / torch.where(strength > 0, strength, 1), 1)
+        generator = {"combinatorial": lap, "random_walk": lap * inverse, "adjacency": -adj}[self.laplacian]
+        return torch.linalg.matrix_exp(-self.time[..., None, None] * generator)
+
+
+class TestHeatOperator(HeatCase):
+    pass
+
+
+class TestHeatOperatorPerHead(HeatCase):
+    time = torch.tensor([0.3, 0.8, 0.0], dtype=torch.float64)
+
+
+class TestHeatOperatorOfTheRandomWalk(HeatCase):
+    laplacian = "random_walk"
+
+
+class TestHeatOperatorOfTheRandomWalkPerHead(HeatCase):
+    laplacian = "random_walk"
+    time = torch.tensor([2.0, 0.1], dtype=torch.float64)
+
+
+class TestHeatOperatorOfTheAdjacency(HeatCase):
+    laplacian = "adjacency"
+
+
+class TestHeatOperatorOfTheAdjacencyPerHead(HeatCase):
+    laplacian = "adjacency"
+    time = torch.tensor([0.5, 1.0], dtype=torch.float64)
+
+
+class TestPowerSeriesOperator(OperatorCase):
+    coeffs = COEFFS
+
+    def build(self, data, **parameters):
+        weight = parameters.get("edge_weight", data.get("edge_weight"))
+        coeffs = parameters.get("coeffs", self.coeffs)
+        return PowerSeriesOperator(data.edge_index, data.num_nodes, coeffs, weight)
+
+    def parameters(self, data):
+        weight = torch.linspace(-0.5, 0.6, data.num_edges, dtype=torch.float64)
+        return {"coeffs": self.coeffs + 0.05, "edge_weight": weight}  # |.| has no derivative at 0
+
+    def reference(self, data):
+        adj = dense_adjacency(data)
+        powers = torch.stack([torch.linalg.matrix_power(adj, k) for k in range(self.coeffs.size(-1))])
+        return torch.einsum("...k,kij->...ij", self.coeffs, powers)
+
+
+class TestPowerSeriesOperatorPerHead(TestPowerSeriesOperator):
+    coeffs = torch.stack([COEFFS, COEFFS.flip(0)])
+
+
+class TestPowerSeriesOperatorWithoutSigns(TestPowerSeriesOperator):
+    coeffs = COEFFS.abs()
+
+
+class TestLowRankOperator(OperatorCase):
+    graphs = {  # noqa: RUF012
+        name: Data(x=data.x, left=data.x[:, :2], right=data.x[:, 2:], num_nodes=data.num_nodes)
+        for name, data in GRAPHS.items()
+    }
+
+    def build(self, data, **parameters):
+        own = {"left": data.left, "right": data.right, **parameters}
+        return LowRankOperator(own["left"], own["right"], data.get("batch"))
+
+    def parameters(self, data):
+        return {"left": data.left, "right": data.right}
+
+    def reference(self, data):
+        batch = batch_vector(data)
+        return data.left @ data.right.t() * (batch[:, None] == batch)
+
+
+class TestLowRankOperatorPerHead(TestLowRankOperator):
+    def build(self, data, **parameters):
+        own = {"left": data.left, "right": data.right, **parameters}
+        both = (torch.stack([own[a], 2 * own[b]]) for a, b in (("left", "right"), ("right", "left")))
+        return LowRankOperator(*both, data.get("batch"))
+
+    def reference(self, data):
+        one = super().reference(data)
+        return torch.stack([one, 4 * one.mT])
+
+
+class TestSparseOperator(OperatorCase):
+    def build(self, data, **parameters):
+        value = torch.linspace(-1, 1, data.num_edges, dtype=torch.float64)
+        index = torch.cat([data.edge_index, data.edge_index], dim=1)  # every entry in two parts
+        value = parameters.get("value", torch.cat([0.25 * self.entries(data), 0.75 * self.entries(data)]))
+        return SparseOperator(index, value, data.num_nodes)
+
+    def entries(self, data):
+        return torch.cos(data.x.sum(1))[data.edge_index[0]] - torch.cos(data.x[:, 0])[data.edge_index[1]]
+
+    def parameters(self, data):
+        return {"value": torch.linspace(-1, 1.3, 2 * data.num_edges, dtype=torch.float64)}
+
+    def reference(self, data):
+        matrix = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
+        matrix[data.edge_index[0], data.edge_index[1]] = self.entries(data)
+        return matrix
+
+
+class TestPaddingOperator(OperatorCase):
+    def build(self, data, **parameters):
+        return PaddingOperator(data.x[:, 0] > 0, data.get("batch"))
+
+    def reference(self, data):
+        batch = batch_vector(data)
+        return ((batch[:, None] == batch) & (data.x[:, 0] > 0)).double()
+
+
+def hub_graphs():
+    """Degrees up to 1,000: a star; a clique, a path and a hub in one graph; a star beside a path and a single node."""
+    star = torch.stack([torch.zeros(1000, dtype=torch.long), torch.arange(1, 1001)])
+    clique = torch.combinations(torch.arange(60)).t()
+    path = torch.stack([torch.arange(59, 120), torch.arange(60, 121)])
+    hub = torch.stack([torch.full((300,), 120), torch.arange(121, 421)])
+    mixed = torch.cat([clique, path, hub], dim=1)
+    parts = torch.cat([star[:, :200], torch.tensor([[201, 202], [202, 203]])], dim=1)
+    return [(star, 1001), (mixed, 421), (parts, 205)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("laplacian", ["combinatorial", "random_walk", "adjacency"])
+@pytest.mark.parametrize("number", range(3))
+def test_heat_meets_its_tolerance(number, laplacian, dtype):
+    edges, num_nodes = hub_graphs()[number]
+    edge_index = torch.cat([edges, edges.flip(0)], dim=1)
+    adj = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
+    adj[edge_index[0], edge_index[1]] = 1
+    degree = adj.sum(1).clamp(min=1)
+    root = degree.sqrt() if laplacian == "random_walk" else torch.ones_like(degree)
+    generator = -adj if laplacian == "adjacency" else torch.diag(adj.sum(1)) - adj
+    values, vectors = torch.linalg.eigh(generator / (root[:, None] * root))
+    x = torch.randn(num_nodes, 3, dtype=dtype)
+    for time in (0.1, 1.0, 10.0, 50.0):
+        if -time * values[0] > log(torch.finfo(dtype).max):
+            with pytest.raises(ValueError, match="beyond the range"):
+                HeatOperator(edge_index, num_nodes, torch.tensor(time, dtype=dtype), laplacian=laplacian)
+            continue
+        decay = torch.exp(-time * values)
+        exact = (vectors * decay) @ (vectors.t() @ (x.double() / root[:, None])) * root[:, None]
+        if laplacian == "random_walk":  # the one that is not symmetric
+            norm = torch.linalg.matrix_norm((root[:, None] * vectors * decay) @ (vectors.t() / root), 2)
+        else:
+            norm = decay.max()
+        for tol in (1e-4, 1e-6) if dtype == torch.float32 else (1e-3, 1e-9):
+            op = HeatOperator(edge_index, num_nodes, torch.tensor(time, dtype=dtype), laplacian=laplacian, tol=tol)
+            error = (((op @ x).double() - exact) / norm).norm(dim=0)  # squares of e^600 are out of range
+            assert (error <= tol * x.double().norm(dim=0)).all(), (time, tol)
+
+
+def test_heat_of_a_graph_does_not_depend_on_its_batch_mates():
+    """The interval, so the degree, is that of each component."""
+    star = torch.stack([torch.zeros(200, dtype=torch.long), torch.arange(1, 201)])
+    pair = torch.tensor([[0, 1], [1, 0]])
+    small = Data(edge_index=pair, num_nodes=2)
+    large = Data(edge_index=torch.cat([star, star.flip(0)], dim=1), num_nodes=201)
+    batch = Batch.from_data_list([large, small])
+    for laplacian in ("combinatorial", "random_walk", "adjacency"):
+        alone = HeatOperator(pair, 2, torch.tensor(0.5), laplacian=laplacian, tol=1e-2)
+        together = HeatOperator(batch.edge_index, 203, torch.tensor(0.5), laplacian=laplacian, tol=1e-2)
+        x = torch.randn(203, 4, dtype=torch.float64)
+        torch.testing.assert_close((together @ x)[201:], alone @ x[201:], rtol=1e-12, atol=1e-12)
+
+
+def test_float32_is_computed_in_float64_only_where_rounding_would_break_the_tolerance():
+    edge_index = torch.tensor([[0, 1], [1, 0]])
+    assert not HeatOperator(edge_index, 2, 0.5, tol=1e-4)._is_wide
+    assert HeatOperator(edge_index, 2, 0.5, tol=1e-9)._is_wide
+
+
+EDGES = torch.tensor([[0, 1], [1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: HeatOperator(EDGES, 2, 1.0, laplacian="signed"), ValueError, "combinatorial, random_walk, adjacency"),
+        (lambda: HeatOperator(EDGES, 2, 1.0, tol=0.0), ValueError, r"'tol' must be in \[1e-13, 1\)"),
+        (lambda: HeatOperator(EDGES, 2, -1.0), ValueError, "'time' must be a finite number of at least 0"),
+        (lambda: HeatOperator(EDGES[:, :1], 2, 1.0), ValueError, "undirected graph, but edges 0 → 1"),
+        (lambda: HeatOperator(EDGES, 2, 1.0, -torch.ones(2)), ValueError, "edge weights of at least 0"),
+        (lambda: HeatOperator(EDGES, 2, 1000.0, laplacian="adjacency"), ValueError, r"exp\(1000\) is beyond.*float64"),
+        (lambda: HeatOperator(EDGES, 1, 1.0), ValueError, "'edge_index' names node 1"),
+        (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(0)), ValueError, r"'coeffs' must be .*got \[0\]"),
+        (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(2).long()), TypeError, "'coeffs' must be floating point"),
+        (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(2), torch.ones(3)), ValueError, "one number per edge"),
+        (lambda: LowRankOperator(torch.ones(3, 2), torch.ones(3, 1)), ValueError, r"got \[3, 2\] and \[3, 1\]"),
+        (lambda: LowRankOperator(torch.ones(3, 2).long(), torch.ones(3, 2)), TypeError, "floating point"),
+        (lambda: LowRankOperator(torch.ones(2, 1), torch.ones(2, 1), torch.tensor([1, 0])), ValueError, "sorted"),
+        (lambda: SparseOperator(EDGES, torch.ones(3), 2), ValueError, r"\[2, 2\] and \[3\]"),
+        (lambda: PaddingOperator(torch.ones(3)), TypeError, "'node_mask' must be boolean"),
+        (lambda: PaddingOperator(torch.ones(3) > 0, torch.zeros(2).long()), ValueError, r"\[3\] and \[2\]"),
+    ],
+)
+def test_bad_arguments_are_refused(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_the_range_of_the_input_counts_too():
+    op = HeatOperator(EDGES, 2, 200.0, laplacian="adjacency")
+    assert (op @ torch.ones(2, 1, dtype=torch.float64)).isfinite().all()
+    with pytest.raises(ValueError, match=r"exp\(200\) is beyond the range of torch.float32"):
+        op @ torch.ones(2, 1)
+
+
+def test_power_series_with_duplicates_bounds_their_sum():
+    """Two equal edges of opposite weights are no edge."""
+    edge_index, weight = torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, -1.0])
+    op = PowerSeriesOperator(edge_index, 2, torch.tensor([0.0, -1.0]), weight)
+    torch.testing.assert_close(op.bound.to_dense(), torch.zeros(2, 2))

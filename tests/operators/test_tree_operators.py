@@ -1,0 +1,177 @@
+"""Masks of forests and of sequences."""
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_topomask.operators import CausalOperator, ForestExpOperator, TreeDistanceOperator, tree_distance
+from pyg_topomask.testing import OperatorCase
+
+
+def forest(parent, seed=0):
+    """A forest as one-way edges from each node to its parent, with lengths, so that PyG batches and relabels it."""
+    parent = torch.tensor(parent)
+    child = (parent >= 0).nonzero().squeeze(1)
+    length = torch.rand(child.numel(), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.2
+    return Data(
+        x=torch.zeros(parent.numel(), 1),
+        edge_index=torch.stack([child, parent[child]]),
+        edge_weight=length,
+        num_nodes=parent.numel(),
+    )
+
+
+FORESTS = {
+    "path": forest([1, 2, 3, -1]),
+    "star": forest([-1, 0, 0, 0, 0]),
+    "tree": forest([3, 0, 0, -1, 3, 4, 5, 4, 3]),
+    "forest": forest([-1, 0, 0, -1, 3, -1, 5, 6]),
+    "isolated": forest([-1, -1, -1]),
+    "single": forest([-1]),
+}
+
+
+def parents(data):
+    """Parent and length by node."""
+    child, above = data.edge_index
+    parent = torch.full((data.num_nodes,), -1)
+    length = torch.full((data.num_nodes,), torch.nan, dtype=torch.float64)  # roots' are not read
+    parent[child], length[child] = above, data.edge_weight
+    return parent, length
+
+
+def distances(data, hops=False):
+    """All distances by Floyd and Warshall; infinite across trees."""
+    inf = torch.full((data.num_nodes, data.num_nodes), torch.inf, dtype=torch.float64)
+    i, j = data.edge_index
+    inf[i, j] = inf[j, i] = torch.ones_like(data.edge_weight) if hops else data.edge_weight
+    inf.fill_diagonal_(0)
+    for k in range(data.num_nodes):
+        inf = torch.minimum(inf, inf[:, k : k + 1] + inf[k : k + 1])
+    return inf
+
+
+class ForestCase(OperatorCase):
+    graphs = FORESTS
+    batch = ("path", "forest", "tree", "single", "path")
+    moved = "tree"
+
+
+class TestForestExpOperator(ForestCase):
+    a, b = torch.tensor(-0.7, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
+
+    def build(self, data, **parameters):
+        parent, length = parents(data)
+        own = {"length": length, "a": self.a, "b": self.b, **parameters}
+        return ForestExpOperator(parent, own["length"], own["a"], own["b"])
+
+    def parameters(self, data):
+        return {"length": parents(data)[1].nan_to_num(1.0), "a": self.a, "b": self.b}
+
+    def reference(self, data):
+        dist = distances(data)
+        a, b = (x[..., None, None] for x in (self.a, self.b))
+        return torch.where(dist.isfinite(), torch.exp(a * dist.nan_to_num(posinf=0) + b), 0)
+
+
+class TestForestExpOperatorThatGrows(TestForestExpOperator):
+    a, b = torch.tensor(0.9, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
+
+
+class TestForestExpOperatorPerHead(TestForestExpOperator):
+    a, b = torch.tensor([-0.7, 0.4], dtype=torch.float64), torch.tensor(-0.1, dtype=torch.float64)
+
+
+class TestForestExpOperatorWithScalesPerHead(TestForestExpOperator):
+    b = torch.tensor([0.5, -0.1, 0.0], dtype=torch.float64)
+
+
+class TestTreeDistanceOperator(ForestCase):
+    method = "histogram"
+    values = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
+
+    def build(self, data, **parameters):
+        return TreeDistanceOperator(parents(data)[0], parameters.get("values", self.values), self.method)
+
+    def parameters(self, data):
+        return {"values": self.values + 0.05}  # |.| has no derivative at 0
+
+    def reference(self, data):
+        hops = distances(data, hops=True)
+        inside = hops < self.values.size(-1)
+        return torch.where(inside, self.values[..., torch.where(inside, hops, 0).long()], 0)
+
+
+class TestTreeDistanceOperatorByCentroids(TestTreeDistanceOperator):
+    method = "centroid"
+
+
+class TestTreeDistanceOperatorPerHead(TestTreeDistanceOperator):
+    method = "auto"
+    values = torch.tensor([[0.3, 0.1, 0, 0, 2.0, 1, 1, 1, 1], [1.0, 0, -1, 3, 0, 0, 1, 0, 0]], dtype=torch.float64)
+
+
+class TestTreeDistanceOperatorByCentroidsPerHead(TestTreeDistanceOperatorPerHead):
+    method = "centroid"
+
+
+class TestCausalOperator(OperatorCase):
+    equivariant = False
+
+    def build(self, data, **parameters):
+        batch = data.batch if data.get("batch") is not None else torch.zeros(data.num_nodes, dtype=torch.long)
+        return CausalOperator(batch)
+
+    def reference(self, data):
+        batch = data.batch if data.get("batch") is not None else torch.zeros(data.num_nodes, dtype=torch.long)
+        node = torch.arange(data.num_nodes)
+        return ((batch[:, None] == batch) & (node <= node[:, None])).double()
+
+
+def test_methods_agree_on_a_larger_forest_in_every_slice(monkeypatch):
+    parent = (torch.rand(200) * torch.arange(200)).long()
+    parent[0] = parent[150] = -1
+    values, x = torch.randn(2, 12, dtype=torch.float64), torch.randn(200, 2, 5, dtype=torch.float64)
+    by_centroid = TreeDistanceOperator(parent, values, "centroid") @ x
+    torch.testing.assert_close(TreeDistanceOperator(parent, values, "histogram") @ x, by_centroid, rtol=0, atol=1e-11)
+    monkeypatch.setattr(tree_distance, "_SLICE_NUMEL", 1)
+    torch.testing.assert_close(TreeDistanceOperator(parent, values, "histogram") @ x, by_centroid, rtol=0, atol=1e-11)
+
+
+def test_the_method_of_least_work_is_taken():
+    path, star = torch.arange(1000) - 1, torch.zeros(1000, dtype=torch.long)
+    star[0] = -1
+    assert TreeDistanceOperator(path, torch.ones(1000)).method == "centroid"
+    assert TreeDistanceOperator(path, torch.ones(3)).method == "histogram"
+    assert TreeDistanceOperator(star, torch.ones(1000)).method == "histogram"  # no two nodes are further than 2 apart
+
+
+def test_error_holds_for_centroids():
+    parent = (torch.arange(3000) - 1 - (3 * torch.rand(3000)).long()).clamp(min=0)
+    parent[0] = -1
+    values, x = torch.randn(400), torch.randn(3000, 4)
+    op = TreeDistanceOperator(parent, values, "centroid")
+    exact = TreeDistanceOperator(parent, values.double(), "centroid") @ x.double()
+    assert (((op @ x).double() - exact).abs() <= op.error[:, None] * x.abs().sum(0)).all()
+
+
+PARENT = torch.tensor([-1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: ForestExpOperator(PARENT, torch.ones(2), -1.0, 0.0), ValueError, r"'length'.*\[3\].*got \[2\]"),
+        (lambda: ForestExpOperator(PARENT, torch.ones(3).long(), -1.0, 0.0), TypeError, "'length' must be floating"),
+        (lambda: ForestExpOperator(PARENT, torch.ones(3), "x", 0.0), TypeError, "'a' must be a number"),
+        (lambda: ForestExpOperator(PARENT, torch.ones(3), torch.ones(2), torch.ones(3)), ValueError, "heads"),
+        (lambda: ForestExpOperator(torch.tensor([1, 0]), torch.ones(2), 0.0, 0.0), ValueError, "cycle"),
+        (lambda: TreeDistanceOperator(PARENT, torch.ones(2), "fast"), ValueError, "histogram, centroid .*'fast'"),
+        (lambda: TreeDistanceOperator(PARENT, torch.ones(0)), ValueError, r"\[K \+ 1\].*got \[0\]"),
+        (lambda: TreeDistanceOperator(PARENT, torch.ones(2).long()), TypeError, "floating point"),
+        (lambda: CausalOperator(torch.tensor([1, 0])), ValueError, "sorted"),
+    ],
+)
+def test_bad_arguments_are_refused(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
