@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import MaskOperator, common_heads
+from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import row_errors
 
 
@@ -95,6 +95,9 @@ class SumOperator(_CombinedOperator):
 
     def _matmul(self, x: Tensor) -> Tensor:
         return torch.stack([operator @ x for operator in self.operators]).sum(0)
+
+
+ARITHMETIC["sum"] = SumOperator
 
 
 class HeadStackOperator(_CombinedOperator):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,9 +13,8 @@ from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
 
-if TYPE_CHECKING:
-    from pyg_topomask.operators.algebra import SumOperator
-    from pyg_topomask.operators.scaled import ScaledOperator
+ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
+"""What ``+`` and ``*`` build, by name. The files of these classes import this one, so they enter themselves here."""
 
 
 class MaskOperator(ABC):
@@ -174,22 +173,18 @@ class MaskOperator(ABC):
             return self @ eye
         return (self @ eye[:, None].expand(-1, self.heads, -1)).transpose(0, 1)
 
-    def __add__(self, other: MaskOperator) -> SumOperator:
-        from pyg_topomask.operators.algebra import SumOperator
+    def __add__(self, other: MaskOperator) -> MaskOperator:
+        return ARITHMETIC["sum"](self, other) if isinstance(other, MaskOperator) else NotImplemented
 
-        return SumOperator(self, other) if isinstance(other, MaskOperator) else NotImplemented
-
-    def __mul__(self, scale: float | Tensor) -> ScaledOperator:
-        from pyg_topomask.operators.scaled import ScaledOperator
-
-        return ScaledOperator(self, scale) if isinstance(scale, (int, float, Tensor)) else NotImplemented
+    def __mul__(self, scale: float | Tensor) -> MaskOperator:
+        return ARITHMETIC["scaled"](self, scale) if isinstance(scale, (int, float, Tensor)) else NotImplemented
 
     __rmul__ = __mul__
 
-    def __neg__(self) -> ScaledOperator:
+    def __neg__(self) -> MaskOperator:
         return -1.0 * self
 
-    def __sub__(self, other: MaskOperator) -> SumOperator:
+    def __sub__(self, other: MaskOperator) -> MaskOperator:
         return self + -other if isinstance(other, MaskOperator) else NotImplemented
 
     def __repr__(self) -> str:

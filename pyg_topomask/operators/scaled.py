@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import MaskOperator, common_heads
+from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import row_errors
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
@@ -100,6 +100,9 @@ class ScaledOperator(WrappedOperator):
 
     def _matmul(self, x: Tensor) -> Tensor:
         return self.scale * (self.operator @ x)
+
+
+ARITHMETIC["scaled"] = ScaledOperator
 
 
 class DiagonalScaledOperator(WrappedOperator):
