@@ -1,0 +1,134 @@
+r"""How far masks of graph random features may be off, and how many walks a wanted accuracy takes.
+
+Reference: Reid et al. 2024, arXiv:2410.03462, Theorem 3.1 and Lemma 3.2. The theorem holds for independent walkers
+(``scheme="iid"``) and for an entry between two nodes, or on the diagonal with independent walks of queries and keys.
+It is a worst case: errors seen are far smaller.
+"""
+
+from __future__ import annotations
+
+from math import ceil, exp, expm1, inf, log, log1p, sqrt
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.ops.csr import check_edges, drop_zeros, edge_tensors, to_csr
+from pyg_topomask.ops.walks.settings import walk_settings
+from pyg_topomask.typing import Adj
+
+
+def error_scale(
+    edge_index: Adj, num_nodes: int, modulation: Tensor, halt_prob: float, edge_weight: Tensor | None = None
+) -> float:
+    r"""The constant :math:`c = \sum_k |f_k| (\max_{ij} |W_{ij}| \deg_i / (1 - p_{halt}))^k` of Theorem 3.1.
+
+    Args:
+        edge_index: Edges, as for `pyg_topomask.ops.sample_walks`.
+        num_nodes: Number of nodes ``N``.
+        modulation: Modulation function ``f``, shape ``[K + 1]``.
+        halt_prob: Probability of halting before each step, in ``[0, 1)``.
+        edge_weight: ``W``, shape ``[E]``; one per edge if :obj:`None`.
+
+    Raises:
+        TypeError: If indices are not integers or weights are not floating point.
+        ValueError: If the edges do not describe a graph, or an argument is out of range.
+    """
+    if modulation.dim() != 1 or modulation.numel() == 0:
+        raise ValueError(f"'modulation' must have shape [K + 1] (got {list(modulation.shape)})")
+    walk_settings(1, modulation.numel() - 1, halt_prob)
+    edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
+    check_edges(edge_index, num_nodes, edge_weight)
+    csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
+    largest = float((csr.weight.double().abs() * csr.degree[csr.row]).max()) if csr.col.numel() else 0.0
+    lengths = torch.arange(modulation.numel(), dtype=torch.float64)
+    return float(modulation.detach().double().cpu().abs() @ (largest / (1 - halt_prob)) ** lengths)
+
+
+def error_probability(error: float, num_walks: int, scale: float) -> float:
+    r"""Largest probability that an entry is off by more than ``error``, at most 1.
+
+    .. math:: 2 \exp\left(-\frac{t^2 n^3}{2 (2n - 1)^2 c^4}\right)
+
+    Args:
+        error: ``t``, positive.
+        num_walks: Walks from each node, ``n``.
+        scale: ``c`` of `error_scale`.
+
+    Raises:
+        TypeError: If ``num_walks`` is no integer.
+        ValueError: If an argument is out of range.
+    """
+    _check_positive("error", error)
+    return min(1.0, 2 * exp(-(error**2) * _rate(num_walks) / (2 * _fourth(scale))))
+
+
+def error_bound(num_walks: int, prob: float, scale: float) -> float:
+    """The error that an entry exceeds with probability at most ``prob``: the inverse of `error_probability`."""
+    _check_prob(prob)
+    return sqrt(2 * _fourth(scale) * log(2 / prob) / _rate(num_walks))
+
+
+def walks_needed(error: float, prob: float, scale: float) -> int:
+    """The smallest number of walks from each node for which `error_bound` is at most ``error``.
+
+    It is close to ``8 scale^4 log(2 / prob) / error^2``.
+
+    Raises:
+        ValueError: If an argument is out of range, or more than 2^53 walks would be needed.
+    """
+    _check_positive("error", error)
+    _check_prob(prob)
+    wanted = 2 * _fourth(scale) * log(2 / prob) / error**2
+    if wanted > 2**51:
+        raise ValueError(f"an 'error' of {error:.3g} needs more than 2^53 walks (the scale is {scale:.3g})")
+    found = max(1, int(4 * wanted) - 8)  # the rate exceeds n / 4, and grows from 2 walks on
+    while _rate(found) < wanted:
+        found += 1
+    return found
+
+
+def row_nonzeros(num_walks: int, halt_prob: float, prob: float, max_length: int | None = None) -> int:
+    r"""Number of non-zeros that a row of features has at most, but for probability ``prob``.
+
+    .. math:: 1 + n (\lceil b \rceil - 1), \quad b = \frac{\log(1 - (1 - \delta)^{1/n})}{\log(1 - p_{halt})}
+
+    Rounding ``b`` up is needed, since a walk has a whole number of hops.
+
+    Args:
+        num_walks: Walks from each node, ``n``.
+        halt_prob: Probability of halting before each step, in ``[0, 1)``.
+        prob: :math:`\delta`, in ``(0, 1)``.
+        max_length: Longest stored walk, which limits a row as well. It must be given where walks do not halt.
+
+    Raises:
+        TypeError: If a count is no integer.
+        ValueError: If an argument is out of range, or walks have no end.
+    """
+    settings = walk_settings(num_walks, 0 if max_length is None else max_length, halt_prob)
+    _check_prob(prob)
+    if halt_prob == 0 and max_length is None:
+        raise ValueError("walks with 'halt_prob' = 0 end at 'max_length' only; give it")
+    hops = inf if halt_prob == 0 else ceil(log(-expm1(log1p(-prob) / settings.num_walks)) / log1p(-halt_prob)) - 1
+    return 1 + settings.num_walks * int(min(hops, inf if max_length is None else settings.max_length))
+
+
+def _rate(num_walks: int) -> float:
+    number = check_integer("num_walks", num_walks, 1)
+    return number**3 / (2 * number - 1) ** 2
+
+
+def _fourth(scale: float) -> float:
+    if not 0 <= scale < inf:
+        raise ValueError(f"'scale' must be a finite number ≥ 0 (got {scale})")
+    return scale**4
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < inf:
+        raise ValueError(f"'{name}' must be a finite number > 0 (got {value})")
+
+
+def _check_prob(prob: float) -> None:
+    if not 0 < prob < 1:
+        raise ValueError(f"'prob' must be a probability in (0, 1) (got {prob})")

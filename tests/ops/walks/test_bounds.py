@@ -1,0 +1,88 @@
+"""The bounds hold on drawn walks, and each other's inverses are inverses."""
+
+import pytest
+import torch
+
+from pyg_topomask.ops import sample_walks
+from pyg_topomask.ops.walks.bounds import error_bound, error_probability, error_scale, row_nonzeros, walks_needed
+from pyg_topomask.testing import GRAPHS, dense_adjacency
+
+MODULATION = torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
+
+
+def copies(data, draws, num_walks, max_length, halt_prob, weight):
+    """Walks on as many copies of a graph: start, visited, length and load, nodes numbered through."""
+    edges = data.edge_index.repeat(1, draws)
+    edges = edges + torch.arange(draws).repeat_interleave(data.num_edges) * data.num_nodes
+    return sample_walks(
+        edges, draws * data.num_nodes, num_walks=num_walks, max_length=max_length, halt_prob=halt_prob,
+        edge_weight=weight.repeat(draws), generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("prob", [0.05, 0.3])
+@pytest.mark.parametrize("num_walks", [1, 4])
+def test_an_entry_exceeds_the_bound_in_at_most_its_share_of_draws(num_walks, prob):
+    data, draws = GRAPHS["star"], 10_000
+    weight = torch.full((8,), 0.2, dtype=torch.float64)
+    adj = dense_adjacency(data) * 0.2
+    table = copies(data, draws, num_walks, 2, 0.3, weight)
+    features = torch.zeros(draws, 5, 5, dtype=torch.float64)
+    start, visited = table.index
+    features.index_put_((start // 5, start % 5, visited % 5), MODULATION[table.length] * table.load, accumulate=True)
+    exact = MODULATION[0] * torch.eye(5) + MODULATION[1] * adj + MODULATION[2] * adj @ adj
+    error = ((features[:, 0] * features[:, 1]).sum(1) - exact[0] @ exact[1]).abs()
+    scale = error_scale(data.edge_index, 5, MODULATION, 0.3, weight)
+    assert scale == pytest.approx(1 + 0.5 * (0.8 / 0.7) + 0.25 * (0.8 / 0.7) ** 2)
+    assert (error > error_bound(num_walks, prob, scale)).double().mean() <= prob
+    assert error.max() > 0.05  # there is something to bound
+
+
+@pytest.mark.parametrize(
+    ("num_walks", "halt_prob", "prob"), [(1, 0.9, 0.2), (1, 0.5, 0.1), (4, 0.5, 0.1), (8, 0.2, 0.3)]
+)
+def test_rows_have_no_more_non_zeros_than_the_bound(num_walks, halt_prob, prob):
+    size = 60
+    line = torch.stack([torch.arange(size - 1), torch.arange(1, size)])  # each hop is a new node
+    fan = torch.cat([line + branch * size for branch in range(400)], 1)
+    table = sample_walks(
+        fan, 400 * size, num_walks=num_walks, max_length=40, halt_prob=halt_prob, start=torch.arange(400) * size,
+        generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    entries = torch.bincount(table.index[0] // size)
+    bound = row_nonzeros(num_walks, halt_prob, prob)
+    assert (entries > bound).double().mean() <= prob + 5 * (prob * (1 - prob) / 400) ** 0.5
+    assert row_nonzeros(num_walks, halt_prob, prob, max_length=1) <= 1 + num_walks
+
+
+def test_walks_needed_is_the_smallest_number():
+    for error, prob, scale in [(0.5, 0.1, 1.0), (0.1, 0.01, 1.3), (3.0, 0.5, 1.0), (100.0, 0.9, 0.0), (1.7, 0.5, 1.0)]:
+        number = walks_needed(error, prob, scale)
+        assert error_bound(number, prob, scale) <= error
+        assert all(error_bound(n, prob, scale) > error for n in range(max(1, number - 20), number))
+        assert error_probability(error_bound(number, prob, max(scale, 1)), number, max(scale, 1)) == pytest.approx(prob)
+    assert walks_needed(0.01, 0.05, 2.0) == pytest.approx(8 * 2.0**4 * 3.689 / 1e-4, rel=1e-3)
+
+
+def test_walks_that_never_halt_fill_rows_up_to_their_length():
+    assert row_nonzeros(5, 0.0, 0.1, max_length=3) == 16
+    assert error_scale(torch.empty(2, 0, dtype=torch.long), 3, MODULATION, 0.5) == 1
+    assert error_probability(1e-9, 4, 1.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: error_bound(4, 0.0, 1.0), r"'prob' must be a probability in \(0, 1\) \(got 0.0\)"),
+        (lambda: error_bound(0, 0.1, 1.0), "'num_walks' must be at least 1"),
+        (lambda: walks_needed(0.0, 0.1, 1.0), "'error' must be a finite number > 0"),
+        (lambda: walks_needed(1e-12, 0.1, 1.0), r"needs more than 2\^53 walks"),
+        (lambda: error_bound(4, 0.1, -1.0), "'scale' must be a finite number"),
+        (lambda: row_nonzeros(4, 0.0, 0.1), "end at 'max_length' only"),
+        (lambda: row_nonzeros(4, 1.0, 0.1), "per-step probability"),
+        (lambda: error_scale(torch.zeros(2, 0).long(), 2, torch.ones(1, 2), 0.1), r"shape \[K \+ 1\]"),
+    ],
+)
+def test_bad_arguments_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
