@@ -47,7 +47,7 @@ class ToeplitzOperator(EqualGraphsOperator):
         if heads not in (0, 1) or list(weight.shape[heads:]) != wanted:
             raise ValueError(
                 f"'weight' must be {wanted}, 2 n - 1 along each axis of the grid {list(self.grid_shape)}, or have "
-                f"heads ahead of that (got {list(weight.shape)})"
+                f"heads before that (got {list(weight.shape)})"
             )
         if not weight.is_floating_point():
             raise TypeError(f"'weight' must be floating point (got {weight.dtype}); use .float()")

@@ -7,7 +7,7 @@ Importing this module registers, in ``torch_geometric.graphgym.register``:
 - the network ``TopomaskGPS`` for ``model.type``: feature encoder and head, whichever are registered, around the
   :class:`~pyg_topomask.nn.GPSStack` that ``gt.layer_type``, such as ``GCN+GRF``, names;
 - node encoders ``Topomask<name>``, such as ``TopomaskLinearNode``, each also with ``+LapPE``, ``+RWSE`` and
-  ``+LapPE+RWSE`` behind it, and edge encoders ``Topomask<name>``, such as ``TopomaskLinearEdge``;
+  ``+LapPE+RWSE`` after it, and edge encoders ``Topomask<name>``, such as ``TopomaskLinearEdge``;
 - heads ``Topomask<name>``, such as ``Topomasksan_graph``, for all of :data:`~pyg_topomask.nn.HEADS` but that of code;
 - the keys of the sections ``topomask``, ``gt``, ``prep``, ``posenc_LapPE`` and ``posenc_RWSE`` that the fork lacks.
   They go into the global ``cfg`` at once, and again whenever ``set_cfg`` fills it.
@@ -176,7 +176,7 @@ def build_transform(seed: int | None = None) -> BaseTransform:
     """The transform that adds what ``cfg`` makes the model read: encodings, walks, expander edges.
 
     Encodings are those of our own node encoders; a fork computes those of its own. Set it as the data set's
-    ``transform`` or ``pre_transform``, behind all that changes the graph.
+    ``transform`` or ``pre_transform``, after everything that changes the graph.
 
     Args:
         seed: Of walks and expanders; ``cfg.seed`` if :obj:`None`.
@@ -234,7 +234,7 @@ class _AddToLoss(torch.autograd.Function):
 
 
 def _with_term(prediction: Any, term: Tensor) -> Any:
-    """The prediction, or the list of them that a head for several words returns, with the term behind it."""
+    """The prediction, or the list of them that a head for several words returns, followed by the term."""
     if isinstance(prediction, (list, tuple)):
         return [_AddToLoss.apply(prediction[0], term), *prediction[1:]]
     return _AddToLoss.apply(prediction, term)

@@ -106,7 +106,7 @@ def run_config(
     parsed, unused = check_config(source, overrides, name)
     config = parsed.config
     if config.pretrained.dir:
-        find_checkpoint(config)  # told ahead of loading the data
+        find_checkpoint(config)  # told before loading the data
     if repeat > 1 and config.run_multiple_splits:
         raise RunError("--repeat runs seeds and run_multiple_splits runs splits: ask for one of them")
     folder = Path(out if out is not None else config.out_dir).expanduser() / parsed.name
@@ -319,7 +319,7 @@ def build_trainer(config: Config, **more: Any) -> pl.Trainer:
     several = world_size() > 1
     cuda = config.accelerator != "cpu" and torch.cuda.is_available()
     if several:
-        # Buffers are shared by the module ahead of evaluation: a broadcast in each forward pass would wait for ever
+        # Buffers are shared by the module before evaluation: a broadcast in each forward pass would wait for ever
         # where one process has a batch more to evaluate.
         more |= {
             "strategy": DDPStrategy(broadcast_buffers=False, find_unused_parameters=False),
@@ -375,7 +375,7 @@ def _fit_and_test(
     last = _last_epoch(folder)
     start = 0 if last is None else last + 1
     if start:
-        display.print(f"{run.title}: going on behind {start} epochs that were trained before")
+        display.print(f"{run.title}: going on after {start} epochs that are done")
     job.update(start)
     recorder = Recorder(folder, config, on_epoch)
     train, val, test = loaders(config, splits, run.seed)

@@ -194,7 +194,7 @@ class AttentionCase:
         out.float().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in attn.parameters() if parameter.grad is not None)
         assert (out.float() - exact).norm() <= 0.05 * exact.norm()
-        with torch.autocast("cpu", dtype=torch.bfloat16):  # as behind another layer, which has rounded already
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # as after another layer, which has rounded already
             out = attn(x.bfloat16(), batch.batch, batch)
         assert out.dtype == torch.bfloat16
         assert (out.float() - exact).norm() <= 0.1 * exact.norm()

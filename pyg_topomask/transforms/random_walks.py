@@ -1,4 +1,4 @@
-"""Random walks, drawn ahead of training or afresh each epoch."""
+"""Random walks, drawn once before training or again in each epoch."""
 
 from __future__ import annotations
 

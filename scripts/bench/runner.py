@@ -1,6 +1,6 @@
 """What the runner adds to a step of training: loading, metrics, logging, checkpoints, against a bare loop.
 
-The bare loop has the same model, optimiser and clipping on batches that were made ahead of it. The runner's epoch is
+The bare loop has the same model, optimiser and clipping on batches that were made before it. The runner's epoch is
 all that `topomask run` does from the start of one epoch to that of the next, evaluation left out. Checkpoints and
 curves are written once an epoch, so where an epoch is a single step of a small graph they are seen.
 

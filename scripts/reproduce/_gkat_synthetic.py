@@ -260,7 +260,7 @@ def described(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) ->
         f"{options.graphs:,} graphs, three quarters of them for training; the best validation accuracy within the time "
         f"of {options.epochs} epochs of GKAT with the same seed, or until neither loss nor accuracy has improved for "
         f"{PATIENCE} epochs. Seconds are processor time of one thread, of training alone: what else the machine does "
-        f"is not in them. GKAT's {NUM_WALKS} walks of each node are drawn once, ahead of it ({walks:.1f} s or less "
+        f"is not in them. GKAT's {NUM_WALKS} walks of each node are drawn once, before it ({walks:.1f} s or less "
         "for each task, not counted). All runs have the same graphs, walks and random features, all methods about as "
         "many parameters as GKAT. Into this time the other methods fit more epochs; what they reach in the first "
         f"{options.epochs} stands beside it."

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
 # One process imports the program, which takes far longer than the runs, and forks a child for each start of it.
 # A child counts what it does (training, validation and test steps, files it puts in their place) and kills itself
-# ahead of a given step, as kill -9 would.
+# before a given step, as kill -9 would.
 STARTER = """
 import json, os, random, signal, sys
 import matplotlib.pyplot, torch

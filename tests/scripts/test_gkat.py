@@ -293,7 +293,7 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
 def test_cost(start, calls_of, monkeypatch, tmp_path):
     import gkat_cost
 
-    def here(function, case, name, *arguments):  # the garbage collection ahead of each measurement takes half a second
+    def here(function, case, name, *arguments):  # the garbage collection before each measurement takes half a second
         return function(case, name, *arguments) if name == "GKAT" else 1.0
 
     monkeypatch.setattr(gkat_cost, "in_fresh_process", here)

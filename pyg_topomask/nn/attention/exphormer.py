@@ -48,7 +48,7 @@ class ExphormerAttention(Attention):
         heads: Heads ``H``; each has ``C / H`` channels.
         num_virtual: Virtual nodes of each graph ``V``. 1 by default; the authors' configs have 0 to 6.
         edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1), which then enters the attention.
-            It may be the output of an encoder: put that on the graph ahead of the model, gradients reach it.
+            It may be the output of an encoder that runs before the model; gradients reach it.
         expander: Whether there are expander edges; without, graph edges and virtual nodes remain, as in the authors'
             configs with ``prep.exp: False``.
         graph_edges: Whether nodes see their neighbours in the graph; without, expander edges and virtual nodes remain,
@@ -115,7 +115,7 @@ class ExphormerAttention(Attention):
                 self.virtual.normal_()
 
     def initial_carry(self, num_graphs: int) -> Tensor:
-        """What virtual nodes have gathered ahead of the first layer: zeros, shape ``[B, V, C]``."""
+        """The state of the virtual nodes before the first layer: zeros, shape ``[B, V, C]``."""
         return self.edge_type.new_zeros(num_graphs, self.num_virtual, self.channels)
 
     def forward(

@@ -46,7 +46,7 @@ class SANAttention(Attention):
         channels: Width ``C`` of input and output.
         heads: Heads ``H``; each has ``C / H`` channels.
         edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1). It may be the output of an
-            encoder: put that on the graph ahead of the model, gradients reach it.
+            encoder that runs before the model; gradients reach it.
         gamma: Weight :math:`\gamma > 0` of absent pairs beside edges. 1e-5 as in GraphGPS, whose configs have 1e-6 to
             1e-1.
         full_graph: Whether absent pairs are attended to.

@@ -41,7 +41,7 @@ class Encoder(Module):
 
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
-    """Linear layers, each with a ReLU behind it, the last one too."""
+    """Linear layers; a ReLU follows each of them, the last one included."""
     num_layers = check_integer("layers", num_layers, 1)
     widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
     parts: list[Module] = []

@@ -31,7 +31,7 @@ class GraphormerBias(Encoder):
 
     Args:
         heads: Heads ``H``.
-        num_spatial_types: Number of distances that are told apart, from 0 on.
+        num_spatial_types: Number of distances that are distinguished, from 0 on.
         num_edge_types: Edge types along paths; distance alone if :obj:`None`.
         name: Name of the transform's attributes.
     """
@@ -62,7 +62,7 @@ class GraphormerBias(Encoder):
         bias = self.spatial(distance)
         if not paths:
             return bias
-        types = paths[0].long()  # [P, T], −1 behind the path's end
+        types = paths[0].long()  # [P, T], −1 after the end of the path
         steps, num_types = types.size(1), self.edge.size(0)
         table = torch.einsum("eh,thk->tek", self.edge, self.step[:steps]).flatten(0, 1)  # [T types, H]
         end = torch.cat([table, table.new_zeros(1, self.channels)])
@@ -108,7 +108,8 @@ class GraphormerDegrees(Encoder):
 
     Args:
         channels: Width ``C``.
-        num_in_degrees, num_out_degrees: Degrees that are told apart, from 0 on; a greater one counts as the last.
+        num_in_degrees, num_out_degrees: Number of degrees that are distinguished, from 0 on. A greater degree counts
+            as the last.
         name: Name of the transform's attributes.
     """
 

@@ -121,7 +121,7 @@ def block_softmax(
     """Sums of softmax attention in one block, for `sums_of_blocks`.
 
     Args:
-        score: Scores ``[g, H, n, n]``, senders ahead of receivers, of queries and keys ``[g, H, n, R]``.
+        score: Scores ``[g, H, n, n]``, senders before receivers, of queries and keys ``[g, H, n, R]``.
         signed, dropout: As in `sums_on_pairs`.
     """
 
@@ -134,7 +134,7 @@ def block_softmax(
 
 
 def dense_softmax(score: Tensor, masks: Normalizer, v: Tensor, batch: Tensor | None) -> Tensor:
-    """Softmax attention of scores ``[H, N, N]``, senders ahead of receivers, under a dense mask: ``[N, H, D]``."""
+    """Softmax attention of scores ``[H, N, N]``, senders before receivers, under a dense mask: ``[N, H, D]``."""
     entry, bound = masks.dense(v.dtype)
     kernel = _block_kernel(score[None], bound)
     total = None if bound is entry else bound * kernel

@@ -56,7 +56,7 @@ class Normalizer(NamedTuple):
         return pattern, entries, entries if self.bound is self.mask else self.bound.pairs()[1].to(dtype)
 
     def blocks(self, layout: BlockLayout, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-        """Entries and bounds of each group of graphs, ``[g, H or 1, n, n]``, senders ahead of receivers.
+        """Entries and bounds of each group of graphs, ``[g, H or 1, n, n]``, senders before receivers.
 
         Raises:
             ValueError: If the mask is not known by its blocks, or joins two graphs.
@@ -67,7 +67,7 @@ class Normalizer(NamedTuple):
         return list(zip(entries, (_with_heads(block, dtype) for block in self.bound.blocks(layout))))
 
     def dense(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Entries and bounds of the whole mask as one block, ``[1, H or 1, N, N]``, senders ahead of receivers."""
+        """Entries and bounds of the whole mask as one block, ``[1, H or 1, N, N]``, senders before receivers."""
         entry = _with_heads(self.mask.to_dense().mT[None], dtype)
         return entry, entry if self.bound is self.mask else _with_heads(self.bound.to_dense().mT[None], dtype)
 
@@ -147,9 +147,9 @@ def sums_on_pairs(
 
 
 def sums_in_blocks(weight: Tensor, total: Tensor | None, v: Tensor, signed: bool, dropout: float = 0.0) -> Tensor:
-    """Sums over dense blocks, senders ahead of receivers; arguments as in `sums_on_pairs`.
+    """Sums over dense blocks, senders before receivers; arguments as in `sums_on_pairs`.
 
-    Channels come ahead of nodes in the product: on CPU that is twice as fast for narrow heads.
+    Channels come before nodes in the product: on CPU that is twice as fast for narrow heads.
 
     Args:
         weight: Shape ``[g, H, n, n]``.
@@ -182,7 +182,7 @@ def sums_of_blocks(
     """Sums within each graph under its dense block of the mask, graphs of equal size in one call.
 
     Args:
-        function: Takes entries and bounds ``[g, H or 1, n, n]`` of ``g`` graphs of ``n`` nodes, senders ahead of
+        function: Takes entries and bounds ``[g, H or 1, n, n]`` of ``g`` graphs of ``n`` nodes, senders before
             receivers, and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; gives sums as `sums_in_blocks` does.
         masks: The mask.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.

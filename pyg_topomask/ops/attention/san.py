@@ -116,7 +116,7 @@ def _absent_softmax(
 ) -> PartialSoftmax:
     """Part of the absent pairs. One array of all pairs is kept for the backward pass: what writes in place needs none.
 
-    As in the blocks of masked attention weights are transposed and channels come ahead of nodes.
+    As in the blocks of masked attention weights are transposed and channels come before nodes.
     """
     batch = one_graph(v.size(0), v.device) if batch is None else batch
     groups = size_groups(batch)

@@ -1,4 +1,4 @@
-"""Engines that find the keys with the largest inner products, behind one table.
+"""The engines that find the keys with the largest inner products, in one table.
 
 Each engine says why it cannot serve a problem, or :obj:`None`; ``"auto"`` takes the first that can and that pays.
 """

@@ -159,8 +159,8 @@ class Config(Section):
     def _layers_of_san(self) -> Config:
         """GraphGPS's SANTransformer is its layer with SAN's attention and no convolution.
 
-        Where there is dropout it acts behind the attention's output projection and once more behind the feed-forward
-        part, as in all our layers; in GraphGPS's own program it acts ahead of the projection.
+        Where there is dropout it acts after the attention's output projection and once more after the feed-forward
+        part, as in all our layers; in GraphGPS's own program it acts before the projection.
         """
         if self.model.type == "SANTransformer" and (
             self.gt.layer_type == "SANLayer" or not self.is_given("gt.layer_type")

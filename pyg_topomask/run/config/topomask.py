@@ -62,5 +62,5 @@ class TopomaskConfig(Section):
     )
     feed_forward: bool = Field(default=True, description="Whether a layer ends in a feed-forward part.")
     normalize_features: bool = Field(default=False, description="Scale the features of each node to sum to one.")
-    input_dropout: Probability = Field(default=0.0, description="Dropout of node features, ahead of the encoder.")
-    encoder_dropout: Probability = Field(default=0.0, description="Dropout of embedded nodes, behind the encoder.")
+    input_dropout: Probability = Field(default=0.0, description="Dropout of node features, before the encoder.")
+    encoder_dropout: Probability = Field(default=0.0, description="Dropout of embedded nodes, after the encoder.")

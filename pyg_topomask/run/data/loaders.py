@@ -64,7 +64,7 @@ class Splits:
         return {name: int(part[0].mask.sum()) if self.is_one_graph else len(part) for name, part in parts.items()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Let what is drawn be that of an epoch."""
+        """Use this epoch's random draws."""
         for transform in self.redraw:
             if hasattr(transform, "set_epoch"):
                 walks = isinstance(transform, AddRandomWalks)

@@ -38,7 +38,7 @@ class EpochSampler(Sampler[int]):
         self.rank, self.num_processes = rank, num_processes
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this ahead of each epoch."""
+        """Lightning calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class GraphParts(Dataset[Data]):
         return torch.randperm(int(self.graph.num_nodes), generator=generator).tensor_split(self.num_parts)
 
     def cut(self, epoch: int, part: int) -> Data:
-        """A part, ahead of the transform."""
+        """A part, before the transform."""
         return self.graph.subgraph(self.nodes(epoch, part))
 
     def __getitem__(self, key: tuple[int, int]) -> Data:
@@ -154,7 +154,7 @@ class Neighborhoods(GraphParts):
             return self.sampler.sample_from_nodes(start).node
 
     def cut(self, epoch: int, part: int) -> Data:
-        """A part, ahead of the transform."""
+        """A part, before the transform."""
         data = super().cut(epoch, part)
         data.mask = torch.arange(int(data.num_nodes)) < self.dealt(epoch, part).numel()
         return data

@@ -25,7 +25,7 @@ class ConvSettings:
     edges: bool = False
     stable: bool = False  # gates by the distance of Laplacian encodings
     last: bool = False  # of the last layer, whose edges nobody reads
-    alone: bool = False  # in custom_gnn, which puts an activation behind GCN, GAT and GINE
+    alone: bool = False  # in custom_gnn, which puts an activation after GCN, GAT and GINE
 
     @property
     def edge_dim(self) -> int | None:
@@ -57,7 +57,7 @@ def _gat(settings: ConvSettings) -> Module:
 
 
 class ActivatedConv(Module):
-    """A convolution with an activation behind it, as in ``custom_gnn``; it reads no edge features."""
+    """A convolution and an activation after it, as in ``custom_gnn``. It reads no edge features."""
 
     def __init__(self, conv: Module, act: str) -> None:
         super().__init__()

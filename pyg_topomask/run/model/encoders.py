@@ -35,7 +35,7 @@ EIGEN_NAMES = {"LapPE": "laplacian", "SignNet": "sign_net", "EquivStableLapPE": 
 """Encoding -> name of its eigenvectors on a graph: each may ask for its own number and norm."""
 
 PLAIN_ENCODERS = ("Constant", "CityNetworkNode")
-"""Names of node encoders that are a linear map of features which were changed ahead of the model."""
+"""Node encoders that are a linear map of features which a transform has changed before."""
 
 _APART = ("EquivStableLapPE", "GraphormerBias", "RRWP")
 """Encodings that are not concatenated to node features."""
@@ -92,7 +92,7 @@ def takes(cls: Callable[..., Any], argument: str) -> bool:
 
 
 def build_node_encoder(config: Config, in_channels: int) -> Module:
-    """The encoder of nodes: features beside positional encodings, norm, and layers ahead of message passing."""
+    """The encoder of nodes: features beside positional encodings, norm, and layers before message passing."""
     data, gnn, channels = config.dataset, config.gnn, config.gt.dim_hidden
     encoder: Encoder | None = None
     if data.node_encoder:

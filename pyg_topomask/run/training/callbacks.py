@@ -30,7 +30,7 @@ class EpochSeed(pl.Callback):
     Args:
         seed: Seed of the run.
         start: Epoch that training begins or resumes at.
-        set_epoch: Called with the number of an epoch ahead of the loader's pass.
+        set_epoch: Called with the number of an epoch before the loader's pass.
     """
 
     def __init__(self, seed: int, start: int, set_epoch: Callable[[int], None]) -> None:
@@ -52,8 +52,8 @@ class EpochSeed(pl.Callback):
 class RedrawWalks(pl.Callback):
     """Dynamic GKAT: walks that are drawn afresh and follow the first layer's attention over neighbours.
 
-    Training graphs get new ones ahead of every ``period``-th epoch but the first, whose steps are uniform. Graphs that
-    are evaluated get theirs ahead of each evaluation, so that metrics are a function of the weights. The attention
+    Training graphs get new ones before every ``period``-th epoch but the first, whose steps are uniform. Graphs that
+    are evaluated get theirs before each evaluation, so that metrics are a function of the weights. The attention
     that the walks of the next epoch follow lies in the checkpoints: a resumed run has the same walks.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
@@ -80,7 +80,7 @@ class RedrawWalks(pl.Callback):
         self.epoch, self.weight = state["epoch"], state["weight"]
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draw what a resumed run had, ahead of the loader's workers."""
+        """Draw what a resumed run had, before the loader's workers."""
         if self.train is not None and self.epoch > 0:
             weights = self.weight.split([graph.num_edges for graph in self.train.graphs])
             self.train.replace(walks_along(self.train.graphs, self.transform, self.epoch, weights))

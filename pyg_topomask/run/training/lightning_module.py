@@ -157,7 +157,7 @@ class GraphModule(pl.LightningModule):
 
 
 def _with_candidates(data: Data) -> tuple[Data, Candidates]:
-    """The batch with the pairs to rank put behind its labelled edges."""
+    """The batch with the pairs to rank added after its labelled edges."""
     pairs = candidates(data)
     data = copy.copy(data)
     data.edge_label_index = torch.cat([data.edge_label_index, pairs.edge_index], dim=1)

@@ -35,7 +35,7 @@ class Format:
         load: Loads one of them.
         names: Their names; any if empty.
         level: What has a target, graphs or nodes, where no task is known.
-        tasks: Task by name, or of all under the empty name, as far as it is known ahead of loading.
+        tasks: Task by name, or of all under the empty name, as far as it is known before loading.
         num_splits: Number of splits of their own.
         source: Where they come from, for the list of names.
         any_case: Whether names may be spelled in any case.
@@ -147,7 +147,7 @@ def _plain_name(data: DatasetConfig) -> str:
 
 
 def possible_tasks(data: DatasetConfig) -> tuple[Task, ...]:
-    """What may be predicted, as far as names tell ahead of loading; two classes or more where their number is open."""
+    """What may be predicted, as far as names tell before loading; two classes or more where their number is open."""
     entry = FORMATS[data.format]
     known = entry.tasks.get(_plain_name(data), entry.tasks.get(""))
     if known is not None:
@@ -158,7 +158,7 @@ def possible_tasks(data: DatasetConfig) -> tuple[Task, ...]:
 
 
 def level_of(data: DatasetConfig) -> Level:
-    """What has a target, graphs, nodes or edges: known from the names, ahead of loading."""
+    """What has a target, graphs, nodes or edges: known from the names, before loading."""
     return possible_tasks(data)[0].level
 
 

@@ -34,7 +34,7 @@ Parts = tuple[Tensor, Tensor, Tensor]
 
 @dataclass
 class LoadedDataset:
-    """A data set as it comes from its class, ahead of features, encodings and splits of our own.
+    """A data set as it comes from its class, before features, encodings and splits of our own.
 
     Args:
         graphs: The graphs.

@@ -48,7 +48,7 @@ TASKS = {
     "ogbn-proteins": Task("node", "multilabel", 112),
     **{name: Task("edge", "binary", 1, hits_at=k) for name, k in LINK_HITS.items()},
 }
-"""What is predicted, as far as it is known ahead of loading: two outputs may stand for more."""
+"""What is predicted, as far as it is known before loading: two outputs may stand for more."""
 
 NAMES = (*GRAPH_NAMES, *LRGB_NAMES, *PCQM_NAMES, *NODE_NAMES, *LINK_HITS)
 
