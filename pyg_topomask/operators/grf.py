@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.scaled import WrappedOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
-from pyg_topomask.ops.blocks import BlockLayout, Entries, product_blocks
+from pyg_topomask.ops.blocks import BlockLayout, Entries, fill_blocks, product_blocks
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, WalkTable
@@ -18,6 +19,9 @@ class GRFOperator(MaskOperator):
 
     :math:`\Phi_{iv} = \sum_\ell f_\ell\, \mathrm{load}(i, v, \ell)`. On the support of the mask the entries are a
     polynomial in ``f`` whose coefficients the walks alone decide (`ops.pairs`).
+
+    Where ``walks`` carry coefficients of the diagonal, its entries are those, in place of the squared norms of
+    :math:`\Phi_1`.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Eq. 10.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(\mathrm{nnz}\, C)`.
@@ -82,7 +86,11 @@ class GRFOperator(MaskOperator):
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         left, *right = (self._entries(table) for table in self.walks.distinct_tables)
         second = None if not self.walks.symmetric else right[0] if right else left
-        return product_blocks(layout, left, second)
+        blocks = product_blocks(layout, left, second)
+        if self.walks.diagonal is None:
+            return blocks
+        nodes = torch.arange(self.num_nodes, device=self.device)
+        return [block + more for block, more in zip(blocks, fill_blocks(layout, nodes, nodes, self._diagonal_change()))]
 
     def _entries(self, table: WalkTable) -> Entries:
         load, length = table.load.to(self.dtype), table.length.long()
@@ -92,8 +100,16 @@ class GRFOperator(MaskOperator):
         # Gathered, not indexed: the gradient of a repeated index adds in any order on several threads.
         return start, visited, load * self.modulation.t().gather(0, length)
 
+    def _diagonal_change(self) -> Tensor:
+        """What the coefficients of the diagonal change it by, ``[N]`` or ``[N, H]``."""
+        return self.walks.diagonal_change @ self.walks.pair_weights(self.modulation).t()
+
+    def corrected(self, product: Tensor, x: Tensor) -> Tensor:
+        """The product with ``x`` from that of the factors, or of their transpose."""
+        return product if self.walks.diagonal is None else product + self._diagonal_change()[..., None].to(x.dtype) * x
+
     def _matmul(self, x: Tensor) -> Tensor:
-        return self.factors @ x
+        return self.corrected(self.factors @ x, x)
 
 
 class TransposedGRFOperator(WrappedOperator):
@@ -127,4 +143,4 @@ class TransposedGRFOperator(WrappedOperator):
         return [block.mT for block in self.operator.blocks(layout)]
 
     def _matmul(self, x: Tensor) -> Tensor:
-        return self.operator.factors.T @ x
+        return self.operator.corrected(self.operator.factors.T @ x, x)

@@ -13,9 +13,9 @@ from torch_geometric.data.datapipes import functional_transform
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
-from pyg_topomask.ops.walks.product import WalkTable, pair_table
-from pyg_topomask.ops.walks.sample import Walks, start_stream, walk_tables
-from pyg_topomask.ops.walks.settings import walk_settings
+from pyg_topomask.ops.walks.product import WalkTable, pair_table, with_diagonal
+from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
+from pyg_topomask.ops.walks.settings import diagonal_of, walk_settings
 from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.ops.walks.walkers import walk_graph
 from pyg_topomask.transforms.base import GraphTransform
@@ -38,7 +38,9 @@ class AddRandomWalks(GraphTransform):
     - ``walk_index`` ``[2, nnz]``, int32: start and visited node, sorted by (start, visited, length)
     - ``walk_length`` ``[nnz]``, int8 (int16 from 128 hops): hops
     - ``walk_load``, ``walk_count`` ``[nnz]``, float: importance-weighted and plain mean number of visits
-    - ``walk_key_index``, …: the second table, where ``independent``
+    - ``walk_key_index``, …: the second table, where ``diagonal="independent"``
+    - ``walk_diagonal`` ``[N, (K + 1)(K + 2) / 2]``, float: coefficients of the mask's diagonal in products of ``f``,
+      where ``diagonal="corrected"``
     - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, where ``pair_table``
     - ``walk_size``: the number of nodes that the walks were drawn for. PyG's samplers and ``subgraph`` copy tables
       unchanged; masks compare this number with the graph. Add the transform after sampling.
@@ -64,6 +66,10 @@ class AddRandomWalks(GraphTransform):
         transition: Name of an edge attribute ``[E]``, ≥ 0, that the probability of a step is proportional to among a
             node's edges, as in dynamic GKAT (:func:`~pyg_topomask.nn.redraw_walks` sets it). Steps are uniform on a
             graph without it, and by default.
+        diagonal: ``"independent"``, as ``independent=True``; ``"corrected"``: one table, with coefficients of the
+            diagonal that leave out products of coupled walkers, so that it is unbiased, too (repelling walkers then
+            form two blocks); ``"shared"``, as ``independent=False``. :obj:`None` leaves it to ``independent``.
+        importance: Whether loads are weighted. Otherwise each visit has load 1 (Eq. 21 of Reid et al., an ablation).
 
     Raises:
         ValueError: If a setting or the graph is out of range.
@@ -81,8 +87,17 @@ class AddRandomWalks(GraphTransform):
         name: str = "walk",
         pair_table: bool = False,
         transition: str | None = None,
+        diagonal: str | None = None,
+        importance: bool = True,
     ) -> None:
-        walkers = walk_settings(num_walks, max_length, halt_prob, scheme)
+        self._diagonal = diagonal_of(independent, diagonal)
+        halves = scheme == "repelling" and self._diagonal == "corrected"
+        walkers = walk_settings(num_walks, max_length, halt_prob, scheme, (num_walks + 1) // 2 if halves else None)
+        if self._diagonal == "corrected" and walkers.num_blocks == 1:
+            raise ValueError(
+                f"diagonal='corrected' needs walkers of a start that are independent of each other (got num_walks="
+                f"{num_walks} and scheme={scheme!r}); take more walks, or diagonal='independent'"
+            )
         seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
         if name.endswith(("_key", "_pair")):
@@ -91,7 +106,7 @@ class AddRandomWalks(GraphTransform):
         self.num_walks, self.max_length = walkers.num_walks, walkers.max_length
         self.halt_prob, self.scheme = halt_prob, scheme
         self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
-        self.transition = transition
+        self.transition, self.diagonal, self.importance = transition, diagonal, importance
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers must see it change
 
     def set_epoch(self, epoch: int) -> None:
@@ -117,17 +132,24 @@ class AddRandomWalks(GraphTransform):
         nodes = torch.arange(num_nodes, device=csr.col.device)
         graph_of_node = torch.repeat_interleave(ptr.diff())
         stream = start_stream(nodes - ptr[graph_of_node], seeds.to(nodes.device)[graph_of_node])
-        graph = walk_graph(csr, self._walkers, steps)
-        tables = walk_tables(graph, nodes, stream, 2 if self.independent else 1, self._walkers)
+        graph = walk_graph(csr, self._walkers, steps, self.importance)
+        corrected, num_tables = self._diagonal == "corrected", 2 if self._diagonal == "independent" else 1
+        tables = walk_tables(graph, nodes, stream, num_tables, self._walkers, own=corrected)
         # An earlier table of other walks would be taken for one of these.
         parts = ("index", "length", "load", "count", "coeffs")
         stale = {f"{self.name}_{kind}_{part}": None for kind in ("key", "pair") for part in parts}
+        stale[f"{self.name}_diagonal"] = None
         columns: dict[str, list[Tensor]] = {}
+        if corrected:
+            diagonal = corrected_diagonal(tables[0], self._walkers)
+            columns[f"{self.name}_diagonal"] = [part.clone() for part in diagonal.split(ptr.diff().tolist())]
         for name, walks in zip((self.name, f"{self.name}_key"), tables):
             columns |= self._columns(walks, name, joined)
         if self.pair_table:
             left, right = (WalkTable(walks.index, walks.length, walks.load) for walks in (tables[0], tables[-1]))
             index, coeffs = pair_table(left, right, num_nodes, self.max_length)
+            if corrected:
+                coeffs = with_diagonal(index, coeffs, diagonal)
             names = f"{self.name}_pair_index", f"{self.name}_pair_coeffs"
             columns |= dict(zip(names, split_table(joined, index, coeffs)))
         added = []

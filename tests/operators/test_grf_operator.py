@@ -100,3 +100,42 @@ def test_factors_are_sparse_factors():
     # Entries are counted before those of equal positions are merged.
     assert operator.num_multiply_adds >= operator.factors.num_multiply_adds
     assert operator.num_pairs == operator.factors.num_pairs
+
+
+class TestCorrectedDiagonal(GRFCase):
+    """One table, whose diagonal is given by coefficients of the products of ``f``."""
+
+    graphs = {  # noqa: RUF012
+        name: AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, diagonal="corrected", pair_table=True)(
+            data
+        )
+        for name, data in GRAPHS.items()
+    }
+    tables = ("walk",)
+
+    def build(self, data):
+        table = [data[f"walk_{part}"] for part in PARTS]
+        walks = walk_product(*table, *table, data.num_nodes, 3, torch.float64, data.walk_diagonal)
+        return GRFOperator(walks, self.modulation)
+
+    def reference(self, data):
+        modulations = self.modulation if self.modulation.dim() == 2 else self.modulation[None]
+        out = []
+        for f, dense in zip(modulations, super().reference(data).reshape(len(modulations), data.num_nodes, -1)):
+            products = torch.stack([f[a] * f[b] for b in range(4) for a in range(b + 1)])
+            diagonal = data.walk_diagonal.double() @ products
+            out.append(torch.where(torch.eye(data.num_nodes, dtype=torch.bool), diagonal, dense))
+        return torch.stack(out) if self.modulation.dim() == 2 else out[0]
+
+
+class TestCorrectedDiagonalOfHeads(TestCorrectedDiagonal):
+    modulation = torch.stack([F, -F.flip(0)])
+
+
+class TestCorrectedStoredPairs(TestCorrectedDiagonal):
+    tol = {"rtol": 1e-5, "atol": 1e-6}  # noqa: RUF012  # stored in float32
+
+    def build(self, data):
+        operator = super().build(data)
+        stored = stored_pairs(data.walk_pair_index, data.walk_pair_coeffs.double(), data.num_nodes)
+        return GRFOperator(operator.walks, self.modulation, stored)

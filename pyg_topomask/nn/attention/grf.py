@@ -26,6 +26,7 @@ class GRFAttention(MaskedAttention):
         independent: Queries and keys have walks of their own, which makes the diagonal of the mask unbiased.
         name: Prefix of the walk attributes on the graph.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
+        diagonal: As in :class:`GRFMask`.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -54,8 +55,9 @@ class GRFAttention(MaskedAttention):
         dropout: float = 0.0,
         bias: bool = True,
         normalizer: str = "bound",
+        diagonal: str | None = None,
     ) -> None:
-        mask = GRFMask(heads, max_length, symmetric, independent, name)
+        mask = GRFMask(heads, max_length, symmetric, independent, name, diagonal)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)
 
     @classmethod

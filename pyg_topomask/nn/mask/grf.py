@@ -6,6 +6,7 @@ from math import log
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
@@ -13,8 +14,11 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.walks.merge import num_monomials
 from pyg_topomask.ops.walks.product import EntryTable, stored_pairs, walk_product
+from pyg_topomask.ops.walks.settings import diagonal_of
 
 
 class GRFMask(Mask):
@@ -34,6 +38,9 @@ class GRFMask(Mask):
             nodes with :math:`\alpha = f`, which ``W`` need not be symmetric for.
         independent: Queries and keys have walks of their own (the default of ``AddRandomWalks``).
         name: Prefix of the walk attributes on the graph.
+        diagonal: ``"independent"``, as ``independent=True``; ``"corrected"``: one table, whose products of walks with
+            themselves are left out of the diagonal, which makes it unbiased as well; ``"shared"``, as
+            ``independent=False``. :obj:`None` leaves it to ``independent``. It must be that of ``AddRandomWalks``.
 
     Raises:
         TypeError: If a size or count is no integer.
@@ -48,27 +55,41 @@ class GRFMask(Mask):
     }
 
     def __init__(
-        self, heads: int = 1, max_length: int = 4, symmetric: bool = True, independent: bool = True, name: str = "walk"
+        self,
+        heads: int = 1,
+        max_length: int = 4,
+        symmetric: bool = True,
+        independent: bool = True,
+        name: str = "walk",
+        diagonal: str | None = None,
     ) -> None:
         super().__init__()
         heads = check_integer("heads", heads, 1)
         max_length = check_integer("max_length", max_length, 0)
         self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
-        self.two_tables, self.name = symmetric and independent, name
-        self.requires = self.requirements(symmetric=symmetric, independent=independent, name=name)
-        self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}" + (
-            ")" if independent else ", independent=False)"
-        )
+        self.diagonal, self.name = diagonal_of(independent, diagonal), name
+        self.two_tables = symmetric and self.diagonal == "independent"
+        self.corrects = symmetric and self.diagonal == "corrected"
+        self.requires = self.requirements(symmetric=symmetric, independent=independent, name=name, diagonal=diagonal)
+        self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}, diagonal={self.diagonal!r})"
         self.modulation = Parameter(torch.empty(max_length + 1) if heads == 1 else torch.empty(heads, max_length + 1))
         self.reset_parameters()
 
     @classmethod
     def requirements(
-        cls, *, symmetric: bool = True, independent: bool = True, name: str = "walk", **settings: Any
+        cls,
+        *,
+        symmetric: bool = True,
+        independent: bool = True,
+        name: str = "walk",
+        diagonal: str | None = None,
+        **settings: Any,
     ) -> tuple[str, ...]:
-        """The walks, and those of keys where they have their own."""
-        tables = [name, f"{name}_key"] if symmetric and independent else [name]
-        return (*(f"{table}_{part}" for table in tables for part in ("index", "length", "load")), f"{name}_size")
+        """The walks, and those of keys where they have their own, or the coefficients of the diagonal."""
+        diagonal = diagonal_of(independent, diagonal) if symmetric else "shared"
+        tables = [name, f"{name}_key"] if diagonal == "independent" else [name]
+        walks = tuple(f"{table}_{part}" for table in tables for part in ("index", "length", "load"))
+        return (*walks, *([f"{name}_diagonal"] if diagonal == "corrected" else []), f"{name}_size")
 
     def reset_parameters(self) -> None:
         """Set ``f`` so that the mask is ``exp(W)``, cut at ``max_length`` hops of each walk."""
@@ -90,19 +111,36 @@ class GRFMask(Mask):
         first = tables[:3]
         second = tables[3:] if self.two_tables else first if self.symmetric else [None, None, None]
         (modulation,) = at_least_float32(self.modulation)
-        walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype)
+        coeffs = self._diagonal(tables[3]) if self.corrects else None
+        walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype, coeffs)
         return GRFOperator(walks, modulation, self._stored_pairs(graph, num_nodes, modulation.dtype))
 
     def _stored_pairs(self, graph: Data, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
         """The pair table that the transform put on the graph, where it is for this mask and as precise."""
-        of_two_tables = f"{self.name}_key_index" in graph
-        if not self.symmetric or self.two_tables != of_two_tables or f"{self.name}_pair_index" not in graph:
+        alike = self.two_tables == (f"{self.name}_key_index" in graph)
+        alike = alike and self.corrects == (f"{self.name}_diagonal" in graph)
+        if not self.symmetric or not alike or f"{self.name}_pair_index" not in graph:
             return None
         index, coeffs = graph[f"{self.name}_pair_index"], graph[f"{self.name}_pair_coeffs"]
-        num_monomials = (self.max_length + 1) * (self.max_length + 2) // 2
-        if coeffs.size(1) != num_monomials or coeffs.dtype != dtype:
+        if coeffs.size(1) != num_monomials(self.max_length) or coeffs.dtype != dtype:
             return None
         return stored_pairs(index, coeffs, num_nodes)
 
+    def _diagonal(self, coeffs: Tensor) -> Tensor:
+        """Stored coefficients of the diagonal, refused where walks may be longer than the mask covers."""
+        given = coeffs.size(1)
+        if given > num_monomials(self.max_length):
+            raise ValueError(
+                f"the stored diagonal has {given} coefficients for a node, but 'max_length' = {self.max_length} makes "
+                f"{num_monomials(self.max_length)}. Give the mask and the transform the same 'max_length'"
+            )
+        return _padded(coeffs, num_monomials(self.max_length))
+
     def extra_repr(self) -> str:
         return f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"
+
+
+@once_per_batch
+def _padded(coeffs: Tensor, size: int) -> Tensor:
+    """Coefficients of walks as long as the mask covers, ``[N, size]``: products come in the order of their length."""
+    return torch.cat([coeffs, coeffs.new_zeros(coeffs.size(0), size - coeffs.size(1))], dim=1)

@@ -22,7 +22,7 @@ from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32, coarsest_eps
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.ops.walks.merge import monomial, num_monomials
+from pyg_topomask.ops.walks.merge import monomial, num_monomials, revisits
 
 # Pairs of nodes this far apart in memory, on average, miss a CPU's caches: the table is then put in a better order.
 _FAR_NODES = 2**14
@@ -68,14 +68,23 @@ class WalkProduct:
         num_nodes: ``N``.
         max_length: Longest walk that the modulation function covers.
         eps: Machine epsilon of the coarsest dtype that the loads had; that of their dtype if :obj:`None`.
+        diagonal: Coefficients of the diagonal in the products of ``f``, shape ``[N, Q]``, which replace those of the
+            shared table ``left``; its own if :obj:`None`.
 
     Raises:
         ValueError: If a walk is longer than ``max_length``.
     """
 
     def __init__(
-        self, left: WalkTable, right: WalkTable | None, num_nodes: int, max_length: int, eps: float | None = None
+        self,
+        left: WalkTable,
+        right: WalkTable | None,
+        num_nodes: int,
+        max_length: int,
+        eps: float | None = None,
+        diagonal: Tensor | None = None,
     ) -> None:
+        self.diagonal = diagonal
         self.eps = torch.finfo(left.load.dtype).eps if eps is None else eps
         self.num_nodes, self.max_length, self.symmetric = num_nodes, max_length, right is not None
         self.shared = right is left
@@ -119,12 +128,24 @@ class WalkProduct:
     @cached_property
     @torch.inference_mode(False)
     def absolute(self) -> WalkProduct:
-        """The same walks with absolute loads; this very object where no load is negative."""
-        if all(table.load.numel() == 0 or bool(table.load.min() >= 0) for table in self.distinct_tables):
+        """The same walks with absolute loads and coefficients; this very object where none is negative."""
+        numbers = [table.load for table in self.distinct_tables]
+        numbers += [] if self.diagonal is None else [self.diagonal]
+        if all(number.numel() == 0 or bool(number.min() >= 0) for number in numbers):
             return self
         left, *right = (WalkTable(table.index, table.length, table.load.abs()) for table in self.distinct_tables)
         second = None if not self.symmetric else right[0] if right else left
-        return WalkProduct(left, second, self.num_nodes, self.max_length, self.eps)
+        diagonal = None if self.diagonal is None else self.diagonal.abs()
+        return WalkProduct(left, second, self.num_nodes, self.max_length, self.eps, diagonal)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def diagonal_change(self) -> Tensor:
+        r"""What `diagonal` adds to that of :math:`\Phi_1 \Phi_1^\top`, as coefficients ``[N, Q]``."""
+        start, visited = self._sorted[0].index
+        length, load = self._sorted[0].length, self._sorted[0].load.double()
+        own = revisits(start, start * self.num_nodes + visited, length, load, self.num_nodes, self.max_length)
+        return self.diagonal - own.to(self.diagonal)  # type: ignore[operator]
 
     @cached_property
     @torch.inference_mode(False)
@@ -154,6 +175,8 @@ class WalkProduct:
             return self.left
         left, right = self._sorted
         index, coeffs = pair_table(left, right, self.num_nodes, self.max_length)
+        if self.diagonal is not None:
+            coeffs = with_diagonal(index, coeffs, self.diagonal)
         return entry_table(index, coeffs, self.num_nodes)
 
     def pair_weights(self, modulation: Tensor) -> Tensor:
@@ -172,6 +195,7 @@ def walk_product(
     num_nodes: int,
     max_length: int,
     dtype: torch.dtype,
+    diagonal: Tensor | None = None,
 ) -> WalkProduct:
     """The :class:`WalkProduct` of stored tables, built once for all layers that read the same tensors.
 
@@ -185,7 +209,13 @@ def walk_product(
     elif key_index is not index or key_length is not length or key_load is not load:
         right = WalkTable(key_index.clone(), key_length, key_load.to(dtype))
         eps = coarsest_eps(load, key_load)
-    return WalkProduct(left, right, num_nodes, max_length, eps)
+    return WalkProduct(left, right, num_nodes, max_length, eps, None if diagonal is None else diagonal.to(dtype))
+
+
+def with_diagonal(index: Tensor, coeffs: Tensor, diagonal: Tensor) -> Tensor:
+    """Coefficients ``[P, Q]`` of pairs ``[2, P]`` where those of the diagonal are given, ``[N, Q]``."""
+    on = index[0] == index[1]
+    return torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)
 
 
 @once_per_batch

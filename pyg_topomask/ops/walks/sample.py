@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.csr import check_edges, drop_zeros, edge_tensors, to_csr
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, mix
-from pyg_topomask.ops.walks.merge import merge_visits, own_products
+from pyg_topomask.ops.walks.merge import merge_visits, own_products, revisits
 from pyg_topomask.ops.walks.settings import WalkSettings, walk_settings
 from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.ops.walks.walkers import WalkGraph, move_walkers, walk_graph
@@ -153,6 +153,28 @@ def walk_tables(
             products = [*own_products(visits, graph.num_nodes, start.numel(), num_tables, settings)]
         blocks.append([Walks(*columns, product) for columns, product in zip(merged, products)])
     return [_concatenate(list(tables)) for tables in zip(*blocks)]
+
+
+def corrected_diagonal(walks: Walks, settings: WalkSettings) -> Tensor:
+    r"""Coefficients in ``f_a f_b`` of an unbiased diagonal of :math:`\Phi \Phi^\top` from one table, ``[S, Q]``.
+
+    .. math:: \frac{n^2 \langle \Phi_i, \Phi_i \rangle - \sum_b n_b^2 \langle \Phi^b_i, \Phi^b_i \rangle}
+        {n^2 - \sum_b n_b^2}
+
+    over blocks ``b`` of ``n_b`` coupled walkers: only products of independent walkers are left.
+
+    Args:
+        walks: Walks from the first ``S`` nodes, with `Walks.own`.
+        settings: Settings of more than one block.
+    """
+    assert walks.own is not None
+    start, visited = walks.index
+    place = start * (int(visited.max()) + 1 if visited.numel() else 1) + visited
+    squares = revisits(start, place, walks.length, walks.load.double(), walks.own.size(0), settings.max_length)
+    found = (squares - walks.own.double()) / (1 - settings.coupled_share)
+    if bool((walks.load >= 0).all()):
+        found = found.clamp(min=0)  # a sum of products of loads, but for rounding
+    return found.to(walks.load.dtype)
 
 
 def start_stream(local: Tensor, seed: Tensor) -> Tensor:

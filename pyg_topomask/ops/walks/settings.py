@@ -53,3 +53,13 @@ def walk_settings(
     else:
         size = min({"iid": 1, "antithetic": 2}[scheme], num_walks)
     return WalkSettings(num_walks, max_length, float(halt_prob), scheme, size)
+
+
+DIAGONALS = ("independent", "corrected", "shared")
+
+
+def diagonal_of(independent: bool, diagonal: str | None) -> str:
+    """How the diagonal of a mask is estimated: ``diagonal``, or what ``independent`` stands for. Raises ValueError."""
+    if diagonal is not None and diagonal not in DIAGONALS:
+        raise ValueError(f"'diagonal' must be one of {', '.join(DIAGONALS)} (got {diagonal!r})")
+    return diagonal or ("independent" if independent else "shared")
