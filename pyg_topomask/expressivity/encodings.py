@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
+from pyg_topomask.expressivity.mask_entries import Mask, check_mask_follows, dense_entries, with_mask_entries
 from pyg_topomask.expressivity.refinement import Array, EncodedGraph, classes_of, row_ids
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.transforms import AddRandomWalks
 
 Transform = Callable[[Data], Data]
+_T = TypeVar("_T")
 
 EIGEN_GAP = 1e-6
 """Eigenvalues of the normalised Laplacian closer than this belong to one eigenspace."""
@@ -86,9 +89,11 @@ class _LaplacianInvariants(BaseTransform):
         return data
 
 
-def encode(dataset: Sequence[Data], transform: Transform | None, tolerance: float) -> list[EncodedGraph]:
-    """Apply the transform, and refuse an encoding that does not follow a relabelling; inputs and torch's random state
-    stay as they were."""
+def encode(
+    dataset: Sequence[Data], transform: Transform | None, tolerance: float, mask: Mask | None = None
+) -> list[EncodedGraph]:
+    """Apply the transform, read the mask, and refuse what does not follow a relabelling; inputs and torch's random
+    state stay as they were."""
     for data in dataset:
         if not isinstance(data, Data) or isinstance(data, Batch):
             hint = "for HeteroData, call to_homogeneous(); for a Batch, to_data_list()"
@@ -101,15 +106,26 @@ def encode(dataset: Sequence[Data], transform: Transform | None, tolerance: floa
         read = [_apply(data, transform) for data in dataset]
         roles = _roles(read)
         graphs = [_to_arrays(data, roles) for data, _ in read]
-        if transform is None or all(isinstance(part, _KNOWN) for part in _parts(transform)):
+        if transform is not None and not all(isinstance(part, _KNOWN) for part in _parts(transform)):
+            for graph, moved, perm in _relabelled_copies(dataset, graphs, transform):
+                _check_follows(graph, _to_arrays(moved, roles), perm, tolerance)
+        if mask is None:
             return graphs
-        generator = torch.Generator().manual_seed(0)
-        for data, graph in zip(dataset, graphs):
-            for _ in range(_RELABELLINGS):
-                perm = torch.randperm(int(data.num_nodes or 0), generator=generator)
-                moved, _ = _apply(_relabelled(data, perm, generator), transform)
-                _check_follows(graph, _to_arrays(moved, roles), perm.numpy(), tolerance)
-    return graphs
+        entries = [dense_entries(mask, data) for data, _ in read]
+        for matrix, moved, perm in _relabelled_copies(dataset, entries, transform):
+            check_mask_follows(matrix, dense_entries(mask, moved), perm, tolerance)
+        return with_mask_entries(graphs, entries)
+
+
+def _relabelled_copies(
+    dataset: Sequence[Data], computed: Sequence[_T], transform: Transform | None
+) -> Iterator[tuple[_T, Data, Array]]:
+    """What was computed of each graph, some relabelled copies of it, and their permutations."""
+    generator = torch.Generator().manual_seed(0)
+    for data, found in zip(dataset, computed):
+        for _ in range(_RELABELLINGS):
+            perm = torch.randperm(int(data.num_nodes or 0), generator=generator)
+            yield found, _apply(_relabelled(data, perm, generator), transform)[0], perm.numpy()
 
 
 _STRUCTURE = ("edge_index", "batch", "ptr")

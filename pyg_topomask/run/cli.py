@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     express = commands.add_parser(
         "expressivity",
-        help="count the pairs of graphs that encodings tell apart",
+        help="count the pairs of graphs that features and encodings tell apart, for attention without a mask",
         usage="topomask expressivity CONFIG [--encoding NAME] [--size K] [--limit N] [--rounds R] [key=value ...]",
         epilog=_OVERRIDES,
         allow_abbrev=False,

@@ -17,8 +17,9 @@ def test_a_table_is_printed(config, capsys, encoding):
     assert main(["expressivity", str(config), "--encoding", encoding, "--limit", "12"]) == 0
     text = capsys.readouterr().out
     assert "tiny: 12 graphs" in text
-    assert "told apart, no encoding" in text
-    assert (f"told apart, {encoding}" in text) == (encoding != "none")
+    assert "told apart, features alone" in text
+    assert (f"told apart, features and {encoding}" in text) == (encoding != "none")
+    assert "attention reads node features" in text
 
 
 def test_equal_graphs_are_isomorphic_and_not_told_apart(tiny, tu_folder, tmp_path, capsys):
