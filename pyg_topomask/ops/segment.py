@@ -15,6 +15,8 @@ from pyg_topomask.ops.sparse import permute_rows
 # Nodes per block of `segment_outer`. Blocks of 32 or 64 nodes are fastest on CPU; 32 wastes less on small graphs.
 _BLOCK = 32
 
+_UNSORTED = "'batch' must be sorted: sort nodes by graph first, for example with batch.argsort(stable=True)"
+
 # Numbers in one graph's and head's state above which graphs of equal size go together instead: on CPU, filling blocks
 # then costs more than calling for each size (97 × 97: 437 ms in blocks, 210 ms by size; 25 × 25: 46 and 49 ms).
 _WIDE_STATE = 2**12
@@ -29,6 +31,8 @@ class Segments(NamedTuple):
     """Place of each node in the padded blocks, shape ``[N]``."""
     block_graph: Tensor
     """Graph of each block, shape ``[number of blocks]``."""
+    one_block_each: bool
+    """Whether every graph is one block."""
 
     @property
     def num_graphs(self) -> int:
@@ -60,12 +64,20 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
         raise TypeError(f"'batch' must hold the integer graph of each node (got {batch.dtype})")
     if batch.dim() != 1 or batch.numel() != num_nodes:
         raise ValueError(f"'batch' must have shape [{num_nodes}], one graph per node (got {list(batch.shape)})")
+    if torch.compiler.is_compiling():
+        torch._assert_async((batch.diff() >= 0).all(), _UNSORTED)
+    elif not _is_sorted(batch):
+        raise ValueError(_UNSORTED)
+
+
+@once_per_batch
+def _is_sorted(batch: Tensor) -> bool:
+    """Whether a batch vector is sorted and not negative; on CUDA an assertion that does not wait answers later."""
     in_order = (batch.diff() >= 0).all()
-    message = "'batch' must be sorted: sort nodes by graph first, for example with batch.argsort(stable=True)"
-    if batch.is_cuda or torch.compiler.is_compiling():
-        torch._assert_async(in_order, message)
-    elif not bool(in_order) or (num_nodes > 0 and int(batch[0]) < 0):
-        raise ValueError(message)
+    if batch.is_cuda:
+        torch._assert_async(in_order, _UNSORTED)
+        return True
+    return bool(in_order) and (batch.numel() == 0 or int(batch[0]) >= 0)
 
 
 @once_per_batch
@@ -77,7 +89,8 @@ def segments(batch: Tensor) -> Segments:
     ptr, first = _offsets(size), _offsets(num_blocks) * _BLOCK
     slot = torch.arange(batch.numel(), device=batch.device) + (first[:-1] - ptr[:-1])[batch]
     graphs = torch.arange(size.numel(), device=batch.device)
-    return Segments(ptr.tolist(), slot, torch.repeat_interleave(graphs, num_blocks))
+    one_block_each = bool((num_blocks == 1).all())
+    return Segments(ptr.tolist(), slot, torch.repeat_interleave(graphs, num_blocks), one_block_each)
 
 
 def size_groups(batch: Tensor | int) -> SizeGroups:
@@ -173,16 +186,28 @@ def segment_linear_attention(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | No
         return torch.einsum("nhr,hrd->nhd", q, state)
     if q.device.type == "cpu" and q.size(-1) * v.size(-1) > _WIDE_STATE:
         return in_groups(lambda _, q, k, v: q @ (k.transpose(-1, -2) @ v), size_groups(batch), q, k, v)
-    seg = segments(batch)
-    state = torch.einsum("bshr,bshd->bhrd", _to_blocks(k, seg), _to_blocks(v, seg))
-    state = state.new_zeros(seg.num_graphs, *state.shape[1:]).index_add(0, seg.block_graph, state)
-    out = torch.einsum("bshr,bhrd->bshd", _to_blocks(q, seg), state.index_select(0, seg.block_graph))
-    return out.flatten(0, 1).index_select(0, seg.slot)
+    seg, heads = segments(batch), q.size(1)
+    slot = _head_slots(batch, heads)
+    q, k, v = (_to_blocks(x, slot, seg.block_graph.numel() * heads) for x in (q, k, v))  # [blocks H, 32, *]
+    state = k.mT @ v
+    if not seg.one_block_each:
+        state = state.unflatten(0, (-1, heads))
+        state = state.new_zeros(seg.num_graphs, *state.shape[1:]).index_add(0, seg.block_graph, state)
+        state = state.index_select(0, seg.block_graph).flatten(0, 1)
+    return (q @ state).flatten(0, 1).index_select(0, slot).unflatten(0, (-1, heads))
 
 
-def _to_blocks(x: Tensor, seg: Segments) -> Tensor:  # [N, *] -> [blocks, 32, *]
-    padded = x.new_zeros(seg.block_graph.numel() * _BLOCK, *x.shape[1:])
-    return padded.index_copy(0, seg.slot, x).unflatten(0, (-1, _BLOCK))
+@once_per_batch
+def _head_slots(batch: Tensor, heads: int) -> Tensor:
+    """Place of each node and head in blocks ``[blocks, H, 32]``, shape ``[N H]``."""
+    slot = segments(batch).slot[:, None]
+    head = torch.arange(heads, device=batch.device)
+    return ((slot // _BLOCK * heads + head) * _BLOCK + slot % _BLOCK).flatten()
+
+
+def _to_blocks(x: Tensor, slot: Tensor, num_blocks: int) -> Tensor:  # [N, H, *] -> [blocks H, 32, *]
+    padded = x.new_zeros(num_blocks * _BLOCK, x.size(-1))
+    return padded.index_copy(0, slot, x.reshape(slot.numel(), x.size(-1))).unflatten(0, (-1, _BLOCK))
 
 
 @once_per_batch

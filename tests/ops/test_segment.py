@@ -35,7 +35,8 @@ def per_graph(q, k, v, sizes):
 
 @pytest.mark.parametrize("widths", [(3, 5), (70, 60)])  # wide heads are multiplied graph by graph
 @pytest.mark.parametrize(
-    "sizes", [[1], [31], [32], [33], [64, 1], [1, 31, 32, 33, 64, 100], [5, 0, 0, 3], [0, 4], [3, 2, 3, 2, 0, 2]]
+    "sizes",
+    [[1], [31], [32], [33], [64, 1], [1, 31, 32, 33, 64, 100], [5, 0, 0, 3], [0, 4], [0, 33], [3, 2, 3, 2, 0, 2]],
 )
 def test_sums_of_ragged_graphs(sizes, widths):
     batch, n = batch_of(sizes), sum(sizes)
@@ -118,6 +119,15 @@ def test_bad_batch_vectors_are_refused(batch, error, message):
     x = torch.ones(3, 1, 1)
     with pytest.raises(error, match=message):
         masked_linear_attention(x, x, x, None, batch)
+
+
+def test_a_batch_vector_changed_in_place_is_checked_again():
+    """The check is remembered for a batch vector as it is."""
+    batch = torch.tensor([0, 0, 1])
+    check_batch(batch, 3)
+    batch[0] = 2
+    with pytest.raises(ValueError, match="must be sorted"):
+        check_batch(batch, 3)
 
 
 @pytest.mark.parametrize(

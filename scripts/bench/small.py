@@ -1,0 +1,129 @@
+"""One GraphGPS layer on batches of small graphs, where fixed costs rule, beside PyG's GPSConv.
+
+Each call is a forward and a backward pass of one layer (GCNConv beside the attention, batch norm, feed-forward part) on
+a batch that no layer has seen, so that nothing about it is remembered. Layers take turns, and each figure is the
+median over the batches of processor time on one thread; ratios are to PyG's ``GPSConv`` with its "multihead" attention
+on the same batches. Making the batch (collation) is measured apart. Attentions and transforms have their defaults.
+
+Run: python scripts/bench/small.py [--quick] [--only NAME …] [--out results/bench]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _measure import machine, save_json
+from attention import random_graph
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GCNConv, GPSConv
+
+from pyg_topomask.nn import ATTENTION, GPSLayer, auxiliary_loss
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+
+CHANNELS, HEADS = 64, 4
+NUM_GRAPHS, LEAST_NODES, MOST_NODES, EDGES_PER_NODE = 32, 10, 28, 2.2  # about as in a batch of MUTAG
+PEER, QUICK = "GPSConv", ["Linear", "Transformer", "KMIP", "GRF", "GKAT"]
+
+TRANSFORMS: dict[str, Callable[[Data], Data]] = {
+    "Exphormer": AddExpanderEdges(num_virtual=1, seed=0),
+    "GKAT": AddRandomWalks(halt_prob=0.0, independent=False, seed=0),
+    "GRF": AddRandomWalks(seed=0),
+}
+"""What adds to a graph what an attention requires."""
+
+Step = Callable[[Tensor, Batch], Tensor]
+
+
+def layer_of(name: str) -> Module:
+    """One layer: PyG's own, or ours with an attention of that name, or without one."""
+    conv = GCNConv(CHANNELS, CHANNELS)
+    if name == PEER:
+        return GPSConv(CHANNELS, conv, HEADS, attn_type="multihead")
+    attn = None if name == "none" else ATTENTION[name](CHANNELS, heads=HEADS)
+    return GPSLayer(CHANNELS, conv, attn)
+
+
+def step_of(layer: Module) -> Step:
+    """Forward pass of a layer, with its carry where it has one."""
+    if not isinstance(layer, GPSLayer):
+        return lambda x, batch: layer(x, batch.edge_index, batch.batch)
+
+    def ours(x: Tensor, batch: Batch) -> Tensor:
+        carry = layer.initial_carry(batch.num_graphs)
+        out = layer(x, batch.edge_index, batch.batch, batch, carry)
+        return out if carry is None else out[0]
+
+    return ours
+
+
+def graphs_for(name: str) -> list[Data]:
+    """The graphs, with what the attention of that name requires."""
+    rng = np.random.default_rng(0)
+    transform = TRANSFORMS.get(name, lambda graph: graph)
+    sizes = rng.integers(LEAST_NODES, MOST_NODES + 1, NUM_GRAPHS)
+    return [transform(random_graph(int(size), EDGES_PER_NODE * size, rng)) for size in sizes]
+
+
+def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Median milliseconds of each layer's call and of making its batch, and the ratio of calls to the first name's."""
+    torch.manual_seed(0)
+    layers = {name: layer_of(name) for name in names}
+    graphs = {name: graphs_for(name) for name in names}
+    num_nodes = sum(graph.num_nodes for graph in graphs[PEER])
+    x = torch.randn(num_nodes, CHANNELS, requires_grad=True)
+    calls: dict[str, list[float]] = {name: [] for name in names}
+    batching: dict[str, list[float]] = {name: [] for name in names}
+    gc.disable()  # a collection would count for whichever layer it falls on
+    for number in range(rounds + 3):
+        for name, layer in layers.items():
+            begin = time.process_time()
+            batch = Batch.from_data_list(graphs[name])
+            made = time.process_time()
+            step = step_of(layer)(x, batch)
+            (step.sum() + auxiliary_loss(layer)).backward()
+            if number >= 3:  # the first ones warm up
+                batching[name].append((made - begin) * 1e3)
+                calls[name].append((time.process_time() - made) * 1e3)
+        gc.collect()
+    gc.enable()
+    return {
+        name: {
+            "ms": statistics.median(calls[name]),
+            "batch_ms": statistics.median(batching[name]),
+            "ratio": statistics.median(own / peer for own, peer in zip(calls[name], calls[names[0]])),
+        }
+        for name in names
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a few batches and five layers")
+    parser.add_argument("--only", nargs="+", choices=["none", *ATTENTION], help="attentions to run")
+    parser.add_argument("--rounds", type=int, default=60, help="batches that are timed")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    names = options.only or (QUICK if options.quick else ["none", *ATTENTION])
+    found = measure([PEER, *names], 15 if options.quick else options.rounds)
+    load = {"graphs": NUM_GRAPHS, "nodes": [LEAST_NODES, MOST_NODES], "channels": CHANNELS, "heads": HEADS}
+    print(", ".join(f"{key} {value}" for key, value in load.items()) + "; processor time on one thread")
+    print(f"{'attention':14s} {'ms':>7} {'x ' + PEER:>10} {'collation ms':>13}")
+    for name, row in found.items():
+        print(f"{name:14s} {row['ms']:7.2f} {row['ratio']:10.2f} {row['batch_ms']:13.2f}")
+    report: dict[str, Any] = {"machine": machine(), **load, "layers": found}
+    save_json(options.out / ("small-quick.json" if options.quick else "small.json"), report)
+
+
+if __name__ == "__main__":
+    main()
