@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, Sequential
 from torch_geometric.data import Data
@@ -120,7 +122,8 @@ class GPSLayer(Module):
             edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``; only the convolution reads it.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
             graph: The ``Data`` or ``Batch`` with what the attention's mask needs.
-            carry: What the attention of the layer before handed on, for attentions that carry something.
+            carry: What the attention of the layer before handed on, for attentions that carry something; the first
+                layer takes `initial_carry`. Without it they start afresh, with a warning.
             **conv_kwargs: For the convolution, such as ``edge_attr``.
 
         Returns:
@@ -164,6 +167,7 @@ class GPSLayer(Module):
         """The carry of each attention."""
         attentions = self.attentions
         if carry is None:
+            _warn_without_carry(attentions)
             return [None] * len(attentions)
         carries = carry if isinstance(self.attn, ModuleList) else [carry]
         if not isinstance(carries, list) or len(carries) != len(attentions):
@@ -196,10 +200,23 @@ def _norms(norm: str | None, channels: int, part: Module | None) -> Module | Non
 
 
 def _listed(part: Module | None, missing: int = 0) -> list[Any]:
-    """The modules of a branch or a list of branches; so many None where there is none."""
+    """The branch's modules as a list; ``missing`` Nones if it is absent."""
     if part is None:
         return [None] * missing
     return list(part) if isinstance(part, ModuleList) else [part]
+
+
+def _warn_without_carry(attentions: Sequence[Module]) -> None:
+    """Warn where an attention starts afresh that would take over what the layer before hands on."""
+    carrying = next((part for part in attentions if isinstance(part, Carrying)), None)
+    if carrying is not None and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"{type(carrying).__name__} hands something from layer to layer, but this GPSLayer was called without "
+            "'carry': in a stack, that is another model. Give the first layer carry=layer.initial_carry(num_graphs) "
+            "and each other layer what the one before it returned, or use GPSStack or GPSModel, which also share the "
+            "parameters that belong to all layers",
+            stacklevel=6,  # the line that calls the layer
+        )
 
 
 @lru_cache

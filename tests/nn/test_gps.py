@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 import torch
 from torch.nn import Linear, Module
@@ -170,7 +172,8 @@ def test_carry_goes_from_layer_to_layer():
     torch.testing.assert_close(handed, 1 + sums)
     assert torch.equal(edges, 2 * edge_attr)
     torch.testing.assert_close(out, layer.conv(x, batch.edge_index, edge_attr)[0] + 3 * x + (1 + sums)[batch.batch])
-    afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
+    with pytest.warns(UserWarning, match="Carrying hands something from layer to layer"):
+        afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
     torch.testing.assert_close(out - afresh, torch.ones_like(out))
 
     model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None, feed_forward=False)
@@ -397,3 +400,20 @@ def test_carries_that_do_not_fit_are_refused():
     for layer, carry in ((both, [start[0], start[0]]), (GPSLayer(8, attn=MaskedAttention(8)), start[0])):
         with pytest.raises(ValueError, match="MaskedAttention carries nothing"):
             layer(x, graph.edge_index, graph.batch, graph, carry)
+
+
+def test_a_layer_without_its_carry_warns_once_and_says_what_to_pass():
+    graph, x = batch_of(), torch.randn(13, 8)
+    layers = [GPSLayer(8, attn=PrimphormerAttention(8)) for _ in range(2)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for layer in layers:
+            layer(x, graph.edge_index, graph.batch, graph)
+    assert len(caught) == 1
+    assert "carry=layer.initial_carry(num_graphs)" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layers[0](x, graph.edge_index, graph.batch, graph, layers[0].initial_carry(3))
+        GPSStack(8, 2, attn=lambda _: PrimphormerAttention(8))(x, graph.edge_index, graph.batch, graph)
+        GPSLayer(8, attn=MaskedAttention(8))(x, graph.edge_index, graph.batch, graph)
