@@ -9,6 +9,7 @@ from pyg_topomask.operators.algebra import (
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.causal import CausalOperator
 from pyg_topomask.operators.dense import DenseOperator
+from pyg_topomask.operators.entrywise import entrywise_product
 from pyg_topomask.operators.forest import ForestExpOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.grid_heat import GridHeatOperator
@@ -48,4 +49,5 @@ __all__ = [
     "SumOperator",
     "ToeplitzOperator",
     "TreeDistanceOperator",
+    "entrywise_product",
 ]

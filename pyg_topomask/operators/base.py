@@ -176,8 +176,10 @@ class MaskOperator(ABC):
     def __add__(self, other: MaskOperator) -> MaskOperator:
         return ARITHMETIC["sum"](self, other) if isinstance(other, MaskOperator) else NotImplemented
 
-    def __mul__(self, scale: float | Tensor) -> MaskOperator:
-        return ARITHMETIC["scaled"](self, scale) if isinstance(scale, (int, float, Tensor)) else NotImplemented
+    def __mul__(self, other: float | Tensor | MaskOperator) -> MaskOperator:
+        if isinstance(other, MaskOperator):
+            return ARITHMETIC["entrywise"](self, other)
+        return ARITHMETIC["scaled"](self, other) if isinstance(other, (int, float, Tensor)) else NotImplemented
 
     __rmul__ = __mul__
 

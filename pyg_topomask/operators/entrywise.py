@@ -1,0 +1,100 @@
+"""The entry-wise product of two masks, where it multiplies as fast as they do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads
+from pyg_topomask.operators.dense import DenseOperator
+from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.operators.low_rank import LowRankOperator
+from pyg_topomask.operators.scaled import DiagonalScaledOperator, ScaledOperator
+from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
+from pyg_topomask.operators.toeplitz import ToeplitzOperator
+from pyg_topomask.ops.sparse import Pattern
+
+
+def entrywise_product(left: MaskOperator, right: MaskOperator) -> MaskOperator:
+    r"""Mask with the entries :math:`A_{ij} B_{ij}`, written ``op * op``.
+
+    Two sparse-factored masks give a sparse-factored one, whose factors are the row-wise Khatri–Rao products of theirs;
+    two Toeplitz masks of one grid a Toeplitz mask; two low-rank masks one of the product of their ranks; two dense
+    masks a dense one. A number or a diagonal that scales one of them is taken out first.
+
+    Raises:
+        ValueError: If the masks differ in nodes or heads, or have other grids or graphs.
+        TypeError: If the product of two masks of these kinds is not known to be fast.
+    """
+    if left.num_nodes != right.num_nodes:
+        raise ValueError(f"masks to multiply must share their nodes (got {[left.num_nodes, right.num_nodes]})")
+    common_heads([left.heads, right.heads])
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, ScaledOperator):
+            return one.scale * entrywise_product(one.operator, other)
+        if isinstance(one, DiagonalScaledOperator):
+            return DiagonalScaledOperator(entrywise_product(one.operator, other), one.left, one.right)
+    left, right = (op.factors if isinstance(op, GRFOperator) else op for op in (left, right))  # sparse factors, too
+    if isinstance(left, SparseFactorOperator) and isinstance(right, SparseFactorOperator):
+        return _sparse_factored(left, right)
+    if isinstance(left, ToeplitzOperator) and isinstance(right, ToeplitzOperator):
+        return _toeplitz(left, right)
+    if isinstance(left, LowRankOperator) and isinstance(right, LowRankOperator):
+        return _low_rank(left, right)
+    if isinstance(left, DenseOperator) and isinstance(right, DenseOperator):
+        return DenseOperator(left.matrix * right.matrix)
+    raise TypeError(
+        f"no fast entry-wise product of {type(left).__name__} and {type(right).__name__} is known; for small graphs "
+        "multiply DenseOperator(op.to_dense())"
+    )
+
+
+ARITHMETIC["entrywise"] = entrywise_product
+
+
+def _toeplitz(left: ToeplitzOperator, right: ToeplitzOperator) -> ToeplitzOperator:
+    grids = [(op.grid_shape, op.num_graphs) for op in (left, right)]
+    if grids[0] != grids[1]:
+        raise ValueError(f"Toeplitz masks to multiply must be of the same grids and as many (got {grids})")
+    return ToeplitzOperator(left.weight * right.weight, left.grid_shape, left.num_graphs)
+
+
+def _low_rank(left: LowRankOperator, right: LowRankOperator) -> LowRankOperator:
+    batch = left.batch if left.batch is not None else right.batch
+    if left.batch is not None and right.batch is not None and not torch.equal(left.batch, right.batch):
+        raise ValueError("low-rank masks to multiply must be of the same 'batch'")
+    first, second = (
+        (a[..., :, None] * b[..., None, :]).flatten(-2) for a, b in ((left.left, right.left), (left.right, right.right))
+    )
+    return LowRankOperator(first, second, batch)
+
+
+def _sparse_factored(left: SparseFactorOperator, right: SparseFactorOperator) -> SparseFactorOperator:
+    first = _khatri_rao(left.left or _identity(left), right.left or _identity(right))
+    second = _khatri_rao(left.right or _identity(left), right.right or _identity(right))
+    used, column = torch.unique(torch.cat([first[1], second[1]]), return_inverse=True)
+    a, b = (
+        Factor(Pattern(row, col, left.num_nodes, used.numel()), value)
+        for (row, _, value), col in zip((first, second), column.split([first[1].numel(), second[1].numel()]))
+    )
+    return SparseFactorOperator.from_factors(a, b, left.num_nodes)
+
+
+def _khatri_rao(a: Factor, b: Factor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, columns (pairs of columns) and entries of the row-wise Khatri–Rao product, sorted by row."""
+    count = b.pattern.rowptr.long().diff().index_select(0, a.pattern.row)  # entries of b that each one of a meets
+    of_a = torch.repeat_interleave(torch.arange(a.pattern.nnz, device=count.device), count)
+    row = a.pattern.row.index_select(0, of_a).long()
+    within = torch.arange(of_a.numel(), device=count.device) - (count.cumsum(0) - count).index_select(0, of_a)
+    of_b = b.pattern.rowptr.long().index_select(0, row) + within
+    first, second = a.value.index_select(0, of_a), b.value.index_select(0, of_b)
+    if first.dim() != second.dim():
+        first, second = (x if x.dim() == 2 else x[:, None] for x in (first, second))
+    column = a.pattern.col.index_select(0, of_a).long() * b.pattern.num_cols + b.pattern.col.index_select(0, of_b)
+    return row, column, first * second
+
+
+def _identity(operator: SparseFactorOperator) -> Factor:
+    node = torch.arange(operator.num_nodes, device=operator.device)
+    ones = torch.ones(operator.num_nodes, dtype=operator.dtype, device=operator.device)
+    return Factor(Pattern(node, node, operator.num_nodes, operator.num_nodes), ones)
