@@ -25,7 +25,7 @@ class CSR(NamedTuple):
     @property
     def row(self) -> Tensor:
         """Row of each edge, ``[E']``, int64."""
-        return torch.repeat_interleave(torch.arange(self.rowptr.numel() - 1, device=self.col.device), self.degree)
+        return torch.repeat_interleave(self.degree)
 
 
 def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -122,10 +122,10 @@ def root_strengths(csr: CSR) -> Tensor:
     Raises:
         ValueError: If a node's weights add up to less than zero.
     """
-    zeros = csr.weight.new_zeros(csr.rowptr.numel() - 1)
-    top = zeros.scatter_reduce(0, csr.row, csr.weight.abs(), "amax")
+    zeros, row = csr.weight.new_zeros(csr.rowptr.numel() - 1), csr.row
+    top = zeros.scatter_reduce(0, row, csr.weight.abs(), "amax")
     top = torch.where(top > 0, top, 1)
-    total = zeros.index_add(0, csr.row, csr.weight / top[csr.row])
+    total = zeros.index_add(0, row, csr.weight / top[row])
     if bool((total < 0).any()):
         raise ValueError(
             f"normalising needs node strengths ≥ 0 (got {float((top * total).min()):.3g}); "

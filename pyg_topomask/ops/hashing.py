@@ -55,8 +55,9 @@ def hash_graphs(csr: CSR, ptr: Tensor, seed: int, epoch: int) -> Tensor:
         Shape ``[B]``, int64.
     """
     size = ptr.diff()
-    graph = torch.repeat_interleave(size)[csr.row]
-    row, col = csr.row - ptr[graph], csr.col - ptr[graph]
+    row = csr.row
+    graph = torch.repeat_interleave(size)[row]
+    row, col = row - ptr[graph], csr.col - ptr[graph]
     seeds = torch.zeros_like(size).index_add_(0, graph, mix((row * size[graph] + col + 1) * GOLDEN))  # wraps
     for value in (wrap(seed), epoch, size):
         seeds = mix(seeds * MIX_1 + value + GOLDEN)

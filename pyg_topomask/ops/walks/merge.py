@@ -78,15 +78,15 @@ def _merge(
     walk = visits[0].walker // num_starts % num_walks
     first = (walk % block_size == 0).nonzero().squeeze(1)  # one visit for all walkers of a block at their start
     at_start = Visits(*(column.index_select(0, first) for column in visits[0]))
-    keys, loads = [], []
-    for length, visit in enumerate([at_start, *visits[1:]]):
-        block = block_of(visit.walker, num_starts, num_walks, block_size)
-        keys.append((block * num_nodes + visit.node) * num_lengths + length)
-        loads.append(visit.load.double())
-    loads[0] = (num_walks - walk.index_select(0, first)).clamp(max=block_size).double()
-    key, order = torch.cat(keys).sort(stable=True)
+    parts = [at_start, *visits[1:]]
+    length = torch.cat([torch.full_like(part.walker, hops) for hops, part in enumerate(parts)])
+    walker, node, load = (torch.cat(column) for column in zip(*parts))
+    load = load.double()
+    load[: first.numel()] = (num_walks - walk.index_select(0, first)).clamp(max=block_size).double()
+    block = block_of(walker, num_starts, num_walks, block_size)
+    key, order = ((block * num_nodes + node) * num_lengths + length).sort(stable=True)
     key, slot, hits = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
     total = torch.zeros(key.numel(), dtype=torch.float64, device=key.device)
-    total.index_add_(0, slot, torch.cat(loads).index_select(0, order))
+    total.index_add_(0, slot, load.index_select(0, order))
     place, length = key // num_lengths, key % num_lengths
     return place // num_nodes, place % num_nodes, length, total, torch.where(length == 0, total, hits.double())
