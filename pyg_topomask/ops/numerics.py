@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 
 
-def weighted_mean(sums: Tensor, channels: int, tolerance: float | Tensor, floor: Tensor | None = None) -> Tensor:
+def weighted_mean(
+    sums: Tensor,
+    channels: int,
+    tolerance: float | Tensor,
+    floor: Tensor | None = None,
+    origin: Tensor | None = None,
+) -> Tensor:
     """Numerator over denominator, zero with zero gradient where the denominator vanishes.
 
     It vanishes where it is at most ``tolerance`` times its magnitude, at most ``floor``, or where the magnitude is
@@ -18,6 +24,8 @@ def weighted_mean(sums: Tensor, channels: int, tolerance: float | Tensor, floor:
         channels: ``D``.
         tolerance: Relative size of what vanishes, below 1; a tensor is broadcast to ``[*, 1]``.
         floor: Absolute size of what vanishes, shape ``[*, 1]``; none if :obj:`None`.
+        origin: What the values were counted from, broadcast to ``[*, D]``; added where nothing vanishes. Zero if
+            :obj:`None`.
 
     Returns:
         Shape ``[*, D]``.
@@ -30,7 +38,8 @@ def weighted_mean(sums: Tensor, channels: int, tolerance: float | Tensor, floor:
     vanished = underflown | (size <= tolerance * magnitude * scale)
     if floor is not None:
         vanished = vanished | (size <= floor.detach() * scale)
-    return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, denominator)
+    mean = torch.where(vanished, 0, numerator) / torch.where(vanished, 1, denominator)
+    return mean if origin is None else mean + torch.where(vanished, 0, origin)
 
 
 def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:

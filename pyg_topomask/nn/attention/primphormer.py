@@ -66,8 +66,8 @@ class _Primal(Attention):
         (qk,) = at_least_float32(projected)
         # Heads first and contiguous: the small products of every head are then several times faster on CPU.
         qk = qk.unflatten(1, (2 * self.heads, -1)).transpose(0, 1).contiguous()
-        square = _SumOfSquares.apply(qk, -1)
-        return qk * torch.where(square > _ZERO_NORM**2, square, torch.inf).rsqrt(), projected.dtype
+        norm = torch.linalg.vector_norm(qk, dim=-1, keepdim=True)
+        return qk / torch.where(norm > _ZERO_NORM, norm, torch.inf), projected.dtype
 
     def _finish(self, scores: Tensor, dtype: torch.dtype) -> Tensor:
         """Set ``auxiliary_loss`` and map scores ``[2 H, N, s]`` to ``[N, C]``."""

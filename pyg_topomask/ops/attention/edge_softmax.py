@@ -82,7 +82,13 @@ def typed_edges(
 
 
 def edge_softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, edges: TypedEdges, edge_score: Tensor | None = None, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    edges: TypedEdges,
+    edge_score: Tensor | None = None,
+    dropout: float = 0.0,
+    origin: Tensor | None = None,
 ) -> Tensor:
     r"""Each receiver's softmax over its edges of :math:`q_i \cdot k_j / \sqrt{D}`, applied to the senders' values.
 
@@ -95,18 +101,20 @@ def edge_softmax_attention(
         edges: Who attends to whom.
         edge_score: Added to the scores of graph edges, shape ``[E, H]``.
         dropout: Probability of zeroing a normalised weight.
+        origin: What was taken from the values (`from_origin`) and is added to the result, shape ``[N + B V, H, D]``.
 
     Returns:
         Shape ``[N + B V, H, D]``; zero where a receiver has no edge.
     """
     q, k, v = (x.transpose(0, 1).contiguous() for x in (q * q.size(-1) ** -0.5, k, v))  # one block per head
     extra = [None] * q.size(0) if edge_score is None else edge_score.unbind(1)
+    origins = [None] * q.size(0) if origin is None else origin.unbind(1)
     out = []
-    for q_head, k_head, v_head, added in zip(q.unbind(0), k.unbind(0), v.unbind(0), extra):
+    for q_head, k_head, v_head, added, start in zip(q.unbind(0), k.unbind(0), v.unbind(0), extra, origins):
         score = sampled_product(edges.keys, q_head, k_head)
         if added is not None:
             score = score.index_add(0, edges.graph_edge, added)
-        out.append(softmax_over_entries(edges.values, score, v_head, dropout).divide())
+        out.append(softmax_over_entries(edges.values, score, v_head, dropout).divide(start))
     return torch.stack(out, dim=1)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from pyg_topomask.ops.attention.inputs import from_origin
 from pyg_topomask.ops.segment import in_groups, ragged_ranges, size_groups
 
 
@@ -49,7 +50,9 @@ def segment_softmax_attention(
             added = added.permute(0, 3, 1, 2).expand(-1, q.size(1), -1, -1)
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
 
-    return in_groups(attend, groups, q, k, v)
+    v, origin = (v, None) if dropout else from_origin(v, batch)  # with dropout weights do not add up to one
+    out = in_groups(attend, groups, q, k, v)
+    return out if origin is None else out + origin
 
 
 def segment_softmax_attention_reference(

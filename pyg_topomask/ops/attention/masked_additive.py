@@ -74,12 +74,13 @@ def masked_additive_attention(
         masks = Normalizer.of(read_mask(mask, v), normalizer)
         if batch is not None:
             check_batch(batch, v.size(0))
+        values, origin = (v, None) if dropout else masks.from_origin(v, batch)
         if path == "blocks" or (path == "auto" and prefers_blocks(masks.mask, batch)):
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)
-            sums = sums_of_blocks(attend, masks, batch, receiver[..., None], sender[..., None], v)
+            sums = sums_of_blocks(attend, masks, batch, receiver[..., None], sender[..., None], values)
         else:
-            sums = _pairwise(receiver, sender, v, masks, negative_slope, dropout)
-        return masks.mean(sums, v, batch).to(dtype)
+            sums = _pairwise(receiver, sender, values, masks, negative_slope, dropout)
+        return masks.mean(sums, v, batch, origin).to(dtype)
 
 
 def masked_additive_attention_reference(

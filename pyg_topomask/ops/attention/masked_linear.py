@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention.inputs import check_qkv, with_ones
+from pyg_topomask.ops.attention.inputs import check_qkv, from_origin, with_ones
 from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
@@ -109,17 +109,18 @@ def masked_linear_attention(
         if mask is None:
             return _unmasked(q * scale_q, k * scale_k, v, batch, normalizer, signed_features).to(dtype)
         masks = Normalizer.of(read_mask(mask, q), normalizer)
+        values, origin = (v, None) if signed_features else masks.from_origin(v, batch)
         path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
         if path == "pairwise":  # scales each head by itself
-            sums = _pairwise(q, k, v, masks, scale_q, scale_k, signed_features)
-            return masks.mean(sums, v, batch).to(dtype)
+            sums = _pairwise(q, k, values, masks, scale_q, scale_k, signed_features)
+            return masks.mean(sums, v, batch, origin).to(dtype)
         q, k = q * scale_q, k * scale_k
         if path == "blocks":
-            sums = sums_of_blocks(_in_block(masks, signed_features), masks, batch, q, k, v)
-            return masks.mean(sums, v, batch).to(dtype)
-        sums = (_factored if path == "factored" else _dense)(q, k, v, masks, signed_features)
+            sums = sums_of_blocks(_in_block(masks, signed_features), masks, batch, q, k, values)
+            return masks.mean(sums, v, batch, origin).to(dtype)
+        sums = (_factored if path == "factored" else _dense)(q, k, values, masks, signed_features)
         floor = error_floor(masks, lambda: _kernel_size(q, k, batch, 2 if path == "factored" else 1))
-        return masks.mean(sums, v, batch, floor).to(dtype)
+        return masks.mean(sums, v, batch, origin, floor).to(dtype)
 
 
 def masked_linear_attention_reference(
@@ -187,13 +188,15 @@ def _kernel_size(q: Tensor, k: Tensor, batch: Tensor | None, power: int) -> Tens
 
 def _unmasked(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None, normalizer: str, signed_features: bool) -> Tensor:
     signed = normalizer == "signed"
+    origin = None
     if not signed_features:
+        v, origin = from_origin(v, batch)
         sums = segment_linear_attention(q, k, with_ones(v), batch)
     else:
         size = segment_linear_attention(absolute(q), absolute(k), torch.ones_like(v[..., :1]), batch)
         sums = segment_linear_attention(q, k, with_ones(v) if signed else v, batch)
         sums = torch.cat([sums, size.detach() if signed else size], dim=-1)
-    return weighted_mean(sums, v.size(-1), row_tolerance(v, batch, signed))
+    return weighted_mean(sums, v.size(-1), row_tolerance(v, batch, signed), origin=origin)
 
 
 def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_features: bool) -> Tensor:

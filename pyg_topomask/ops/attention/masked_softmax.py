@@ -73,12 +73,13 @@ def masked_softmax_attention(
         q = q * q.size(-1) ** -0.5
         path = _choose_path(masks.mask, batch) if path == "auto" else path
         if path == "dense":
-            return dense_softmax(torch.einsum("ihr,jhr->hji", q, k), masks, v, batch).to(dtype)
+            return _dense(q, k, v, masks, batch).to(dtype)
+        values, origin = masks.from_origin(v, batch)
         if path == "pairwise":
-            sums = _pairwise(q, k, v, masks)
+            sums = _pairwise(q, k, values, masks)
         else:
-            sums = sums_of_blocks(block_softmax(lambda q, k: k @ q.mT, masks.signed), masks, batch, q, k, v)
-        return masks.mean(sums, v, batch).to(dtype)
+            sums = sums_of_blocks(block_softmax(lambda q, k: k @ q.mT, masks.signed), masks, batch, q, k, values)
+        return masks.mean(sums, v, batch, origin).to(dtype)
 
 
 def masked_softmax_attention_reference(
@@ -133,16 +134,6 @@ def block_softmax(
     return attend
 
 
-def dense_softmax(score: Tensor, masks: Normalizer, v: Tensor, batch: Tensor | None) -> Tensor:
-    """Softmax attention of scores ``[H, N, N]``, senders before receivers, under a dense mask: ``[N, H, D]``."""
-    entry, bound = masks.dense(v.dtype)
-    kernel = _block_kernel(score[None], bound)
-    total = None if bound is entry else bound * kernel
-    sums = sums_in_blocks(entry * kernel, total, v.transpose(0, 1)[None], masks.signed)
-    floor = error_floor(masks, lambda: (kernel * (bound != 0)).sum(-2)[0].t()[..., None])
-    return masks.mean(sums[0].transpose(0, 1), v, batch, floor)
-
-
 def exp_below(score: Tensor, top: Tensor) -> Tensor:
     """``exp(score − top)``, also where an entry of 0 lets a score exceed the top, for the gradient to that entry.
 
@@ -176,3 +167,13 @@ def _pairwise(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer) -> Tensor:
         score = sampled_product(pattern, q_head.contiguous(), k_head.contiguous())
         out.append(softmax_on_pairs(pattern, score, entry, bound, value, masks.signed))
     return pattern.restore(torch.stack(out, dim=1))
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, batch: Tensor | None) -> Tensor:
+    entry, bound = masks.dense(v.dtype)
+    kernel = _block_kernel(torch.einsum("ihr,jhr->hji", q, k)[None], bound)
+    total = None if bound is entry else bound * kernel
+    values, origin = masks.from_origin(v, batch)
+    sums = sums_in_blocks(entry * kernel, total, values.transpose(0, 1)[None], masks.signed)
+    floor = error_floor(masks, lambda: (kernel * (bound != 0)).sum(-2)[0].t()[..., None])
+    return masks.mean(sums[0].transpose(0, 1), v, batch, origin, floor)

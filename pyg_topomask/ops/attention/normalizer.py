@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention.inputs import with_ones
+from pyg_topomask.ops.attention.inputs import from_origin, with_ones
 from pyg_topomask.ops.attention.mask import AttentionMask, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
 from pyg_topomask.ops.dropout import dropout as zero_some
@@ -71,16 +71,28 @@ class Normalizer(NamedTuple):
         entry = _with_heads(self.mask.to_dense().mT[None], dtype)
         return entry, entry if self.bound is self.mask else _with_heads(self.bound.to_dense().mT[None], dtype)
 
-    def mean(self, sums: Tensor, v: Tensor, batch: Tensor | None, floor: Tensor | None = None) -> Tensor:
+    def from_origin(self, v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """`from_origin` where the weights of a node add up to one, else the values as they are."""
+        return from_origin(v, batch) if self.bound is self.mask else (v, None)
+
+    def mean(
+        self,
+        sums: Tensor,
+        v: Tensor,
+        batch: Tensor | None,
+        origin: Tensor | None = None,
+        floor: Tensor | None = None,
+    ) -> Tensor:
         """Weighted means ``[N, H, D]`` of sums ``[N, H, D + 1]`` or ``[N, H, D + 2]``, as `weighted_mean` reads them.
 
         Args:
             sums: The sums.
             v: Values, shape ``[N, H, D]``.
             batch: Graph of each node.
+            origin: What was taken from the values before they were summed.
             floor: Size below which a denominator is the error of the mask's products, shape ``[N, H, 1]``.
         """
-        out = weighted_mean(sums, v.size(-1), row_tolerance(v, batch, self.signed, self.mask), floor)
+        out = weighted_mean(sums, v.size(-1), row_tolerance(v, batch, self.signed, self.mask), floor, origin)
         if floor is None or self.signed:
             return out
         largest = v.detach().abs()  # what approximate products add must not exceed it either

@@ -22,19 +22,25 @@ class PartialSoftmax(NamedTuple):
     top: Tensor
     """The largest score, shape ``[N, *, 1]``, without a gradient; −inf where a receiver has no pair."""
 
-    def divide(self) -> Tensor:
-        """The softmax over these pairs alone, shape ``[N, *, D]``; zero where a receiver has no pair."""
-        return self.sums / self.total.masked_fill(self.total == 0, 1)
+    def divide(self, origin: Tensor | None = None) -> Tensor:
+        """The softmax over these pairs alone, shape ``[N, *, D]``; zero where a receiver has no pair.
+
+        Args:
+            origin: What was taken from the values before they were summed, shape ``[N, *, D]``, without a gradient.
+        """
+        empty = self.total == 0
+        mean = self.sums / self.total.masked_fill(empty, 1)
+        return mean if origin is None else mean + torch.where(empty, 0, origin)
 
 
-def join_softmax(parts: Sequence[PartialSoftmax]) -> Tensor:
+def join_softmax(parts: Sequence[PartialSoftmax], origin: Tensor | None = None) -> Tensor:
     """One softmax over the pairs of all parts, shape ``[N, *, D]``; zero where a receiver has no pair in any."""
     top = torch.stack([part.top for part in parts]).amax(0)
     top = top.masked_fill(top == -torch.inf, 0)
     scales = [(part.top - top).exp() for part in parts]  # the largest is 1, so the denominator is at least 1
     sums = torch.stack([part.sums * scale for part, scale in zip(parts, scales)]).sum(0)
     total = torch.stack([part.total * scale for part, scale in zip(parts, scales)]).sum(0)
-    return PartialSoftmax(sums, total, top).divide()
+    return PartialSoftmax(sums, total, top).divide(origin)
 
 
 def softmax_over_entries(pattern: Pattern, score: Tensor, v: Tensor, dropout: float = 0.0) -> PartialSoftmax:

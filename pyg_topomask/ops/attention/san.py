@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.block_sparse import one_graph
 from pyg_topomask.ops.attention.edge_softmax import edge_scores, typed_edges
-from pyg_topomask.ops.attention.inputs import with_ones
+from pyg_topomask.ops.attention.inputs import from_origin, with_ones
 from pyg_topomask.ops.attention.partial_softmax import PartialSoftmax, join_softmax, softmax_over_entries
 from pyg_topomask.ops.blocks import block_layout, fill_blocks
 from pyg_topomask.ops.dropout import dropout as zero_some
@@ -62,12 +62,13 @@ def san_attention(
         return v.clone()
     score = edge_scores(q, k, edge, edge_index)
     score = torch.zeros_like(score).index_copy(0, edges.graph_edge, score)  # in the order of the pattern
+    v, origin = (v, None) if dropout else from_origin(v, batch)
     scores, values = (x.transpose(0, 1).contiguous().unbind(0) for x in (score, v))
     heads = [softmax_over_entries(edges.values, *head, dropout=dropout) for head in zip(scores, values)]
     parts = [PartialSoftmax(*(torch.stack(part, dim=1) for part in zip(*heads)))]
     if absent is not None:
         parts.append(_absent_softmax(*absent, v, log(gamma), edge_index, batch, dropout))
-    return join_softmax(parts)
+    return join_softmax(parts, origin)
 
 
 def san_attention_reference(

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.ops.attention.inputs import check_qkv
+from pyg_topomask.ops.attention.inputs import check_qkv, from_origin
 from pyg_topomask.ops.dropout import dropout as drop
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
@@ -135,10 +135,12 @@ def indexed_topk_attention(
         kept = _search(q, k, topk, batch, batch, backend, trim=True)
 
         def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
+            values, origin = (values, None) if dropout > 0 else from_origin(values, batch)
             weight = (kept.scores(_head_rows(q), _head_rows(k)) * q.size(-1) ** -0.5).softmax(-1)
             weight = drop(weight, dropout) if dropout > 0 else weight
             out = spmm(kept.pattern, kept.present(weight), _head_rows(values))
-            return out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
+            out = out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
+            return out if origin is None else out + origin
 
         if recompute and torch.is_grad_enabled():
             out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
