@@ -40,7 +40,15 @@ from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.files import make_folder, write_json, write_text
 from pyg_topomask.run.output.loggers import build_loggers
 from pyg_topomask.run.output.progress import Display, Job
-from pyg_topomask.run.output.report import PERCENT, format_metric, headline, peak_memory_mib, summarize, write_curves
+from pyg_topomask.run.output.report import (
+    PERCENT,
+    format_metric,
+    headline,
+    peak_memory_mib,
+    rounded,
+    summarize,
+    write_curves,
+)
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.inference import evaluate, write_submission
 from pyg_topomask.run.training.lightning_module import GraphModule
@@ -126,7 +134,7 @@ def run_config(
             run_seed(run, dataset, shown)
     results = [result for path in folder.iterdir() if (result := _read_result(path)) is not None]
     results.sort(key=lambda result: (result["seed"], result.get("split_index") or 0))
-    summary = summarize(parsed.name, __version__, results, config.metric_best)
+    summary = summarize(parsed.name, __version__, results, config.metric_best, config.gt.layer_type)
     if is_main():
         write_json(folder / "summary.json", summary)
     return summary | {"folder": str(folder)}
@@ -201,9 +209,11 @@ def _refuse_other_runs(folder: Path, config: Config) -> None:
         different = [f"{key} is {theirs[key]} there and {mine[key]} here" for key in mine if mine[key] != theirs[key]]
         if different:
             more = f", and {len(different) - 3} more" if len(different) > 3 else ""
+            tag = config.gt.layer_type if theirs["gt.layer_type"] != config.gt.layer_type else "other"
+            untagged = folder.name.removesuffix(f"-{config.name_tag}")
             raise RunError(
                 f"{folder} holds a run of another config ({'; '.join(different[:3])}{more}): nothing was overwritten. "
-                "Choose another --out, or set name_tag."
+                f"Choose another --out, or a name of its own: name_tag={tag} puts it into {untagged}-{tag}."
             )
 
 
@@ -290,7 +300,7 @@ def _result(
         "split_index": run.config.dataset.split_index,
         "version": __version__,
         "torch": torch.__version__,
-        "metrics": metrics,
+        "metrics": {name: rounded(value) for name, value in metrics.items()},
         **times,
         "graphs_or_nodes": splits.sizes,
         "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -308,7 +318,8 @@ def _prepare(
     title: str,
     display: Display,
 ) -> Splits:
-    job = display.job(f"{title}: " + ("drawing walks" if sampling_transforms else "preparing"), len(dataset))
+    doing = "drawing walks" if sampling_transforms else "preparing"
+    job = display.job(f"{title}: {doing}", len(dataset), heartbeat=False)
     splits = prepare(config, dataset, seed, sampling_transforms, tick=lambda: job.update(job.done + 1))
     job.remove()
     return splits

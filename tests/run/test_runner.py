@@ -33,7 +33,10 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
     saved = json.loads((folder / "summary.json").read_text())
     assert saved == {key: value for key, value in summary.items() if key != "folder"}
     assert saved["seeds"] == [3, 4]
-    names = ("loss", "accuracy", "accuracy-SBM", "miou", "f1", "precision", "recall", "auc", "ap")
+    assert saved["layer_type"] == "GIN+GRF"
+    names = ("loss", "accuracy", "f1", "precision", "recall", "auc", "ap")
+    assert {name.partition("_")[2] for name in list(saved["metrics"])[:6]} == {"loss", "accuracy"}  # asked for
+    assert max(len(f"{value}") for values in saved["metrics"].values() for value in values["values"]) <= 12
     assert set(saved["metrics"]) == {f"{p}_{m}" for p in ("train", "val", "test") for m in names}
     accuracy = saved["metrics"]["test_accuracy"]
     a, b = accuracy["values"]
@@ -155,6 +158,11 @@ def test_another_config_in_the_same_folder_is_refused(tiny, tmp_path):
         run_config(tiny, tmp_path)
     run_config(tiny, tmp_path, overrides=["gt.layers=2", "name_tag=deep"])
     assert (tmp_path / "config-deep" / "summary.json").exists()
+    other = ["gt.layers=2", "name_tag=deep", "gt.layer_type=GIN+Linear"]
+    with pytest.raises(RunError, match=r"name_tag=GIN\+Linear puts it into config-GIN\+Linear\.$"):
+        run_config(tiny, tmp_path, overrides=other)
+    run_config(tiny, tmp_path, overrides=[*other, "name_tag=GIN+Linear"])
+    assert (tmp_path / "config-GIN+Linear" / "0" / "result.json").exists()
 
 
 def test_output_folder_that_cannot_be_written(tiny, tmp_path):

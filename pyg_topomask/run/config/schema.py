@@ -50,7 +50,11 @@ class Config(Section):
     """A whole config."""
 
     out_dir: str = Field(default="results", description="Folder of all results; --out goes before it.")
-    name_tag: str = Field(default="", description="Results lie in <config name>-<name_tag>.", pattern=r"^[\w.+-]*$")
+    name_tag: str = Field(
+        default="",
+        description="Results lie in <config name>-<name_tag>.",
+        pattern=r"^[\w.+-]*$",
+    )
     metric_best: Literal[
         "accuracy",
         "accuracy-SBM",

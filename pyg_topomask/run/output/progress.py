@@ -9,14 +9,26 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 PLAIN_LINES = 10
-QUIET_SECONDS = 20.0
+"""Lines that a job prints where there is no terminal, unless it is slow."""
+
+LEAST_SECONDS, HEARTBEAT_SECONDS = 5.0, 60.0
 
 
 class Job:
-    """One line of the display: something with a known number of steps."""
+    """One line of the display: something with a known number of steps.
 
-    def __init__(self, display: Display, title: str, total: int, done: int = 0) -> None:
-        self.display, self.title, self.total, self.done = display, title, total, done
+    Without a terminal, a line is printed after each tenth of the steps, if 5 seconds have gone by since the last one.
+
+    Args:
+        display: Where it is shown.
+        title: What it does.
+        total: Number of steps.
+        done: Steps that are done at the beginning.
+        heartbeat: Whether a line is printed after a minute without one, too.
+    """
+
+    def __init__(self, display: Display, title: str, total: int, done: int = 0, heartbeat: bool = True) -> None:
+        self.display, self.title, self.total, self.done, self.heartbeat = display, title, total, done, heartbeat
         self._start = self._printed = time.perf_counter()
         self._printed_at = done
         self._task: TaskID | None = None
@@ -30,8 +42,9 @@ class Job:
             self.display.progress.update(self._task, completed=done, note=note)
             return
         now = time.perf_counter()
-        due = (done - self._printed_at) * PLAIN_LINES >= self.total or now - self._printed > QUIET_SECONDS
-        if due and now - self._start > 1.0 and done < self.total:
+        waited = now - self._printed
+        tenth = (done - self._printed_at) * PLAIN_LINES >= self.total and waited > LEAST_SECONDS
+        if (tenth or (self.heartbeat and waited > HEARTBEAT_SECONDS)) and done < self.total:
             self._printed, self._printed_at = now, done
             self.display.print(f"{self.title}: {done}/{self.total}  {note}".rstrip())
 
@@ -84,9 +97,9 @@ class Display:
             self.progress.stop()
             self.progress = None
 
-    def job(self, title: str, total: int, done: int = 0) -> Job:
+    def job(self, title: str, total: int, done: int = 0, heartbeat: bool = True) -> Job:
         """Begin a new line."""
-        return Job(self, title, total, done)
+        return Job(self, title, total, done, heartbeat)
 
     def print(self, text: str) -> None:
         """Print a line above the display."""

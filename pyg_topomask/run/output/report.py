@@ -36,7 +36,7 @@ def headline(metrics: Mapping[str, Any], metric_best: str) -> str:
 
 def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     """One line for each evaluated epoch."""
-    names = list(rows[0])
+    names = [name for name in rows[0] if all(name in row for row in rows)]
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
@@ -89,20 +89,31 @@ def _spread(values: Sequence[float]) -> float:
     return statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
+def rounded(value: float) -> float:
+    """A number with the digits that float32 has."""
+    return float(f"{value:.8g}")
+
+
 def summarize(
-    name: str, version: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy"
+    name: str, version: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy", layer_type: str = ""
 ) -> dict[str, Any]:
-    """Mean and standard deviation over seeds (population, as GraphGPS has it) of every metric at the best epoch."""
+    """Mean and standard deviation over seeds (population, as GraphGPS has it) of every metric at the best epoch.
+
+    The metric that chose the epoch and the loss come first, then the task's other metrics.
+    """
     metrics = {}
-    for key in results[0]["metrics"]:
+    names = sorted(results[0]["metrics"], key=lambda key: key.partition("_")[2] not in (metric, "loss"))
+    for key in (key for key in names if all(key in result["metrics"] for result in results)):
         values = [result["metrics"][key] for result in results]
-        metrics[key] = {"mean": statistics.fmean(values), "std": _spread(values), "values": values}
+        spread = {"mean": rounded(statistics.fmean(values)), "std": rounded(_spread(values))}
+        metrics[key] = spread | {"values": [rounded(value) for value in values]}
     peaks = {
         key: max((result[key] for result in results if result[key] is not None), default=None)
         for key in ("peak_memory_mib", "peak_cuda_mib")
     }
     return {
         "name": name,
+        "layer_type": layer_type,
         "version": version,
         "metric_best": metric,
         "seeds": [result["seed"] for result in results],
@@ -124,7 +135,10 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     seeds = summary["seeds"]
     kind = "splits" if len(set(summary["splits"])) > 1 else "seeds"
     count = f"{len(seeds)} {kind}" if len(seeds) > 1 else "1 seed"
-    table = Table(title=f"{summary['name']}: {count}, at the best validation epoch", title_justify="left")
+    table = Table(
+        title=f"{summary['name']} ({summary['layer_type']}): {count}, at the best validation epoch",
+        title_justify="left",
+    )
     table.add_column("")
     table.add_column("training", justify="right")
     table.add_column("validation", justify="right")

@@ -63,13 +63,15 @@ class ClassScores(_Scores):
     - ``accuracy-SBM``: unweighted mean of the recall over the classes that are predicted or true; the accuracy of
       PATTERN and CLUSTER (Dwivedi et al., arXiv:2003.00982).
     - ``miou``: mean of intersection over union over the classes that are predicted or true (S3DIS).
+
+    The last two serve few data sets, and are there only where they are asked for.
     """
 
     confusion: Tensor
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, metric_best: str = "accuracy") -> None:
         super().__init__()
-        self.num_classes = num_classes
+        self.num_classes, self.metric_best = num_classes, metric_best
         self.add_state("confusion", torch.zeros(num_classes, num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
@@ -83,11 +85,11 @@ class ClassScores(_Scores):
         right, true, guessed = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
         present = true + guessed > 0
         f1 = 2 * right / (true + guessed).clamp(min=1)
-        values = {
-            "accuracy": right.sum() / matrix.sum(),
-            "accuracy-SBM": (right / true.clamp(min=1))[present].mean(),
-            "miou": (right / (true + guessed - right).clamp(min=1))[present].mean(),
-        }
+        values = {"accuracy": right.sum() / matrix.sum()}
+        if self.metric_best == "accuracy-SBM":
+            values["accuracy-SBM"] = (right / true.clamp(min=1))[present].mean()
+        elif self.metric_best == "miou":
+            values["miou"] = (right / (true + guessed - right).clamp(min=1))[present].mean()
         if self.num_classes == 2:
             values |= {"precision": (right / guessed.clamp(min=1))[1], "recall": (right / true.clamp(min=1))[1]}
             return values | {"f1": f1[1]}
@@ -332,7 +334,7 @@ def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Metric
     """
     metrics: dict[str, Metric] = {"loss": LossMean()}
     if task.kind in ("binary", "multiclass"):
-        metrics["scores"] = ClassScores(task.num_classes)
+        metrics["scores"] = ClassScores(task.num_classes, metric_best)
     if task.kind == "binary":
         metrics["ranks"] = RankScores(("auc", "ap"))
     elif task.kind == "multilabel":
@@ -356,7 +358,7 @@ def metric_names(task: Task, metric_best: str = "accuracy") -> list[str]:
     """Names of the values that a task's metrics compute."""
     names = ["loss"]
     for group, metric in build_metrics(task, metric_best).items():
-        names += _NAMES.get(group, ()) if group != "scores" else _score_names(task)
+        names += _NAMES.get(group, ()) if group != "scores" else _score_names(task, metric_best)
         names += metric.names if isinstance(metric, (RankScores, LinkRanks)) else ()
         names += [f"hits@{metric.k}"] if isinstance(metric, CommonHits) else ()
     return names
@@ -365,10 +367,10 @@ def metric_names(task: Task, metric_best: str = "accuracy") -> list[str]:
 _NAMES: dict[str, Sequence[str]] = {"words": ("f1",), "parts": ("instance_miou", "category_miou")}
 
 
-def _score_names(task: Task) -> Sequence[str]:
+def _score_names(task: Task, metric_best: str) -> Sequence[str]:
     if task.kind == "regression":
         return ("mae", "mse", "rmse", "r2", "spearmanr")
     if task.kind == "multilabel":
         return ("accuracy",)
-    names = ("accuracy", "accuracy-SBM", "miou", "f1")
-    return (*names, "precision", "recall") if task.kind == "binary" else names
+    asked = (metric_best,) if metric_best in ("accuracy-SBM", "miou") else ()
+    return ("accuracy", "f1", *asked, *(("precision", "recall") if task.kind == "binary" else ()))

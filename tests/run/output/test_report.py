@@ -1,0 +1,46 @@
+import math
+
+import pytest
+
+from pyg_topomask.run.output.report import summarize, write_curves, write_metrics
+
+
+def result(seed, **metrics):
+    more = {"best_epoch": 0, "epochs": 1, "num_parameters": 3, "wall_time_s": 1.0}
+    return {"seed": seed, "metrics": metrics, "peak_memory_mib": 1.0, "peak_cuda_mib": None, **more}
+
+
+def test_numbers_have_eight_digits_and_what_was_asked_for_comes_first():
+    results = [result(i, test_f1=0.1, test_loss=2.0, val_ap=1 / (3 + i), test_ap=1e-9 / 3) for i in range(2)]
+    summary = summarize("name", "0", results, "ap", "GCN+GRF")
+    assert list(summary["metrics"]) == ["test_loss", "val_ap", "test_ap", "test_f1"]
+    assert summary["metrics"]["val_ap"] == {
+        "mean": 0.29166667,
+        "std": 0.041666667,
+        "values": [0.33333333, 0.25],
+    }
+    assert summary["metrics"]["test_ap"]["values"] == [3.3333333e-10] * 2
+    assert summary["layer_type"] == "GCN+GRF"
+
+
+def test_seeds_of_another_version_count_by_what_all_have():
+    results = [result(0, test_loss=1.0, test_miou=0.5), result(1, test_loss=math.nan)]
+    metrics = summarize("name", "0", results)["metrics"]
+    assert list(metrics) == ["test_loss"]
+    assert math.isnan(metrics["test_loss"]["mean"])
+
+
+def test_columns_are_those_of_all_epochs(tmp_path):
+    rows = [{"epoch": 0, "val_loss": 1.0, "val_miou": 2.0}, {"epoch": 1, "val_loss": 3.0}]
+    write_metrics(tmp_path / "metrics.csv", rows)
+    assert (tmp_path / "metrics.csv").read_text() == "epoch,val_loss\n0,1\n1,3\n"
+
+
+def test_curves_have_whole_epochs(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    made = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, dpi: (made.append(self), path.write_text("")))
+    rows = [{"epoch": i, "train_loss": 1.0, "val_loss": 1.0, "val_ap": 0.5} for i in range(3)]
+    write_curves(tmp_path / "curves.png", rows, 1, "title", "ap")
+    for axes in made[0].axes:
+        assert all(tick == round(tick) for tick in axes.get_xticks())
