@@ -1,12 +1,12 @@
 r"""Products with any function of the hop distance in a forest, by centroid decomposition.
 
 A component is split at its centroid ``c``, whose removal leaves branches of at most half the nodes. Two nodes of
-different branches are ``d_i + d_j`` apart, with ``d`` the distances to ``c``: all such pairs form a Hankel matrix of
-the sums of ``x`` by distance. Pairs of one branch are taken out again, and follow when the branch is split. A component
-that is a path is not split: its block is a Toeplitz matrix.
+different branches are ``d_i + d_j`` apart, where ``d`` is the distance to ``c``. All such pairs form a Hankel matrix,
+which multiplies the sums of ``x`` by distance. Pairs of nodes in the same branch are subtracted; they are counted when
+the branch itself is split. A component that is a path is not split: its block is a Toeplitz matrix.
 
-Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 6, Lemma 6.1 and Appendix A.11.1, which
-bisects trees at nodes and edges; centroids serve the same end.
+Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 6, Lemma 6.1 and Appendix A.11.1. The paper bisects
+trees at nodes and edges; centroids serve the same purpose.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from pyg_topomask.ops.products.forest import Forest, build_forest
 from pyg_topomask.ops.products.trees import sweep_down, sweep_up
 from pyg_topomask.ops.sparse import Pattern, spmm
 
-# Length up to which Hankel and Toeplitz matrices are multiplied as they are; above it, by Fourier transforms.
+# Hankel and Toeplitz matrices up to this length are multiplied directly, longer ones by Fourier transforms.
 _MOST_DENSE = 64
 
-# Numbers in the sums by distance that are formed at a time, and columns that are transformed at a time.
+# Number of sums by distance that are formed at a time, and number of columns that are transformed at a time.
 _SLICE_NUMEL = 2**22
 _SLICE_COLUMNS = 32
 
 
 class Terms(NamedTuple):
-    """Hankel or Toeplitz matrices of one size ``L``, the same function of the distance in all."""
+    """Hankel or Toeplitz matrices of one size ``L``, all of the same function of the distance."""
 
     is_path: bool
-    """Whether nodes are counted along a path (Toeplitz), not from a centre (Hankel)."""
+    """Whether nodes are counted along a path (Toeplitz) or from a centre (Hankel)."""
     size: int
     """``L``, a power of two."""
     pattern: Pattern
-    """Nodes at each place ``0 … L - 1`` of each matrix, ``T L`` rows and ``N`` columns."""
+    """Nodes at each position ``0 … L - 1`` of each matrix, ``T L`` rows and ``N`` columns."""
     sign: Tensor
-    """Sign of each entry's matrix: −1 where pairs of a branch are taken out. In transposed order, shape ``[nnz]``."""
+    """Sign of each entry's matrix: −1 if pairs of one branch are subtracted. In transposed order, shape ``[nnz]``."""
 
     @property
     def num_multiply_adds(self) -> int:
@@ -53,15 +53,16 @@ class Terms(NamedTuple):
 
 
 def distance_product(plan: list[Terms], values: Tensor, x: Tensor) -> Tensor:
-    """Product with the mask ``values[dist(i, j)]``, 0 across trees.
+    """Product with the mask ``values[dist(i, j)]``, which is 0 between different trees.
 
     Args:
         plan: Decomposition of the forest.
-        values: Function of the distance, 0 beyond its last, shape ``[H, K + 1]``.
+        values: Function of the distance, shape ``[H, K + 1]``; it is 0 beyond ``K``.
         x: Shape ``[N, H, C]``.
 
     Returns:
-        Shape ``[N, H, C]``, differentiable in both; one group of matrices at a time is kept in the backward pass.
+        Shape ``[N, H, C]``, differentiable in ``values`` and ``x``. The backward pass keeps one group of matrices at a
+        time.
     """
     out = torch.zeros_like(x)
     for terms in plan:
@@ -76,7 +77,7 @@ def distance_product(plan: list[Terms], values: Tensor, x: Tensor) -> Tensor:
 
 @once_per_batch
 def centroid_plan(parent: Tensor) -> list[Terms]:
-    """Decomposition of a forest given by each node's parent, once per batch. Raises as `build_forest`."""
+    """Decomposition of a forest given by each node's parent, computed once per batch. Raises as `build_forest`."""
     forest = build_forest(parent)
     builder = _Builder(forest)
     nodes = torch.arange(parent.numel(), device=parent.device)
@@ -99,28 +100,28 @@ def centroid_plan(parent: Tensor) -> list[Terms]:
 
 
 class _Builder:
-    """Collects matrices of all levels by kind and size."""
+    """Collects the matrices of all levels by kind and size."""
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
         self.entries: dict[tuple[bool, int], list[tuple[Tensor, Tensor, int]]] = {}
         self.num_terms: dict[tuple[bool, int], int] = {}
 
-    def add(self, some: Tensor, component: Tensor, place: Tensor, sign: int = 1, is_path: bool = False) -> None:
-        """One matrix for each component of the nodes ``some``, at ``place`` within it."""
+    def add(self, some: Tensor, component: Tensor, position: Tensor, sign: int = 1, is_path: bool = False) -> None:
+        """Add one matrix for each component of the nodes ``some``, at the positions ``position`` within it."""
         node = some.nonzero().squeeze(1)
-        component, place = component.index_select(0, node), place.index_select(0, node)
-        last = torch.zeros_like(some, dtype=place.dtype).scatter_reduce(0, component, place, "amax")
+        component, position = component.index_select(0, node), position.index_select(0, node)
+        last = torch.zeros_like(some, dtype=position.dtype).scatter_reduce(0, component, position, "amax")
         exponent = torch.frexp(last.index_select(0, component).double()).exponent  # smallest e with last < 2^e
         for power in torch.unique(exponent).tolist():
-            mine, key = exponent == power, (is_path, 2**power)
-            label, term = torch.unique(component[mine], return_inverse=True)
-            row = (self.num_terms.get(key, 0) + term) * 2**power + place[mine]
-            self.entries.setdefault(key, []).append((row, self.forest.order.index_select(0, node[mine]), sign))
+            chosen, key = exponent == power, (is_path, 2**power)
+            label, term = torch.unique(component[chosen], return_inverse=True)
+            row = (self.num_terms.get(key, 0) + term) * 2**power + position[chosen]
+            self.entries.setdefault(key, []).append((row, self.forest.order.index_select(0, node[chosen]), sign))
             self.num_terms[key] = self.num_terms.get(key, 0) + label.numel()
 
     def finish(self) -> list[Terms]:
-        """All matrices, entries sorted."""
+        """Return all matrices, with sorted entries."""
         plan = []
         for (is_path, size), entries in self.entries.items():
             row, order = torch.cat([row for row, _, _ in entries]).sort(stable=True)
@@ -132,32 +133,32 @@ class _Builder:
 
 
 def _splits(forest: Forest, component: Tensor, link: Tensor) -> Tensor:
-    """Whether each node's component is no path: a node of it has more than two neighbours."""
+    """Whether each node's component is not a path: it then has a node with more than two neighbours."""
     degree = link.index_add(0, forest.parent, link)
     largest = torch.zeros_like(degree).scatter_reduce(0, component, degree, "amax")
     return largest.index_select(0, component) > 2
 
 
 def _along_path(forest: Forest, component: Tensor, link: Tensor) -> Tensor:
-    """Place of each node along its component, a path that hangs from its highest node by one arm or two."""
+    """Position of each node along its component, which is a path with one or two arms below its highest node."""
     nodes = torch.arange(link.numel(), device=link.device)
     arm = (link > 0) & (component == forest.parent)  # first nodes of the arms
     last = torch.zeros_like(nodes).scatter_reduce(0, forest.parent, nodes * arm, "amax")
     side = torch.where(last.index_select(0, forest.parent) == nodes, 1, -1) * arm
     side = _down(forest, side, link * ~arm)
-    place = side * (forest.depth - forest.depth.index_select(0, component))
-    lowest = torch.zeros_like(place).scatter_reduce(0, component, place, "amin")
-    return place - lowest.index_select(0, component)
+    position = side * (forest.depth - forest.depth.index_select(0, component))
+    lowest = torch.zeros_like(position).scatter_reduce(0, component, position, "amin")
+    return position - lowest.index_select(0, component)
 
 
 def _distance_to_centroid(forest: Forest, component: Tensor, active: Tensor, link: Tensor) -> tuple[Tensor, Tensor]:
-    """Distance of each active node to its component's centroid, and whether it is that."""
+    """Distance of each active node to its component's centroid, and whether the node is the centroid."""
     size = _up(forest, active, link)
     # Nodes with half of the component below them form a path from its highest node down to the centroid.
     heavy = (active > 0) & (2 * size >= size.index_select(0, component))
     has_heavy_child = torch.zeros_like(link).index_add(0, forest.parent, link * heavy) > 0
     is_centroid = heavy & ~has_heavy_child
-    meeting = _down(forest, torch.where(heavy, forest.depth, 0), link * ~heavy)  # depth where the ways to c meet
+    meeting = _down(forest, torch.where(heavy, forest.depth, 0), link * ~heavy)  # depth where the paths to c meet
     depth = torch.zeros_like(size).index_add(0, component, forest.depth * is_centroid).index_select(0, component)
     return forest.depth + depth - 2 * meeting, is_centroid
 

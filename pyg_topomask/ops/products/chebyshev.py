@@ -7,7 +7,7 @@ from math import log, pi, sqrt
 import torch
 from torch import Tensor
 
-# Degree above which a series is refused: so many sparse products are hardly meant.
+# Series of a higher degree are refused: the user hardly intends that many sparse products.
 _MOST_DEGREE = 2**14
 
 
@@ -15,14 +15,14 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
     r"""Coefficients of :math:`e^{-\lambda x} \approx e^{-\lambda\,\mathrm{low}} \sum_k c_k T_k(y)` on [low, high].
 
     ``y`` runs from −1 to 1. With :math:`z = \lambda (\mathrm{high} - \mathrm{low}) / 2` the exact coefficients are
-    :math:`2 (-1)^k e^{-z} I_k(z)`. They are taken by a cosine transform of the function at Chebyshev nodes, so that
+    :math:`2 (-1)^k e^{-z} I_k(z)`. They are computed by a cosine transform of the function at Chebyshev nodes, so that
     gradients reach the time. Every series ends at the first degree whose tail is at most half of its tolerance; the
-    other half is left for the transform and for rounding.
+    other half is left for errors of the transform and of rounding.
 
     Args:
         time: :math:`\lambda \ge 0`, shape ``[H]``.
         low, high: Ends of the intervals, shape ``[U]``.
-        tol: Largest error of a series, relative to its largest value :math:`e^{-\lambda\,\mathrm{low}}`; shape
+        tol: Largest error of each series, relative to its largest value :math:`e^{-\lambda\,\mathrm{low}}`; shape
             ``[U, H]``.
 
     Returns:
@@ -39,7 +39,7 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
     if num_nodes > _MOST_DEGREE:
         raise ValueError(
             f"'time' {float(time.detach().max()):.3g} needs a polynomial of degree {num_nodes}, more than "
-            f"{_MOST_DEGREE}; take a smaller time, or normalise the edge weights"
+            f"{_MOST_DEGREE}; use a smaller time, or normalise the edge weights"
         )
     angle = torch.arange(num_nodes + 1, dtype=torch.float64, device=time.device) * (pi / num_nodes)
     sample = torch.exp(-width[..., None] * (1 + torch.cos(angle)))  # [U, H, n + 1]
@@ -47,8 +47,8 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
     coeffs = torch.fft.rfft(mirrored).real / num_nodes
     coeffs = torch.cat([coeffs[..., :1] / 2, coeffs[..., 1:-1], coeffs[..., -1:] / 2], dim=-1)
     size = coeffs.detach().abs()
-    tail = size.flip(-1).cumsum(-1).flip(-1) - size  # of the terms after each
-    # One term more than the tolerance asks for: the gradient at time 0 is that of the first term.
+    tail = size.flip(-1).cumsum(-1).flip(-1) - size  # sum of the terms after each one
+    # One term more than the tolerance needs, because the gradient at time 0 is that of the first term.
     degree = (tail > tol[..., None] / 2).sum(-1) + 1
     keep = torch.arange(num_nodes + 1, device=time.device) <= degree[..., None]
     return torch.where(keep, coeffs, 0)[..., : int(degree.max()) + 1].movedim(-1, 0)
@@ -57,8 +57,8 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
 def _degree_bound(width: float, tol: float) -> int:
     r"""Degree beyond which the tail is at most ``tol``.
 
-    :math:`e^{-z} I_k(z)` is the probability that a difference of two Poisson variables of mean ``z / 2`` is ``k``; this
-    is Bernstein's inequality for it.
+    :math:`e^{-z} I_k(z)` is the probability that the difference of two Poisson variables of mean ``z / 2`` is ``k``.
+    The degree follows from Bernstein's inequality for this difference.
     """
     digits = log(2 / tol)
     return int(digits / 3 + sqrt(digits**2 / 9 + 2 * digits * width)) + 2

@@ -1,7 +1,7 @@
 r"""Products with Toeplitz masks of grids with any number of axes, by the fast Fourier transform.
 
 Nodes of a grid ``(n_1, …, n_d)`` are in row-major order, and :math:`M_{pq} = w_{p - q + n - 1}` for the grid positions
-``p`` and ``q``: the matrix is ``d``-level block-Toeplitz, its product is a convolution.
+``p`` and ``q``. The matrix is ``d``-level block-Toeplitz, and its product is a convolution.
 
 Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
 """
@@ -16,7 +16,7 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-# Channels that are transformed at a time: on CPU 32 to 64 are fastest, and memory stays within a slice.
+# Channels that are transformed at a time: 32 to 64 are fastest on CPU, and memory stays within a slice.
 _SLICE = 32
 
 
@@ -25,16 +25,17 @@ def toeplitz_product(weight: Tensor, x: Tensor) -> Tensor:
 
     Args:
         weight: Shape ``[H, 2 n_1 - 1, …, 2 n_d - 1]``.
-        x: Shape ``[H, C, n_1, …, n_d]``, of the dtype of ``weight``.
+        x: Shape ``[H, C, n_1, …, n_d]``, with the dtype of ``weight``.
 
     Returns:
-        Shape ``[H, C, n_1, …, n_d]``, differentiable in both; transforms are made again in the backward pass.
+        Shape ``[H, C, n_1, …, n_d]``, differentiable in both arguments. The backward pass computes the transforms
+        again.
     """
     return _Convolution.apply(weight, x)
 
 
 def toeplitz_matrix(weight: Tensor, grid_shape: Sequence[int]) -> Tensor:
-    """The mask itself, ``[H, N, N]``, from ``weight [H, 2 n_1 - 1, …]``; differentiable."""
+    """The mask as a matrix ``[H, N, N]``, from ``weight [H, 2 n_1 - 1, …]``; differentiable."""
     num_axes = len(grid_shape)
     for axis, size in enumerate(grid_shape):
         weight = weight.unfold(axis + 1, size, 1)
@@ -44,9 +45,9 @@ def toeplitz_matrix(weight: Tensor, grid_shape: Sequence[int]) -> Tensor:
 
 
 def toeplitz_multiply_adds(grid_shape: Sequence[int]) -> int:
-    """Multiply-adds of the product with one column, without the transform of the weight."""
+    """Multiply-adds of the product with one column, without those of the transform of the weight."""
     sizes, count, rows = _transform_sizes(grid_shape), 0.0, prod(grid_shape)
-    for axis in reversed(range(len(sizes))):  # an axis is filled up as it is transformed
+    for axis in reversed(range(len(sizes))):  # an axis is padded just before it is transformed
         rows = rows // grid_shape[axis] * sizes[axis]
         count += 1.25 * rows * log2(max(sizes[axis], 2))
     return int(2 * count + 2 * rows)
@@ -57,7 +58,7 @@ def _transform_sizes(grid_shape: Sequence[int]) -> list[int]:
 
 
 class _Convolution(torch.autograd.Function):
-    """Its gradients are such a product again and a correlation, whose gradients are such products."""
+    """Convolution. Its gradients are a convolution and a correlation, so all derivatives are defined."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, x: Tensor) -> Tensor:
@@ -100,7 +101,7 @@ class _Correlation(torch.autograd.Function):
 
 
 def _reverse(weight: Tensor) -> Tensor:
-    """Weight of the transposed mask."""
+    """The weight of the transposed mask."""
     return weight.flip(list(range(1, weight.dim())))
 
 
@@ -110,7 +111,7 @@ def _slices(x: Tensor) -> Iterator[slice]:
 
 
 def _transform(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Spectrum over the last axes, each filled up with zeros only when its turn comes."""
+    """Spectrum over the last axes; each axis is padded with zeros only when it is transformed."""
     out = torch.fft.rfft(x, sizes[-1])
     for axis in range(2, len(sizes) + 1):
         out = torch.fft.fft(out, sizes[-axis], dim=-axis)
@@ -118,7 +119,7 @@ def _transform(x: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _inverse(spectrum: Tensor, sizes: Sequence[int], wanted: Sequence[Tensor]) -> Tensor:
-    """The wanted positions of the signal, each axis cut as soon as it is transformed."""
+    """The wanted positions of the signal; each axis is cut right after it is transformed."""
     for axis in range(len(sizes), 1, -1):
         spectrum = torch.fft.ifft(spectrum, dim=-axis).index_select(-axis, wanted[-axis])
     return torch.fft.irfft(spectrum, sizes[-1]).index_select(-1, wanted[-1])

@@ -11,30 +11,30 @@ from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
 
-# Depth from which a forest is cut into bands: below it, the second pass over all nodes costs more than the steps saved.
+# Forests of at least this depth are cut into bands. Below it, the second pass over all nodes costs more than it saves.
 _MOST_LEVELS = 64
 
 
 class Forest(NamedTuple):
-    """A rooted forest whose nodes are sorted so that each step of a sweep reads one slice.
+    """A rooted forest whose nodes are sorted so that each step of a sweep reads one contiguous slice.
 
-    The *top* of a node is the root of its band. Without bands the tops are the roots.
+    The *top* of a node is the root of its band. Without bands, the tops are the roots.
     """
 
     order: Tensor
-    """Nodes by their level within the band, then by depth, shape ``[N]``."""
+    """Nodes sorted by their level within the band, then by depth, shape ``[N]``."""
     position: Tensor
     """Inverse of `order`."""
     parent: Tensor
-    """Position of each position's parent, shape ``[N]``; 0 for roots."""
+    """Position of the parent of each position, shape ``[N]``; 0 for roots."""
     starts: list[int]
-    """First position of each level within the bands, and ``N``. The first level holds the tops."""
+    """First position of each level within the bands, followed by ``N``. The first level contains the tops."""
     top: Tensor
-    """Position of each position's top, shape ``[N]``."""
+    """Position of the top of each position, shape ``[N]``."""
     top_starts: list[int]
-    """First position of each band's tops, and their number. The first band's tops are the roots."""
+    """First position of each band's tops, followed by the number of tops. The tops of the first band are the roots."""
     root: Tensor
-    """Position of each position's root, shape ``[N]``."""
+    """Position of the root of each position, shape ``[N]``."""
     depth: Tensor
     """Depth of each position, shape ``[N]``."""
 
@@ -45,12 +45,12 @@ class Forest(NamedTuple):
 
     @property
     def levels(self) -> list[tuple[int, int]]:
-        """First and last position of each level below the tops."""
+        """Ranges ``(start, stop)`` of positions of each level below the tops."""
         return list(pairwise(self.starts))[1:]
 
     @property
     def bands(self) -> list[tuple[int, int]]:
-        """First and last position of the tops of each band below the first."""
+        """Ranges ``(start, stop)`` of positions of the tops of each band below the first."""
         return list(pairwise(self.top_starts))[1:]
 
 
@@ -63,7 +63,7 @@ def build_forest(parent: Tensor) -> Forest:
 
     Raises:
         TypeError: If ``parent`` does not hold integers.
-        ValueError: If it has another shape, names a node that does not exist, or has a cycle.
+        ValueError: If it has another shape, contains a node that does not exist, or has a cycle.
     """
     _check_parent(parent)
     depth = _depth(parent.long())
@@ -87,7 +87,7 @@ def build_forest(parent: Tensor) -> Forest:
 
 
 def previous_sibling(parent: Tensor) -> Tensor:
-    """Node before each node among the children of its parent, −1 for first children and roots, shape ``[N]``."""
+    """Node before each node among the children of its parent; −1 for first children and roots. Shape ``[N]``."""
     parent, order = parent.sort(stable=True)
     has_previous = (parent.diff() == 0) & (parent[1:] >= 0)
     before = torch.where(has_previous, order[:-1], -1)
@@ -95,7 +95,7 @@ def previous_sibling(parent: Tensor) -> Tensor:
 
 
 class SiblingOrder(NamedTuple):
-    """A forest, and the forest of paths that lead from each node to its previous siblings."""
+    """A forest, and the forest of the paths that connect each node to its previous siblings."""
 
     tree: Forest
     siblings: Forest
@@ -107,7 +107,7 @@ class SiblingOrder(NamedTuple):
 
 @once_per_batch
 def sibling_order(parent: Tensor) -> SiblingOrder:
-    """Sort a forest and its siblings for sweeps, once per batch. Raises as `build_forest`."""
+    """Sort a forest and its siblings for sweeps, once per batch. Raises the errors of `build_forest`."""
     tree = build_forest(parent)
     siblings = build_forest(previous_sibling(parent.long()))
     to_siblings = tree.position.index_select(0, siblings.order)
@@ -115,7 +115,7 @@ def sibling_order(parent: Tensor) -> SiblingOrder:
 
 
 def _depth(parent: Tensor) -> Tensor:
-    """Depth of each node, by pointers that double their reach."""
+    """Depth of each node, by pointer doubling."""
     num_nodes = parent.numel()
     above = torch.where(parent < 0, num_nodes, parent)
     above = torch.cat([above, above.new_full((1,), num_nodes)])
@@ -126,7 +126,7 @@ def _depth(parent: Tensor) -> Tensor:
         depth = depth + depth.index_select(0, above)
         above = above.index_select(0, above)
     at = int((above[:-1] < num_nodes).nonzero()[0])
-    raise ValueError(f"'parent' has a cycle above node {at}; a root has −1 for its parent")
+    raise ValueError(f"'parent' has a cycle above node {at}; the parent of a root must be −1")
 
 
 def _check_parent(parent: Tensor) -> None:
@@ -140,5 +140,5 @@ def _check_parent(parent: Tensor) -> None:
     if low < -1 or high >= parent.numel():
         raise ValueError(
             f"'parent' names node {low if low < -1 else high}, but nodes are 0 to {parent.numel() - 1}, "
-            "and a root has −1 for its parent"
+            "and the parent of a root must be −1"
         )

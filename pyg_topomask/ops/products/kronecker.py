@@ -1,7 +1,8 @@
 r"""Heat kernels of grids and hypercubes: Kronecker products of small kernels, applied axis by axis.
 
-Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.1. The closed form with :math:`\tanh(\lambda)` to
-the power of the distance holds on hypercubes; a grid's kernel is the Kronecker product of the kernels of its paths.
+Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.1. The paper's closed form, :math:`\tanh(\lambda)`
+to the power of the distance, is valid for hypercubes. A grid's kernel is the Kronecker product of the kernels of its
+paths.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from math import log2, pi, prod
 import torch
 from torch import Tensor
 
-# Nodes of a path up to which its kernel is multiplied as a matrix, and axes of a hypercube that one matrix serves.
-# Matrices make better use of the machine than transforms and butterflies, which have fewer multiply-adds.
+# Largest path whose kernel is multiplied as a matrix, and number of hypercube axes that one matrix handles. Matrix
+# products use the hardware better than transforms and butterflies, although these need fewer multiply-adds.
 _MOST_DENSE = 256
 _CUBE_AXES = 5
 
-# Columns that are transformed at a time, so that both signal and spectrum stay in the cache.
+# Columns that are transformed at a time, chosen so that the signal and the spectrum both stay in the cache.
 _SLICE = 32
 
 
 def grid_heat(time: Tensor, x: Tensor, grid_shape: Sequence[int]) -> Tensor:
-    r"""Product with :math:`\exp(-\lambda L)` of a grid.
+    r"""Product with the heat kernel :math:`\exp(-\lambda L)` of a grid.
 
     Args:
         time: Time :math:`\lambda` of each head, shape ``[H]``, or ``[1]`` for all heads.
@@ -30,7 +31,7 @@ def grid_heat(time: Tensor, x: Tensor, grid_shape: Sequence[int]) -> Tensor:
         grid_shape: ``(n_1, …, n_d)``.
 
     Returns:
-        The shape of ``x``, differentiable in both.
+        Same shape as ``x``, differentiable in ``time`` and ``x``.
     """
     shape, before, after = x.shape, x.size(1), prod(x.shape[2:])
     for size in grid_shape:
@@ -41,9 +42,9 @@ def grid_heat(time: Tensor, x: Tensor, grid_shape: Sequence[int]) -> Tensor:
 
 
 def hypercube_heat(time: Tensor, x: Tensor, dim: int) -> Tensor:
-    r"""Product with :math:`\exp(-\lambda L)` of a hypercube, whose ``N = 2^dim`` nodes are in binary order.
+    r"""Product with the heat kernel :math:`\exp(-\lambda L)` of a hypercube, whose ``2^dim`` nodes are in binary order.
 
-    Arguments as in `grid_heat`.
+    The arguments are those of `grid_heat`.
     """
     shape, before, after = x.shape, x.size(1), prod(x.shape[2:])
     for axis in range(0, dim, _CUBE_AXES):
@@ -57,7 +58,8 @@ def hypercube_heat(time: Tensor, x: Tensor, dim: int) -> Tensor:
 def path_kernel(time: Tensor, num_nodes: int) -> Tensor:
     r"""Heat kernels of a path in float64, shape ``[H, n, n]``, for times ``[H]``.
 
-    Cosines (DCT-II) diagonalise the Laplacian, whose eigenvalues are :math:`2 - 2 \cos(\pi k / n)` for ``k < n``.
+    The discrete cosine transform (DCT-II) diagonalises the Laplacian, whose eigenvalues are
+    :math:`2 - 2 \cos(\pi k / n)` for ``k < n``.
     """
     index = torch.arange(num_nodes, dtype=torch.float64, device=time.device)
     basis = torch.cos((index[:, None] + 0.5) * index * (pi / num_nodes))
@@ -69,7 +71,7 @@ def hypercube_kernel(time: Tensor, dim: int) -> Tensor:
     r"""Heat kernels of a hypercube in float64, shape ``[H, 2^dim, 2^dim]``, for times ``[H]``.
 
     The entries are :math:`((1 + e^{-2 \lambda}) / 2)^{dim - h} ((1 - e^{-2 \lambda}) / 2)^h` at Hamming distance ``h``,
-    which is the paper's form without its division by zero at :math:`\lambda = 0`.
+    which is the paper's form without the division by zero at :math:`\lambda = 0`.
     """
     double = -2 * time.double()[:, None, None]
     same, other = (1 + torch.exp(double)) / 2, -torch.expm1(double) / 2
@@ -92,9 +94,9 @@ def hypercube_multiply_adds(dim: int) -> int:
 
 
 def _path_heat(time: Tensor, x: Tensor) -> Tensor:
-    """Heat kernel of the path along the third axis of ``x [H, B, n, C]``.
+    """Product of a path's heat kernel with ``x [H, B, n, C]`` along the third axis.
 
-    A long path is mirrored at its ends: its cosine transform is then the Fourier transform of twice the length.
+    A long path is mirrored at its ends, so that its cosine transform is a Fourier transform of twice the length.
     """
     num_nodes = x.size(2)
     if num_nodes <= _MOST_DENSE:
@@ -113,11 +115,13 @@ def _path_heat(time: Tensor, x: Tensor) -> Tensor:
 
 
 def _times(kernel: Tensor, x: Tensor) -> Tensor:
-    """Kernels ``[H, n, n]``, or one for all heads, times ``x [H, B, n, C]``, without copies of them for all ``B``."""
+    """Product of kernels ``[H, n, n]``, or of one for all heads, with ``x [H, B, n, C]``, without copying them ``B``
+    times.
+    """
     return kernel[0] @ x if kernel.size(0) == 1 else torch.stack([one @ head for one, head in zip(kernel, x)])
 
 
 def _decay(time: Tensor, num_nodes: int) -> Tensor:
-    """Decay of each cosine within the time, ``[H, n + 1]`` in float64."""
+    """Decay of each cosine after the given time, ``[H, n + 1]``, float64."""
     angle = torch.arange(num_nodes + 1, dtype=torch.float64, device=time.device) * (pi / num_nodes)
     return torch.exp(-time.double()[:, None] * (2 - 2 * torch.cos(angle)))

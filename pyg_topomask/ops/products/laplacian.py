@@ -1,7 +1,7 @@
-r"""Generators ``T`` of heat kernels :math:`\exp(-\lambda T)`, and intervals that hold their eigenvalues.
+r"""Generators ``T`` of heat kernels :math:`\exp(-\lambda T)`, and intervals that contain their eigenvalues.
 
-The kernel is block-diagonal over the connected components. Each has an interval of its own, so that no result depends
-on the other graphs of a batch.
+The kernel is block-diagonal over the connected components. Each component has its own interval, so that no result
+depends on the other graphs of a batch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _POWER_STEPS = 64
 
 
 class EdgePattern(NamedTuple):
-    """Positions of the edges, of their reversed copies and of the diagonal; and the connected components."""
+    """Positions of the edges, of their reversed copies and of the diagonal, and the connected components."""
 
     pattern: Pattern
     edge: Tensor
-    """Entry of each edge, shape ``[E]``."""
+    """Index of the entry of each edge, shape ``[E]``."""
     diagonal: Tensor
-    """Entry of each node, shape ``[N]``."""
+    """Index of the diagonal entry of each node, shape ``[N]``."""
     component: Tensor
     """Connected component of each node, shape ``[N]``."""
     num_components: int
@@ -43,22 +43,22 @@ class Generator(NamedTuple):
     value: Tensor
     """Entries of ``S``, scaled and shifted so that the eigenvalues lie in [−1, 1]; shape ``[nnz]``, float64."""
     root: Tensor | None
-    """Diagonal of ``R``, shape ``[N]``; :obj:`None` where it is one."""
+    """Diagonal of ``R``, shape ``[N]``; :obj:`None` if ``R`` is the identity."""
     interval: Tensor
-    """Interval of each node, shape ``[N]``."""
+    """Index of the interval of each node, shape ``[N]``."""
     low: Tensor
-    """Lower ends of the intervals, shape ``[U]``, at most the smallest eigenvalues of ``S``."""
+    """Lower ends of the intervals, shape ``[U]``; no eigenvalue of ``S`` is smaller."""
     high: Tensor
-    """Upper ends, at least the largest eigenvalues."""
+    """Upper ends of the intervals; no eigenvalue of ``S`` is larger."""
     reached: Tensor
-    """Numbers in the intervals that the smallest eigenvalues do not exceed."""
+    """Upper bounds, within the intervals, on the smallest eigenvalues."""
     condition: Tensor
     """Upper bounds on the condition number of ``R`` within a component."""
 
 
 @once_per_batch
 def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
-    """Pattern of a checked edge list, once per batch."""
+    """Pattern of a checked edge list, built once per batch."""
     row, col = edge_index.long()
     node, size = torch.arange(num_nodes, device=row.device), max(num_nodes, 1)
     key = torch.cat([row * size + col, node * size + node, col * size + row])
@@ -72,7 +72,9 @@ def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
 
 
 def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, laplacian: str) -> Generator:
-    """Generator of a checked edge list; once per batch, unless the weights are learned. Intervals have no gradient.
+    """Generator of a checked edge list, built once per batch unless the weights are learned.
+
+    The intervals have no gradient.
 
     Args:
         edge_index: Edges, shape ``[2, E]``.
@@ -119,9 +121,9 @@ _constant_generator = once_per_batch(_generator)
 
 
 def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:
-    """Refuse what the error of a heat kernel is not known for."""
+    """Refuse weights for which the error of a heat kernel is not known."""
     if bool((adj < 0).any()):
-        raise ValueError(f"a heat mask needs edge weights of at least 0 (got {float(adj.min()):.3g})")
+        raise ValueError(f"the edge weights of a heat mask must be at least 0 (got {float(adj.min()):.3g})")
     other = adj.index_select(0, pattern.transposed[1])
     apart = (adj - other).abs() > 16 * eps * (adj + other)
     if bool(apart.any()):
@@ -134,14 +136,14 @@ def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:
 
 
 def _interval(edges: EdgePattern, adj: Tensor, value: Tensor, laplacian: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Ends of the interval of each component, and a number that the smallest eigenvalue does not exceed."""
+    """Ends of the interval of each component, and an upper bound on its smallest eigenvalue."""
     zero = adj.new_zeros(edges.num_components)
     row, col = edges.pattern.row.long(), edges.pattern.col.long()
     if laplacian == "adjacency":
         low, high = _largest_eigenvalue(edges, adj)
         return -high, high, -low
     own = value.index_select(0, edges.diagonal)
-    links = (row != col) & (adj > 0)  # Anderson and Morley: no eigenvalue of D − A exceeds D_i + D_j of some edge
+    links = (row != col) & (adj > 0)  # Anderson and Morley: the largest D_i + D_j bounds the spectrum of D − A
     both = torch.where(links, own.index_select(0, row) + own.index_select(0, col), 0)
     high = _largest(both, edges.component.index_select(0, row), zero)
     return zero, high * (1 + 1e-12) if laplacian == "combinatorial" else 2 * (high > 0).double(), zero
@@ -150,8 +152,8 @@ def _interval(edges: EdgePattern, adj: Tensor, value: Tensor, laplacian: str) ->
 def _largest_eigenvalue(edges: EdgePattern, adj: Tensor) -> tuple[Tensor, Tensor]:
     """Bounds on the largest eigenvalue of each component of ``A ≥ 0``.
 
-    A positive vector ``v`` gives both (Collatz and Wielandt): it lies between the Rayleigh quotient and the largest
-    :math:`(A v)_i / v_i`. A power iteration with a shift draws them together.
+    A positive vector ``v`` gives both bounds (Collatz and Wielandt): the eigenvalue is between the Rayleigh quotient
+    and the largest :math:`(A v)_i / v_i`. A power iteration with a shift makes the bounds converge.
     """
     component, zero = edges.component, adj.new_zeros(edges.num_components)
     low, high, vector = zero, torch.full_like(zero, torch.inf), adj.new_ones(component.numel())
@@ -160,7 +162,7 @@ def _largest_eigenvalue(edges: EdgePattern, adj: Tensor) -> tuple[Tensor, Tensor
         high = torch.minimum(high, _largest(image / vector, component, zero))
         dots, norms = (zero.index_add(0, component, vector * other) for other in (image, vector))
         low = torch.maximum(low, dots / norms)
-        shift = (low * high).sqrt()  # between the extremes, so that −λ of a bipartite component fades, too
+        shift = (low * high).sqrt()  # between the extremes, to damp the eigenvalue −λ of a bipartite component as well
         vector = image + torch.where(shift > 0, shift, 1).index_select(0, component) * vector
         vector = vector / _largest(vector, component, zero).index_select(0, component)
     return low, high * (1 + 1e-12)
@@ -174,5 +176,5 @@ def _condition(edges: EdgePattern, root: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor, group: Tensor, zero: Tensor) -> Tensor:
-    """Largest of the numbers ``x ≥ 0`` of each group."""
+    """Largest of the numbers ``x ≥ 0`` in each group."""
     return zero.scatter_reduce(0, group, x, "amax")

@@ -14,8 +14,8 @@ from pyg_topomask.ops.sparse import Pattern, spmm
 class Basis(NamedTuple):
     """Polynomials of the sparse matrix ``A`` with entries ``value [nnz]`` at ``pattern``.
 
-    Powers, :math:`P_{k + 1} = A P_k`, or Chebyshev polynomials, :math:`P_{k + 1} = 2 A P_k - P_{k - 1}`; the latter
-    stay small where the spectrum of ``A`` lies in [−1, 1].
+    The polynomials are powers, :math:`P_{k + 1} = A P_k`, or Chebyshev polynomials,
+    :math:`P_{k + 1} = 2 A P_k - P_{k - 1}`. The latter stay small if the spectrum of ``A`` is within [−1, 1].
     """
 
     pattern: Pattern
@@ -45,10 +45,10 @@ def polynomial_product(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Te
     r"""Sum :math:`\sum_k c_k P_k(A)\, x`.
 
     Args:
-        basis: The polynomials. Where their matrix is to be learned, all terms are kept for the backward pass; otherwise
-            none is, and they are computed again.
-        coeffs: Shape ``[K + 1, G, H]``, by group of rows and by head; ``G`` and ``H`` may be 1. With more than one
-            group, ``A`` must not join two of them.
+        basis: The polynomials. If their matrix is learned, all terms are kept for the backward pass. Otherwise none is
+            kept, and they are computed again.
+        coeffs: Coefficients by group of rows and by head, shape ``[K + 1, G, H]``; ``G`` and ``H`` may be 1. With
+            several groups, ``A`` must have no entry between two of them.
         group: Group of each row, shape ``[N]``; one group if :obj:`None`.
         x: Shape ``[N, H, C]``.
 
@@ -69,7 +69,7 @@ def _sum(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tenso
 
 
 class _Product(torch.autograd.Function):
-    """Its gradients are such a product with the transposed matrix, and inner products whose gradients are products."""
+    """The product. Its gradients are the product with the transposed matrix and the inner products `_Moments`."""
 
     @staticmethod
     def forward(ctx: Any, coeffs: Tensor, x: Tensor, basis: Basis, group: Tensor | None) -> Tensor:
@@ -89,7 +89,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Moments(torch.autograd.Function):
-    r"""Inner products :math:`\langle y, P_k(A)\, x \rangle` by group and head, of the shape of the coefficients."""
+    r"""Inner products :math:`\langle y, P_k(A)\, x \rangle` by group and head, with the shape of the coefficients."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, x: Tensor, basis: Basis, group: Tensor | None, shape: torch.Size) -> Tensor:

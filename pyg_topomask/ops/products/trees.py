@@ -1,12 +1,13 @@
 r"""Sums along the edges of rooted forests, without a Python loop over nodes.
 
-A *sweep* carries a value along every edge, times the edge's weight, and adds it at the other end: towards the roots
-(`sweep_up`) or towards the leaves (`sweep_down`). The two are transposes of each other. A sweep visits all nodes of one
-depth at once. A deep forest is first cut into bands of about :math:`\sqrt{\mathrm{depth}}` levels, which are swept
-side by side, and then the forest of the bands is swept, so that a path of ``N`` nodes takes :math:`O(\sqrt N)` steps.
+A *sweep* carries a value along every edge, multiplies it by the edge's weight, and adds it at the other end. It goes
+towards the roots (`sweep_up`) or towards the leaves (`sweep_down`); the two are transposes of each other. A sweep
+processes all nodes of the same depth in one step. A deep forest is first cut into bands of about
+:math:`\sqrt{\mathrm{depth}}` levels. All bands are swept in parallel, and then the forest of the bands is swept, so
+that a path of ``N`` nodes takes :math:`O(\sqrt N)` steps.
 
 Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3 and Appendices A.8 (exponential masks) and
-A.11.2 (any function of the distance). Both subtract; here nothing is subtracted.
+A.11.2 (any function of the distance). The paper's algorithms subtract; these do not, so that no digits are lost.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def sweep_up(forest: Forest, x: Tensor, weight: Tensor | None = None, shift: int
     r"""Sums over each node's subtree, :math:`s_i = x_i + \sum_{c\ \mathrm{child\ of}\ i} g_c s_c`.
 
     Args:
-        forest: The forest; all rows are by its positions.
+        forest: The forest. The rows of all tensors are in the order of its positions.
         x: Shape ``[N, H, C]``.
-        weight: Weight :math:`g` of the edge to the parent, shape ``[N, H]`` or ``[N, 1]``; one if :obj:`None`. Those of
-            roots are not read.
-        shift: Number of columns to the right by which an edge moves a row, zeros coming in from the left. The transpose
-            of such a sweep is a sweep down with the negative shift.
+        weight: Weight :math:`g` of the edge to the parent, shape ``[N, H]`` or ``[N, 1]``; one if :obj:`None`. Weights
+            of roots are ignored.
+        shift: Number of columns by which an edge shifts a row to the right; zeros are shifted in from the left. The
+            transpose of such a sweep is a downward sweep with the negative shift.
 
     Returns:
         Shape ``[N, H, C]``, differentiable in ``x`` and ``weight``.
@@ -39,22 +40,22 @@ def sweep_up(forest: Forest, x: Tensor, weight: Tensor | None = None, shift: int
 
 
 def sweep_down(forest: Forest, x: Tensor, weight: Tensor | None = None, shift: int = 0) -> Tensor:
-    r"""Sums over each node's ancestors, :math:`s_i = x_i + g_i s_p` with ``p`` the parent; arguments as `sweep_up`."""
+    r"""Sums over each node's ancestors, :math:`s_i = x_i + g_i s_p` with parent ``p``. Arguments as for `sweep_up`."""
     return _Sweep.apply(x, weight, forest, False, shift)
 
 
 def forest_product(order: SiblingOrder, x: Tensor, weight: Tensor | None, shift: int = 0) -> Tensor:
-    r"""Product with :math:`M_{ij} = \prod_e g_e` over the edges of the path from ``j`` to ``i``; 0 across trees.
+    r"""Product with :math:`M_{ij} = \prod_e g_e` over the edges of the path from ``j`` to ``i``; 0 between trees.
 
-    No term is ever subtracted, so the result is exact to rounding for weights above one, too:
-    :math:`t_i = s_i + g_i u_i`, where :math:`s` sums over subtrees and :math:`u_i = x_p + g_p u_p + \sum_c g_c s_c`
-    over the siblings ``c`` of ``i`` sums over all nodes outside of them.
+    No term is ever subtracted, so the result is exact up to rounding even for weights above one:
+    :math:`t_i = s_i + g_i u_i`, where :math:`s` sums over subtrees and :math:`u_i = x_p + g_p u_p + \sum_c g_c s_c`,
+    summed over the siblings ``c`` of ``i``, covers all nodes outside the subtree of ``i``.
 
     Args:
         order: The forest and its siblings.
         x: Shape ``[N, H, C]``, by node.
         weight: Weight :math:`g` of the edge to the parent, shape ``[N, H]`` or ``[N, 1]``, by node; one if :obj:`None`.
-        shift: Columns by which each edge moves a row to the right, as in `sweep_up`.
+        shift: Number of columns by which each edge shifts a row to the right, as in `sweep_up`.
 
     Returns:
         Shape ``[N, H, C]``, by node, differentiable in ``x`` and ``weight``.
@@ -71,21 +72,24 @@ def forest_product(order: SiblingOrder, x: Tensor, weight: Tensor | None, shift:
 
 
 def sibling_sum(order: SiblingOrder, x: Tensor) -> Tensor:
-    """Sum over each node's siblings, itself left out, added up without a subtraction; ``x`` is by `tree` position."""
+    """Sum over each node's siblings without the node itself, computed without subtraction; ``x`` is by `tree`
+    position.
+    """
     return _SiblingSum.apply(x, order)
 
 
 def hop_counts(order: SiblingOrder, x: Tensor, num_hops: int) -> Tensor:
-    """Sums of ``x`` ``[N, C]`` over the nodes at 0, 1, … ``num_hops`` hops of each node: ``[N, num_hops + 1, C]``.
+    """Sums of ``x`` ``[N, C]`` over the nodes at 0, 1, … ``num_hops`` hops from each node: ``[N, num_hops + 1, C]``.
 
-    An edge moves a row of ``(num_hops + 1) C`` columns by ``C``: a histogram over distances, shifted by one hop.
+    An edge shifts a row of ``(num_hops + 1) C`` columns by ``C``: the row is a histogram over distances, shifted by a
+    hop.
     """
     rows = pad(x[:, None], (0, num_hops * x.size(1)))  # [N, 1, (K + 1) C]
     return forest_product(order, rows, None, x.size(1)).view(x.size(0), num_hops + 1, x.size(1))
 
 
 def meeting_depths(forest: Forest, column: Tensor, width: int, length: Tensor) -> Tensor:
-    r"""Depth at which the ways from two nodes to their root meet, for all pairs of nodes that share a graph.
+    r"""Depth at which the paths from two nodes to their root meet, for all pairs of nodes that share a graph.
 
     It gives all distances: :math:`\mathrm{dist}(i, j) = \mathrm{depth}_i + \mathrm{depth}_j - 2\,\mathrm{meeting}_{ij}`
     for nodes of one tree.
@@ -99,15 +103,15 @@ def meeting_depths(forest: Forest, column: Tensor, width: int, length: Tensor) -
     Returns:
         Shape ``[N, width]``, by node, differentiable in ``length``; 0 for nodes of different trees.
     """
-    place = torch.arange(width, device=column.device)
-    own = (column.index_select(0, forest.order)[:, None] == place).to(length.dtype)
-    below = sweep_up(forest, own[:, None])[:, 0]  # whether the column's node is in the subtree
+    columns = torch.arange(width, device=column.device)
+    own = (column.index_select(0, forest.order)[:, None] == columns).to(length.dtype)
+    below = sweep_up(forest, own[:, None])[:, 0]  # whether the subtree contains the column's node
     depths = sweep_down(forest, (length.index_select(0, forest.order)[:, None] * below)[:, None])[:, 0]
     return depths.index_select(0, forest.position)
 
 
 def diameter(forest: Forest) -> int:
-    """Most hops between two nodes of a tree: from a deepest node of each tree to its farthest node."""
+    """Largest number of hops between two nodes of a tree, found from a deepest node of each tree."""
     nodes = torch.arange(forest.depth.numel(), device=forest.depth.device)
     deepest = torch.zeros_like(forest.depth).scatter_reduce(0, forest.root, forest.depth, "amax")
     is_deepest = forest.depth == deepest.index_select(0, forest.root)
@@ -119,7 +123,7 @@ def diameter(forest: Forest) -> int:
 
 
 class _Sweep(torch.autograd.Function):
-    """The gradients are sweeps again, so all derivatives are right."""
+    """A sweep. Its gradients are sweeps too, so derivatives of every order are defined."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, forest: Forest, up: bool, shift: int) -> Tensor:
@@ -145,7 +149,7 @@ class _Sweep(torch.autograd.Function):
 
 
 class _SiblingSum(torch.autograd.Function):
-    """A symmetric matrix: it is its own gradient."""
+    """Sum over siblings. Its matrix is symmetric, so its gradient is the same operation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: SiblingOrder) -> Tensor:
@@ -203,7 +207,7 @@ def _add_up(forest: Forest, x: Tensor, weight: Tensor | None, shift: int) -> Non
 
 
 def _products(forest: Forest, weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Products of weights from each position up to its top, and from each top up to the top above it."""
+    """Products of weights from each position up to its top, and from each top up to the next higher top."""
     if weight is None:
         return None, None
     from_top = torch.ones_like(weight)
@@ -214,7 +218,9 @@ def _products(forest: Forest, weight: Tensor | None) -> tuple[Tensor | None, Ten
 
 
 def _carry(x: Tensor, weight: Tensor | None, shift: int) -> Tensor:
-    """What edges make of rows ``[n, H, C]``: times the weight ``[n, H]``, moved ``shift`` columns to the right."""
+    """Carry rows ``[n, H, C]`` along edges: multiply them by the weight ``[n, H]``, shift them ``shift`` columns
+    right.
+    """
     if abs(shift) >= x.size(-1):
         return torch.zeros_like(x) if shift else x if weight is None else x * weight[..., None]
     x = x if weight is None else x * weight[..., None]

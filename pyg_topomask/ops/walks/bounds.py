@@ -1,8 +1,8 @@
-r"""How far masks of graph random features may be off, and how many walks a wanted accuracy takes.
+r"""Error bounds of masks of graph random features, and the number of walks that an accuracy needs.
 
-Reference: Reid et al. 2024, arXiv:2410.03462, Theorem 3.1 and Lemma 3.2. The theorem holds for independent walkers
-(``scheme="iid"``) and for an entry between two nodes, or on the diagonal with independent walks of queries and keys.
-It is a worst case: errors seen are far smaller.
+Reference: Reid et al. 2024, arXiv:2410.03462, Theorem 3.1 and Lemma 3.2. The theorem assumes independent walkers
+(``scheme="iid"``). It is valid for entries between two different nodes, and for the diagonal if queries and keys have
+independent walks. It is a worst case: observed errors are far smaller.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def error_probability(error: float, num_walks: int, scale: float) -> float:
         scale: ``c`` of `error_scale`.
 
     Raises:
-        TypeError: If ``num_walks`` is no integer.
+        TypeError: If ``num_walks`` is not an integer.
         ValueError: If an argument is out of range.
     """
     _check_positive("error", error)
@@ -82,33 +82,33 @@ def walks_needed(error: float, prob: float, scale: float) -> int:
     wanted = 2 * _fourth(scale) * log(2 / prob) / error**2
     if wanted > 2**51:
         raise ValueError(f"an 'error' of {error:.3g} needs more than 2^53 walks (the scale is {scale:.3g})")
-    found = max(1, int(4 * wanted) - 8)  # the rate exceeds n / 4, and grows from 2 walks on
+    found = max(1, int(4 * wanted) - 8)  # the rate exceeds n / 4 and increases from n = 2 on
     while _rate(found) < wanted:
         found += 1
     return found
 
 
 def row_nonzeros(num_walks: int, halt_prob: float, prob: float, max_length: int | None = None) -> int:
-    r"""Number of non-zeros that a row of features has at most, but for probability ``prob``.
+    r"""Upper bound on the non-zeros in a row of features, which holds with probability ``1 - prob``.
 
     .. math:: 1 + n (\lceil b \rceil - 1), \quad b = \frac{\log(1 - (1 - \delta)^{1/n})}{\log(1 - p_{halt})}
 
-    Rounding ``b`` up is needed, since a walk has a whole number of hops.
+    ``b`` is rounded up because a walk has a whole number of hops.
 
     Args:
         num_walks: Walks from each node, ``n``.
         halt_prob: Probability of halting before each step, in ``[0, 1)``.
         prob: :math:`\delta`, in ``(0, 1)``.
-        max_length: Longest stored walk, which limits a row as well. It must be given where walks do not halt.
+        max_length: Longest stored walk, which also limits the row. It is required if walks do not halt.
 
     Raises:
-        TypeError: If a count is no integer.
-        ValueError: If an argument is out of range, or walks have no end.
+        TypeError: If a count is not an integer.
+        ValueError: If an argument is out of range, or the walks never end.
     """
     settings = walk_settings(num_walks, 0 if max_length is None else max_length, halt_prob)
     _check_prob(prob)
     if halt_prob == 0 and max_length is None:
-        raise ValueError("walks with 'halt_prob' = 0 end at 'max_length' only; give it")
+        raise ValueError("walks with 'halt_prob' = 0 end only at 'max_length'; pass 'max_length' too")
     hops = inf if halt_prob == 0 else ceil(log(-expm1(log1p(-prob) / settings.num_walks)) / log1p(-halt_prob)) - 1
     return 1 + settings.num_walks * int(min(hops, inf if max_length is None else settings.max_length))
 

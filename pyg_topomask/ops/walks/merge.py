@@ -17,7 +17,7 @@ def num_monomials(max_length: int) -> int:
 
 
 def monomial(a: Tensor, b: Tensor) -> Tensor:
-    """Place of ``f_a f_b`` in the order of all products: by the larger length, then the smaller."""
+    """Position of ``f_a f_b`` among all products, which are sorted by the larger length, then by the smaller one."""
     high = torch.maximum(a, b)
     return high * (high + 1) // 2 + torch.minimum(a, b)
 
@@ -25,7 +25,9 @@ def monomial(a: Tensor, b: Tensor) -> Tensor:
 def merge_visits(
     visits: list[Visits], nodes: Tensor, num_nodes: int, num_tables: int, settings: WalkSettings
 ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Index, length, load and count of each table: visits sorted by (start, visited, length), equal ones added up."""
+    """Index, length, load and count of each table: visits sorted by (start, visited, length); equal ones are added
+    up.
+    """
     num_starts, num_walks = nodes.numel(), settings.num_walks
     row, visited, length, total, hits = _merge(visits, num_walks, num_nodes, num_starts, num_walks)
     index = torch.stack([nodes[row % max(num_starts, 1)], visited])
@@ -46,12 +48,12 @@ def own_products(
     return [own[first : first + num_starts] for first in range(0, max(rows, 1), max(num_starts, 1))]
 
 
-def revisits(row: Tensor, place: Tensor, length: Tensor, load: Tensor, num_rows: int, max_length: int) -> Tensor:
-    r"""Coefficients in ``f_a f_b`` of :math:`\sum_v (\sum_a f_a \ell_{va})^2`, added up over the places ``v`` of a row.
+def revisits(row: Tensor, node: Tensor, length: Tensor, load: Tensor, num_rows: int, max_length: int) -> Tensor:
+    r"""Coefficients in ``f_a f_b`` of :math:`\sum_v (\sum_a f_a \ell_{va})^2`, summed over the nodes ``v`` of a row.
 
     Args:
         row: Row of each entry, shape ``[nnz]``.
-        place: Node that the entry belongs to, shape ``[nnz]``; entries of one place are neighbours, sorted by length.
+        node: Node of each entry, shape ``[nnz]``. Entries of the same node are adjacent and sorted by length.
         length: Shape ``[nnz]``.
         load: Shape ``[nnz]``, float64.
         num_rows: Number of rows.
@@ -64,7 +66,7 @@ def revisits(row: Tensor, place: Tensor, length: Tensor, load: Tensor, num_rows:
     out, slot = load.new_zeros(num_rows * size), row * size
     for apart in range(min(max_length + 1, row.numel())):
         stop = row.numel() - apart
-        same = (place[apart:] == place[:stop]).nonzero().squeeze(1)
+        same = (node[apart:] == node[:stop]).nonzero().squeeze(1)
         code = slot[same] + monomial(length[same], length[same + apart])
         out.index_add_(0, code, load[same] * load[same + apart] * (1 if apart == 0 else 2))
     return out.view(num_rows, size)
@@ -76,7 +78,7 @@ def _merge(
     """Block, visited node, length, sum of loads and number of visits (float64), sorted by the first three."""
     num_lengths, num_nodes, num_starts = len(visits), max(num_nodes, 1), max(num_starts, 1)
     walk = visits[0].walker // num_starts % num_walks
-    first = (walk % block_size == 0).nonzero().squeeze(1)  # one visit for all walkers of a block at their start
+    first = (walk % block_size == 0).nonzero().squeeze(1)  # all walkers of a block share one visit at their start
     at_start = Visits(*(column.index_select(0, first) for column in visits[0]))
     parts = [at_start, *visits[1:]]
     length = torch.cat([torch.full_like(part.walker, hops) for hops, part in enumerate(parts)])
@@ -88,5 +90,5 @@ def _merge(
     key, slot, hits = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
     total = torch.zeros(key.numel(), dtype=torch.float64, device=key.device)
     total.index_add_(0, slot, load.index_select(0, order))
-    place, length = key // num_lengths, key % num_lengths
-    return place // num_nodes, place % num_nodes, length, total, torch.where(length == 0, total, hits.double())
+    pair, length = key // num_lengths, key % num_lengths
+    return pair // num_nodes, pair % num_nodes, length, total, torch.where(length == 0, total, hits.double())

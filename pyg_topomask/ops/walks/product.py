@@ -1,8 +1,8 @@
-"""Sparse matrices whose entries are linear in learnable numbers, and the pair table of a product of two of them.
+"""Sparse matrices whose entries are linear in learnable parameters, and the pair table of a product of two of them.
 
-Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024, arXiv:2410.03462,
-Eq. 10. With walks stored as (start, visited, length, load), the graph random features are linear in the modulation
-function ``f`` and the mask is a quadratic polynomial in it. Its coefficients depend on the walks alone, so they are
+Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024, arXiv:2410.03462, Eq.
+10. Walks are stored as (start, visited, length, load). The graph random features are then linear in the modulation
+function ``f``, and the mask is a quadratic polynomial in it. Its coefficients depend only on the walks, so they are
 computed once, and each layer only evaluates the polynomial.
 """
 
@@ -24,16 +24,16 @@ from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.merge import monomial, num_monomials, revisits
 
-# Pairs of nodes this far apart in memory, on average, miss a CPU's caches: the table is then put in a better order.
+# If the nodes of a pair are farther apart in memory on average, products miss the CPU's caches and rows are reordered.
 _FAR_NODES = 2**14
 
-# Products of walk entries that are sorted together: bounds the memory of building a pair table (about 60 bytes each).
+# Products of walk entries that are sorted together; this bounds the memory of building a pair table (60 bytes each).
 _TERMS_PER_BLOCK = 2**21
 
 
 @dataclass(frozen=True)
 class WalkTable:
-    """Stored walks of a graph or batch: what :class:`~pyg_topomask.ops.walks.sample.Walks` puts on a ``Data``."""
+    """Stored walks of a graph or batch: the tensors of :class:`~pyg_topomask.ops.walks.sample.Walks` on a ``Data``."""
 
     index: Tensor  # [2, nnz]: start, visited
     length: Tensor  # [nnz]
@@ -41,7 +41,7 @@ class WalkTable:
 
 
 class EntryTable:
-    """Sparse matrix with entries ``coeffs @ weights``, one sparse matrix for each head of ``weights``.
+    """Sparse matrix with the entries ``coeffs @ weights``: one sparse matrix for each head of ``weights``.
 
     Args:
         pattern: Positions of the entries.
@@ -52,24 +52,25 @@ class EntryTable:
         self.pattern, self.coeffs = pattern, coeffs
 
     def values(self, weights: Tensor) -> Tensor:
-        """Entries for weights ``[Q]`` or ``[H, Q]``: shape ``[nnz]`` or ``[nnz, H]``, each head's contiguous."""
+        """Entries for weights ``[Q]`` or ``[H, Q]``: shape ``[nnz]`` or ``[nnz, H]``; each head's entries are
+        contiguous.
+        """
         return (weights @ self.coeffs.t()).t() if weights.dim() == 2 else self.coeffs @ weights
 
 
 class WalkProduct:
     r"""Structure of :math:`\Phi_1 \Phi_2^\top` for two walk tables: everything that does not depend on ``f``.
 
-    Each part is built when it is first asked for.
+    Each part is built when it is first used.
 
     Args:
         left: Walks of the queries.
-        right: Walks of the keys, which may be ``left`` itself; the identity instead of :math:`\Phi_2` if
-            :obj:`None`.
+        right: Walks of the keys, which may be ``left`` itself. If :obj:`None`, the identity replaces :math:`\Phi_2`.
         num_nodes: ``N``.
         max_length: Longest walk that the modulation function covers.
-        eps: Machine epsilon of the coarsest dtype that the loads had; that of their dtype if :obj:`None`.
-        diagonal: Coefficients of the diagonal in the products of ``f``, shape ``[N, Q]``, which replace those of the
-            shared table ``left``; its own if :obj:`None`.
+        eps: Machine epsilon of the coarsest dtype in which the loads were stored; that of their dtype if :obj:`None`.
+        diagonal: Coefficients of the diagonal in the products of ``f``, shape ``[N, Q]``, which replace those computed
+            from the shared table ``left``; those of ``left`` if :obj:`None`.
 
     Raises:
         ValueError: If a walk is longer than ``max_length``.
@@ -98,18 +99,18 @@ class WalkProduct:
 
     @property
     def distinct_tables(self) -> list[WalkTable]:
-        """The stored tables as they came: one if queries and keys share it."""
+        """The stored tables, unchanged: a single one if queries and keys share it."""
         return self._stored[:1] if self.shared else self._stored
 
     @property
     def num_entries(self) -> int:
-        """Stored entries of both tables."""
+        """Number of stored entries of both tables."""
         return sum(table.length.numel() for table in self._stored)
 
     @cached_property
     @torch.inference_mode(False)
     def num_terms(self) -> int:
-        """Products of walk entries that meet in a node: an upper bound of the number of supported pairs."""
+        """Number of products of walk entries that meet in a node: an upper bound on the number of supported pairs."""
         if not self.symmetric:
             return self.num_entries
         hits = [torch.bincount(table.index[1], minlength=self.num_nodes) for table in self._stored]
@@ -128,7 +129,7 @@ class WalkProduct:
     @cached_property
     @torch.inference_mode(False)
     def absolute(self) -> WalkProduct:
-        """The same walks with absolute loads and coefficients; this very object where none is negative."""
+        """The same walks with absolute loads and coefficients; the object itself if none is negative."""
         numbers = [table.load for table in self.distinct_tables]
         numbers += [] if self.diagonal is None else [self.diagonal]
         if all(number.numel() == 0 or bool(number.min() >= 0) for number in numbers):
@@ -141,7 +142,7 @@ class WalkProduct:
     @cached_property
     @torch.inference_mode(False)
     def diagonal_change(self) -> Tensor:
-        r"""What `diagonal` adds to that of :math:`\Phi_1 \Phi_1^\top`, as coefficients ``[N, Q]``."""
+        r"""Difference between `diagonal` and the diagonal of :math:`\Phi_1 \Phi_1^\top`, as coefficients ``[N, Q]``."""
         start, visited = self._sorted[0].index
         length, load = self._sorted[0].length, self._sorted[0].load.double()
         own = revisits(start, start * self.num_nodes + visited, length, load, self.num_nodes, self.max_length)
@@ -170,7 +171,7 @@ class WalkProduct:
     @cached_property
     @torch.inference_mode(False)
     def pairs(self) -> EntryTable:
-        """Entries of the mask as a polynomial in ``f``, to be evaluated at `pair_weights`."""
+        """Entries of the mask as a polynomial in ``f``, which is evaluated at `pair_weights`."""
         if not self.symmetric:
             return self.left
         left, right = self._sorted
@@ -180,7 +181,7 @@ class WalkProduct:
         return entry_table(index, coeffs, self.num_nodes)
 
     def pair_weights(self, modulation: Tensor) -> Tensor:
-        """Monomials of ``f`` that the coefficients of `pairs` belong to, shape ``[Q]`` or ``[H, Q]``."""
+        """The monomials of ``f`` for the coefficients of `pairs`, shape ``[Q]`` or ``[H, Q]``."""
         return monomials(modulation) if self.symmetric else modulation
 
 
@@ -199,7 +200,7 @@ def walk_product(
 ) -> WalkProduct:
     """The :class:`WalkProduct` of stored tables, built once for all layers that read the same tensors.
 
-    Its coefficients have the ``dtype`` of the modulation function, so that rounding them costs no accuracy.
+    Its coefficients have the ``dtype`` of the modulation function, so that rounding does not lose accuracy.
     """
     left = WalkTable(index.clone(), length, load.to(dtype))
     right: WalkTable | None = left
@@ -213,14 +214,14 @@ def walk_product(
 
 
 def with_diagonal(index: Tensor, coeffs: Tensor, diagonal: Tensor) -> Tensor:
-    """Coefficients ``[P, Q]`` of pairs ``[2, P]`` where those of the diagonal are given, ``[N, Q]``."""
+    """Coefficients ``[P, Q]`` of pairs ``[2, P]``, with those of the diagonal replaced by ``diagonal [N, Q]``."""
     on = index[0] == index[1]
     return torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)
 
 
 @once_per_batch
 def stored_pairs(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
-    """Pair table that a transform stored on the graph, with its row pointers."""
+    """Pair table that a transform has stored on the graph, with its row pointers."""
     if bool((index[0].diff() < 0).any()):
         order = index[0].argsort(stable=True)
         index, coeffs = index[:, order], coeffs[order]
@@ -228,7 +229,7 @@ def stored_pairs(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
 
 
 def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
-    """Table of pairs sorted by row, its rows rearranged where pairs lie far apart in memory.
+    """Table of pairs sorted by row. Its rows are reordered if the nodes of pairs are far apart in memory.
 
     Reordering nodes by reverse Cuthill-McKee made a step on a million nodes in random order 3 times faster.
 
@@ -237,44 +238,46 @@ def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
         coeffs: Coefficients, shape ``[P, Q]``.
         num_nodes: ``N``.
     """
-    pattern, place = _near_pattern(index, num_nodes)
-    return EntryTable(pattern, coeffs if place is None else coeffs[place])
+    pattern, entry_order = _near_pattern(index, num_nodes)
+    return EntryTable(pattern, coeffs if entry_order is None else coeffs[entry_order])
 
 
 @torch.compiler.disable
 def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tuple[Pattern, Tensor]:
-    r"""Support of :math:`\Phi_1 \Phi_2^\top` and its entries on CPU, without gradient: far faster than `join`.
+    r"""Support and entries of :math:`\Phi_1 \Phi_2^\top` on CPU, without a gradient; far faster than `join`.
 
     Args:
         left, right: Patterns of the factors, ``[N, N]``.
-        value, other: Their entries, shape ``[nnz]``.
+        value, other: Entries of the factors, shape ``[nnz]``.
 
     Returns:
-        Pattern of ``P`` pairs, rearranged where they lie far apart in memory, and the entries, shape ``[P]``.
+        Pattern of ``P`` pairs, reordered if they are far apart in memory, and the entries, shape ``[P]``.
     """
     product = _scipy_matrix(left, value) @ _scipy_matrix(right, other).T.tocsr()
     row = torch.repeat_interleave(torch.from_numpy(np.diff(product.indptr)))
-    pattern, place = _near_pattern(torch.stack([row, torch.from_numpy(product.indices).to(row)]), left.num_rows)
+    pattern, entry_order = _near_pattern(torch.stack([row, torch.from_numpy(product.indices).to(row)]), left.num_rows)
     entries = torch.from_numpy(product.data)
-    return pattern, entries if place is None else entries[place]
+    return pattern, entries if entry_order is None else entries[entry_order]
 
 
 def _scipy_matrix(pattern: Pattern, value: Tensor) -> csr_matrix:
     shape = (pattern.num_rows, pattern.num_cols)
-    (value,) = at_least_float32(value.detach())  # SciPy knows no bfloat16
+    (value,) = at_least_float32(value.detach())  # SciPy does not support bfloat16
     return csr_matrix((value.numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
 
 
 def _near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]:
-    """Pattern of pairs sorted by row, rearranged where pairs lie far apart; the order of the entries where it is."""
+    """Pattern of pairs sorted by row, reordered if pairs are far apart; and the order of its entries if it was
+    reordered.
+    """
     far = index.device.type == "cpu" and _mean_distance(index) > _FAR_NODES
     order = _nearby_order(index, num_nodes) if far else None
     if order is not None:
         moved = order.argsort()[index.long()]
         if _mean_distance(moved) < _mean_distance(index) / 2:
-            place = (moved[0] * num_nodes + moved[1]).argsort()
-            row, col = moved[:, place]
-            return Pattern(row, col, num_nodes, num_nodes, order), place
+            entry_order = (moved[0] * num_nodes + moved[1]).argsort()
+            row, col = moved[:, entry_order]
+            return Pattern(row, col, num_nodes, num_nodes, order), entry_order
     return Pattern(index[0], index[1], num_nodes, num_nodes), None
 
 
@@ -283,7 +286,7 @@ def _mean_distance(index: Tensor) -> float:
 
 
 def _nearby_order(index: Tensor, num_nodes: int) -> Tensor:
-    """Order of the nodes in which neighbours come near each other, shape ``[N]``."""
+    """Order of the nodes that brings neighbours close to each other, shape ``[N]``."""
     row, col = index.numpy()
     adjacency = csr_matrix((np.ones(row.size, dtype=np.int8), (row, col)), shape=(num_nodes, num_nodes))
     return torch.from_numpy(reverse_cuthill_mckee(adjacency).astype(np.int64))
@@ -292,7 +295,7 @@ def _nearby_order(index: Tensor, num_nodes: int) -> Tensor:
 def monomials(modulation: Tensor) -> Tensor:
     """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`."""
     high, low = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
-    # Entries of the outer product, each once: the gradient of a repeated index adds in any order on several threads.
+    # Each entry of the outer product is used once: threads add the gradients of a repeated index in no fixed order.
     return (modulation[..., :, None] * modulation[..., None, :])[..., high, low]
 
 
@@ -302,8 +305,8 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     .. math:: \hat M_{ij} = \sum_{a \le b} f_a f_b\, C_{ij}^{ab}, \qquad
         C_{ij}^{ab} = \sum_u \ell_{iua} \ell'_{jub} \;(+\; \ell_{iub} \ell'_{jua} \text{ if } a \ne b)
 
-    Cost: one sort of the :math:`\sum_u |\{(i, a)\}| \cdot |\{(j, b)\}|` products of entries that meet in a node, in
-    blocks of rows.
+    Cost: one sort of the :math:`\sum_u |\{(i, a)\}| \cdot |\{(j, b)\}|` products of entries that meet in a node, done
+    in blocks of rows.
 
     Args:
         left, right: Walks of queries and keys, sorted by start.
@@ -325,11 +328,11 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
         left_entry = owner + a
         pair = left.index[0][left_entry] * num_nodes + other.index[0][right_entry]
         code = monomial(left.length[left_entry], other.length[right_entry])
-        pair, place = pair.sort(stable=True)
+        pair, term_order = pair.sort(stable=True)
         pair, slot = torch.unique_consecutive(pair, return_inverse=True)
         table = left.load.new_zeros(pair.numel() * size)
         product = left.load[left_entry] * other.load[right_entry]
-        table.index_add_(0, slot * size + code[place], product[place])
+        table.index_add_(0, slot * size + code[term_order], product[term_order])
         pairs.append(pair)
         coeffs.append(table.view(-1, size))
     if not pairs:
@@ -339,7 +342,7 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
 
 
 def _row_blocks(row: Tensor, terms: Tensor, num_nodes: int) -> list[tuple[int, int]]:
-    """Ranges of entries that split ``row`` between rows, each of about ``_TERMS_PER_BLOCK`` terms."""
+    """Ranges of entries that split ``row`` only between rows, each with about ``_TERMS_PER_BLOCK`` terms."""
     total = torch.cat([terms.new_zeros(1), terms.cumsum(0)])
     rowptr = torch.searchsorted(row, torch.arange(num_nodes + 1, device=row.device))
     block = (total[rowptr[:-1]] // _TERMS_PER_BLOCK).unique_consecutive(return_counts=True)[1]
@@ -349,7 +352,9 @@ def _row_blocks(row: Tensor, terms: Tensor, num_nodes: int) -> list[tuple[int, i
 
 
 def _sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:
-    """Widen stored types and sort by (start, visited, length), which relabelling nodes may have undone."""
+    """Widen the stored types and sort by (start, visited, length), since relabelling nodes may have changed the
+    order.
+    """
     index, length = table.index.long(), table.length.long()
     key = (index[0] * num_nodes + index[1]) * (max_length + 1) + length
     if index.is_cuda or bool((key.diff() < 0).any()):
@@ -377,8 +382,8 @@ def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor
         right: Pattern of :math:`\\Phi_2`, ``[N', U]``.
 
     Returns:
-        Pattern of :math:`\\Phi_1 \\Phi_2^\\top`, ``[N, N']``; and for each of the products of two entries that meet in
-        a column: the left entry, the right entry, and the entry of the result, each of shape ``[terms]``.
+        The pattern of :math:`\\Phi_1 \\Phi_2^\\top`, ``[N, N']``; and, for each product of two entries that meet in a
+        column, the left entry, the right entry and the entry of the result, each of shape ``[terms]``.
     """
     by_column, order = right.transposed
     column = left.col.long()
@@ -386,8 +391,8 @@ def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor
     left_entry, right_entry = ragged_ranges(first, by_column.rowptr[column + 1].long() - first)
     right_entry = order.index_select(0, right_entry)
     pair = left.row.long()[left_entry] * right.num_rows + right.row.long()[right_entry]
-    pair, place = pair.sort(stable=True)
+    pair, term_order = pair.sort(stable=True)
     pair, slot = torch.unique_consecutive(pair, return_inverse=True)
     num_rows = max(right.num_rows, 1)
     pattern = Pattern(pair // num_rows, pair % num_rows, left.num_rows, right.num_rows)
-    return pattern, left_entry[place], right_entry[place], slot
+    return pattern, left_entry[term_order], right_entry[term_order], slot

@@ -1,4 +1,4 @@
-"""Random walks, all walkers at once: the one table that graph random features and RWGNK share.
+"""Random walks, with all walkers sampled in parallel: the table shared by graph random features and RWGNK.
 
 Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024, arXiv:2410.03462,
 Section 3 and Eqs. 9 and 10.
@@ -19,29 +19,32 @@ from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.ops.walks.walkers import WalkGraph, move_walkers, walk_graph
 from pyg_topomask.typing import Adj
 
-# Walkers that are moved together. Their few work arrays then fit a CPU's second-level cache; a GPU wants more at once.
+# Walkers that move together. Their few work arrays then fit a CPU's second-level cache; a GPU needs more walkers.
 _WALKERS_PER_BLOCK = {"cpu": 2**17, "cuda": 2**22}
 
 
 @dataclass(frozen=True)
 class Walks:
-    """Visits of random walks, merged over equal (start, visited, length) and sorted by them."""
+    """Visits of random walks, sorted by (start, visited, length), with equal visits merged."""
 
     index: Tensor
     """Start and visited node, shape ``[2, nnz]``, int64."""
     length: Tensor
-    """Hops from the start, shape ``[nnz]``, int64. The entry of length 0 of every start is there."""
+    """Hops from the start, shape ``[nnz]``, int64. Every start has an entry of length 0."""
     load: Tensor
-    """Importance weight of the visits divided by ``num_walks``, shape ``[nnz]``: its expectation is the entry
-    (start, visited) of ``W ** length``."""
+    """Sum of the visits' importance weights divided by ``num_walks``, shape ``[nnz]``. Its expectation is the entry
+    (start, visited) of ``W ** length``.
+    """
     count: Tensor
-    """Number of visits divided by ``num_walks``, shape ``[nnz]``: its expectation is the entry of
-    ``((1 - halt_prob) P) ** length``, ``P`` the uniform walk."""
+    """Number of visits divided by ``num_walks``, shape ``[nnz]``. Its expectation is the entry of
+    ``((1 - halt_prob) P) ** length``, where ``P`` is the transition matrix of the uniform walk.
+    """
     own: Tensor | None = None
-    r"""What products of walkers that are coupled, or the same, contribute to the squared norm of each start's features:
+    r"""Contribution of products of coupled or identical walkers to the squared norm of each start's features:
     :math:`\sum_b (n_b / n)^2 \langle \Phi^b_i, \Phi^b_i \rangle` over the blocks ``b`` of ``n_b`` walkers, as
     coefficients of ``f_a f_b`` in the order of `pyg_topomask.ops.walks.merge.monomial`; shape ``[S, Q]`` for ``S``
-    starts, ``Q = (K + 1)(K + 2) / 2``. It is what biases the diagonal of :math:`\Phi \Phi^\top`."""
+    starts, ``Q = (K + 1)(K + 2) / 2``. This contribution biases the diagonal of :math:`\Phi \Phi^\top`.
+    """
 
 
 def sample_walks(
@@ -59,53 +62,54 @@ def sample_walks(
     block_size: int | None = None,
     importance: bool = True,
 ) -> Walks:
-    r"""Walk from every node, depositing an importance-weighted load at every visit.
+    r"""Walk from every node and deposit an importance-weighted load at every visit.
 
-    A walker moves to a uniform out-neighbour, or as ``transition`` says. Before each step it halts with probability
-    ``halt_prob``; it also ends where there is no neighbour to go to, and after ``max_length`` hops, which biases
-    nothing up to that length. Having made the hops :math:`v_0, …, v_\ell` it deposits
-    :math:`\prod_{t<\ell} W_{v_t v_{t+1}} \deg(v_t) / (1 - p_{halt})`
-    at :math:`(v_0, v_\ell, \ell)`, whose expectation is :math:`(W^\ell)_{v_0 v_\ell}`; with ``transition``, the
-    inverse of the step's probability takes the place of the degree.
+    A walker moves to a uniformly random out-neighbour, or to one drawn by ``transition``. Before each step it halts
+    with probability ``halt_prob``. It also ends at a node without neighbours, and after ``max_length`` hops; neither
+    biases the loads of walks up to that length. After the hops :math:`v_0, …, v_\ell` it deposits
+    :math:`\prod_{t<\ell} W_{v_t v_{t+1}} \deg(v_t) / (1 - p_{halt})` at :math:`(v_0, v_\ell, \ell)`, whose expectation
+    is :math:`(W^\ell)_{v_0 v_\ell}`. With ``transition``, the inverse of the step's probability replaces the degree.
 
-    Every draw is a hash of (a 64-bit seed taken once from ``generator``, start node, walk, step). So walks do not
-    depend on the device, on how the nodes are split over calls by ``start``, or on the order of the edges.
+    Every random draw is a hash of (a 64-bit seed drawn once from ``generator``, start node, walk, step). Walks
+    therefore do not depend on the device, on how ``start`` splits the nodes over calls, or on the order of the edges.
 
-    Walkers of different starts are independent. Those of one start are, by ``scheme``,
+    Walkers of different starts are independent. The ``scheme`` decides how those of one start depend on each other:
 
     - ``"iid"``: independent;
-    - ``"antithetic"``: independent in pairs, whose two walkers halt by one uniform number, shifted by 1/2 for the
-      second, so that they rarely (from ``halt_prob=0.5`` on downwards: never) halt at the same step;
-    - ``"repelling"``: independent in blocks of ``block_size``. Walkers of a block that leave the same node at the same
-      step take distinct neighbours, uniformly without replacement, until all neighbours have been taken.
+    - ``"antithetic"``: independent pairs. Both walkers of a pair use one uniform number to halt, which is shifted by
+        1/2 for the second, so that they rarely (for ``halt_prob ≤ 0.5``: never) halt at the same step;
+    - ``"repelling"``: independent blocks of ``block_size`` walkers. Walkers of a block that leave the same node at the
+        same step take distinct neighbours, uniformly without replacement, until all neighbours have been taken.
 
-    Each walker alone is distributed as under ``"iid"``, so loads have the same expectation under each scheme.
+    Each walker alone has the same distribution as under ``"iid"``, so loads have the same expectation under each
+    scheme.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Eqs. 9 and 10 (the product has as many factors as the walk has
     hops). Antithetic halting: Reid et al., *Quasi-Monte Carlo Graph Random Features*, NeurIPS 2023, arXiv:2305.12470.
     Repelling walks: Reid et al., *Repelling Random Walks*, ICLR 2024, arXiv:2310.04854.
-    Cost: :math:`O(N n \min(K, 1/p_{halt}))` steps, all walkers at a time; memory of the result plus one block.
+    Cost: :math:`O(N n \min(K, 1/p_{halt}))` steps, with all walkers in parallel; memory of the result plus one block.
 
     Args:
         edge_index: Edges ``i → j`` as columns, shape ``[2, E]``, or a ``torch_sparse.SparseTensor`` (``adj_t``).
         num_nodes: Number of nodes ``N``.
         num_walks: Walks from each node, ``n``.
         max_length: Longest walk in hops.
-        halt_prob: Probability of halting before each step, in ``[0, 1)``. The default walks ``max_length`` hops.
-        edge_weight: ``W`` of the load, shape ``[E]``; one per edge if :obj:`None`. Equal edges add up, and where they
-            add up to 0 there is no edge to walk along.
+        halt_prob: Probability of halting before each step, in ``[0, 1)``. By default, walks have ``max_length`` hops.
+        edge_weight: ``W`` of the load, shape ``[E]``; one per edge if :obj:`None`. Equal edges add up. If they add up
+            to 0, walkers do not take the edge.
         scheme: How the walkers of one start depend on each other, see above.
         generator: Source of the seed; torch's default generator if :obj:`None`.
         start: Nodes to start from, shape ``[S]``; every node if :obj:`None`.
-        transition: What the probability of a step along each edge is proportional to, among the edges that leave its
-            node, shape ``[E]``, ≥ 0; equal edges add up. Loads are unbiased where every edge of nonzero ``W`` has a
-            positive one. Uniform if :obj:`None`.
-        block_size: Walkers of one start that repel each other; all of them if :obj:`None`.
-        importance: Whether loads are weighted as above. Otherwise each visit has load 1 (Eq. 21 of the paper, an
+        transition: Weight of each edge, shape ``[E]``, ≥ 0; among the edges that leave a node, the probability of a
+            step is proportional to it. Equal edges add up. Loads are unbiased if every edge with nonzero ``W`` has a
+            positive weight. Uniform if :obj:`None`.
+        block_size: Number of walkers of one start that repel each other; all of them if :obj:`None`.
+        importance: Whether loads are weighted as above. If false, each visit has load 1 (Eq. 21 of the paper, an
             ablation), and ``load`` equals ``count``.
 
     Returns:
-        The visits as :class:`Walks`; ``load`` and ``count`` have the dtype of ``edge_weight``, or torch's default.
+        The visits as :class:`Walks`; ``load`` and ``count`` have the dtype of ``edge_weight``, or torch's default
+        dtype.
 
     Raises:
         TypeError: If indices or counts are not integers, or weights are not floating point.
@@ -116,7 +120,7 @@ def sample_walks(
     settings = walk_settings(num_walks, max_length, halt_prob, scheme, block_size)
     csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
     if transition is not None and scheme == "repelling":
-        raise ValueError("scheme='repelling' takes uniform steps; leave out 'transition' or take another scheme")
+        raise ValueError("scheme='repelling' takes uniform steps; omit 'transition' or choose another scheme")
     steps = None if transition is None else step_table(csr, edge_index, transition)
     nodes = torch.arange(num_nodes) if start is None else _check_start(start, num_nodes)
     nodes = nodes.to(edge_index.device)
@@ -133,15 +137,15 @@ def walk_tables(
     settings: WalkSettings,
     own: bool = False,
 ) -> list[Walks]:
-    """Sample ``num_tables`` independent tables in one pass; the first is that of `sample_walks`.
+    """Sample ``num_tables`` independent tables in one pass; the first one equals the table of `sample_walks`.
 
     Args:
-        graph: Checked graph, or several numbered through.
+        graph: Checked graph, or the disjoint union of several.
         nodes: Nodes to start from, ascending, shape ``[S]``.
-        stream: Hash of each start that its draws derive from (`start_stream`), shape ``[S]``.
+        stream: Hash of each start from which its draws are derived (`start_stream`), shape ``[S]``.
         num_tables: Number of tables.
         settings: Checked settings.
-        own: Whether `Walks.own` is wanted.
+        own: Whether `Walks.own` is computed.
     """
     per_block = _WALKERS_PER_BLOCK.get(nodes.device.type, 2**17) // (num_tables * settings.num_walks)
     blocks: list[list[Walks]] = []
@@ -161,24 +165,24 @@ def corrected_diagonal(walks: Walks, settings: WalkSettings) -> Tensor:
     .. math:: \frac{n^2 \langle \Phi_i, \Phi_i \rangle - \sum_b n_b^2 \langle \Phi^b_i, \Phi^b_i \rangle}
         {n^2 - \sum_b n_b^2}
 
-    over blocks ``b`` of ``n_b`` coupled walkers: only products of independent walkers are left.
+    over blocks ``b`` of ``n_b`` coupled walkers. Only products of independent walkers remain.
 
     Args:
         walks: Walks from the first ``S`` nodes, with `Walks.own`.
-        settings: Settings of more than one block.
+        settings: Settings with more than one block.
     """
     assert walks.own is not None
     start, visited = walks.index
-    place = start * (int(visited.max()) + 1 if visited.numel() else 1) + visited
-    squares = revisits(start, place, walks.length, walks.load.double(), walks.own.size(0), settings.max_length)
+    pair = start * (int(visited.max()) + 1 if visited.numel() else 1) + visited
+    squares = revisits(start, pair, walks.length, walks.load.double(), walks.own.size(0), settings.max_length)
     found = (squares - walks.own.double()) / (1 - settings.coupled_share)
     if bool((walks.load >= 0).all()):
-        found = found.clamp(min=0)  # a sum of products of loads, but for rounding
+        found = found.clamp(min=0)  # up to rounding a sum of products of loads
     return found.to(walks.load.dtype)
 
 
 def start_stream(local: Tensor, seed: Tensor) -> Tensor:
-    """Hash of each start, shape ``[S]``: of its number within its graph and the seed of that graph."""
+    """Hash of each start, shape ``[S]``, computed from its number within its graph and that graph's seed."""
     return mix(local * GOLDEN + seed + GOLDEN)
 
 
@@ -199,5 +203,5 @@ def _check_start(start: Tensor, num_nodes: int) -> Tensor:
     if start.dim() != 1 or start.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"'start' must be a 1-D integer tensor (got {start.dtype}, shape {list(start.shape)})")
     if start.numel() > 0 and (int(start.min()) < 0 or int(start.max()) >= num_nodes):
-        raise ValueError(f"'start' must name nodes 0 to {num_nodes - 1} (got {int(start.min())} to {int(start.max())})")
+        raise ValueError(f"'start' must hold nodes 0 to {num_nodes - 1} (got {int(start.min())} to {int(start.max())})")
     return start.long().unique()

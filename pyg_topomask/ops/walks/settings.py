@@ -1,4 +1,4 @@
-"""How many walkers there are, when they stop and which of them are coupled."""
+"""Settings of random walks: the number of walkers, when they stop and which of them are coupled."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class WalkSettings(NamedTuple):
     halt_prob: float
     scheme: str
     block_size: int
-    """Walkers of one start that are coupled with each other; the last block of a start may have fewer."""
+    """Number of walkers of one start that are coupled with each other; the last block may have fewer."""
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of walkers of one start, which are independent of each other."""
+        """Number of blocks of walkers of one start; blocks are independent of each other."""
         return -(-self.num_walks // self.block_size)
 
     @property
     def coupled_share(self) -> float:
-        r"""Share of all pairs of walkers of one start that lie in one block: :math:`\sum_b n_b^2 / n^2`."""
+        r"""Share of the pairs of walkers of one start that are in the same block: :math:`\sum_b n_b^2 / n^2`."""
         full, rest = divmod(self.num_walks, self.block_size)
         return (full * self.block_size**2 + rest**2) / self.num_walks**2
 
@@ -34,10 +34,10 @@ class WalkSettings(NamedTuple):
 def walk_settings(
     num_walks: int, max_length: int, halt_prob: float, scheme: str = "iid", block_size: int | None = None
 ) -> WalkSettings:
-    """Checked settings; those that describe no walk are refused.
+    """Check settings of random walks.
 
     Raises:
-        TypeError: If a count is no integer.
+        TypeError: If a count is not an integer.
         ValueError: If a setting is out of range, or ``block_size`` is given to a scheme that fixes it.
     """
     num_walks = check_integer("num_walks", num_walks, 1)
@@ -59,7 +59,9 @@ DIAGONALS = ("independent", "corrected", "shared")
 
 
 def diagonal_of(independent: bool, diagonal: str | None) -> str:
-    """How the diagonal of a mask is estimated: ``diagonal``, or what ``independent`` stands for. Raises ValueError."""
+    """How the diagonal of a mask is estimated: ``diagonal``, or by default what ``independent`` means. Raises
+    ValueError.
+    """
     if diagonal is not None and diagonal not in DIAGONALS:
         raise ValueError(f"'diagonal' must be one of {', '.join(DIAGONALS)} (got {diagonal!r})")
     return diagonal or ("independent" if independent else "shared")

@@ -1,4 +1,4 @@
-"""Steps that are not uniform over a node's edges."""
+"""Walk steps that are not uniform over a node's edges."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pyg_topomask.ops.csr import CSR, to_csr
 
 
 class StepTable(NamedTuple):
-    """How a walker picks the next edge where that is not uniform."""
+    """How a walker chooses the next edge if steps are not uniform."""
 
     bound: Tensor
-    """Where each edge's interval ends: that of edge ``e`` of node ``i`` lies between ``i 2^32`` and ``(i + 1) 2^32``,
-    as long as its probability; shape ``[E']``, int64."""
+    """End of each edge's interval, shape ``[E']``, int64. The intervals of node ``i`` fill the range from ``i 2^32`` to
+    ``(i + 1) 2^32``, and their lengths are proportional to the probabilities.
+    """
     prob: Tensor
-    """Probability of each edge, shape ``[E']``, float64; rounded as the intervals are, so that loads are unbiased."""
+    """Probability of each edge, shape ``[E']``, float64; rounded like the intervals, so that loads are unbiased."""
 
 
 def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
-    """Table of steps along the edges of ``csr`` with probabilities in proportion to ``transition`` ``[E]``.
+    """Table of steps along the edges of ``csr`` with probabilities proportional to ``transition`` ``[E]``.
 
-    Weights become integers, for then their sums do not depend on the device or on the order of the edges; a weight
-    counts at least 2^-24 of the largest of its node. Probabilities are multiples of 2^-32.
+    Weights are converted to integers, so that their sums do not depend on the device or on the order of the edges. A
+    positive weight counts as at least 2^-24 of the largest weight of its node. Probabilities are multiples of 2^-32.
 
     Raises:
         ValueError: If ``transition`` is not one finite number ≥ 0 per edge, or all edges of a node have 0.
@@ -35,14 +36,14 @@ def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
             f"(got {transition.dtype}, shape {list(transition.shape)})"
         )
     num_nodes, row = csr.rowptr.numel() - 1, csr.row
-    given = to_csr(edge_index, num_nodes, transition.detach().double())  # it has the edges of csr, and perhaps more
+    given = to_csr(edge_index, num_nodes, transition.detach().double())  # a superset of the edges of csr
     weight = given.weight[torch.searchsorted(given.row * num_nodes + given.col, row * num_nodes + csr.col)]
     if weight.numel() and not bool(((weight >= 0) & (weight < torch.inf)).all()):
         raise ValueError("'transition' must be finite and ≥ 0; is it a softmax over each node's edges?")
     top = weight.new_zeros(num_nodes).scatter_reduce(0, row, weight, "amax")
     if bool(((top == 0) & (csr.degree > 0)).any()):
         node = int(((top == 0) & (csr.degree > 0)).nonzero()[0])
-        raise ValueError(f"'transition' is 0 on all edges of node {node}, which could go nowhere")
+        raise ValueError(f"'transition' is 0 on all edges of node {node}, so a walker could not leave it")
     level = torch.where(weight > 0, (weight / top[row] * 2**24).round().clamp(min=1), 0).long()
     total = level.cumsum(0)
     before = torch.cat([total.new_zeros(1), total])[csr.rowptr]  # [N + 1], the sum of all earlier rows

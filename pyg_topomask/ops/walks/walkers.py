@@ -1,4 +1,4 @@
-"""Moving all walkers at once, step by step."""
+"""Move all walkers in parallel, step by step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pyg_topomask.ops.walks.transition import StepTable
 
 
 class WalkGraph(NamedTuple):
-    """A graph, or several numbered through, as walkers see it."""
+    """A graph, or the disjoint union of several, in the form that walkers need."""
 
     rowptr: Tensor  # [N + 1], int64
     col: Tensor  # [E'], int64
-    factor: Tensor  # [E'], what a load is multiplied by on each edge
+    factor: Tensor  # [E'], factor of the load on each edge
     steps: StepTable | None  # uniform steps if None
 
     @property
@@ -28,7 +28,7 @@ class WalkGraph(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """Where walkers are after some number of hops; those that have stopped are left out."""
+    """Positions of walkers after some number of hops, without the walkers that have stopped."""
 
     walker: Tensor  # [V], ``(t n + w) S + s`` for walker ``w`` of the ``n`` of start ``s`` in table ``t``
     node: Tensor  # [V]
@@ -36,7 +36,7 @@ class Visits(NamedTuple):
 
 
 def walk_graph(csr: CSR, settings: WalkSettings, steps: StepTable | None, importance: bool = True) -> WalkGraph:
-    """The graph of checked edges whose weights are the ``W`` of the load; loads stay 1 without ``importance``."""
+    """The graph of checked edges whose weights are the ``W`` of the load; without ``importance``, loads stay 1."""
     factor = torch.ones_like(csr.weight)
     if importance:
         inverse = csr.degree[csr.row].double() if steps is None else torch.where(steps.prob > 0, 1 / steps.prob, 0)
@@ -51,9 +51,9 @@ def move_walkers(
 
     Args:
         graph: The graph.
-        nodes: Where walkers start, shape ``[S]``.
-        stream: Hash of each start that its draws derive from, shape ``[S]``.
-        num_tables: Independent tables of ``num_walks`` walkers each.
+        nodes: Nodes where the walkers start, shape ``[S]``.
+        stream: Hash of each start from which its draws are derived, shape ``[S]``.
+        num_tables: Number of independent tables of ``num_walks`` walkers each.
         settings: Checked settings.
     """
     num_walks, num_starts = settings.num_walks, nodes.numel()
@@ -77,7 +77,7 @@ def move_walkers(
             edge = torch.searchsorted(graph.steps.bound, node * 2**32 + (draw & LOW_32), right=True)
         elif settings.scheme == "repelling":
             group = block_of(walker, num_starts, settings.num_walks, settings.block_size) * graph.num_nodes + node
-            group, order = group.sort(stable=True)  # kept, so that walkers of one path stay together
+            group, order = group.sort(stable=True)  # kept so that walkers with the same path stay together
             walker, state, node, load, draw, degree = (
                 column.index_select(0, order) for column in (walker, state, node, load, draw, degree)
             )
@@ -91,7 +91,7 @@ def move_walkers(
 
 
 def block_of(walker: Tensor, num_starts: int, num_walks: int, block_size: int) -> Tensor:
-    """Number of the block of each walker: table by table, start by start, blocks of ``block_size`` walks."""
+    """Number of each walker's block: table by table, start by start, in blocks of ``block_size`` walks."""
     walk = walker // num_starts
     row = walk // num_walks * num_starts + walker % num_starts
     return row * -(-num_walks // block_size) + walk % num_walks // block_size
@@ -100,29 +100,29 @@ def block_of(walker: Tensor, num_starts: int, num_walks: int, block_size: int) -
 def _halts(
     draw: Tensor, walker: Tensor, states: Tensor, num_starts: int, length: int, settings: WalkSettings
 ) -> Tensor:
-    """Which walkers halt, by the high half of their draw; antithetic ones by that of their pair's first, shifted."""
+    """Which walkers halt, by the high half of their draw; an antithetic pair shares the first one's draw, shifted."""
     if settings.scheme == "antithetic":
         second = walker // num_starts % settings.num_walks % 2
         draw = mix(states.index_select(0, walker - second * num_starts) + wrap(length * GOLDEN))
-        draw = draw ^ (second << 63)  # half of the range further on
+        draw = draw ^ (second << 63)  # shifted by half of the range
     return ((draw >> 32) & LOW_32) < round(settings.halt_prob * 2**32)
 
 
 def _distinct(group: Tensor, draw: Tensor, degree: Tensor) -> Tensor:
-    """Neighbours for walkers that leave a node together: distinct ones, until all have been taken.
+    """Distinct neighbours for walkers that leave a node together, until all neighbours have been taken.
 
-    Walker number ``r`` of a group draws which of the ``degree - r`` neighbours that are left it takes, so that the
-    order in which neighbours are taken is a uniform permutation, and each walker's neighbour is uniform.
+    Walker number ``r`` of a group draws one of the ``degree - r`` remaining neighbours. The order in which neighbours
+    are taken is therefore a uniform permutation, and each walker's neighbour is uniformly distributed.
 
     Args:
-        group: Walkers with equal numbers leave one node together, sorted, shape ``[V]``.
+        group: Number of each walker's group, sorted, shape ``[V]``; the walkers of a group leave one node together.
         draw: Hash of each walker, shape ``[V]``.
-        degree: Neighbours of its node, shape ``[V]``, positive.
+        degree: Number of neighbours of each walker's node, shape ``[V]``, positive.
     """
     at, first = torch.arange(group.numel(), device=group.device), torch.ones_like(group, dtype=torch.bool)
     first[1:] = group[1:] != group[:-1]
     rank = (at - torch.where(first, at, 0).cummax(0).values) % degree
-    left = below(draw, degree - rank)  # number among the neighbours that are left
+    left = below(draw, degree - rank)  # number among the remaining neighbours
     choice = left.clone()
     for earlier in range(1, int(rank.max()) + 1 if rank.numel() else 0):
         here = (rank >= earlier).nonzero().squeeze(1)

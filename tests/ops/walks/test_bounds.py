@@ -78,7 +78,7 @@ def test_walks_that_never_halt_fill_rows_up_to_their_length():
         (lambda: walks_needed(0.0, 0.1, 1.0), "'error' must be a finite number > 0"),
         (lambda: walks_needed(1e-12, 0.1, 1.0), r"needs more than 2\^53 walks"),
         (lambda: error_bound(4, 0.1, -1.0), "'scale' must be a finite number"),
-        (lambda: row_nonzeros(4, 0.0, 0.1), "end at 'max_length' only"),
+        (lambda: row_nonzeros(4, 0.0, 0.1), "end only at 'max_length'"),
         (lambda: row_nonzeros(4, 1.0, 0.1), "per-step probability"),
         (lambda: error_scale(torch.zeros(2, 0).long(), 2, torch.ones(1, 2), 0.1), r"shape \[K \+ 1\]"),
     ],
