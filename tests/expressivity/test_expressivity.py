@@ -337,7 +337,7 @@ def rewired(data):
 
 
 @pytest.mark.parametrize(
-    ("transform", "name"), [(noise, "'noise'"), (node_numbers, "'x'"), (rewired, "'edge_index'")], ids=lambda p: str(p)
+    ("transform", "name"), [(noise, "'noise'"), (node_numbers, "'x'"), (rewired, "'edge_index'")]
 )
 def test_encodings_that_do_not_follow_a_relabelling_are_refused(transform, name):
     with pytest.raises(ValueError, match=f"{name} differs between a graph and a relabelled copy"):
