@@ -75,6 +75,9 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # writing to an open file, as on a full disk, tells no name
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

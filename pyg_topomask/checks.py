@@ -1,9 +1,13 @@
-"""Checks of settings, made once where they enter the library."""
+"""Checks of settings, made once where they enter the library, and the error of values that are not finite."""
 
 from __future__ import annotations
 
 from numbers import Real
 from operator import index
+
+
+class NonFiniteError(ValueError):
+    """NaN, infinity, or numbers so large that the next step would give them."""
 
 
 def check_integer(name: str, value: int, least: int | None = None, reason: str = "") -> int:

@@ -116,10 +116,12 @@ def reason_of(error: Exception) -> str:
     if named:
         return f"it refers to {named[1] or named[2]}, which is not data and would be executed"
     if "Weights only load failed" in text:
-        return "it is damaged, or was not written by torch.save"
+        return "it was not written by torch.save, or is damaged"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return text.strip().partition("\n")[0].partition(". ")[0] or f"it is damaged ({type(error).__name__})"
+    if isinstance(error, EOFError):
+        return "it ends too early"
+    return text.strip().partition("\n")[0].partition(". ")[0] or type(error).__name__
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyg_topomask import __version__
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import RunError, storage_errors
 
 _OVERRIDES = "settings that go before the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 
@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command in _WITHOUT_OVERRIDES and rest:
             parser.error(f"'{arguments.command}' does not take {' '.join(rest)}")
         _import_modules(arguments.modules)
-        return _COMMANDS[arguments.command](arguments, rest)
+        with storage_errors():
+            return _COMMANDS[arguments.command](arguments, rest)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -222,9 +223,9 @@ def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
     """Files and folders, and ``key=value`` entries."""
     from pyg_topomask.run.config.schema import all_keys
 
-    overrides = [token for token in tokens if "=" in token and not Path(token).exists()]
+    overrides = [token for token in tokens if "=" in token and not os.path.exists(token)]
     configs = [token for token in tokens if token not in overrides]
-    key = next((token for token in configs if token in all_keys() and not Path(token).exists()), None)
+    key = next((token for token in configs if token in all_keys() and not os.path.exists(token)), None)
     if key is not None:
         raise RunError(f"{key} is a key, not a file: 'check' takes settings as {key}=VALUE")
     if not configs:
@@ -253,8 +254,10 @@ def _schema(arguments: argparse.Namespace, rest: list[str]) -> int:
 def _files(configs: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for name in configs:
-        path = Path(name)
-        found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
+        if not name:
+            raise RunError("the name of a config is empty: 'check' takes files, or folders such as '.'")
+        path, is_folder = Path(name), os.path.isdir(name)
+        found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml")) if is_folder else [path]
         if not found:
             raise RunError(f"{path}: no YAML files in this folder")
         files += found

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class RunError(Exception):
@@ -12,6 +15,33 @@ class RunError(Exception):
 
 class ConfigError(RunError):
     """A config that cannot be run; the message holds one line for each problem, with file and line number."""
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Turn what the disk or the memory refuses into a :class:`RunError`.
+
+    That is no space or permission, a folder in place of a file, and arrays that fit into no memory.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if isinstance(error, BrokenPipeError) or not (full or error.errno == errno.EROFS or error.filename):
+            raise
+        named = error.filename2 or error.filename
+        place = "the disk" if named is None else str(Path(str(named)).parent if ".part-" in str(named) else named)
+        advice = "; make room, and the same command goes on from the last checkpoint" if full else ""
+        raise RunError(f"{place}: {error.strerror}{advice}") from error
+    except (MemoryError, RuntimeError) as error:
+        text = str(error)
+        if isinstance(error, RuntimeError) and not any(words in text for words in _OUT_OF_MEMORY):
+            raise
+        reason = text.partition("\n")[0][:200]
+        raise RunError(f"out of memory ({reason}); lower train.batch_size, gt.dim_hidden or gt.layers") from error
+
+
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Storage size calculation overflowed")
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import pickle
 import signal
 import time
 import warnings
@@ -17,8 +15,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import yaml
-from lightning.pytorch.strategies import DDPStrategy
-from pydantic import ValidationError
 from rich.console import Console
 from torch.nn import Module
 from torch_geometric.transforms import BaseTransform
@@ -26,14 +22,14 @@ from torch_geometric.transforms import BaseTransform
 from pyg_topomask import __version__
 from pyg_topomask.run.check import check_parsed, task_problems
 from pyg_topomask.run.config.load import ParsedConfig, load
-from pyg_topomask.run.config.schema import FREE_KEYS, Config, all_keys
+from pyg_topomask.run.config.schema import Config
 from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.samplers import sampler_problems
-from pyg_topomask.run.distributed import is_main, local_world_size, world_size
-from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
+from pyg_topomask.run.distributed import is_main, world_size
+from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.model.budget import searches_width
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, load_pretrained, with_model_of
 from pyg_topomask.run.model.sampling import build_sampling_transforms
@@ -49,14 +45,19 @@ from pyg_topomask.run.output.report import (
     summarize,
     write_curves,
 )
+from pyg_topomask.run.output.saved import read_result, read_results, refuse_other_runs
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.inference import evaluate, write_submission
 from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.run.training.trainer import build_trainer
+from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 
 Source = str | Path | Mapping[str, Any] | Config
 
 
+@storage_errors()
 def check_config(source: Source, overrides: Sequence[str] = (), name: str = "config") -> tuple[ParsedConfig, list[str]]:
     """Validate a config and build its model on a fake graph.
 
@@ -84,6 +85,7 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
     return replace(parsed, config=parsed.config.with_defaults(unused)), unused
 
 
+@storage_errors()
 def run_config(
     source: Source,
     out: str | Path | None = None,
@@ -117,8 +119,10 @@ def run_config(
         find_checkpoint(config)  # told before loading the data
     if repeat > 1 and config.run_multiple_splits:
         raise RunError("--repeat runs seeds and run_multiple_splits runs splits: ask for one of them")
+    if out is not None and (str(out) == "" or "\0" in str(out)):
+        raise RunError(f"--out must name a folder (got {str(out)!r})")
     folder = Path(out if out is not None else config.out_dir).expanduser() / parsed.name
-    _refuse_other_runs(folder, config)
+    refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
     with display or Display(Console(quiet=not is_main())) as shown:
         for reason, keys in keys_without_effect(parsed).items():
@@ -127,14 +131,12 @@ def run_config(
             shown.print(f"note: {config.gt.layer_type} has no use for {', '.join(unused)}")
         dataset = None
         for run in _runs(config, folder, parsed.name, repeat):
-            if _read_result(run.folder) is not None:
+            if read_result(run.folder) is not None:
                 shown.print(f"{run.title}: finished before, kept")
                 continue
             dataset = dataset or _load(config, shown)
             run_seed(run, dataset, shown)
-    results = [result for path in folder.iterdir() if (result := _read_result(path)) is not None]
-    results.sort(key=lambda result: (result["seed"], result.get("split_index") or 0))
-    summary = summarize(parsed.name, __version__, results, config.metric_best, config.gt.layer_type)
+    summary = summarize(parsed.name, __version__, read_results(folder), config.metric_best, config.gt.layer_type)
     if is_main():
         write_json(folder / "summary.json", summary)
     return summary | {"folder": str(folder)}
@@ -172,58 +174,6 @@ def _load(config: Config, display: Display) -> LoadedDataset:
         return load_dataset(config.dataset)
     finally:
         job.remove()
-
-
-def _read_result(folder: Path) -> dict[str, Any] | None:
-    path = folder / "result.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}); delete it to run that seed again") from None
-
-
-def _last_epoch(folder: Path) -> int | None:
-    """Epoch of the last checkpoint to resume from, where there is one."""
-    last = folder / "last.ckpt"
-    if not (last.exists() and (folder / "best.ckpt").exists()):
-        return None
-    try:
-        return int(torch.load(last, weights_only=True)["epoch"])
-    except (OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(f"{last} is damaged ({reason}); delete it to train that seed from the start") from None
-
-
-def _refuse_other_runs(folder: Path, config: Config) -> None:
-    """Raise if the folder holds runs that differ in more than seed, place and device."""
-    try:
-        paths = sorted(folder.glob("*/config.yaml"))
-    except OSError as error:
-        raise RunError(f"the output folder {folder} cannot be read: {error.strerror}") from None
-    mine = _flat(config)
-    for path in paths:
-        try:
-            theirs = _flat(Config.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))))
-        except (OSError, yaml.YAMLError, ValidationError):
-            raise RunError(f"{path} is of another version or damaged; choose another --out") from None
-        different = [f"{key} is {theirs[key]} there and {mine[key]} here" for key in mine if mine[key] != theirs[key]]
-        if different:
-            more = f", and {len(different) - 3} more" if len(different) > 3 else ""
-            tag = config.gt.layer_type if theirs["gt.layer_type"] != config.gt.layer_type else "other"
-            untagged = folder.name.removesuffix(f"-{config.name_tag}")
-            raise RunError(
-                f"{folder} holds a run of another config ({'; '.join(different[:3])}{more}): nothing was overwritten. "
-                f"Choose another --out, or a name of its own: name_tag={tag} puts it into {untagged}-{tag}."
-            )
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    free = [*FREE_KEYS, "dataset.dir"]  # a place too
-    if config.run_multiple_splits:
-        free.append("dataset.split_index")  # differs from one run of the folder to the next
-    if searches_width(config):
-        free += WIDTH_KEYS  # found, whatever was given
-    return {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
 
 
 def run_seed(run: Run, dataset: LoadedDataset, display: Display) -> None:
@@ -325,39 +275,6 @@ def _prepare(
     return splits
 
 
-def build_trainer(config: Config, **more: Any) -> pl.Trainer:
-    """Lightning's trainer, on the processes that ``torchrun`` started or on one device."""
-    several = world_size() > 1
-    cuda = config.accelerator != "cpu" and torch.cuda.is_available()
-    if several:
-        # Buffers are shared by the module before evaluation: a broadcast in each forward pass would wait for ever
-        # where one process has a batch more to evaluate.
-        more |= {
-            "strategy": DDPStrategy(broadcast_buffers=False, find_unused_parameters=False),
-            "devices": local_world_size(),
-            "num_nodes": world_size() // local_world_size(),
-            "sync_batchnorm": cuda,
-        }
-    return pl.Trainer(
-        **(
-            {
-                "max_epochs": config.optim.max_epoch,
-                "accelerator": config.accelerator,
-                "devices": 1,
-                "precision": config.precision,
-                "use_distributed_sampler": False,
-                "num_sanity_val_steps": 0,
-                "deterministic": "warn" if cuda else None,
-                "logger": False,
-                "enable_checkpointing": True,
-                "enable_progress_bar": False,
-                "enable_model_summary": False,
-            }
-            | more
-        )
-    )
-
-
 def _followers(config: Config, sampling_transforms: Sequence[BaseTransform], train: Any = None) -> list[RedrawWalks]:
     """What lets walks follow the attention, where they do."""
     if config.topomask.transition == "uniform":
@@ -383,8 +300,7 @@ def _fit_and_test(
             note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
         job.update(done, note)
 
-    last = _last_epoch(folder)
-    start = 0 if last is None else last + 1
+    start = epochs_done(folder, module.state_dict(), config.optim.max_epoch)
     if start:
         display.print(f"{run.title}: going on after {start} epochs that are done")
     job.update(start)
@@ -404,12 +320,19 @@ def _fit_and_test(
         default_root_dir=folder,
     )
     try:
-        trainer.fit(module, train, val, ckpt_path=None if last is None else folder / "last.ckpt")
+        trainer.fit(module, train, val, ckpt_path=folder / LAST if start else None)
     except SystemExit as error:  # Lightning's answer to Ctrl-C, which it ignores from then on
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise KeyboardInterrupt from error
-    state = torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)
-    module.load_state_dict(state["state_dict"])
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError, StopIteration) as error:
+        if start and not recorder.started:
+            raise RunError(
+                f"{folder / LAST} is damaged, or of another version ({type(error).__name__}: {reason_of(error)}); "
+                "delete it to train that seed from the start"
+            ) from error
+        raise
+    again = "delete it to train that seed again"
+    load_weights(module, read_checkpoint(folder / BEST, again)["state_dict"], str(folder / BEST), again)
     trainer.test(module, test, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}

@@ -11,7 +11,7 @@ from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.nn.inits import reset
 
-from pyg_topomask.checks import check_heads, check_integer
+from pyg_topomask.checks import NonFiniteError, check_heads, check_integer
 from pyg_topomask.ops.segment import check_batch
 
 
@@ -149,7 +149,7 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
     checkable = not x.is_cuda and not torch.compiler.is_compiling()  # neither waits for a value
     if checkable and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
         row = int((~x.isfinite()).any(dim=1).nonzero()[0])
-        raise ValueError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
+        raise NonFiniteError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
     if batch is None and graph is not None:
         batch = graph.get("batch")
     if batch is not None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import NonFiniteError, check_integer
 from pyg_topomask.ops.attention.inputs import check_qkv, from_origin
 from pyg_topomask.ops.dropout import dropout as drop
 from pyg_topomask.ops.numerics import at_least_float32
@@ -290,8 +290,8 @@ def _check_finite(q: Tensor, k: Tensor) -> None:
     for name, x in (("q", q), ("k", k)):
         bad = (~x.isfinite()).flatten(1).any(1).nonzero()
         if bad.numel() > 0:
-            raise ValueError(f"'{name}' holds NaN or infinity, first in row {int(bad[0])}; are the features clean?")
-    raise ValueError(
+            raise NonFiniteError(f"'{name}' holds NaN or infinity, first in row {int(bad[0])}; are the features clean?")
+    raise NonFiniteError(
         f"inner products of 'q' (up to {float(q.abs().amax()):.2g}) and 'k' (up to {float(k.abs().amax()):.2g}) may "
         f"overflow {q.dtype}; normalise the features or use float64"
     )

@@ -20,6 +20,7 @@ from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkpoint
 from pyg_topomask.viz import plot_kept_pairs, plot_mask
 
 if TYPE_CHECKING:
@@ -126,16 +127,8 @@ def _try_other(attn: Module | None, kind: str) -> str:
 
 def _restore(model: GPSNetwork, path: Path) -> int:
     """Load a run's weights; return the number of epochs that they were trained for."""
-    path = path / "best.ckpt" if path.is_dir() else path
-    try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name[:6] == "model."}
-        epochs = int(saved["epoch"])
-    except Exception as error:  # the unpickler meets junk with errors of many kinds
-        raise RunError(f"--checkpoint: {path} cannot be read: {str(error).partition(chr(10))[0]}") from None
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        raise RunError(f"--checkpoint: {path} is of another config: {' '.join(lines)}") from None
-    return epochs + 1
+    path = path / BEST if path.is_dir() else path
+    saved = read_checkpoint(path, "--checkpoint takes best.ckpt of a run, or its folder")
+    weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name.startswith("model.")}
+    load_weights(model, weights, f"--checkpoint: {path}", "give the config of that run")
+    return saved["epoch"] + 1

@@ -6,11 +6,23 @@ import ast
 import re
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=0)]
-Size = Annotated[int, Field(ge=1)]
+
+
+def _not_absurd(value: int) -> int:
+    if value > 10**9:
+        raise ValueError(f"must be at most {10**9:,}")
+    return value
+
+
+Count = Annotated[int, Field(ge=0), AfterValidator(_not_absurd)]
+Size = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
+Width = Annotated[int, Field(ge=1, le=2**16)]
+"""Columns, heads or neighbours: wider layers fit into no memory."""
+MAX_DEPTH = 1000
+"""Most layers of a network."""
 
 MAX_STEPS = 10_000
 """Longest list that ``range(...)`` may stand for: a longer one is a slip of the finger."""
@@ -28,6 +40,8 @@ class Section(BaseModel):
         annotation = cls.model_fields[info.field_name or ""].annotation
         if any(isinstance(item, bool) for item in items) and not _mentions_bool(annotation):
             raise ValueError("must not be true or false")
+        if any(isinstance(item, str) and "\0" in item for item in items):
+            raise ValueError("must not hold a null byte")
         return value
 
 

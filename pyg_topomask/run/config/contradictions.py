@@ -38,9 +38,24 @@ _HEAD_TASKS = {
 
 def contradictions(config: Config) -> Problems:
     """Pairs (key, what is wrong) of a config whose single values are all right."""
-    found = [*_dataset(config), *_encoders(config), *_training(config), *_walks(config)]
+    found = [*_dataset(config), *_encoders(config), *_training(config), *_walks(config), *_sizes(config)]
     # GraphGPS takes model and encodings of an inference run from the pretrained run's own config.
     return found if config.pretrained.dir else [*found, *_encodings(config), *_model(config)]
+
+
+def _sizes(config: Config) -> Problems:
+    """Sizes that are each within their bounds and together fit into no memory."""
+    found: Problems = []
+    layers, width = config.gt.layers, config.gt.dim_hidden
+    weights = 4 * layers * width**2  # queries, keys, values and the output; the rest comes on top
+    if weights > 4e9:
+        message = f"{layers:,} layers of width {width:,} have more than {weights / 1e9:.0f} billion weights"
+        found.append(("gt.dim_hidden", f"{message}; lower gt.dim_hidden or gt.layers"))
+    walks, steps = config.topomask.num_walks, config.topomask.max_length
+    if walks * steps > 10**6:
+        message = f"{walks:,} walks of up to {steps:,} steps from each node fit into no memory"
+        found.append(("topomask.num_walks", f"{message}; lower topomask.num_walks or topomask.max_length"))
+    return found
 
 
 def _dataset(config: Config) -> Problems:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pyg_topomask.run.config.base import Count, Section, Size
+from pyg_topomask.run.config.base import Count, Section, Size, Width
 
 WITHOUT_STANDARD_SPLIT = (
     "PyG-MotifDataset",
@@ -65,7 +65,10 @@ class DatasetConfig(Section):
         default=0, description="Which of several splits; of folds: the test one, the one after it is for validation."
     )
     split_seed: int | None = Field(
-        default=None, ge=0, description="Seed of the split; none: the run's own seed for random splits, 0 for folds."
+        default=None,
+        ge=0,
+        lt=2**63,
+        description="Seed of the split; none: the run's own seed for random splits, 0 for folds.",
     )
     split_dir: str = Field(
         default="./splits",
@@ -83,14 +86,14 @@ class DatasetConfig(Section):
         default=None,
         description="BatchNorm after the node encoder; none: as in the file's own project, that is only in MultiModel.",
     )
-    node_encoder_num_types: Count = Field(default=0, description="Node types that TypeDictNode knows.")
+    node_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Node types that TypeDictNode knows.")
     edge_encoder: bool = Field(default=False, description="Whether edges carry encoded features into the layers.")
     edge_encoder_name: str = Field(
         default="DummyEdge",
         description="Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges.",
     )
     edge_encoder_bn: bool = Field(default=False, description="BatchNorm after the edge encoder.")
-    edge_encoder_num_types: Count = Field(default=0, description="Edge types that TypeDictEdge knows.")
+    edge_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Edge types that TypeDictEdge knows.")
     slic_compactness: Literal[10, 30] = Field(
         default=10, description="Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."
     )
@@ -101,8 +104,10 @@ class DatasetConfig(Section):
         default=False, description="Standardise node and edge features channel by channel, by training statistics."
     )
     use_node_attr: bool = Field(default=False, description="Add the continuous node attributes of a TU data set.")
-    num_graphs: int = Field(default=4096, ge=3, description="Graphs to generate (motifs, induced cycles).")
-    num_nodes: int = Field(default=100, ge=10, description="Nodes of each generated graph (motifs, induced cycles).")
+    num_graphs: int = Field(default=4096, ge=3, le=10**7, description="Graphs to generate (motifs, induced cycles).")
+    num_nodes: int = Field(
+        default=100, ge=10, le=10**6, description="Nodes of each generated graph (motifs, induced cycles)."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -155,10 +160,10 @@ class PrepConfig(Section):
         "also Random-d2), or by cycles (Hamiltonian).",
     )
     use_exp_edges: bool = Field(default=True, description="Whether the attention uses them.")
-    exp_deg: Size = Field(default=5, description="Permutations or cycles; nodes get twice as many expander edges.")
+    exp_deg: Width = Field(default=5, description="Permutations or cycles; nodes get twice as many expander edges.")
     exp_max_num_iters: Size = Field(default=100, description="Draws until the spectral gap is wide enough.")
     add_edge_index: bool = Field(default=True, description="Whether the attention uses the graph's own edges too.")
-    num_virt_node: Count = Field(default=0, description="Virtual nodes of each graph.")
+    num_virt_node: int = Field(default=0, ge=0, le=2**16, description="Virtual nodes of each graph.")
     add_self_loops: bool = Field(default=False, description="Add self-loops to a single large graph.")
 
     @field_validator("exp_algorithm", mode="before")

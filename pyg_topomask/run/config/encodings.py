@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pyg_topomask.run.config.base import Count, Section, Size, parse_times
+from pyg_topomask.run.config.base import MAX_DEPTH, Count, Section, Width, parse_times
 
 
 class EigenConfig(Section):
@@ -16,7 +16,7 @@ class EigenConfig(Section):
     eigvec_norm: Literal["L1", "L2", "abs-max", "wavelength", "wavelength-asin", "wavelength-soft"] = Field(
         default="L2", description="Normalisation of the eigenvectors."
     )
-    max_freqs: Size = Field(default=10, description="Eigenvectors, of the smallest eigenvalues.")
+    max_freqs: Width = Field(default=10, description="Eigenvectors, of the smallest eigenvalues.")
 
 
 class KernelConfig(Section):
@@ -50,10 +50,12 @@ class EncodingConfig(Section):
     model: Literal["none", "DeepSet", "Transformer", "Linear", "MLP", "mlp", "linear"] = Field(
         default="none", description="Network that encodes it."
     )
-    dim_pe: Size = Field(default=16, description="Width of its part of the node embedding.")
-    layers: Count = Field(default=3, description="Layers of that network.")
-    n_heads: Size = Field(default=4, description="Heads of a Transformer.")
-    post_layers: Count = Field(default=0, description="Layers after it has been pooled over the eigenvectors.")
+    dim_pe: Width = Field(default=16, description="Width of its part of the node embedding.")
+    layers: int = Field(default=3, ge=0, le=MAX_DEPTH, description="Layers of that network.")
+    n_heads: Width = Field(default=4, description="Heads of a Transformer.")
+    post_layers: int = Field(
+        default=0, ge=0, le=MAX_DEPTH, description="Layers after it has been pooled over the eigenvectors."
+    )
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = Field(
         default="none", description="Normalisation of what goes in."
     )
@@ -69,8 +71,8 @@ class SignNetConfig(EncodingConfig):
     """``posenc_SignNet``: Laplacian eigenvectors through a network blind to their signs."""
 
     eigen: EigenConfig = Field(default_factory=EigenConfig, description="The eigenvectors.")
-    phi_out_dim: Size = Field(default=4, description="Output width of the network of each eigenvector.")
-    phi_hidden_dim: Size = Field(default=64, description="Hidden width of the network of each eigenvector.")
+    phi_out_dim: Width = Field(default=4, description="Output width of the network of each eigenvector.")
+    phi_hidden_dim: Width = Field(default=64, description="Hidden width of the network of each eigenvector.")
 
 
 class EquivStableLapPEConfig(Section):
@@ -102,9 +104,9 @@ class GraphormerBiasConfig(Section):
     enable: bool = Field(default=False, description="Whether it is computed.")
     node_degrees_only: bool = Field(default=False, description="Only the degrees, no distances.")
     dim_pe: Count = Field(default=0, description="Width of its part of the node embedding: 0, for it is added.")
-    num_spatial_types: int | None = Field(default=None, ge=1, description="Distances told apart, the rest is one.")
-    num_in_degrees: int | None = Field(default=None, ge=1, description="In-degrees told apart.")
-    num_out_degrees: int | None = Field(default=None, ge=1, description="Out-degrees told apart.")
+    num_spatial_types: Width | None = Field(default=None, description="Distances told apart, the rest is one.")
+    num_in_degrees: Width | None = Field(default=None, description="In-degrees told apart.")
+    num_out_degrees: Width | None = Field(default=None, description="Out-degrees told apart.")
 
     @model_validator(mode="after")
     def _sizes_are_there(self) -> GraphormerBiasConfig:

@@ -92,6 +92,10 @@ FIXED_KEYS: dict[str, Any] = {
 """Key -> the one value that is accepted, because nothing else is provided."""
 
 
+_SECTIONS = {key.rpartition(".")[0] for key in (*IGNORED_KEYS, *FIXED_KEYS)}
+"""Where these keys stand. Nothing deeper is looked at, since an alias of YAML may stand inside what it repeats."""
+
+
 def ignored_keys(values: Mapping[str, Any]) -> list[str]:
     """The keys of nested values that have no effect, whatever their value."""
     return [key for key, _ in _leaves(values) if key in IGNORED_KEYS]
@@ -119,7 +123,7 @@ def without_ignored(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and f"{prefix}{name}" in _SECTIONS:
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
@@ -129,7 +133,8 @@ def _pruned(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     kept = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
-        inner = _pruned(value, f"{key}.") if isinstance(value, Mapping) and value else value
+        is_section = isinstance(value, Mapping) and value and key in _SECTIONS
+        inner = _pruned(value, f"{key}.") if is_section else value
         emptied = inner == {} and inner is not value
         if not emptied and key not in IGNORED_KEYS and key not in FIXED_KEYS:
             kept[name] = inner

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from pyg_topomask.run.config.contradictions import contradictions
 from pyg_topomask.run.config.ignored import ignored_keys
 from pyg_topomask.run.config.schema import Config, add_mask_sections, all_keys, section_of
+from pyg_topomask.run.config.yaml_files import parse_value, read_yaml
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML reads ``1e-5`` as text; YAML 1.2 and GraphGPS's users read a number."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
 
 
 @dataclass
@@ -80,6 +72,8 @@ def load(
     elif isinstance(source, Mapping):
         values = _copy(source)
     else:
+        if not str(source):
+            raise ConfigError("the name of the config file is empty")
         file, name = str(source), Path(source).stem
         values, lines = read_yaml(Path(source))
     overridden = _override(values, overrides)
@@ -95,61 +89,8 @@ def load(
     return parsed
 
 
-def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values of a YAML file and the line of each dotted key."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-        values = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: unreadable YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: unreadable YAML: {error}") from None
-    if node is None:
-        raise ConfigError(f"{path}, line 1: a config is a mapping of sections, and this file holds none")
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}, line 1: a config is a mapping of sections (got {type(values).__name__})")
-    lines: dict[str, int] = {}
-    try:
-        _collect_lines(path, node, "", lines)
-    except RecursionError:
-        raise ConfigError(f"{path}: an alias (*name) stands inside what it repeats") from None
-    return _fill_empty_sections(values, []), lines
-
-
-def _fill_empty_sections(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    """A section without a key under it, which YAML reads as null, is one at its defaults."""
-    filled = {}
-    for key, value in values.items():
-        here = [*path, str(key)]
-        if section_of(here) is not None:
-            value = {} if value is None else value
-            value = _fill_empty_sections(value, here) if isinstance(value, dict) else value
-        filled[key] = value
-    return filled
-
-
 def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
-
-
-def _collect_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int]) -> None:
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key_node, value_node in node.value:
-        key = f"{prefix}{key_node.value}"
-        line = key_node.start_mark.line + 1
-        if key in lines and key_node.value != "<<":
-            raise ConfigError(f"{path}, line {line}: {key} is given a second time (first in line {lines[key]})")
-        lines[key] = line
-        _collect_lines(path, value_node, f"{key}.", lines)
 
 
 def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
@@ -162,9 +103,9 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
                 raise ConfigError(f"command line: {key}: no value given; write {key}=VALUE or {key} VALUE")
             text = rest.pop(0)
         try:
-            value = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
-        except yaml.YAMLError:
-            raise ConfigError(f"command line: {key}: {text!r} is no YAML value") from None
+            value = parse_value(text)
+        except ValueError as error:
+            raise ConfigError(f"command line: {key}: {_shown(text)} is no YAML value ({error})") from None
         *sections, name = key.split(".")
         place: Any = values
         for section in sections:
@@ -181,7 +122,7 @@ def _explain(error: Any) -> tuple[str, str]:
     path = [part for part in error["loc"] if isinstance(part, str)]
     key, kind, given = ".".join(_known_path(path)), error["type"], error.get("input")
     if kind == "fixed_key":
-        return ".".join(path), f"{error['msg']} (got {given!r})"
+        return ".".join(path), f"{error['msg']} (got {_shown(given)})"
     if kind == "extra_forbidden":
         return key, "unknown key." + _suggest_key(key)
     if kind == "missing":
@@ -189,12 +130,26 @@ def _explain(error: Any) -> tuple[str, str]:
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         if not choices:
-            return key, f"must be {error['ctx']['expected'].lower()} (got {given!r})"
-        return key, f"must be one of {', '.join(choices)} (got {given!r})." + did_you_mean(str(given), choices)
+            return key, f"must be {error['ctx']['expected'].lower()} (got {_shown(given)})"
+        hint = did_you_mean(given, choices) if isinstance(given, str) else ""
+        return key, f"must be one of {', '.join(choices)} (got {_shown(given)}).{hint}"
     message = error["msg"].removeprefix("Value error, ")
-    given = f" (got {given!r})" if len(repr(given)) <= 80 else ""
+    if kind == "less_than_equal":
+        message = f"must be at most {error['ctx']['le']:,}"
     first = message[0] if message[1:2].isupper() else message[0].lower()  # GCN stays as it is
-    return key, f"{first}{message[1:]}{given}"
+    return key, f"{first}{message[1:]} (got {_shown(given)})"
+
+
+def _shown(value: Any) -> str:
+    """A short text for any value: an alias of YAML can stand for billions of entries."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python prints no integers of thousands of digits
+        return "an integer of thousands of digits"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 80
 
 
 def _known_path(path: list[str]) -> list[str]:

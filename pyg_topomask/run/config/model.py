@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from pyg_topomask.run.config.base import Count, Probability, Section, Size
+from pyg_topomask.run.config.base import MAX_DEPTH, Probability, Section, Size, Width
 
 PEER_ATTENTIONS = {"Full": "Transformer", "BiasedTransformer": "Transformer", "SparseAttention": "KMIP"}
 """Other spellings of attentions, most of them the peers' -> the names of our table."""
@@ -64,12 +64,12 @@ class ModelConfig(Section):
 class SparseConfig(Section):
     """``gt.sparse``: the k-MIP attention, in the spelling of its authors."""
 
-    k: Size = Field(default=10, description="Keys that each query attends to.")
-    kq_dim: int | None = Field(
-        default=None, ge=1, description="Width of one head's queries and keys; none: `gt.dim_hidden` / `gt.n_heads`."
+    k: Width = Field(default=10, description="Keys that each query attends to.")
+    kq_dim: Width | None = Field(
+        default=None, description="Width of one head's queries and keys; none: `gt.dim_hidden` / `gt.n_heads`."
     )
-    val_dim: int | None = Field(
-        default=None, ge=1, description="Width of one head's values; none: `gt.dim_hidden` / `gt.n_heads`."
+    val_dim: Width | None = Field(
+        default=None, description="Width of one head's values; none: `gt.dim_hidden` / `gt.n_heads`."
     )
     head_agg: Literal["Linear", "none"] = Field(
         default="Linear", description="Linear mixes the heads by an output projection; none only joins them."
@@ -84,8 +84,8 @@ class SparseConfig(Section):
 class BigBirdConfig(Section):
     """``gt.bigbird``: block-sparse attention."""
 
-    num_random_blocks: Count = Field(default=3, description="Random blocks that each block attends to.")
-    block_size: Size = Field(default=3, description="Nodes in a block.")
+    num_random_blocks: int = Field(default=3, ge=0, le=2**16, description="Random blocks that each block attends to.")
+    block_size: Width = Field(default=3, description="Nodes in a block.")
 
 
 class GTConfig(Section):
@@ -96,10 +96,10 @@ class GTConfig(Section):
         description="Convolutions and attentions side by side, joined by +; one of two may be None: GCN+GRF, "
         "CustomGatedGCN+Transformer, None+Linear, CustomGatedGCN+Exphormer+GRF.",
     )
-    layers: Size = Field(default=2, description="Number of layers.")
-    n_heads: Size = Field(default=1, description="Attention heads; they divide `dim_hidden` where there is attention.")
-    dim_hidden: Size = Field(default=64, description="Width of the layers.")
-    dim_edge: int | None = Field(default=None, ge=1, description="Width of edge embeddings; only that of `dim_hidden`.")
+    layers: int = Field(default=2, ge=1, le=MAX_DEPTH, description="Number of layers.")
+    n_heads: Width = Field(default=1, description="Attention heads; they divide `dim_hidden` where there is attention.")
+    dim_hidden: Width = Field(default=64, description="Width of the layers.")
+    dim_edge: Width | None = Field(default=None, description="Width of edge embeddings; only that of `dim_hidden`.")
     dropout: Probability = Field(default=0.0, description="Dropout after each branch and in the feed-forward part.")
     attn_dropout: Probability = Field(default=0.0, description="Dropout inside the attention, where it has one.")
     layer_norm: bool = Field(
@@ -139,10 +139,12 @@ class GNNConfig(Section):
     """``gnn``: what surrounds the layers, and the activation of the whole model."""
 
     head: str = Field(default="default", description="Prediction head; default: by the task.")
-    layers_pre_mp: Count = Field(default=0, description="Layers between the encoders and the first GraphGPS layer.")
-    layers_post_mp: Size = Field(default=1, description="Linear layers of the head.")
-    dim_inner: int | None = Field(
-        default=None, ge=1, description="Width of the model as GraphGPS repeats it: `gt.dim_hidden`."
+    layers_pre_mp: int = Field(
+        default=0, ge=0, le=MAX_DEPTH, description="Layers between the encoders and the first GraphGPS layer."
+    )
+    layers_post_mp: int = Field(default=1, ge=1, le=MAX_DEPTH, description="Linear layers of the head.")
+    dim_inner: Width | None = Field(
+        default=None, description="Width of the model as GraphGPS repeats it: `gt.dim_hidden`."
     )
     act: Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"] = Field(
         default="relu", description="Activation."
@@ -152,7 +154,7 @@ class GNNConfig(Section):
     )
     dropout: Probability = Field(default=0.0, description="Dropout in these layers.")
     residual: bool = Field(default=False, description="custom_gnn: residuals around layers; it must say true.")
-    layers_mp: Size = Field(default=2, description="custom_gnn: layers.")
+    layers_mp: int = Field(default=2, ge=1, le=MAX_DEPTH, description="custom_gnn: layers.")
     layer_type: str = Field(
         default="generalconv", description=f"custom_gnn: convolution, {', '.join(CUSTOM_GNN_CONVS)}."
     )

@@ -93,7 +93,9 @@ class Config(Section):
     run_multiple_splits: list[Count] = Field(
         default=[], description="Values of `dataset.split_index` to run one after the other, with one seed."
     )
-    num_workers: Count = Field(default=0, description="Processes that load data; no influence on the results.")
+    num_workers: int = Field(
+        default=0, ge=0, le=1024, description="Processes that load data; no influence on the results."
+    )
     accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
     devices: Size = Field(default=1, description="Always 1: several processes are started by `torchrun`.")
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(

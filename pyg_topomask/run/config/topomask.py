@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pyg_topomask.run.config.base import Count, Probability, Section, Size
+from pyg_topomask.run.config.base import Count, Probability, Section, Width
 
 
 class TopomaskConfig(Section):
     """``topomask``: our attentions and masks, which GraphGPS does not have."""
 
-    num_walks: Size = Field(default=16, description="Random walks from each node.")
-    max_length: Count = Field(default=4, description="Longest walk, in edges.")
+    num_walks: int = Field(default=16, ge=1, le=10**6, description="Random walks from each node.")
+    max_length: int = Field(default=4, ge=0, le=10**6, description="Longest walk, in edges.")
     halt_prob: Probability = Field(default=0.5, description="Probability of halting, per step.")
     scheme: str = Field(default="iid", description="How walks from one node are coupled.")
     independent: bool = Field(
@@ -44,7 +44,7 @@ class TopomaskConfig(Section):
     kernel: str = Field(
         default="relu", description="Feature map of the linear attention; an attention may have a default of its own."
     )
-    num_features: Size = Field(default=64, description="Random features per head of kernel softmax_rf, and Performer.")
+    num_features: Width = Field(default=64, description="Random features per head of kernel softmax_rf, and Performer.")
     path: Literal["auto", "factored", "pairwise", "blocks"] = Field(
         default="auto",
         description="How the masked product is computed: by products with the mask, on the pairs it supports, or on "
@@ -55,8 +55,8 @@ class TopomaskConfig(Section):
         description="What masked attention divides by: the sum of the bounding mask's weights, or of the mask's own, "
         "as in the papers, where learned signs can cancel. The same where the mask has no negative entry.",
     )
-    num_virtual: Size = Field(default=30, description="Virtual nodes that sum up a graph (Primphormer).")
-    rank: Size = Field(default=30, description="Rank of the primal projections (Primphormer).")
+    num_virtual: Width = Field(default=30, description="Virtual nodes that sum up a graph (Primphormer).")
+    rank: Width = Field(default=30, description="Rank of the primal projections (Primphormer).")
     eta: Annotated[float, Field(ge=0)] = Field(
         default=0.1, description="Weight of the auxiliary loss that makes them singular vectors (Primphormer)."
     )

@@ -28,7 +28,9 @@ class TrainConfig(Section):
         default="full_batch",
         description="full_batch: every graph whole; random_partition, cluster, neighbor: parts of one large graph.",
     )
-    num_parts: Size = Field(default=10, description="Parts of a partitioned graph (random_partition, cluster).")
+    num_parts: Size = Field(
+        default=10, le=10**6, description="Parts of a partitioned graph (random_partition, cluster)."
+    )
     neighbor_sizes: list[Size] = Field(
         default=[20, 15, 10, 5], description="Neighbours drawn per node, hop by hop (neighbor)."
     )

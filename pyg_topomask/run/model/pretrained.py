@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
-import torch
-import yaml
-from pydantic import ValidationError
 from torch.nn import Module
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.budget import with_width
+from pyg_topomask.run.output.saved import read_config
+from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkpoint
 
 HEAD = "head."
 
@@ -28,7 +26,7 @@ def has_run(config: Config) -> bool:
 
 def _checkpoint(config: Config) -> Path | None:
     folder = Path(config.pretrained.dir).expanduser()
-    found = [folder / "best.ckpt", folder / str(config.seed) / "best.ckpt", *sorted(folder.glob("*/best.ckpt"))]
+    found = [folder / BEST, folder / str(config.seed) / BEST, *sorted(folder.glob(f"*/{BEST}"))]
     return next((path for path in found if path.is_file()), None)
 
 
@@ -38,12 +36,10 @@ def with_model_of(config: Config) -> Config:
     Raises:
         RunError: If that run has no readable config.
     """
-    path = find_checkpoint(config).parent / "config.yaml"
     try:
-        theirs = Config.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError, ValidationError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(f"pretrained.dir: {path} is missing, damaged or of another version ({reason})") from None
+        theirs = read_config(find_checkpoint(config).parent / "config.yaml")
+    except RunError as error:
+        raise RunError(f"pretrained.dir: {error}") from None
     names = [name for name in type(config).model_fields if name in _OF_THE_MODEL or name.startswith("posenc_")]
     made = config.model_copy(
         update={name: getattr(theirs, name) for name in names if name not in config.model_fields_set}
@@ -73,24 +69,14 @@ def load_pretrained(model: Module, config: Config) -> None:
         RunError: If the checkpoint is damaged or of another model.
     """
     path = find_checkpoint(config)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    except (OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise RunError(f"pretrained.dir: {path} is damaged ({str(error).partition(chr(10))[0]})") from None
+    state = read_checkpoint(path, "pretrained.dir needs a finished run")["state_dict"]
     weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     own = model.state_dict()
     if config.pretrained.reset_prediction_head and not config.train.is_inference:
         weights = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
         weights |= {name: value for name, value in own.items() if name.startswith(HEAD)}
-    wrong = sorted(own.keys() ^ weights.keys())
-    wrong += [name for name in own if name in weights and own[name].shape != weights[name].shape]
-    if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise RunError(
-            f"pretrained.dir: {path} is of another model: {', '.join(wrong[:3])}{more} differ; gt, gnn and the "
-            "encoders must be as in that run's config.yaml"
-        )
-    model.load_state_dict(weights)
+    advice = "gt, gnn and the encoders must be as in that run's config.yaml"
+    load_weights(model, weights, f"pretrained.dir: {path}", advice)
     if config.pretrained.freeze_main:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name.startswith(HEAD))

@@ -14,13 +14,13 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.cache import replacing
 from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.nn.dynamic_walks import redraw_walks, walks_along
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
 from pyg_topomask.run.output.report import write_metrics
+from pyg_topomask.run.training.checkpoint import BEST, LAST
 from pyg_topomask.transforms import AddRandomWalks
 
 
@@ -141,6 +141,7 @@ class Recorder(Checkpoint):
         self.best_epoch = -1
         self.lr = 0.0
         self.seconds = 0.0
+        self.started = False
         self._since = time.perf_counter()
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,7 +150,11 @@ class Recorder(Checkpoint):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.rows, self.best_epoch, self.seconds = list(state["rows"]), state["best_epoch"], state["seconds"]
+        self.rows, self.best_epoch, self.seconds = list(state["rows"]), state["best_epoch"], float(state["seconds"])
+        if not all(isinstance(value, float) for row in self.rows for value in row.values()):
+            raise TypeError("a metric is no number")
+        if self.rows and not any(row["epoch"] == self.best_epoch for row in self.rows):
+            raise ValueError("no metrics of the best epoch")
 
     def elapsed(self) -> float:
         """Seconds of training, those before a resumption included."""
@@ -161,7 +166,7 @@ class Recorder(Checkpoint):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Do not go on with a run that had stopped early before it was killed."""
-        self._since = time.perf_counter()
+        self.started, self._since = True, time.perf_counter()
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping) and callback.wait_count >= callback.patience:
                 trainer.should_stop = True
@@ -182,12 +187,12 @@ class Recorder(Checkpoint):
             self.rows.append(row)
             if self._is_best(row):
                 self.best_epoch = epoch
-                self._save(trainer, "best.ckpt", weights_only=True)  # written often, and never resumed from
+                self._save(trainer, BEST, weights_only=True)  # written often, and never resumed from
             if is_main():
                 write_metrics(self.folder / "metrics.csv", self.rows)
         last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
         if last or (epoch + 1) % self.config.train.ckpt_period == 0:
-            self._save(trainer, "last.ckpt")
+            self._save(trainer, LAST)
         self.on_epoch(epoch + 1, row)
 
     def _is_best(self, row: dict[str, float]) -> bool:
@@ -200,12 +205,7 @@ class Recorder(Checkpoint):
         return new > old if self.config.best_is_max else new < old
 
     def _save(self, trainer: pl.Trainer, name: str, weights_only: bool = False) -> None:
-        if is_main():
-            with replacing(self.folder / name) as temporary:
-                trainer.save_checkpoint(temporary, weights_only)
-        else:
-            trainer.save_checkpoint(self.folder / name, weights_only)  # takes part, writes nothing
-        trainer.strategy.barrier()
+        trainer.save_checkpoint(self.folder / name, weights_only)  # the first process writes, and the others wait
 
 
 def early_stopping(config: Config) -> list[EarlyStopping]:

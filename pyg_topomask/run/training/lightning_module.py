@@ -13,6 +13,7 @@ from torch.nn import Module, ModuleDict
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import NonFiniteError
 from pyg_topomask.nn import auxiliary_loss
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
@@ -53,16 +54,22 @@ class GraphModule(pl.LightningModule):
     def _predict(self, data: Data) -> Tensor:
         try:
             prediction = self(data)
-        except ValueError:  # modules refuse NaN; say so if it is the weights that are not finite
-            if all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
+        except ValueError as error:  # modules refuse NaN
+            if not all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
+                raise self._diverged("the weights are no longer finite") from None
+            if not isinstance(error, NonFiniteError):
                 raise
-            raise self._diverged("the weights are no longer finite") from None
+            if self.trainer.global_step > 0:
+                raise self._diverged(f"a layer's output is no longer finite ({str(error).partition(';')[0]})") from None
+            raise RunError(f"dataset.{self.config.dataset.name}: before any training, {error}") from None
         return torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
 
     def _diverged(self, what: str) -> RunError:
+        optim = self.config.optim
+        clip = "optim.clip_grad_norm_value" if optim.clip_grad_norm else "optim.clip_grad_norm true"
         return RunError(
             f"training diverged in epoch {self.current_epoch}: {what}; "
-            "try a lower optim.base_lr or optim.clip_grad_norm true"
+            f"try a lower optim.base_lr (it is {optim.base_lr:g}) or {'a lower ' if optim.clip_grad_norm else ''}{clip}"
         )
 
     def _step(self, data: Data, part: str) -> Tensor:

@@ -77,7 +77,7 @@ def test_trained_weights_are_shown(kmip, tmp_path):
     assert "trained for " in trained.axes[0].get_title()
     again = picture("attention", kmip, layer=1, checkpoint=folder / "best.ckpt")
     assert counts(again) == counts(trained) != counts(picture("attention", kmip, layer=1))
-    with pytest.raises(RunError, match=r"best\.ckpt is of another config: "):
+    with pytest.raises(RunError, match=r"best\.ckpt is of another model \("):
         picture("attention", kmip, checkpoint=folder, overrides=["gt.layers=1"])
     (folder / "best.ckpt").write_bytes(b"junk")
     with pytest.raises(RunError, match=r"--checkpoint: .*best\.ckpt cannot be read"):

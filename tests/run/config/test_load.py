@@ -162,8 +162,118 @@ def test_a_nested_key_is_described_by_its_own_line(file):
         load(path)
 
 
-def test_an_alias_inside_itself_is_refused(tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text("x: &x {y: *x}\n")
-    with pytest.raises(ConfigError, match="alias"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x: &x {y: *x}", "line 2: x: unknown key"),
+        ("gt: &x {sparse: *x}", r"gt\.sparse\.sparse: unknown key"),
+        ("metric_best: &x [*x]", r"metric_best: must be one of .*\(got \["),
+        # Each line stands for twice as much as the one before: a billion entries in all.
+        (
+            "a0: &a0 {x: y}\n" + "".join(f"a{i + 1}: &a{i + 1} {{p: *a{i}, q: *a{i}}}\n" for i in range(30)),
+            "unknown key",
+        ),
+        ("seed: &a0 [1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(30)), "unknown key"),
+    ],
+)
+def test_aliases_that_stand_for_very_much_are_refused(file, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load(file(f"dataset: {{format: PyG-MotifDataset, name: circle}}\n{text}\n"))
+
+
+def test_a_value_of_very_much_is_shown_in_short(tiny):
+    value = [1]
+    for _ in range(30):
+        value = [value, value]
+    for key in ("metric_best", "seed", "out_dir", "run_multiple_splits"):
+        with pytest.raises(ConfigError) as caught:
+            load(tiny | {key: value})
+        assert len(str(caught.value)) < 3000, key
+
+
+DEEP = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"a: {DEEP}", "nested too deeply"),
+        ("\n".join(f"{' ' * depth}a:" for depth in range(3000)), "nested too deeply"),
+        ("seed: 2024-13-45", "month must be in"),
+        ("seed: !!timestamp x", "unreadable YAML"),
+        ("seed: !!int x", "unreadable YAML"),
+        ("seed: !!bool x", "unreadable YAML"),
+        (f"seed: {'9' * 5000}", "unreadable YAML"),
+        ("seed: !!python/object/apply:os.system [exit]", "could not determine a constructor"),
+    ],
+)
+def test_odd_values_are_named_in_a_line(file, tiny, text, message):
+    path = file(text)
+    with pytest.raises(ConfigError, match=rf"some\.yaml.*{message}") as caught:
         load(path)
+    assert "\n" not in str(caught.value)
+    key, _, value = text.partition(": ")
+    if key == "seed":
+        with pytest.raises(ConfigError, match=r"command line: seed: .* is no YAML value") as caught:
+            load(tiny, [f"seed={value}"])
+        assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("value", [DEEP, "9" * 4000, "0x" + "f" * 5000, "-1e400"])
+def test_overrides_of_any_length(tiny, value):
+    for key in ("gt.layers", "metric_best", "dataset.split", "a.b"):
+        with pytest.raises(ConfigError) as caught:
+            load(tiny, [f"{key}={value}"])
+        assert len(str(caught.value)) < 3000
+    with pytest.raises(ConfigError):
+        load(tiny, [f"gt{'.x' * 5000}=1"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "limit"),
+    [
+        ("train.batch_size", 10**23, "1,000,000,000"),
+        ("gt.dim_hidden", 10**9, "65,536"),
+        ("gt.layers", 10**8, "1,000"),
+        ("gnn.layers_pre_mp", 10**8, "1,000"),
+        ("gnn.layers_post_mp", 10**8, "1,000"),
+        ("topomask.num_walks", 10**9, "1,000,000"),
+        ("topomask.max_length", 10**7, "1,000,000"),
+        ("topomask.num_features", 10**9, "65,536"),
+        ("optim.max_epoch", 10**23, "1,000,000,000"),
+        ("optim.batch_accumulation", 10**23, "1,000,000,000"),
+        ("num_workers", 10**5, "1,024"),
+        ("dataset.num_graphs", 10**23, "10,000,000"),
+        ("dataset.num_nodes", 10**9, "1,000,000"),
+    ],
+)
+def test_absurd_sizes_are_refused(tiny, key, value, limit):
+    with pytest.raises(ConfigError, match=rf"{key}: must be at most {limit} \(got 1"):
+        load(tiny, [f"{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            "gt.dim_hidden=20000 gt.layers=100",
+            r"gt\.dim_hidden: 100 layers of width 20,000 have more than 160 billion weights",
+        ),
+        ("topomask.max_length=1000000", r"topomask\.num_walks: 4 walks of up to 1,000,000 steps from each node"),
+    ],
+)
+def test_sizes_that_are_absurd_together_are_refused(tiny, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        load(tiny, overrides.split())
+
+
+@pytest.mark.parametrize("key", ["out_dir", "dataset.dir", "pretrained.dir", "dataset.split_dir", "name_tag"])
+def test_a_null_byte_in_a_path_is_refused(tiny, key):
+    with pytest.raises(ConfigError, match=rf"{key}: .*(null byte|match pattern)"):
+        load(tiny, [f'{key}="a\\0b"'])
+
+
+@pytest.mark.parametrize(("name", "message"), [("", "is empty"), ("a\0b.yaml", "null"), ("a" * 5000, "too long")])
+def test_names_that_no_file_has(name, message):
+    with pytest.raises(ConfigError, match=message):
+        load(name)

@@ -278,7 +278,7 @@ def test_the_learning_rate_under_other_names(molecules, name):
 def test_the_reference_of_keys(capsys):
     assert main(["list", "keys"]) == 0
     text = capsys.readouterr().out
-    assert "  gt.layers: integer ≥ 1; default 2\n      Number of layers.\n" in text
+    assert "  gt.layers: integer ≥ 1 and ≤ 1000; default 2\n      Number of layers.\n" in text
     assert "  dataset.format: text; required\n" in text
     assert "  run_multiple_splits: [integer ≥ 0, ...]; default []\n" in text
     assert all(f" {key}" in text for key in (*all_keys(), *IGNORED_KEYS))

@@ -41,7 +41,7 @@ def marker(tmp_path, monkeypatch):
 
 
 def refused(tmp_path, **data):
-    with pytest.raises(RunError, match=r"could not be read: UnpicklingError: it (refers to|is damaged)") as caught:
+    with pytest.raises(RunError, match=r"could not be read: UnpicklingError: it (refers to|was not written)") as caught:
         load_dataset(DatasetConfig(dir=str(tmp_path / "data"), **data))
     text = str(caught.value)
     assert "\n" not in text

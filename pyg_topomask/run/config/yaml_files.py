@@ -1,0 +1,95 @@
+"""YAML to plain values and the line of each key; whatever a file holds, what is wrong with it fits in one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pyg_topomask.run.config.schema import section_of
+from pyg_topomask.run.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML reads ``1e-5`` as text; YAML 1.2 and GraphGPS's users read a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def parse_value(text: str) -> Any:
+    """The value of YAML text, plain data only.
+
+    Raises:
+        ValueError: If the text is no YAML.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except Exception as error:  # PyYAML meets odd scalars, such as the date 2024-13-45, with errors of many kinds
+        raise ValueError(_reason(error)) from None
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values of a YAML file and the line of each dotted key.
+
+    Raises:
+        ConfigError: If the file cannot be read, or holds no mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a null byte in the name
+        raise ConfigError(f"{str(path)!r}: cannot be read: {error}") from None
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
+    except Exception as error:  # as above
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: unreadable YAML: {_reason(error)}") from None
+    if node is None:
+        raise ConfigError(f"{path}, line 1: a config is a mapping of sections, and this file holds none")
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}, line 1: a config is a mapping of sections (got {type(values).__name__})")
+    lines: dict[str, int] = {}
+    _collect_lines(path, node, [], lines)
+    return _fill_empty_sections(values, []), lines
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "brackets or sections are nested too deeply"
+    told = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+    return str(told).partition("\n")[0] or type(error).__name__
+
+
+def _collect_lines(path: Path, node: yaml.Node, above: list[str], lines: dict[str, int]) -> None:
+    """Note the lines of a section's keys. No deeper, since an alias may repeat what holds it."""
+    if section_of(above) is None or not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        here = [*above, str(key_node.value)]
+        key, line = ".".join(here), key_node.start_mark.line + 1
+        if key in lines and key_node.value != "<<":
+            raise ConfigError(f"{path}, line {line}: {key} is given a second time (first in line {lines[key]})")
+        lines[key] = line
+        _collect_lines(path, value_node, here, lines)
+
+
+def _fill_empty_sections(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """A section without a key under it, which YAML reads as null, is one at its defaults."""
+    filled = {}
+    for key, value in values.items():
+        here = [*path, str(key)]
+        if section_of(here) is not None:
+            value = {} if value is None else value
+            value = _fill_empty_sections(value, here) if isinstance(value, dict) else value
+        filled[key] = value
+    return filled

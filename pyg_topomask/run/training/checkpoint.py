@@ -1,0 +1,122 @@
+"""Checkpoints: written whole, read as data, and checked before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+from torch.nn import Module
+
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, reason_of, save_tensors
+
+BEST, LAST = "best.ckpt", "last.ckpt"
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """Lightning's way of writing and reading checkpoints, whole or not at all, and without executing any of them."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a file."""
+        save_tensors(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read a file onto the CPU."""
+        return load_tensors(Path(path))
+
+
+def read_checkpoint(path: Path, advice: str) -> dict[str, Any]:
+    """A checkpoint that holds weights, ``state_dict``, and the number of their ``epoch``.
+
+    Args:
+        path: The file.
+        advice: What to do where it does not.
+
+    Raises:
+        RunError: If it is damaged or no checkpoint.
+    """
+    try:
+        found = load_tensors(path)
+    except (UnreadableFileError, FileNotFoundError) as error:
+        reason = str(error).removeprefix(f"{path} cannot be read: ")
+        raise RunError(f"{path} is damaged ({reason}); {advice}") from None
+    weights = found.get("state_dict") if isinstance(found, dict) else None
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and (isinstance(value, Tensor) or name.endswith("_extra_state"))
+        for name, value in weights.items()
+    ):
+        raise RunError(f"{path} is damaged (it holds no weights); {advice}")
+    if type(found.get("epoch")) is not int or found["epoch"] < 0:
+        raise RunError(f"{path} is damaged (its epoch is {found.get('epoch')!r}); {advice}")
+    return found
+
+
+def load_weights(module: Module, weights: Mapping[str, Any], origin: str, advice: str) -> None:
+    """Give a module the weights of a checkpoint, in place.
+
+    Args:
+        module: The module.
+        weights: Its ``state_dict``.
+        origin: The file, and the key that names it, for messages.
+        advice: What to do where they do not fit.
+
+    Raises:
+        RunError: If names or shapes differ, or a value is wrong.
+    """
+    wrong = differences(module.state_dict(), weights)
+    try:
+        if not wrong:
+            module.load_state_dict(weights)
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:
+        wrong = f"{type(error).__name__}: {reason_of(error)}"
+    if wrong:
+        raise RunError(f"{origin} is of another model ({wrong}); {advice}")
+
+
+def differences(own: Mapping[str, Any], weights: Mapping[str, Any]) -> str:
+    """Names of the weights that a model and a checkpoint do not share in the same shape, the first three of them."""
+    wrong = sorted(own.keys() ^ weights.keys())
+    wrong += [name for name in own if name in weights and _shape(own[name]) != _shape(weights[name])]
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return f"{', '.join(wrong[:3])}{more} differ" if wrong else ""
+
+
+def epochs_done(folder: Path, own: Mapping[str, Any], max_epoch: int) -> int:
+    """Epochs that were trained before a run was interrupted; 0 where it starts from the beginning.
+
+    Args:
+        folder: Folder of the seed.
+        own: Weights of the model that is about to be trained.
+        max_epoch: Number of epochs of the run.
+
+    Raises:
+        RunError: If the checkpoints are damaged, or of another model.
+    """
+    if not ((folder / LAST).exists() and (folder / BEST).exists()):
+        return 0
+    done = 0
+    for name in (BEST, LAST):
+        path, advice = folder / name, "delete it to train that seed from the start"
+        found = read_checkpoint(path, advice)
+        done = found["epoch"] + 1
+        wrong = differences(own, found["state_dict"])
+        if done > max_epoch:
+            wrong = f"after {done} epochs of {max_epoch}"
+        elif name == LAST and not _can_be_resumed(found):
+            wrong = "what training goes on from is missing"
+        if wrong:
+            raise RunError(f"{path} is damaged, or of another run ({wrong}); {advice}")
+    return done
+
+
+def _shape(value: Any) -> Any:
+    return value.shape if isinstance(value, Tensor) else type(value)
+
+
+def _can_be_resumed(found: dict[str, Any]) -> bool:
+    callbacks = found.get("callbacks")
+    recorded = isinstance(callbacks, dict) and isinstance(callbacks.get("Recorder"), dict)
+    return recorded and all(name in found for name in ("optimizer_states", "lr_schedulers", "loops"))

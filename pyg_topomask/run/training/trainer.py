@@ -1,0 +1,47 @@
+"""Lightning's trainer as the runner uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.distributed import local_world_size, world_size
+from pyg_topomask.run.training.checkpoint import CheckpointFiles
+
+
+def build_trainer(config: Config, **more: Any) -> pl.Trainer:
+    """Lightning's trainer, on the processes that ``torchrun`` started or on one device."""
+    several = world_size() > 1
+    cuda = config.accelerator != "cpu" and torch.cuda.is_available()
+    if several:
+        # Buffers are shared by the module before evaluation: a broadcast in each forward pass would wait for ever
+        # where one process has a batch more to evaluate.
+        more |= {
+            "strategy": DDPStrategy(broadcast_buffers=False, find_unused_parameters=False),
+            "devices": local_world_size(),
+            "num_nodes": world_size() // local_world_size(),
+            "sync_batchnorm": cuda,
+        }
+    return pl.Trainer(
+        **(
+            {
+                "max_epochs": config.optim.max_epoch,
+                "accelerator": config.accelerator,
+                "devices": 1,
+                "precision": config.precision,
+                "use_distributed_sampler": False,
+                "num_sanity_val_steps": 0,
+                "deterministic": "warn" if cuda else None,
+                "logger": False,
+                "enable_checkpointing": True,
+                "enable_progress_bar": False,
+                "enable_model_summary": False,
+                "plugins": [CheckpointFiles()],
+            }
+            | more
+        )
+    )

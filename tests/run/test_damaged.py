@@ -1,0 +1,311 @@
+"""Output folders with damaged, wrong or hostile files, and disks that refuse: one line that says what to do."""
+
+import errno
+import json
+import os
+import pickle
+import shutil
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from pyg_topomask.run import run_config
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.output.saved import read_config, read_result, read_results
+from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, read_checkpoint
+
+
+class Hostile:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, shared_cache):
+    """A finished run of the tiny config, made once."""
+    made = {}
+
+    def make(tiny):
+        if not made:
+            folder = tmp_path_factory.mktemp("finished")
+            made["metrics"] = run_config(tiny, folder)["metrics"]
+            made["folder"] = folder
+        return made
+
+    return make
+
+
+@pytest.fixture
+def run(tiny, finished, tmp_path):
+    """A copy of it: the folder of its seed."""
+    shutil.copytree(finished(tiny)["folder"], tmp_path, dirs_exist_ok=True)
+    return tmp_path / "config" / "0"
+
+
+@contextmanager
+def refused(*words):
+    with pytest.raises(RunError) as caught:
+        yield
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 600
+    assert all(word in text for word in words), text
+
+
+def changed(path, **values):
+    found = torch.load(path, weights_only=True)
+    for key, value in values.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = value
+    torch.save(found, path)
+
+
+def first_weight(path, change):
+    found = torch.load(path, weights_only=True)
+    name = next(iter(found["state_dict"]))
+    change(found["state_dict"], name)
+    torch.save(found, path)
+
+
+DAMAGE = {
+    "junk": lambda path: path.write_bytes(b"{half"),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:3000]),
+    "pickle": lambda path: path.write_bytes(pickle.dumps({"epoch": 1})),
+    "hostile": lambda path: torch.save(Hostile(path.with_name("marker")), path),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "list": lambda path: torch.save([1], path),
+    "no weights": lambda path: changed(path, state_dict=None),
+    "list of weights": lambda path: changed(path, state_dict=[1]),
+    "no epoch": lambda path: changed(path, epoch=None),
+    "text": lambda path: changed(path, epoch="x"),
+    "infinite": lambda path: changed(path, epoch=float("inf")),
+    "negative": lambda path: changed(path, epoch=-7),
+    "late": lambda path: changed(path, epoch=10**9),
+    "missing": lambda path: first_weight(path, lambda weights, name: weights.pop(name)),
+    "shape": lambda path: first_weight(path, lambda weights, name: weights.update({name: torch.ones(1, 2)})),
+    "extra": lambda path: first_weight(path, lambda weights, name: weights.update({"model.a._extra_state": 3})),
+    "word": lambda path: first_weight(path, lambda weights, name: weights.update({name: "word"})),
+}
+NOT_RESUMED = {
+    "no callbacks": {"callbacks": None},
+    "callbacks": {"callbacks": 3},
+    "other callbacks": {"callbacks": {"Recorder": 3}},
+    "no optimizer": {"optimizer_states": None},
+    "no loops": {"loops": None},
+}
+
+
+@pytest.mark.parametrize("name", [BEST, LAST])
+def test_damaged_checkpoints_are_named_before_training_goes_on(run, name):
+    own = torch.load(run / BEST, weights_only=True)["state_dict"]
+    assert epochs_done(run, own, 4) == 4
+    whole = (run / name).read_bytes()
+    cases = DAMAGE | {kind: lambda path, more=more: changed(path, **more) for kind, more in NOT_RESUMED.items()}
+    for kind, damage in cases.items():
+        damage(run / name)
+        if name == LAST or kind in DAMAGE:
+            with refused(str(run / name), "is damaged", "delete it to train that seed"):
+                epochs_done(run, own, 4)
+        if kind not in ("late", "missing", "shape", "extra", *NOT_RESUMED):
+            with refused(str(run / name), "is damaged", "do this"):
+                read_checkpoint(run / name, "do this")
+        (run / name).rmdir() if kind == "folder" else None
+        (run / name).write_bytes(whole)
+    assert not (run / "marker").exists()
+    (run / name).unlink()
+    assert epochs_done(run, own, 4) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optimizer_states": [{"state": 3}]},
+        {"loops": 3},
+        {"callbacks": {"Recorder": {"rows": [], "best_epoch": 0, "seconds": 1.0}}},
+        {"callbacks": {"Recorder": {"rows": [{"epoch": "x"}], "best_epoch": 0, "seconds": 1.0}}},
+    ],
+)
+def test_what_cannot_be_resumed_is_named(tiny, run, tmp_path, wrong):
+    (run / "result.json").unlink()
+    changed(run / LAST, **wrong)
+    with refused(f"{run / LAST} is damaged", "delete it to train that seed"):
+        run_config(tiny, tmp_path)
+
+
+@pytest.mark.parametrize("name", [BEST, LAST, "result.json", "config.yaml"])
+def test_the_command_line_ends_with_one_line(tiny_file, finished, tiny, tmp_path, capsys, name):
+    shutil.copytree(finished(tiny)["folder"] / "config", tmp_path / "out" / "tiny")
+    folder = tmp_path / "out" / "tiny" / "0"
+    if name in (BEST, LAST):
+        (folder / "result.json").unlink()
+    (folder / name).write_bytes(b"{half \xff")
+    assert main(["run", str(tiny_file), "--out", str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {folder / name} is ")
+    assert error.count("\n") == 1
+
+
+RESULTS = [
+    "[]", "{}", "3", "null", "{", "[" * 100_000, '{"seed": 0}', '{"seed": "x", "metrics": []}', "\x00",
+    '{"seed": 0, "metrics": {"test_loss": "x"}}',
+]  # fmt: skip
+
+
+def test_damaged_results_are_named(run):
+    path = run / "result.json"
+    whole = json.loads(path.read_text())
+    texts = [*RESULTS, *(json.dumps({k: v for k, v in whole.items() if k != key}) for key in ("epochs", "seed"))]
+    for content in (*(text.encode() for text in texts), b"\xff\xfe"):
+        path.write_bytes(content)
+        with refused(f"{path} is damaged", "delete it to run that seed again"):
+            read_result(run)
+    path.unlink()
+    assert read_result(run) is None
+    path.mkdir()
+    with refused(f"{path} is damaged"):
+        read_result(run)
+    path.rmdir()
+    path.write_text(json.dumps(whole))
+    assert read_result(run) == whole
+    shutil.copytree(run, run.with_name("1"))
+    whole["metrics"]["other"] = 1.0
+    (run.with_name("1") / "result.json").write_text(json.dumps(whole))
+    with refused("other metrics", "delete it"):
+        read_results(run.parent)
+
+
+def test_damaged_configs_are_named(tiny, run, tmp_path):
+    path = run / "config.yaml"
+    for content in (b"[]", b"3", b"a: [", b"[" * 3000, b"gt: 3", b"\x00", b"\xff\xfe", b"", b"gt: {layrs: 3}"):
+        path.write_bytes(content)
+        with refused(f"{path} is missing, damaged or of another version ("):
+            read_config(path)
+    with refused(str(path), "choose another --out"):
+        run_config(tiny, tmp_path)
+    path.unlink()
+    path.mkdir()
+    with refused(f"{path} is missing, damaged or of another version ("):
+        read_config(path)
+    with refused("pretrained.dir", str(path)):
+        run_config(tiny, tmp_path / "next", overrides=[f"pretrained.dir={run}"])
+
+
+def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch):
+    """Whichever file does not fit any more: one line, no leftovers, and the same numbers once there is room."""
+    tiny["optim"]["max_epoch"] = 2
+    place, asked = os.replace, []
+
+    def full(at):
+        def replace(source, target):
+            asked.append(target)
+            if len(asked) == at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            place(source, target)
+
+        return replace
+
+    monkeypatch.setattr("pyg_topomask.cache.os.replace", full(-1))
+    wanted = run_config(tiny, tmp_path / "whole")["metrics"]
+    names = [os.path.basename(path) for path in asked]
+    assert set(names) == {"config.yaml", BEST, LAST, "metrics.csv", "curves.png", "result.json", "summary.json"}
+    for name in (BEST, LAST, "summary.json"):
+        asked.clear()
+        at = len(names) - names[::-1].index(name)  # the last time that it is written
+        monkeypatch.setattr("pyg_topomask.cache.os.replace", full(at))
+        with refused(f"{name}: No space left on device; make room, and the same"):
+            run_config(tiny, tmp_path / name)
+        assert not list(tmp_path.rglob(".*part-*"))
+        monkeypatch.setattr("pyg_topomask.cache.os.replace", place)
+        assert run_config(tiny, tmp_path / name)["metrics"] == wanted
+
+
+def test_a_full_cache_is_named(tiny, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr("torch_geometric.io.fs.torch_save", full)
+        refused(
+            lambda: run_config(tiny, tmp_path), f"the cache folder {tmp_path / 'cache'} cannot be written to: No space"
+        )
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and not path.name.endswith(".lock")]
+
+
+def raising(error):
+    with storage_errors():
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied", "/x/a.json"), "/x/a.json: Permission denied"),
+        (IsADirectoryError(21, "Is a directory", "/x/.a.part-m-1-2", None, "/x/a"), "/x/a: Is a directory"),
+        (PermissionError(13, "Permission denied", "/x/.a.ckpt.part-m-1-2.ckpt"), "/x: Permission denied"),
+        (OSError(errno.EROFS, "Read-only file system"), "the disk: Read-only file system"),
+        (MemoryError("Unable to allocate 8 GiB"), "out of memory (Unable to allocate 8 GiB); lower train.batch_size"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory (DefaultCPUAllocator"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\nto"), "out of memory (CUDA out of memory. Tried)"),
+    ],
+)
+def test_what_disk_and_memory_refuse_is_one_line(error, words):
+    with refused(words):
+        raising(error)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a bug"), BrokenPipeError(32, "x"), ConnectionError(111, "x"), KeyError()]
+)
+def test_other_errors_stay_as_they_are(error):
+    with pytest.raises(type(error)) as caught:
+        raising(error)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", ""], "the name of a config is empty"),
+        (["run", ""], "the name of the config file is empty"),
+        (["check", "a\0b.yaml"], "null"),
+        (["run", "a\0b.yaml"], "null"),
+        (["check", "a" * 5000], "too long"),
+        (["run", "a" * 5000], "too long"),
+        (["check", "x=" + "[" * 3000], "the name of a config|needs a config file"),
+    ],
+)
+def test_names_that_no_file_has(arguments, message, capsys):
+    assert main(arguments) == 1
+    text = "".join(capsys.readouterr())
+    assert any(part in text for part in message.split("|")), text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("out", ["", "a\0b"])
+def test_output_folders_without_a_name(tiny, out):
+    with refused("--out must name a folder"):
+        run_config(tiny, out)
+
+
+def test_attentions_with_a_state_beside_their_weights_are_resumed(tiny, tmp_path):
+    tiny["gt"]["layer_type"], tiny["topomask"] = "GCN+Performer", {}
+    wanted = run_config(tiny, tmp_path)["metrics"]
+    folder = tmp_path / "config" / "0"
+    assert any(name.endswith("_extra_state") for name in torch.load(folder / BEST, weights_only=True)["state_dict"])
+    (folder / "result.json").unlink()
+    assert run_config(tiny, tmp_path)["metrics"] == wanted
+    found = torch.load(folder / BEST, weights_only=True)
+    name = next(name for name in found["state_dict"] if name.endswith("_extra_state"))
+    changed(folder / BEST, state_dict=found["state_dict"] | {name: [3]})
+    (folder / "result.json").unlink()
+    with refused(f"{folder / BEST} is damaged, or of another run ({name} differ"):
+        run_config(tiny, tmp_path)
