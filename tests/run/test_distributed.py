@@ -52,7 +52,7 @@ def start(script, *arguments, folder, processes=2):
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")
 def test_metrics_of_uneven_shares_are_those_of_the_whole(tmp_path, pytestconfig):
     (tmp_path / "shares.py").write_text(SHARES)
-    start([str(tmp_path / "shares.py")], pytestconfig.rootpath / "tests" / "run", folder=tmp_path)
+    start([str(tmp_path / "shares.py")], pytestconfig.rootpath / "tests" / "run" / "training", folder=tmp_path)
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")

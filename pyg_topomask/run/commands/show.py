@@ -128,7 +128,7 @@ def _try_other(attn: Module | None, kind: str) -> str:
 def _restore(model: GPSNetwork, path: Path) -> int:
     """Load a run's weights; return the number of epochs that they were trained for."""
     path = path / BEST if path.is_dir() else path
-    saved = read_checkpoint(path, "--checkpoint takes best.ckpt of a run, or its folder")
+    saved = read_checkpoint(path, "name best.ckpt of a run, or its folder", "--checkpoint")
     weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name.startswith("model.")}
     load_weights(model, weights, f"--checkpoint: {path}", "give the config of that run")
     return saved["epoch"] + 1

@@ -69,7 +69,7 @@ def load_pretrained(model: Module, config: Config) -> None:
         RunError: If the checkpoint is damaged or of another model.
     """
     path = find_checkpoint(config)
-    state = read_checkpoint(path, "pretrained.dir needs a finished run")["state_dict"]
+    state = read_checkpoint(path, "name a finished run", "pretrained.dir")["state_dict"]
     weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     own = model.state_dict()
     if config.pretrained.reset_prediction_head and not config.train.is_inference:

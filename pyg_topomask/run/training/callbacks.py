@@ -153,7 +153,7 @@ class Recorder(Checkpoint):
         self.rows, self.best_epoch, self.seconds = list(state["rows"]), state["best_epoch"], float(state["seconds"])
         if not all(isinstance(value, float) for row in self.rows for value in row.values()):
             raise TypeError("a metric is no number")
-        if self.rows and not any(row["epoch"] == self.best_epoch for row in self.rows):
+        if self.best_epoch not in ([row["epoch"] for row in self.rows] or [-1]):
             raise ValueError("no metrics of the best epoch")
 
     def elapsed(self) -> float:

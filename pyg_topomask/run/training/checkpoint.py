@@ -28,29 +28,33 @@ class CheckpointFiles(TorchCheckpointIO):
         return load_tensors(Path(path))
 
 
-def read_checkpoint(path: Path, advice: str) -> dict[str, Any]:
+def read_checkpoint(path: Path, advice: str, key: str = "") -> dict[str, Any]:
     """A checkpoint that holds weights, ``state_dict``, and the number of their ``epoch``.
 
     Args:
         path: The file.
         advice: What to do where it does not.
+        key: The setting that names the file, for messages.
 
     Raises:
-        RunError: If it is damaged or no checkpoint.
+        RunError: If it is missing, damaged or no checkpoint.
     """
+    name = f"{key}: {path}" if key else str(path)
     try:
         found = load_tensors(path)
-    except (UnreadableFileError, FileNotFoundError) as error:
+    except FileNotFoundError:
+        raise RunError(f"{name} is not there; {advice}") from None
+    except UnreadableFileError as error:
         reason = str(error).removeprefix(f"{path} cannot be read: ")
-        raise RunError(f"{path} is damaged ({reason}); {advice}") from None
+        raise RunError(f"{name} is damaged ({reason}); {advice}") from None
     weights = found.get("state_dict") if isinstance(found, dict) else None
     if not isinstance(weights, dict) or not all(
         isinstance(name, str) and (isinstance(value, Tensor) or name.endswith("_extra_state"))
         for name, value in weights.items()
     ):
-        raise RunError(f"{path} is damaged (it holds no weights); {advice}")
+        raise RunError(f"{name} is damaged (it holds no weights); {advice}")
     if type(found.get("epoch")) is not int or found["epoch"] < 0:
-        raise RunError(f"{path} is damaged (its epoch is {found.get('epoch')!r}); {advice}")
+        raise RunError(f"{name} is damaged (its epoch is {found.get('epoch')!r}); {advice}")
     return found
 
 

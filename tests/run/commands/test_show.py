@@ -80,9 +80,9 @@ def test_trained_weights_are_shown(kmip, tmp_path):
     with pytest.raises(RunError, match=r"best\.ckpt is of another model \("):
         picture("attention", kmip, checkpoint=folder, overrides=["gt.layers=1"])
     (folder / "best.ckpt").write_bytes(b"junk")
-    with pytest.raises(RunError, match=r"--checkpoint: .*best\.ckpt cannot be read"):
+    with pytest.raises(RunError, match=r"--checkpoint: .*best\.ckpt is damaged"):
         picture("attention", kmip, checkpoint=folder)
-    with pytest.raises(RunError, match=r"--checkpoint: .*none cannot be read"):
+    with pytest.raises(RunError, match=r"--checkpoint: .*none is not there"):
         picture("attention", kmip, checkpoint=tmp_path / "none")
 
 
