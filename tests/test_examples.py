@@ -63,6 +63,13 @@ def test_dynamic_walks(run):
     torch.testing.assert_close(reached, wanted, rtol=0, atol=1e-5)
 
 
+def test_large_graph(run):
+    names = run("large_graph")
+    assert int(names["part"].walk_size) == names["part"].num_nodes < names["data"].num_nodes
+    assert names["out"].shape == (names["data"].num_nodes, 4)
+    assert names["out"].isfinite().all()
+
+
 @pytest.fixture
 def own_module(run):
     """The names of a user's module, which are forgotten afterwards."""

@@ -20,6 +20,7 @@ BELOW = {
     "operators": {"ops", "checks", "typing"},
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
+    "loader": {"checks"},
     "nn": {"operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pyg_topomask
-from pyg_topomask import nn, operators, ops, transforms
+from pyg_topomask import loader, nn, operators, ops, transforms
 
 PUBLIC = [ops, operators, nn, transforms]
 
@@ -17,7 +17,7 @@ def test_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", pyg_topomask.__version__)
 
 
-@pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [*PUBLIC, loader], ids=lambda module: module.__name__)
 def test_public_names_exist_and_are_documented(module):
     assert sorted(module.__all__) == sorted(set(module.__all__))
     for name in module.__all__:
@@ -38,6 +38,7 @@ def test_public_names_exist_and_are_documented(module):
         (nn, ["SGFormerAttention", "PolynormerAttention"]),
         (ops, ["all_pairs"]),
         (transforms, ["AddRandomWalks"]),
+        (loader, ["RandomPartitionLoader"]),
     ],
 )
 def test_documented_names_are_there(module, names):

@@ -13,10 +13,11 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader as GraphLoader
 from torch_geometric.transforms import BaseTransform, Compose
 
+from pyg_topomask.loader import EpochSampler, GraphParts, PartSampler, RandomPartitionLoader, single
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import LoadedDataset
-from pyg_topomask.run.data.samplers import EpochSampler, GraphParts, Neighborhoods, PartSampler, clusters
+from pyg_topomask.run.data.samplers import Neighborhoods, clusters
 from pyg_topomask.run.data.splits import node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
@@ -222,12 +223,8 @@ class Joined(Served):
         return [self.batches[index] for index in indices]
 
 
-def _single(items: list[Data]) -> Data:
-    return items[0]
-
-
 def _ready(graphs: Sequence[Data], batch_size: int | None) -> DataLoader:
-    return DataLoader(Joined(graphs, batch_size), batch_size=1, collate_fn=_single)
+    return DataLoader(Joined(graphs, batch_size), batch_size=1, collate_fn=single)
 
 
 def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, DataLoader, DataLoader]:
@@ -279,13 +276,16 @@ def _one_graph_loader(config: Config, splits: Splits, seed: int, common: dict[st
             raise RunError(
                 f"train.sampler: full_batch gives {world_size()} processes the same graph; use random_partition"
             )
-        return DataLoader(Served(splits.train, splits.redraw), batch_size=1, collate_fn=_single, **common)
+        return DataLoader(Served(splits.train, splits.redraw), batch_size=1, collate_fn=single, **common)
+    shares: dict[str, Any] = {"seed": seed, "shuffle": train.shuffle, "rank": rank(), "num_processes": world_size()}
+    if train.sampler == "random_partition":
+        if train.num_parts > graph.num_nodes:
+            raise RunError(f"train.num_parts: the graph has {graph.num_nodes} nodes (got {train.num_parts})")
+        return RandomPartitionLoader(graph, train.num_parts, transform, **shares, **common)
     if train.sampler == "neighbor":
         parts: GraphParts = Neighborhoods(graph, _share(train.batch_size), train.neighbor_sizes, seed, transform)
-    elif train.sampler == "cluster":
+    else:
         fixed = clusters(graph, train.num_parts)
         parts = GraphParts(graph, len(fixed), seed, transform, fixed)
-    else:
-        parts = GraphParts(graph, train.num_parts, seed, transform)
-    order = PartSampler(len(parts), seed, rank(), world_size(), config.train.shuffle)
-    return DataLoader(parts, sampler=order, batch_size=1, collate_fn=_single, **common)
+    order = PartSampler(len(parts), **shares)
+    return DataLoader(parts, sampler=order, batch_size=1, collate_fn=single, **common)

@@ -1,118 +1,22 @@
-"""In which order graphs are served, and how a large single graph is served in parts."""
+"""Parts of a large graph that need a compiled package: neighbourhoods and clusters."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch_geometric.typing
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
 from torch_geometric.data import Data
 from torch_geometric.loader import ClusterData
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
 from torch_geometric.transforms import BaseTransform
 from torch_geometric.utils import to_undirected
 
+from pyg_topomask.loader import GraphParts
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import is_one_graph
-
-
-class EpochSampler(Sampler[int]):
-    """A permutation that is a function of (seed, epoch) alone, so that a resumed run continues as if undisturbed.
-
-    Several processes take its entries in turn; it then begins again from the first, until all have the same number,
-    without which training would wait for ever.
-
-    Args:
-        length: Number of items.
-        seed: Seed of the run.
-        rank: Number of this process.
-        num_processes: Number of processes.
-        shuffle: Whether it is a permutation; if not, items come in their own order.
-    """
-
-    def __init__(self, length: int, seed: int, rank: int = 0, num_processes: int = 1, shuffle: bool = True) -> None:
-        self.length, self.seed, self.epoch, self.shuffle = length, seed, 0, shuffle
-        self.rank, self.num_processes = rank, num_processes
-
-    def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this before each epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return -(-self.length // self.num_processes)
-
-    def order(self) -> Tensor:
-        """This process's items of the epoch."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(self.length, generator=generator) if self.shuffle else torch.arange(self.length)
-        turns = torch.arange(self.rank, len(self) * self.num_processes, self.num_processes)
-        return order[turns % self.length]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order().tolist())
-
-
-class PartSampler(EpochSampler):
-    """The same of (epoch, part): with the epoch in the key, a loader's worker needs no state."""
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]
-        return iter([(self.epoch, part) for part in self.order().tolist()])
-
-
-class GraphParts(Dataset[Data]):
-    """Parts of one graph: the subgraphs of its nodes dealt out at random in each epoch, or of fixed clusters.
-
-    What is computed on a graph, walks above all, is computed on each part after it was cut out: PyG copies a table of
-    the whole graph unchanged.
-
-    Args:
-        graph: The graph.
-        num_parts: Number of parts.
-        seed: Seed of the random parts.
-        transform: Applied to each part.
-        clusters: Nodes of each fixed part; drawn at random if :obj:`None`.
-    """
-
-    def __init__(
-        self,
-        graph: Data,
-        num_parts: int,
-        seed: int,
-        transform: BaseTransform | None = None,
-        clusters: Sequence[Tensor] | None = None,
-    ) -> None:
-        self.graph, self.num_parts, self.seed, self.transform = graph, num_parts, seed, transform
-        self.clusters = clusters
-        self._dealt: tuple[int, Sequence[Tensor]] = (-1, ())
-
-    def __len__(self) -> int:
-        return self.num_parts
-
-    def nodes(self, epoch: int, part: int) -> Tensor:
-        """Nodes of a part, ascending; all parts of an epoch have each node once."""
-        return self.dealt(epoch, part).sort().values if self.clusters is None else self.clusters[part]
-
-    def dealt(self, epoch: int, part: int) -> Tensor:
-        """What was dealt out to a part, in the order of an epoch."""
-        if self._dealt[0] != epoch:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._dealt = (epoch, self.deal(generator))
-        return self._dealt[1][part]
-
-    def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Deal the nodes out to the parts."""
-        return torch.randperm(int(self.graph.num_nodes), generator=generator).tensor_split(self.num_parts)
-
-    def cut(self, epoch: int, part: int) -> Data:
-        """A part, before the transform."""
-        return self.graph.subgraph(self.nodes(epoch, part))
-
-    def __getitem__(self, key: tuple[int, int]) -> Data:
-        part = self.cut(*key)
-        return part if self.transform is None else self.transform(part)
 
 
 class Neighborhoods(GraphParts):

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from pyg_topomask.loader import EpochSampler
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import input_features
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
-from pyg_topomask.run.data.samplers import EpochSampler
 from pyg_topomask.run.data.splits import folds, split_items
 from pyg_topomask.run.errors import RunError
 

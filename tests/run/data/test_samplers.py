@@ -8,19 +8,10 @@ from torch_geometric.transforms import ToUndirected
 from pyg_topomask.run import run_config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import LoadedDataset
-from pyg_topomask.run.data.samplers import (
-    EpochSampler,
-    GraphParts,
-    Neighborhoods,
-    PartSampler,
-    clusters,
-    has_metis,
-    sampler_problems,
-)
+from pyg_topomask.run.data.samplers import Neighborhoods, clusters, has_metis, sampler_problems
 from pyg_topomask.run.task import classification
 from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
-from pyg_topomask.transforms import AddRandomWalks
 
 NODES = classification("node", 2)
 
@@ -32,65 +23,6 @@ def grid(side=6):
     edge_index = torch.cat([edges, edges.flip(0)], dim=1)
     size = side * side
     return Data(x=torch.arange(float(size))[:, None], edge_index=edge_index, y=torch.arange(size), num_nodes=size)
-
-
-def test_random_parts_deal_out_every_node_once_and_afresh_in_each_epoch():
-    graph = grid()
-    parts = GraphParts(graph, 5, seed=3)
-    dealt = [parts.nodes(2, part) for part in range(5)]
-    assert torch.cat(dealt).sort().values.tolist() == list(range(36))
-    assert {len(part) for part in dealt} <= {7, 8}
-    assert not torch.equal(dealt[0], parts.nodes(3, 0))
-    assert torch.equal(dealt[0], GraphParts(graph, 5, seed=3).nodes(2, 0))
-    assert not torch.equal(dealt[0], GraphParts(graph, 5, seed=4).nodes(2, 0))
-
-
-def test_without_shuffling_items_come_in_their_own_order():
-    orders = [EpochSampler(5, 7, rank, 2, shuffle=False) for rank in (0, 1)]
-    for sampler in orders:
-        sampler.set_epoch(3)
-    assert [list(sampler) for sampler in orders] == [[0, 2, 4], [1, 3, 0]]
-
-
-def test_a_part_is_the_subgraph_of_its_nodes_with_walks_of_its_own():
-    graph = grid()
-    graph.mask = torch.rand(36) < 0.5
-    parts = GraphParts(graph, 3, seed=0, transform=AddRandomWalks(4, 2, seed=0))
-    nodes, part = parts.nodes(1, 0), parts[1, 0]
-    assert part.x.view(-1).tolist() == nodes.tolist()
-    assert torch.equal(part.mask, graph.mask[nodes])
-    kept = {(i, j) for i, j in graph.edge_index.T.tolist() if i in nodes.tolist() and j in nodes.tolist()}
-    assert {(int(nodes[i]), int(nodes[j])) for i, j in part.edge_index.T.tolist()} == kept
-    assert int(part.walk_size) == part.num_nodes == len(nodes)
-    assert int(part.walk_index.max()) < len(nodes)
-
-
-def test_clusters_stay_as_they_are():
-    fixed = [torch.arange(10), torch.arange(10, 36)]
-    parts = GraphParts(grid(), 2, seed=0, clusters=fixed)
-    assert torch.equal(parts.nodes(0, 1), parts.nodes(5, 1))
-    assert parts[4, 0].num_nodes == 10
-
-
-def test_processes_take_turns_in_one_order():
-    alone = EpochSampler(10, seed=1)
-    alone.set_epoch(4)
-    three = [EpochSampler(10, 1, rank, 3) for rank in range(3)]
-    for sampler in three:
-        sampler.set_epoch(4)
-    shares = [list(sampler) for sampler in three]
-    assert [len(share) for share in shares] == [4] * 3 == [len(sampler) for sampler in three]
-    together = [item for turn in zip(*shares) for item in turn]
-    assert together[:10] == list(alone)
-    assert together[10:] == list(alone)[:2]  # repeated, so that no process waits for another
-    many = [list(EpochSampler(2, 1, rank, 5)) for rank in range(5)]  # more processes than items
-    assert many == [[item] for item in [*EpochSampler(2, 1)] * 2 + [*EpochSampler(2, 1)][:1]]
-
-
-def test_parts_carry_their_epoch():
-    sampler = PartSampler(4, seed=0)
-    sampler.set_epoch(7)
-    assert sorted(sampler) == [(7, part) for part in range(4)]
 
 
 def by_rows(monkeypatch):

@@ -1,0 +1,142 @@
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.transforms import Compose
+
+from pyg_topomask.loader import EpochSampler, GraphParts, PartSampler, RandomPartitionLoader
+from pyg_topomask.nn import ExphormerAttention, GRFAttention
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+
+
+def grid(side=6):
+    number = torch.arange(side * side).view(side, side)
+    right, down = (number[:, :-1], number[:, 1:]), (number[:-1], number[1:])
+    edges = torch.cat([torch.stack([a.reshape(-1), b.reshape(-1)]) for a, b in (right, down)], dim=1)
+    edge_index = torch.cat([edges, edges.flip(0)], dim=1)
+    size = side * side
+    return Data(x=torch.arange(float(size))[:, None], edge_index=edge_index, y=torch.arange(size), num_nodes=size)
+
+
+def test_random_parts_deal_out_every_node_once_and_afresh_in_each_epoch():
+    graph = grid()
+    parts = GraphParts(graph, 5, seed=3)
+    dealt = [parts.nodes(2, part) for part in range(5)]
+    assert torch.cat(dealt).sort().values.tolist() == list(range(36))
+    assert {len(part) for part in dealt} <= {7, 8}
+    assert not torch.equal(dealt[0], parts.nodes(3, 0))
+    assert torch.equal(dealt[0], GraphParts(graph, 5, seed=3).nodes(2, 0))
+    assert not torch.equal(dealt[0], GraphParts(graph, 5, seed=4).nodes(2, 0))
+
+
+def test_without_shuffling_items_come_in_their_own_order():
+    orders = [EpochSampler(5, 7, rank, 2, shuffle=False) for rank in (0, 1)]
+    for sampler in orders:
+        sampler.set_epoch(3)
+    assert [list(sampler) for sampler in orders] == [[0, 2, 4], [1, 3, 0]]
+
+
+def test_a_part_is_the_subgraph_of_its_nodes_with_walks_of_its_own():
+    graph = grid()
+    graph.mask = torch.rand(36) < 0.5
+    parts = GraphParts(graph, 3, seed=0, transform=AddRandomWalks(4, 2, seed=0))
+    nodes, part = parts.nodes(1, 0), parts[1, 0]
+    assert part.x.view(-1).tolist() == nodes.tolist()
+    assert torch.equal(part.mask, graph.mask[nodes])
+    kept = {(i, j) for i, j in graph.edge_index.T.tolist() if i in nodes.tolist() and j in nodes.tolist()}
+    assert {(int(nodes[i]), int(nodes[j])) for i, j in part.edge_index.T.tolist()} == kept
+    assert int(part.walk_size) == part.num_nodes == len(nodes)
+    assert int(part.walk_index.max()) < len(nodes)
+
+
+def test_clusters_stay_as_they_are():
+    fixed = [torch.arange(10), torch.arange(10, 36)]
+    parts = GraphParts(grid(), 2, seed=0, clusters=fixed)
+    assert torch.equal(parts.nodes(0, 1), parts.nodes(5, 1))
+    assert parts[4, 0].num_nodes == 10
+
+
+def test_processes_take_turns_in_one_order():
+    alone = EpochSampler(10, seed=1)
+    alone.set_epoch(4)
+    three = [EpochSampler(10, 1, rank, 3) for rank in range(3)]
+    for sampler in three:
+        sampler.set_epoch(4)
+    shares = [list(sampler) for sampler in three]
+    assert [len(share) for share in shares] == [4] * 3 == [len(sampler) for sampler in three]
+    together = [item for turn in zip(*shares) for item in turn]
+    assert together[:10] == list(alone)
+    assert together[10:] == list(alone)[:2]  # repeated, so that no process waits for another
+    many = [list(EpochSampler(2, 1, rank, 5)) for rank in range(5)]  # more processes than items
+    assert many == [[item] for item in [*EpochSampler(2, 1)] * 2 + [*EpochSampler(2, 1)][:1]]
+
+
+def test_parts_carry_their_epoch():
+    sampler = PartSampler(4, seed=0)
+    sampler.set_epoch(7)
+    assert sorted(sampler) == [(7, part) for part in range(4)]
+
+
+def passes(loader, count):
+    """Nodes and walks of each part, pass by pass."""
+    return [[(part.x.view(-1).tolist(), part.walk_index.tolist()) for part in loader] for _ in range(count)]
+
+
+def loader_of(seed=0, **options):
+    return RandomPartitionLoader(grid(), 4, AddRandomWalks(4, 2, seed=0), seed, **options)
+
+
+def test_each_pass_deals_out_all_nodes_and_draws_walks_afresh():
+    first, second, third = passes(loader_of(), 3)
+    for served in (first, second, third):
+        assert sorted(node for nodes, _ in served for node in nodes) == [*range(36)]
+    assert len({str(sorted(served)) for served in (first, second, third)}) == 3
+    whole = RandomPartitionLoader(grid(), 1, AddRandomWalks(4, 2, seed=0))
+    assert len({str(served) for served in passes(whole, 3)}) == 3  # one part, other walks
+
+
+def test_parts_depend_on_seed_and_epoch_alone():
+    wanted = passes(loader_of(), 3)
+    torch.rand(7)
+    state = torch.get_rng_state()
+    again = loader_of(num_workers=2, persistent_workers=True)
+    assert passes(again, 3) == wanted
+    assert torch.equal(torch.get_rng_state(), state)
+    again.set_epoch(1)
+    assert passes(again, 2) == wanted[1:]
+    next(iter(again))  # a pass that is broken off counts
+    again.set_epoch(2)
+    assert passes(again, 1) == wanted[2:]
+    assert passes(loader_of(seed=1), 1) != wanted[:1]
+
+
+def test_several_processes_share_out_the_parts():
+    alone = passes(loader_of(shuffle=False), 2)
+    shares = [passes(loader_of(shuffle=False, rank=rank, num_processes=2), 2) for rank in (0, 1)]
+    for epoch in range(2):
+        assert [shares[i % 2][epoch][i // 2] for i in range(4)] == alone[epoch]
+
+
+def test_parts_have_all_that_attention_reads():
+    transform = Compose([AddExpanderEdges(2, seed=0), Compose([AddRandomWalks(4, 2, seed=0)])])
+    graph = grid()
+    loader = RandomPartitionLoader(graph, 3, transform)
+    walks, edges = GRFAttention(8, max_length=2), ExphormerAttention(8)
+    served = [[part.walk_index for part in loader] for _ in range(2)]
+    assert not any(torch.equal(a, b) for a, b in zip(*served))
+    for part in loader:
+        x = torch.randn(part.num_nodes, 8)
+        assert walks(x, None, part).shape == edges(x, None, part).shape == x.shape
+    assert set(graph.to_dict()) == set(grid().to_dict())  # the graph itself stays as it was
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "error", "message"),
+    [
+        (0, ValueError, "'num_parts'.*0"),
+        (37, ValueError, r"'num_parts' must not exceed the number of nodes \(got 37 and 36\)"),
+        (2.5, TypeError, "'num_parts'"),
+    ],
+)
+def test_bad_numbers_of_parts(num_parts, error, message):
+    with pytest.raises(error, match=message):
+        RandomPartitionLoader(grid(), num_parts)
