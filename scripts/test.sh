@@ -20,7 +20,6 @@ done
 run_pytest() { "$PYTHON" -m pytest -n 2 --dist worksteal ${arguments[@]+"${arguments[@]}"} "$@"; }
 
 prepare run ogb dev
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 say "Tests: ${arguments[*]:-the whole suite}"
 run_pytest || {
     code=$?

@@ -1,7 +1,15 @@
+import os
 import sys
 from pathlib import Path
 
 import pytest
+
+# One thread, unless a test sets more. Those that wait for each other sleep: on a busy machine, spinning threads made
+# one test take twenty times as long. OpenMP reads this when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
 import torch
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -16,6 +16,17 @@ def shared_cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture
+def curves():
+    """Requested by a test that looks at the picture of a run's curves; for all others it is an empty file."""
+
+
+@pytest.fixture(autouse=True)
+def _no_curves(request, monkeypatch):
+    if "curves" not in request.fixturenames:  # drawing takes as long as the rest of a small run
+        monkeypatch.setattr("pyg_topomask.run.runner.write_curves", lambda path, *_: path.touch())
+
+
 @pytest.fixture(autouse=True)
 def surroundings(shared_cache, monkeypatch):
     """A cache of our own, one thread, and the random state of the other tests left as it was."""

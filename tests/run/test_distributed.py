@@ -4,59 +4,56 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-SHARES = """
+# Each process is expensive to start, so that one start serves both checks.
+PROGRAM = """
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, sys.argv[1])
 from test_metrics import add_links, labels_with_gaps, link_graphs
 from pyg_topomask.run.training.metrics import *
-dist.init_process_group("gloo")
-rank = dist.get_rank()
 torch.manual_seed(0)
 prediction, target = labels_with_gaps(31, 3)
 graphs = link_graphs()
-def values(take, links):
+
+def values(rows, links):
     found = {}
     for metric in (RankScores(("auc", "ap")), LabelAccuracy(3), RegressionScores()):
-        metric.sync_on_compute = take is not None
-        metric.update(prediction[take or slice(None)], target[take or slice(None)])
+        metric.update(prediction[rows], target[rows])
         found |= metric.compute()
     ranks = LinkRanks()
-    ranks.sync_on_compute = take is not None
     add_links(ranks, links)
     return {**found, **ranks.compute()}
-share = slice(0, 5) if rank == 0 else slice(5, 31)
-together = values(share, graphs[:1] if rank == 0 else graphs[1:])
-alone = values(None, graphs)
+
+alone = values(slice(None), graphs)
+dist.init_process_group("gloo")
+first = dist.get_rank() == 0
+together = values(slice(0, 5) if first else slice(5, 31), graphs[:1] if first else graphs[1:])
 for name in alone:
     torch.testing.assert_close(together[name], alone[name], rtol=0, atol=1e-12, equal_nan=True)
-dist.destroy_process_group()
+
+from pyg_topomask.run.cli import main
+sys.exit(main(sys.argv[2:]))
 """
 
 
-def start(script, *arguments, folder, processes=2):
-    """Run a script, or a module, on some processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+def start(*arguments, folder):
+    """Run the program on two processes."""
+    (folder / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "program.py"]
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [*command, *script, *map(str, arguments)], env=surroundings, cwd=folder, capture_output=True, text=True,
-        timeout=240,
-    )  # fmt: skip
+        [*command, *map(str, arguments)], env=surroundings, cwd=folder, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")
-def test_metrics_of_uneven_shares_are_those_of_the_whole(tmp_path, pytestconfig):
-    (tmp_path / "shares.py").write_text(SHARES)
-    start([str(tmp_path / "shares.py")], pytestconfig.rootpath / "tests" / "run" / "training", folder=tmp_path)
-
-
-@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")
-def test_two_processes_train_as_one_does_on_the_same_batches(tiny, tmp_path):
+def test_two_processes_measure_and_train_as_one_does(tiny, tmp_path):
     from pyg_topomask.run import run_config
 
     tiny["accelerator"] = "cpu"
@@ -66,7 +63,8 @@ def test_two_processes_train_as_one_does_on_the_same_batches(tiny, tmp_path):
     tiny["optim"] |= {"max_epoch": 2}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tiny))
     run_config(tmp_path / "config.yaml", tmp_path / "one")
-    start(["-m", "pyg_topomask"], "run", tmp_path / "config.yaml", "--out", tmp_path / "two", folder=tmp_path)
+    metrics = Path(__file__).parent / "training"
+    start(metrics, "run", tmp_path / "config.yaml", "--out", tmp_path / "two", folder=tmp_path)
     results = [json.loads((tmp_path / n / "config" / "0" / "result.json").read_text()) for n in ("one", "two")]
     assert [result["processes"] for result in results] == [1, 2]
     first, second = (result["metrics"] for result in results)

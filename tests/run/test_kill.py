@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 # before a given step, as kill -9 would.
 STARTER = """
 import json, os, random, signal, sys
-import matplotlib.pyplot, torch
+import torch
 from pyg_topomask.run import cli, runner
 from pyg_topomask.run.training import lightning_module
 
@@ -44,6 +44,7 @@ def start(out, kill_at, done):  # of the present config
             print(epochs_done(*args), file=open(done + ".resumed", "a"))
             return epochs_done(*args)
         runner.epochs_done = resume
+        runner.write_curves = lambda path, *_: path.touch()  # drawing takes as long as the rest
         torch.set_num_threads(1)
         os.dup2(os.open(done + ".log", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 1)
         os.dup2(1, 2)
@@ -112,7 +113,6 @@ def finished(folder):
 
 
 def test_killed_at_random_steps_a_run_ends_with_the_same_numbers(tiny, tmp_path):
-    tiny["optim"]["max_epoch"] = 6
     places, arguments = [], []
     for number, overrides in enumerate(KINDS):
         places.append(tmp_path / str(number))
@@ -140,7 +140,7 @@ def test_the_program_killed_from_outside_goes_on(tiny, tmp_path):
     quiet = {"env": surroundings(), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     run = subprocess.Popen(command, **quiet)
     rows, until = tmp_path / "killed" / "tiny" / "0" / "metrics.csv", time.monotonic() + 120
-    while not (rows.exists() and len(rows.read_text().splitlines()) > 3):
+    while not (rows.exists() and len(rows.read_text().splitlines()) > 2):
         assert run.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < until
         time.sleep(0.005)

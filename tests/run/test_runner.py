@@ -22,7 +22,7 @@ from pyg_topomask.run.training.callbacks import Recorder
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def test_a_run_leaves_what_it_promises(tiny, tmp_path, capsys):
+def test_a_run_leaves_what_it_promises(tiny, tmp_path, curves):
     summary = run_config(tiny, tmp_path, repeat=2, overrides=["seed=3"], name="tiny")
     folder = tmp_path / "tiny"
     assert {path.name for path in folder.iterdir()} == {"3", "4", "summary.json"}
