@@ -1,0 +1,78 @@
+"""Every public name with its signature is written down in public_api.txt, so that none changes by accident.
+
+After a deliberate change:  python tests/test_public_api.py > tests/public_api.txt
+"""
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pyg_topomask
+
+SNAPSHOT = Path(__file__).with_name("public_api.txt")
+COMMAND = "python tests/test_public_api.py > tests/public_api.txt"
+OPTIONAL = ("pyg_topomask.run.graphgym",)  # public, although not on the first level
+
+
+class Unquoted(str):
+    """An annotation that is shown without quotes, as it stands in the source."""
+
+    __repr__ = str.__str__
+
+
+def public_modules():
+    names = [info.name for info in pkgutil.iter_modules(pyg_topomask.__path__, "pyg_topomask.")]
+    modules = [importlib.import_module(name) for name in (*names, *OPTIONAL) if not name.endswith("__main__")]
+    return [module for module in modules if hasattr(module, "__all__")]
+
+
+def signature(function):
+    found = inspect.signature(function)
+    shown = [p.replace(annotation=_unquoted(p.annotation)) for p in found.parameters.values() if p.name != "self"]
+    return found.replace(parameters=shown, return_annotation=_unquoted(found.return_annotation))
+
+
+def _unquoted(annotation):
+    return Unquoted(annotation) if isinstance(annotation, str) else annotation
+
+
+def lines_of(name, value):
+    """A line for the name, and one for each public method and property that a class of ours defines."""
+    if isinstance(value, dict):
+        yield f"{name} = {{{', '.join(map(str, value))}}}"
+    elif inspect.isclass(value):
+        plain = issubclass(value, Exception) or hasattr(value, "model_fields")  # the schema has tests of its own
+        yield f"class {name}{'' if plain else signature(value)}"
+        for key, member in sorted(vars(value).items()):
+            function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+            if key.startswith(("_", "test_", "extra_repr")):
+                continue
+            if inspect.isfunction(function):
+                yield f"    {key}{signature(function)}"
+            elif isinstance(member, property):
+                yield f"    {key}: {signature(member.fget).return_annotation!r}"
+    elif callable(value):
+        yield f"def {name}{signature(value)}"
+    else:
+        yield f"{name}: {type(value).__name__}"
+
+
+def describe():
+    lines = []
+    for module in public_modules():
+        lines += [module.__name__, ""]
+        for name in sorted(module.__all__):
+            lines += lines_of(name, getattr(module, name))
+        lines += [""]
+    return "\n".join(lines)
+
+
+def test_public_names_and_signatures_are_those_written_down():
+    found, written = describe(), SNAPSHOT.read_text(encoding="utf-8")
+    new, gone = (set(a.splitlines()) - set(b.splitlines()) for a, b in ((found, written), (written, found)))
+    assert found == written, f"new: {sorted(new)}, gone: {sorted(gone)}; if that is meant: {COMMAND}"
+
+
+if __name__ == "__main__":
+    print(describe(), end="")
