@@ -34,7 +34,7 @@ def entrywise_product(left: MaskOperator, right: MaskOperator) -> MaskOperator:
             return one.scale * entrywise_product(one.operator, other)
         if isinstance(one, DiagonalScaledOperator):
             return DiagonalScaledOperator(entrywise_product(one.operator, other), one.left, one.right)
-    left, right = (op.factors if isinstance(op, GRFOperator) else op for op in (left, right))  # sparse factors, too
+    left, right = (_factors(op) for op in (left, right))
     if isinstance(left, SparseFactorOperator) and isinstance(right, SparseFactorOperator):
         return _sparse_factored(left, right)
     if isinstance(left, ToeplitzOperator) and isinstance(right, ToeplitzOperator):
@@ -50,6 +50,11 @@ def entrywise_product(left: MaskOperator, right: MaskOperator) -> MaskOperator:
 
 
 ARITHMETIC["entrywise"] = entrywise_product
+
+
+def _factors(op: MaskOperator) -> MaskOperator:
+    """The sparse factors of a mask of walks, unless its diagonal is not theirs; other masks as they are."""
+    return op.factors if isinstance(op, GRFOperator) and op.walks.diagonal is None else op
 
 
 def _toeplitz(left: ToeplitzOperator, right: ToeplitzOperator) -> ToeplitzOperator:

@@ -8,10 +8,13 @@ from torch import Tensor
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.scaled import WrappedOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
-from pyg_topomask.ops.blocks import BlockLayout, Entries, fill_blocks, product_blocks
+from pyg_topomask.ops.blocks import BlockLayout, Entries, group_rows, product_blocks
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, WalkTable
+
+# Rounding errors in the squared norm of a row, in machine epsilons: its terms are few tens.
+_ROUNDING = 16
 
 
 class GRFOperator(MaskOperator):
@@ -70,6 +73,15 @@ class GRFOperator(MaskOperator):
         return max(super().eps, self.walks.eps)
 
     @property
+    def error(self) -> float | Tensor:
+        """Rounding of the squared norms that a given diagonal replaces, which may leave nothing else of an entry."""
+        if self.walks.diagonal is None:
+            return 0.0
+        walks = self.walks.absolute
+        norms = walks.squared_norms @ walks.pair_weights(self.modulation.detach().abs()).t()
+        return _ROUNDING * torch.finfo(self.dtype).eps * norms
+
+    @property
     def num_multiply_adds(self) -> int:
         return self.walks.num_entries
 
@@ -89,8 +101,9 @@ class GRFOperator(MaskOperator):
         blocks = product_blocks(layout, left, second)
         if self.walks.diagonal is None:
             return blocks
-        nodes = torch.arange(self.num_nodes, device=self.device)
-        return [block + more for block, more in zip(blocks, fill_blocks(layout, nodes, nodes, self._diagonal_change()))]
+        diagonal = self.walks.diagonal @ self.walks.pair_weights(self.modulation).t()  # [N] or [N, H]
+        parts = group_rows(diagonal, layout.groups)
+        return [torch.diagonal_scatter(block, part, dim1=-2, dim2=-1) for block, part in zip(blocks, parts)]
 
     def _entries(self, table: WalkTable) -> Entries:
         load, length = table.load.to(self.dtype), table.length.long()

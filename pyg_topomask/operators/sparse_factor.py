@@ -97,8 +97,6 @@ class SparseFactorOperator(MaskOperator):
         TypeError: If values are not floating point.
     """
 
-    has_blocks = True
-
     def __init__(self, left: SparseEntries | None, right: SparseEntries | None, num_nodes: int) -> None:
         self._set(_factor(left, num_nodes, "left"), _factor(right, num_nodes, "right"), num_nodes)
 
@@ -113,6 +111,7 @@ class SparseFactorOperator(MaskOperator):
         self.left, self.right, self.num_nodes = left, right, num_nodes
         factors = [factor for factor in (left, right) if factor is not None]
         self.heads = common_heads([factor.heads for factor in factors])
+        self.has_blocks = all(factor.pattern.num_cols == num_nodes for factor in factors)  # columns are nodes
         if factors:
             self.dtype, self.device = factors[0].value.dtype, factors[0].value.device
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import (
     BlockDiagonalOperator,
     ConstantOperator,
@@ -15,6 +16,7 @@ from pyg_topomask.operators import (
     MaskOperator,
     OnesOperator,
     SparseFactorOperator,
+    entrywise_product,
 )
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
@@ -253,3 +255,15 @@ def test_a_graph_without_nodes_has_a_bound():
     op = GRFOperator(walk_product(*first, *second, 0, 3, torch.float64), torch.tensor([1.0, -1, 0, 0]).double())
     assert op.row_terms == 0
     assert op.bound.to_dense().shape == (0, 0)
+
+
+def test_factors_whose_columns_are_no_nodes_have_no_blocks():
+    wide = entrywise_product(GRF([1.0, 1, 1, 1]), GRF([1.0, 1, 1, 1]))
+    assert not wide.has_blocks
+    with pytest.raises(TypeError, match="no fast entry-wise product of GRFOperator"):
+        entrywise_product(*[_corrected()] * 2)
+
+
+def _corrected():
+    data = AddRandomWalks(4, 3, seed=0, diagonal="corrected")(GRAPHS["star"].clone())
+    return GRFMask(max_length=3, diagonal="corrected")(data)

@@ -141,12 +141,19 @@ class WalkProduct:
 
     @cached_property
     @torch.inference_mode(False)
-    def diagonal_change(self) -> Tensor:
-        r"""Difference between `diagonal` and the diagonal of :math:`\Phi_1 \Phi_1^\top`, as coefficients ``[N, Q]``."""
+    def squared_norms(self) -> Tensor:
+        r"""Coefficients ``[N, Q]`` of the diagonal of :math:`\Phi_1 \Phi_1^\top`."""
         start, visited = self._sorted[0].index
         length, load = self._sorted[0].length, self._sorted[0].load.double()
         own = revisits(start, start * self.num_nodes + visited, length, load, self.num_nodes, self.max_length)
-        return self.diagonal - own.to(self.diagonal)  # type: ignore[operator]
+        return own.to(self._sorted[0].load)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def diagonal_change(self) -> Tensor:
+        """What `diagonal` adds to `squared_norms`, as coefficients ``[N, Q]``."""
+        assert self.diagonal is not None
+        return self.diagonal - self.squared_norms
 
     @cached_property
     @torch.inference_mode(False)

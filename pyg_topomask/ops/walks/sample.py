@@ -176,9 +176,8 @@ def corrected_diagonal(walks: Walks, settings: WalkSettings) -> Tensor:
     pair = start * (int(visited.max()) + 1 if visited.numel() else 1) + visited
     squares = revisits(start, pair, walks.length, walks.load.double(), walks.own.size(0), settings.max_length)
     found = (squares - walks.own.double()) / (1 - settings.coupled_share)
-    if bool((walks.load >= 0).all()):
-        found = found.clamp(min=0)  # up to rounding a sum of products of loads
-    return found.to(walks.load.dtype)
+    rounding = 8 * torch.finfo(walks.load.dtype).eps * squares.abs()  # of what was subtracted, where nothing is left
+    return torch.where(found.abs() <= rounding, 0, found).to(walks.load.dtype)
 
 
 def start_stream(local: Tensor, seed: Tensor) -> Tensor:
