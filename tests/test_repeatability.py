@@ -176,6 +176,7 @@ ENCODERS = {
     "ElstaticSE": (POSITIONAL_ENCODERS, {"in_channels": 8}, 1),
     "EquivStableLapPE": (POSITIONAL_ENCODERS, {"max_freqs": 4}, 1),
     "GraphormerBias": (POSITIONAL_ENCODERS, {"num_spatial_types": 4, "num_edge_types": 3}, 1),
+    "RRWP": (POSITIONAL_ENCODERS, {"in_channels": 8}, 1),
     "GraphormerDegrees": ({"GraphormerDegrees": GraphormerDegrees}, {}, 1),
     "MLPNode": ({"MLPNode": MLPNodeEncoder}, {"in_channels": 3, "layers": 2}, 3),
 }
@@ -201,6 +202,7 @@ def encoded(columns) -> Batch:
         graph.shortest_path_in_degree, graph.shortest_path_out_degree = torch.randint(80, (2, n)).unbind()
         graph.pair_shortest_path = torch.randint(5, (40 * n,))
         graph.pair_shortest_path_types = torch.randint(-1, 3, (40 * n, 4))
+        graph.pair_relative_walk = torch.rand(40 * n, 8)
         graphs.append(graph)
     return Batch.from_data_list(graphs)
 
