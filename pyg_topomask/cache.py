@@ -1,4 +1,4 @@
-"""The cache folder, and files and folders that are whole or absent, however a process ends."""
+"""The cache folder, and files and folders that are either complete or absent, however a process ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """``$TOPOMASK_CACHE``, else ``pyg_topomask`` in the user's cache folder."""
+    """``$TOPOMASK_CACHE`` if set, else ``pyg_topomask`` in the user's cache folder."""
     named = os.environ.get("TOPOMASK_CACHE")
     if named:
         return Path(named).expanduser()
@@ -28,35 +28,35 @@ def cache_dir() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder for what will be executed, and refuse one whose files somebody else could put there.
+    """Create a folder for files that will be executed; refuse it if someone else could put files there.
 
-    The folder must belong to this user and be writable by nobody else. The folders above it must belong to this user
-    or to root, and be writable by nobody outside the user's own group unless they are sticky, as ``/tmp`` is. (Windows
-    has other permissions, which are not checked; a user's profile is private there.)
+    The folder must belong to this user, and nobody else may be able to write to it. The folders above it must belong to
+    this user or to root, and nobody outside the user's own group may be able to write to them unless they are sticky,
+    as ``/tmp`` is. (Windows has other permissions, which are not checked; a user's profile is private there.)
 
     Returns:
         The folder, with symbolic links resolved.
 
     Raises:
-        PermissionError: If somebody else could change the folder.
-        OSError: If it cannot be made.
+        PermissionError: If someone else could change the folder.
+        OSError: If the folder cannot be created.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.resolve()
     if os.name != "posix":
         return found
-    for place in (found, *found.parents):
-        if not _only_ours(place, strict=place == found):
-            owner, mode = place.stat().st_uid, stat.S_IMODE(place.stat().st_mode)
+    for folder in (found, *found.parents):
+        if not _only_ours(folder, strict=folder == found):
+            owner, mode = folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)
             raise PermissionError(
-                f"others than user {os.geteuid()} can change {place} (owner {owner}, mode {mode:o}), "
-                "and what lies there would be executed"
+                f"others than user {os.geteuid()} can change {folder} (owner {owner}, mode {mode:o}), "
+                "and its files would be executed"
             )
     return found
 
 
-def _only_ours(place: Path, strict: bool) -> bool:
-    found, user = place.stat(), os.geteuid()
+def _only_ours(folder: Path, strict: bool) -> bool:
+    found, user = folder.stat(), os.geteuid()
     if strict:
         return found.st_uid == user and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     open_to = found.st_mode & (stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWGRP | stat.S_IWOTH)
@@ -65,10 +65,10 @@ def _only_ours(place: Path, strict: bool) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a new, empty file in the folder of ``path`` that takes the place of ``path`` if the body succeeds.
+    """Yield a new, empty file in the folder of ``path`` that replaces ``path`` if the body succeeds.
 
-    ``path`` holds the old content or the new one, never part of it, even if the process is killed. The new file's name
-    has the ending of ``path``. What killed writers of the same path left on this machine is removed.
+    ``path`` has either the old or the new content, never a part of it, even if the process is killed. The new file's
+    name has the ending of ``path``. Leftovers of killed writers of the same path on this machine are removed.
     """
     temporary = _temporary(path)
     temporary.open("xb").close()
@@ -84,9 +84,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def building(path: Path) -> Iterator[Path]:
-    """Yield a new, empty folder beside ``path`` that becomes ``path`` if the body succeeds.
+    """Yield a new, empty folder next to ``path`` that becomes ``path`` if the body succeeds.
 
-    Of several processes that build the same folder, the first to finish wins.
+    If several processes build the same folder, the first one to finish wins.
     """
     temporary = _temporary(path)
     temporary.mkdir()
@@ -103,10 +103,10 @@ def building(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder that is about to be made; the system releases it when a process dies.
+    """Hold the lock of a file or folder that will be created; the system releases it when the process dies.
 
-    Where there are no such locks (Windows, some network file systems, a lock file of another user), all processes go
-    ahead at once. That costs time only, since files and folders are put in place whole.
+    If such locks are not available (Windows, some network file systems, a lock file of another user), all processes go
+    ahead in parallel. This only costs time, since files and folders become visible only when they are complete.
     """
     try:
         import fcntl
@@ -122,7 +122,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _temporary(path: Path) -> Path:
-    """A name that no other writer uses; it names the machine and the process, so that later ones can clear it away."""
+    """A name that no other writer uses. It contains the machine and the process, so that leftovers can be removed."""
     prefix = f".{path.name}.part-{platform.node()}-"
     for name in os.listdir(path.parent):
         if name.startswith(prefix) and _has_ended(name.removeprefix(prefix).partition("-")[0]):
@@ -132,7 +132,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _has_ended(pid: str) -> bool:
-    if os.name != "posix":  # elsewhere, signal 0 is not a mere question
+    if os.name != "posix":  # on other systems, signal 0 is more than a check
         return False
     try:
         os.kill(int(pid), 0)

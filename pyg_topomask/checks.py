@@ -11,13 +11,13 @@ class NonFiniteError(ValueError):
 
 
 def check_integer(name: str, value: int, least: int | None = None, reason: str = "") -> int:
-    """A setting as Python's integer; refused if it is none, or smaller than allowed.
+    """Convert a setting to a Python integer; refuse other values and too small ones.
 
     Args:
         name: Name of the setting, for the message.
-        value: Its value; NumPy's integers and integer tensors of no dimension count, booleans do not.
-        least: Smallest value allowed; none if :obj:`None`.
-        reason: Why, for the message.
+        value: Its value. NumPy integers and integer tensors without dimensions are accepted, booleans are not.
+        least: Smallest allowed value; none if :obj:`None`.
+        reason: Reason for the limit, for the message.
 
     Raises:
         TypeError: If it is not an integer.
@@ -35,15 +35,15 @@ def check_integer(name: str, value: int, least: int | None = None, reason: str =
 
 
 def check_dropout(dropout: float) -> None:
-    """Refuse a probability of dropout that is not in [0, 1). Raises TypeError and ValueError."""
+    """Refuse a dropout probability that is not in [0, 1). Raises TypeError and ValueError."""
     if not isinstance(dropout, Real):
         raise TypeError(f"'dropout' must be a number (got {dropout!r})")
-    if not 0 <= dropout < 1:  # neither is NaN
+    if not 0 <= dropout < 1:  # also false for NaN
         raise ValueError(f"'dropout' must be a probability in [0, 1) (got {dropout})")
 
 
 def check_heads(channels: int, heads: int) -> tuple[int, int]:
-    """Both as Python's integers; a width that heads do not divide is refused. Raises TypeError and ValueError."""
+    """Both as Python integers, if ``heads`` divides ``channels``. Raises TypeError and ValueError."""
     channels, heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
     if channels % heads != 0:
         raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")

@@ -1,4 +1,4 @@
-"""Texts and hashes that two values share only if they are equal, the same in every process."""
+"""Texts and hashes that two values share only if they are equal; they are the same in every process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 def stable_hash(*values: Any) -> str:
-    """Hash of values of any kind that :func:`describe` accepts, 32 hexadecimal digits.
+    """Hash of any values that :func:`describe` accepts, 32 hexadecimal digits.
 
     Raises:
-        TypeError: If something in them has no state to tell it by, such as a generator of random numbers.
+        TypeError: If a value contains an object without comparable state, such as a random number generator.
     """
     return hashlib.sha256(describe(values).encode()).hexdigest()[:32]
 
@@ -25,15 +25,15 @@ def stable_hash(*values: Any) -> str:
 def describe(value: Any, within: tuple[int, ...] = ()) -> str:
     """Text that two values share only if their contents, code and settings are equal.
 
-    Functions are told apart by their code, defaults and closures, and objects by their class and attributes. (Many
-    transforms leave ``repr`` at their class name, so it does not show their settings.)
+    Functions are distinguished by their code, defaults and closures, and objects by their class and attributes. (The
+    ``repr`` of many transforms is only their class name, so it does not show their settings.)
 
     Args:
-        value: What to describe.
-        within: Identities of the containers and objects around it, so that a cycle ends.
+        value: Value to describe.
+        within: Identities of the enclosing containers and objects, so that cycles end.
 
     Raises:
-        TypeError: If something in it has no state to tell it by, such as a generator of random numbers.
+        TypeError: If it contains an object without comparable state, such as a random number generator.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -84,8 +84,8 @@ def _describe_object(value: Any, within: tuple[int, ...]) -> str:
     slots = [slot for cls in kind.__mro__ for slot in getattr(cls, "__slots__", ())]
     if not slots and not hasattr(value, "__dict__"):
         raise TypeError(
-            f"one {name} cannot be told from another, so what depends on it must not be stored: "
-            "leave it out of the transform, or do not cache"
+            f"one {name} cannot be told from another, so results that depend on it must not be stored: "
+            "remove it from the transform, or disable the cache"
         )
     state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
     return f"{name}({describe(state | getattr(value, '__dict__', {}), within)})"

@@ -1,8 +1,8 @@
-"""Files of tensors, arrays and plain containers: written whole, and read as data even if a stranger wrote them.
+"""Files of tensors, arrays and plain containers, written atomically and read as data even if they are not trusted.
 
-A pickle names functions to call while it is read, so a hostile one runs any program. ``torch.load`` has an allow-list
-for that (``weights_only=True``), but PyG's data sets fall back to loading without it, and read some raw files with
-Python's own ``pickle``.
+A pickle contains names of functions that are called while it is read, so a malicious file can run any program.
+``torch.load`` has an allow-list for this (``weights_only=True``), but PyG's data sets fall back to loading without it,
+and read some raw files with Python's own ``pickle``.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from pyg_topomask.cache import replacing
 
 
 class UnreadableFileError(ValueError):
-    """A file that is damaged, or holds something else than data."""
+    """A file that is damaged, or contains something other than data."""
 
 
 def save_tensors(value: Any, path: Path, durable: bool = False) -> None:
-    """Write with ``torch.save``, whole or not at all.
+    """Write a file with ``torch.save``; it is either complete or absent.
 
     Args:
-        value: Tensors, arrays, graphs of PyG, and plain containers of them.
-        path: The file.
+        value: Tensors, arrays, PyG graphs, and plain containers of them.
+        path: Path of the file.
         durable: Wait until the content is on the disk, so that not even a power failure can damage it.
 
     Raises:
-        OSError: If there is no space, or the folder cannot be written to.
+        OSError: If the disk is full, or the folder is not writable.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
         try:
             torch.save(value, file)
-        except RuntimeError as error:  # torch's own, after the file's
+        except RuntimeError as error:  # raised by torch after the error of the file
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
         if durable:
             file.flush()
@@ -58,15 +58,15 @@ def save_tensors(value: Any, path: Path, durable: bool = False) -> None:
 
 
 def load_tensors(path: Path, mmap: bool = False) -> Any:
-    """What ``torch.save`` wrote: tensors, arrays, graphs of PyG, and plain containers of them, on the CPU.
+    """Read a file of ``torch.save``: tensors, arrays, PyG graphs, and plain containers of them, on the CPU.
 
     Args:
-        path: The file.
+        path: Path of the file.
         mmap: Map the file into memory instead of reading it.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        UnreadableFileError: If it is damaged or holds anything else. Nothing of it has been executed.
+        FileNotFoundError: If the file does not exist.
+        UnreadableFileError: If it is damaged or contains anything else. Nothing from it has been executed.
     """
     torch.serialization.add_safe_globals(_SAFE_FOR_TORCH)
     try:
@@ -74,15 +74,15 @@ def load_tensors(path: Path, mmap: bool = False) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except FileNotFoundError:
         raise
-    except Exception as error:  # junk is met with errors of many kinds
+    except Exception as error:  # invalid files raise many kinds of errors
         raise UnreadableFileError(f"{path} cannot be read: {reason_of(error)}") from None
 
 
 @contextlib.contextmanager
 def only_data() -> Iterator[None]:
-    """Within, all that this thread reads by ``torch.load`` or ``pickle`` is data, whatever a library asks for.
+    """While active, this thread reads files by ``torch.load`` or ``pickle`` only as data, whatever a library requests.
 
-    What else a file holds is refused with an :class:`pickle.UnpicklingError`. Members of tar archives that would be
+    Files with other content are refused with a :class:`pickle.UnpicklingError`. Members of tar archives that would be
     unpacked outside the folder are refused as well.
     """
     torch.serialization.add_safe_globals(_SAFE_FOR_TORCH)
@@ -110,7 +110,7 @@ def only_data() -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file could not be read, in one line, without torch's advice to read it in the unsafe way."""
+    """One-line reason why a file could not be read, without torch's advice to read it in an unsafe way."""
     text = str(error)
     named = re.search(r"GLOBAL ([\w.]+)|refers to ([\w.]+)", text)
     if named:
@@ -126,14 +126,14 @@ def reason_of(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PyG's and torch's warnings that a file would have to be loaded in another way: it is refused instead."""
+    """Hide PyG's and torch's warnings that a file needs another way of loading, because it is refused instead."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Weights only load failed|Detected pickle protocol")
         yield
 
 
 class _DataUnpickler(pickle.Unpickler):
-    """Python's unpickler with a list of what a file may name."""
+    """Python's unpickler with an allow-list of names that a file may refer to."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in _SPARSE and re.fullmatch(r"scipy\.sparse(\._?\w+)?", module):
@@ -201,4 +201,4 @@ _SAFE_FOR_PICKLE: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor"): torch._utils._rebuild_tensor,
     ("torch.storage", "_load_from_bytes"): _load_storage,
 }  # fmt: skip
-"""Python 2's names of modules and numpy 1's stand for today's."""
+"""Names of Python 2 modules and numpy 1 modules, mapped to their current names."""

@@ -9,7 +9,7 @@
 | ``D`` | channels of one head's values |
 | ``C`` | channels of a node, ``H * D`` where heads are concatenated |
 | ``R`` | features of one head's queries and keys, after the feature map |
-| ``K`` | hops: the longest walk that counts |
+| ``K`` | hops: length of the longest walk |
 | ``P`` | node pairs in the support of a mask |
 | ``nnz`` | stored entries of a sparse table |
 """
@@ -29,4 +29,4 @@ SparseEntries: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PerformanceWarning(UserWarning):
-    """A result is exact but was computed the slow way, such as with a dense ``N × N`` array."""
+    """The result is exact but was computed in a slow way, for example with a dense ``N × N`` array."""

@@ -1,4 +1,4 @@
-"""Induced cycle: was a tree closed to a cycle between its two ends, or somewhere else?"""
+"""Induced cycle: does the extra edge of a tree connect its two farthest nodes, or other ones?"""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, to_data
 
 
 class InducedCycleDataset(SyntheticDataset):
-    r"""Random binary trees with one more edge, which joins two farthest nodes in every second graph.
+    r"""Random binary trees with one more edge, which connects two farthest nodes in every second graph.
 
-    The tree is the shape of a binary search tree of a random permutation: each new node takes one of the free child
-    places, all equally likely. Where ``y = 1`` the edge joins a uniformly random pair among those at the greatest
-    distance; where ``y = 0`` a uniformly random pair among all that are neither at the greatest distance nor
-    adjacent, so that every graph has ``num_nodes`` edges and one cycle. The node feature is the degree less 2, which
+    The tree has the shape of a binary search tree of a random permutation: each new node takes one of the free child
+    positions, all equally likely. If ``y = 1``, the edge connects a uniformly random pair among those at the greatest
+    distance. If ``y = 0``, it connects a uniformly random pair among all that are neither at the greatest distance nor
+    adjacent. Every graph therefore has ``num_nodes`` edges and one cycle. The node feature is the degree minus 2, which
     is the mean degree of every such graph.
 
-    The edge between farthest nodes joins two leaves (or a root with one child), so the degrees alone say something
-    about the label; that belongs to the published task.
+    The edge between farthest nodes connects two leaves (or a root with one child), so the degrees alone reveal
+    something about the label; this is part of the published task.
 
     Reference: Choromanski et al., *From block-Toeplitz Matrices to Differential Equations on Graphs*, ICML 2022,
     arXiv:2107.07999, Section 5.1.2. The trees of the two classes are independent here.
 
     Args:
         root: Folder of the processed file.
-        num_graphs: Number of graphs; graph ``i`` is positive where ``i`` is odd. The default makes 2,048 of each.
+        num_graphs: Number of graphs; graph ``i`` is positive if ``i`` is odd. The default makes 2,048 of each class.
         num_nodes: Nodes of each tree, at least 5. The default is the paper's. Memory while generating is
             ``O(num_nodes²)`` for one graph.
-        seed: Graph ``i`` is a function of ``(num_nodes, seed, i)``.
+        seed: Graph ``i`` depends only on ``(num_nodes, seed, i)``.
         transform: Applied at each access.
         pre_transform: Applied once, before saving.
 
@@ -43,7 +43,7 @@ class InducedCycleDataset(SyntheticDataset):
 
     Raises:
         ValueError: If a number is out of range.
-        TypeError: If a number is no integer.
+        TypeError: If a number is not an integer.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class InducedCycleDataset(SyntheticDataset):
 
 def random_binary_tree(rng: np.random.Generator, num_nodes: int) -> np.ndarray:
     """Parents ``[N]`` of a random binary search tree's nodes in the order of insertion; the root's is -1."""
-    places = [0, 0]  # the parents of the free child places: one more of them after each insertion
+    free_parents = [0, 0]  # the parent of each free child position; each insertion adds one
     parent = np.full(num_nodes, -1, dtype=np.int64)
     for node, pick in enumerate(rng.integers(np.arange(2, num_nodes + 1)), start=1):
-        parent[node] = places[pick]
-        places[pick] = node  # one of the new node's two places takes the one that is used up
-        places.append(node)
+        parent[node] = free_parents[pick]
+        free_parents[pick] = node  # one of the new node's two positions replaces the used one
+        free_parents.append(node)
     return parent
 
 

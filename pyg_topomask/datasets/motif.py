@@ -1,4 +1,4 @@
-"""Motif detection: is one fixed small graph planted in a random one?"""
+"""Motif detection: does a random graph contain a given small graph?"""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ MOTIFS: dict[str, list[tuple[int, int]]] = {
 
 
 class MotifDataset(SyntheticDataset):
-    r"""Random graphs with a motif planted in every second one.
+    r"""Random graphs with a planted motif in every second one.
 
-    Each graph is an Erdős–Rényi graph of ``num_nodes`` nodes and the motif's average degree, joined by random cross
-    edges to a small graph, whose nodes come last: the motif itself where ``y = 1``, an Erdős–Rényi graph with the
-    motif's number of nodes and edges where ``y = 0``. Each cross edge is there with probability
-    ``0.4 / num_nodes``, that is 0.004 at 100 nodes as in the authors' code; where none was drawn, one is put at a
-    uniformly random place. The node feature is the 5 largest degrees among a node's neighbours, in descending order,
-    padded with zeros.
+    Each graph consists of an Erdős–Rényi graph with ``num_nodes`` nodes and the motif's average degree, and a small
+    graph, whose nodes come last. Random cross edges connect the two. The small graph is the motif itself if ``y = 1``,
+    and an Erdős–Rényi graph with the motif's number of nodes and edges if ``y = 0``. Each cross edge exists with
+    probability ``0.4 / num_nodes``, that is 0.004 at 100 nodes as in the authors' code; if none was drawn, one is added
+    at a uniformly random position. The node feature contains the 5 largest degrees among a node's neighbours, in
+    descending order, padded with zeros.
 
-    All graphs of a data set have equally many nodes and the two classes equally many edges in distribution: the
-    label cannot be read from a size. (The authors remove isolated nodes, which only the negative small graphs have;
-    here they stay, so graphs may be disconnected and have isolated nodes.)
+    All graphs of a data set have the same number of nodes, and both classes have the same distribution of the number of
+    edges, so the label cannot be read from a size. (The authors remove isolated nodes, which only occur in the negative
+    small graphs. Here they stay, so graphs may be disconnected and have isolated nodes.)
 
     Reference: Choromanski et al., *From block-Toeplitz Matrices to Differential Equations on Graphs*, ICML 2022,
     arXiv:2107.07999, Section 5.1.1.
@@ -56,9 +56,9 @@ class MotifDataset(SyntheticDataset):
     Args:
         root: Folder of the processed file.
         motif: ``"caveman"``, ``"circle"``, ``"grid"``, ``"ladder"`` or ``"circular_ladder"``.
-        num_graphs: Number of graphs; graph ``i`` is positive where ``i`` is odd. The default is the paper's.
+        num_graphs: Number of graphs; graph ``i`` is positive if ``i`` is odd. The default is the paper's.
         num_nodes: Nodes of the large random graph, at least 10. The default is the paper's.
-        seed: Graph ``i`` is a function of ``(motif, num_nodes, seed, i)``.
+        seed: Graph ``i`` depends only on ``(motif, num_nodes, seed, i)``.
         transform: Applied at each access.
         pre_transform: Applied once, before saving.
 
@@ -69,8 +69,8 @@ class MotifDataset(SyntheticDataset):
     Units: degrees are numbers of neighbours.
 
     Raises:
-        ValueError: If ``motif`` is unknown or a number out of range.
-        TypeError: If a number is no integer.
+        ValueError: If ``motif`` is unknown or a number is out of range.
+        TypeError: If a number is not an integer.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MotifDataset(SyntheticDataset):
             near = difflib.get_close_matches(str(motif), MOTIFS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise ValueError(f"'motif' must be one of {', '.join(MOTIFS)} (got {motif!r}).{hint}")
-        num_nodes = check_integer("num_nodes", num_nodes, 10, "the random graph is to be larger than the motif")
+        num_nodes = check_integer("num_nodes", num_nodes, 10, "the random graph must be larger than the motif")
         self.motif, self.num_random_nodes = motif, num_nodes
         super().__init__(root, {"motif": motif, "num_nodes": num_nodes}, num_graphs, seed, transform, pre_transform)
 
@@ -117,12 +117,12 @@ def random_pairs(rng: np.random.Generator, num_nodes: int, num_pairs: int) -> np
 
 
 def largest_neighbour_degrees(edge_index: np.ndarray, num_nodes: int, num_largest: int = NUM_FEATURES) -> np.ndarray:
-    """The largest degrees among each node's neighbours, descending, zeros after them: ``[N, num_largest]``.
+    """The largest degrees among each node's neighbours, descending and padded with zeros: ``[N, num_largest]``.
 
     Args:
         edge_index: Both directions of each edge, sorted by source, shape ``[2, E]``.
         num_nodes: Number of nodes ``N``.
-        num_largest: How many.
+        num_largest: Number of degrees per node.
     """
     degree = np.bincount(edge_index[0], minlength=num_nodes)
     source, value = edge_index[0], degree[edge_index[1]]

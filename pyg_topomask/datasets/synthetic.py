@@ -1,4 +1,4 @@
-"""What the generated data sets share: a seeded generator for each graph and the file on disk."""
+"""Base of the generated data sets: a seeded generator for each graph, and the file on disk."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ log = logging.getLogger(__name__)
 
 
 class SyntheticDataset(InMemoryDataset):
-    r"""Graphs that are a function of a seed, kept in one processed file.
+    r"""Graphs that are generated from a seed and stored in one processed file.
 
-    A subclass states its ``settings`` and builds graph ``i`` in :meth:`generate`. The file's name holds every setting,
+    A subclass sets its ``settings`` and builds graph ``i`` in :meth:`generate`. The file's name contains every setting,
     a hash of ``pre_transform`` and the version of the format, so that two data sets never share a file.
 
     Args:
-        root: Folder of the ``processed`` folder.
-        settings: What the graphs depend on, in the order in which the file's name shows it.
+        root: Folder that contains the ``processed`` folder.
+        settings: Settings that the graphs depend on, in the order of the file's name.
         num_graphs: Number of graphs, at least 2 (half of them positive).
-        seed: Non-negative. Graph ``i`` depends on ``seed``, ``i`` and the settings alone, not on ``num_graphs``.
+        seed: Non-negative. Graph ``i`` depends only on ``seed``, ``i`` and the settings, not on ``num_graphs``.
         transform: Applied at each access.
         pre_transform: Applied once, before saving.
 
     Raises:
         ValueError: If ``num_graphs`` or ``seed`` is out of range.
-        TypeError: If one of the sizes or the seed is no integer.
+        TypeError: If one of the sizes or the seed is not an integer.
     """
 
     version = 1
@@ -50,7 +50,7 @@ class SyntheticDataset(InMemoryDataset):
     ) -> None:
         self.settings = {**settings, "num_graphs": num_graphs, "seed": seed}
         num_graphs = check_integer("num_graphs", num_graphs, 2, "half of the graphs are positive, half negative")
-        seed = check_integer("seed", seed, 0, "numpy's generators take no negative seed")
+        seed = check_integer("seed", seed, 0, "numpy's generators do not accept negative seeds")
         super().__init__(root, transform, pre_transform)
         path = Path(self.processed_paths[0])
         if not (path.exists() and self._is_readable(path)):
@@ -69,14 +69,14 @@ class SyntheticDataset(InMemoryDataset):
         return ["-".join(parts) + ".pt"]
 
     def generate(self, rng: np.random.Generator, positive: bool) -> Data:
-        """One graph, labelled 1 where ``positive``. Every draw comes from ``rng``."""
+        """One graph, with label 1 if ``positive``. Every draw must come from ``rng``."""
         raise TypeError(f"{type(self).__name__} must define 'generate'")
 
     def load(self, path: str, data_cls: type[Data] = Data) -> None:
-        """As PyG's method, which would execute what a file names that is no data.
+        """Load the graphs like PyG's method, but without executing code that the file refers to.
 
         Raises:
-            ValueError: If the file holds no graphs.
+            ValueError: If the file does not contain graphs.
         """
         found = load_tensors(Path(path))
         try:
@@ -92,7 +92,7 @@ class SyntheticDataset(InMemoryDataset):
         try:
             self.load(str(path))
         except UnreadableFileError as error:
-            log.warning("%s; it is made again", error)
+            log.warning("%s; it is generated again", error)
             return False
         return True
 
@@ -108,14 +108,14 @@ class SyntheticDataset(InMemoryDataset):
 
 
 def both_ways(row: np.ndarray, col: np.ndarray, num_nodes: int) -> np.ndarray:
-    """``edge_index [2, 2E]`` of the undirected edges ``row, col [E]`` (each once, no loops), coalesced."""
+    """Coalesced ``edge_index [2, 2E]`` of the undirected edges ``row, col [E]`` (without repeated edges or loops)."""
     source, target = np.concatenate([row, col]), np.concatenate([col, row])
     order = np.argsort(source * num_nodes + target)
     return np.stack([source[order], target[order]])
 
 
 def to_data(edge_index: np.ndarray, x: np.ndarray, positive: bool) -> Data:
-    """The arrays as a graph with ``y [1]``."""
+    """Graph with ``y [1]``, made from the arrays."""
     return Data(
         x=torch.from_numpy(x.astype(np.float32)),
         edge_index=torch.from_numpy(edge_index.astype(np.int64)),

@@ -71,7 +71,7 @@ class LowRankOperator(MaskOperator):
         groups, blocks = layout.groups, []
         factors = [self._by_node(factor, self.dtype) for factor in (self.left, self.right)]  # [N, H or 1, r]
         rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
-        parts = [permute_rows(factor, groups.order, groups.place).split(rows) if rows else () for factor in factors]
+        parts = [permute_rows(factor, groups.order, groups.inverse).split(rows) if rows else () for factor in factors]
         for graphs, left, right in zip(groups.graphs, *parts):
             left, right = (x.unflatten(0, (len(graphs), -1)).transpose(1, 2) for x in (left, right))
             block = right @ left.mT  # [g, H or 1, n, n]

@@ -1,4 +1,4 @@
-"""Arithmetic on tensors: walks, segments, sparse products and attention, without learnable parameters."""
+"""Tensor operations without learnable parameters: walks, segments, sparse products and attention."""
 
 from pyg_topomask.ops.attention.full_softmax import all_pairs
 from pyg_topomask.ops.attention.masked_additive import masked_additive_attention

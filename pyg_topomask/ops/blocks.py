@@ -1,4 +1,4 @@
-"""Dense blocks of a block-diagonal matrix, one for each graph of a batch, those of equal size together."""
+"""Dense blocks of a block-diagonal matrix, one block for each graph of a batch; blocks of equal size are stacked."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ Entries = tuple[Tensor, Tensor, Tensor]
 
 
 class BlockLayout(NamedTuple):
-    """Where the entries of all graphs' ``n × n`` blocks lie in one flat array."""
+    """Positions of the entries of all graphs' ``n × n`` blocks in one flat array."""
 
     groups: SizeGroups
     first: Tensor
-    """First entry of each node's row, shape ``[N]``."""
+    """Index of the first entry of each node's row, shape ``[N]``."""
     column: Tensor
     """Position of each node within the rows of its graph's block, shape ``[N]``."""
     block: Tensor
-    """First entry of each node's block, shape ``[N]``."""
+    """Index of the first entry of each node's block, shape ``[N]``."""
     lengths: list[int]
-    """Entries of each group's blocks."""
+    """Number of entries of each group's blocks."""
 
 
 def count_block_entries(batch: Tensor | int) -> int:
-    """Entries of the blocks of a batch vector that `check_batch` accepts, or of one graph of so many nodes."""
+    """Number of entries of the blocks of a checked batch vector, or of one graph with the given number of nodes."""
     return sum(n * n for n in size_groups(batch).num_nodes)
 
 
 @once_per_batch
 def block_layout(batch: Tensor) -> BlockLayout:
-    """Layout of a batch vector that `check_batch` accepts, built once per batch."""
+    """Layout of a batch vector that `check_batch` accepts, computed once per batch."""
     return _layout(size_groups(batch), batch.device)
 
 
 @lru_cache(maxsize=128)
 @torch.inference_mode(False)
 def one_graph_layout(num_nodes: int, device: torch.device) -> BlockLayout:
-    """Layout of one graph, the same again, so that what is remembered for a layout is found."""
+    """Layout of one graph. Repeated calls return the same object, so that results remembered for it are found."""
     return _layout(size_groups(num_nodes), device)
 
 
@@ -55,25 +55,25 @@ def _layout(groups: SizeGroups, device: torch.device) -> BlockLayout:
     graph, column = ragged_ranges(torch.zeros_like(size), size)
     block = (area.cumsum(0) - area)[graph]
     first = block + column * size[graph]
-    if groups.place is not None:
-        first, column, block = (x.index_select(0, groups.place) for x in (first, column, block))
+    if groups.inverse is not None:
+        first, column, block = (x.index_select(0, groups.inverse) for x in (first, column, block))
     lengths = [len(graphs) * groups.num_nodes[graphs[0]] ** 2 for graphs in groups.graphs]
     return BlockLayout(groups, first, column, block, lengths)
 
 
 def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) -> list[Tensor]:
-    """Dense blocks of a sparse matrix, equal entries added up; differentiable in ``value``.
+    """Dense blocks of a sparse matrix, with equal entries added up; differentiable in ``value``.
 
     Args:
         layout: Layout of the batch.
         row, col: Nodes of each entry, shape ``[nnz]``.
-        value: Entries, shape ``[nnz]``, or ``[nnz, H]`` for a matrix per head.
+        value: Entries, shape ``[nnz]``, or ``[nnz, H]`` for one matrix per head.
 
     Returns:
         For each group of ``g`` graphs of ``n`` nodes, ``[g, n, n]`` or ``[g, H, n, n]``.
 
     Raises:
-        ValueError: If an entry joins two graphs (checked on CPU).
+        ValueError: If an entry connects two graphs (checked on CPU).
     """
     check_within_graphs(layout, row, col)
     position = layout.first.index_select(0, row) + layout.column.index_select(0, col)
@@ -86,22 +86,23 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
 
 
 def check_within_graphs(layout: BlockLayout, row: Tensor, col: Tensor) -> None:
-    """Refuse entries of a mask that join two graphs (on CPU). Raises ValueError."""
+    """Refuse mask entries that connect two graphs (on CPU). Raises ValueError."""
     if row.is_cuda:
         return
     crosses = layout.block.index_select(0, row) != layout.block.index_select(0, col)
     if bool(crosses.any()):
         bad = int(crosses.nonzero()[0])
         raise ValueError(
-            f"the mask joins nodes {int(row[bad])} and {int(col[bad])} of different graphs; is 'batch' that "
-            "of the graph which the mask was built from?"
+            f"the mask joins nodes {int(row[bad])} and {int(col[bad])} of different graphs; is 'batch' the "
+            "batch vector of the graph that the mask was built from?"
         )
 
 
 def identity_columns(layout: BlockLayout, dtype: torch.dtype) -> Tensor:
-    """The identity matrices of all graphs below each other, shape ``[N, n]`` for the largest graph's ``n`` nodes.
+    """The identity matrices of all graphs stacked vertically, shape ``[N, n]``, where the largest graph has ``n``
+    nodes.
 
-    A block-diagonal mask times these columns holds all of its blocks (`column_blocks`).
+    The product of a block-diagonal mask and these columns contains all of its blocks (`column_blocks`).
     """
     width = max(layout.groups.num_nodes, default=0)
     return (layout.column[:, None] == torch.arange(width, device=layout.column.device)).to(dtype)
@@ -120,7 +121,7 @@ def column_blocks(layout: BlockLayout, columns: Tensor) -> list[Tensor]:
     groups = layout.groups
     sizes = [groups.num_nodes[graphs[0]] for graphs in groups.graphs]
     rows = [len(graphs) * size for graphs, size in zip(groups.graphs, sizes)]
-    parts = permute_rows(columns, groups.order, groups.place).split(rows) if rows else ()
+    parts = permute_rows(columns, groups.order, groups.inverse).split(rows) if rows else ()
     return [part.unflatten(0, (-1, size))[..., :size].movedim(1, -1) for part, size in zip(parts, sizes)]
 
 
@@ -157,6 +158,6 @@ def _identity(layout: BlockLayout) -> Entries:
 def group_rows(x: Tensor, groups: SizeGroups) -> list[Tensor]:
     """Rows of ``x`` ``[N]`` or ``[N, H]`` by group of equal graphs: ``[g, n]`` or ``[g, H, n]`` each."""
     rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
-    parts = permute_rows(x, groups.order, groups.place).split(rows) if rows else ()
+    parts = permute_rows(x, groups.order, groups.inverse).split(rows) if rows else ()
     parts = [part.unflatten(0, (len(graphs), -1)) for graphs, part in zip(groups.graphs, parts)]
     return parts if x.dim() == 1 else [part.mT for part in parts]

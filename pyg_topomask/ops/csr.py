@@ -1,4 +1,4 @@
-"""Edges as they enter the library: checked once, in compressed rows, with the adjacency normalised."""
+"""Checks of input edges, their conversion to compressed rows, and normalisation of the adjacency."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class CSR(NamedTuple):
 
 
 def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph given either way.
+    """Return ``(edge_index [2, E], edge_weight [E] or None)`` of a graph in either format.
 
-    A ``torch_sparse.SparseTensor`` is read as PyG reads one in place of ``edge_index``: as the transposed adjacency
+    A ``torch_sparse.SparseTensor`` is read as PyG does when it replaces ``edge_index``: as the transposed adjacency
     ``adj_t`` (`ToSparseTensor`), whose values are the weights.
 
     Raises:
-        TypeError: If ``edge_index`` is neither, or if weights are given twice.
+        TypeError: If ``edge_index`` has another type, or if weights are given twice.
     """
     if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
         return edge_index, edge_weight
@@ -45,17 +45,17 @@ def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Te
         )
     target, source, value = edge_index.coo()
     if value is not None and edge_weight is not None:
-        raise TypeError("'edge_weight' is given although the SparseTensor already holds values; give one of them")
+        raise TypeError("'edge_weight' is given although the SparseTensor already holds values; pass only one of them")
     return torch.stack([source, target]), edge_weight if value is None else value
 
 
 def is_sparse_tensor(adj: Any) -> bool:
-    """Whether ``adj`` is a ``torch_sparse.SparseTensor``, told without importing the optional package."""
+    """Whether ``adj`` is a ``torch_sparse.SparseTensor``, checked without importing the optional package."""
     return type(adj).__module__.startswith("torch_sparse") and hasattr(adj, "coo")
 
 
 def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, name: str = "edge_index") -> None:
-    """Refuse edges, called ``name`` in messages, that do not describe a graph of ``num_nodes`` nodes.
+    """Refuse edges that do not describe a graph of ``num_nodes`` nodes; messages call them ``name``.
 
     Raises:
         TypeError: If indices are not integers or weights are not floating point.
@@ -72,7 +72,7 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
         if low < 0 or high >= num_nodes:
             raise ValueError(
                 f"'{name}' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}. "
-                "Does 'num_nodes' count isolated nodes, too?"
+                "Does 'num_nodes' include isolated nodes?"
             )
     if edge_weight is None:
         return
@@ -87,7 +87,7 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
 
 
 def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None) -> CSR:
-    """Compressed rows of a checked edge list; the same for every order of its edges.
+    """Compressed rows of a checked edge list; the result does not depend on the order of the edges.
 
     Args:
         edge_index: Edges, shape ``[2, E]``.
@@ -97,15 +97,15 @@ def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
     row, col = edge_index.long()
     weight = torch.ones(row.numel(), device=row.device) if edge_weight is None else edge_weight
     key, order = (row * num_nodes + col).sort(stable=True)
-    key, place = torch.unique_consecutive(key, return_inverse=True)
-    weight = weight.new_zeros(key.numel()).index_add_(0, place, weight[order])
+    key, inverse = torch.unique_consecutive(key, return_inverse=True)
+    weight = weight.new_zeros(key.numel()).index_add_(0, inverse, weight[order])
     col = key % max(num_nodes, 1)
     rowptr = torch.searchsorted(key, torch.arange(num_nodes + 1, device=key.device) * num_nodes)
     return CSR(rowptr, col, weight)
 
 
 def drop_zeros(csr: CSR) -> CSR:
-    """The adjacency without its entries of weight 0: such an edge connects nothing."""
+    """The adjacency without its entries of weight 0, since such an edge connects nothing."""
     keep = csr.weight != 0
     if bool(keep.all()):
         return csr
@@ -114,13 +114,13 @@ def drop_zeros(csr: CSR) -> CSR:
 
 
 def root_strengths(csr: CSR) -> Tensor:
-    r"""Square roots of the node strengths :math:`D_{ii} = \sum_j A_{ij}`, where 0 counts as 1; shape ``[N]``.
+    r"""Square roots of the node strengths :math:`D_{ii} = \sum_j A_{ij}`; a strength of 0 counts as 1. Shape ``[N]``.
 
-    Sums are taken in units of the largest weight of their row, so that they are finite and accurate for weights of
+    Sums are computed relative to the largest weight of their row, so that they are finite and accurate for weights of
     any size.
 
     Raises:
-        ValueError: If a node's weights add up to less than zero.
+        ValueError: If a node's weights add up to a negative number.
     """
     zeros, row = csr.weight.new_zeros(csr.rowptr.numel() - 1), csr.row
     top = zeros.scatter_reduce(0, row, csr.weight.abs(), "amax")
@@ -135,10 +135,10 @@ def root_strengths(csr: CSR) -> Tensor:
 
 
 def sym_normalize(csr: CSR) -> CSR:
-    r"""Weights of :math:`W = D^{-1/2} A D^{-1/2}`; a common factor of :math:`A` cancels, whatever its size.
+    r"""Weights of :math:`W = D^{-1/2} A D^{-1/2}`; a common factor of :math:`A`, however large, cancels.
 
     Raises:
-        ValueError: If a node's weights add up to less than zero, so that there is no square root to divide by.
+        ValueError: If a node's weights add up to a negative number, which has no square root.
     """
     root = root_strengths(csr)
     return csr._replace(weight=csr.weight / root[csr.row] / root[csr.col])

@@ -1,4 +1,4 @@
-"""Sums over the edges of each node, in the order that is fastest: shared by message passing and encoders.
+"""Sums over the edges of each node, by the fastest method; message passing and encoders share them.
 
 Measured on two CPU cores with 38,400 edges of 96 channels: PyTorch's `embedding_bag`, which gathers and adds in one
 pass, takes 0.23 ms, its native compressed-row product 0.55 ms, `index_add` 0.73 ms, MKL's product and
@@ -16,21 +16,21 @@ from torch.nn.functional import embedding_bag
 
 from pyg_topomask.ops.memo import once_per_batch
 
-# Keeps the normalised sum finite where every gate is closed, as in GraphGPS.
+# Keeps the normalised sum finite if every gate is closed, as in GraphGPS.
 _EPS = 1e-6
 
 
 class EdgeOrder(NamedTuple):
-    """Edges of each node: those that enter it, and those that leave it."""
+    """Edges sorted by the node that they enter and by the node that they leave."""
 
     into: Tensor
     """Edges sorted by their target, shape ``[E]``."""
     into_ptr: Tensor
-    """First of each node's entering edges in `into`, shape ``[N + 1]``."""
+    """Index in `into` of each node's first entering edge, shape ``[N + 1]``."""
     out: Tensor
     """Edges sorted by their source, shape ``[E]``."""
     out_ptr: Tensor
-    """First of each node's leaving edges in `out`, shape ``[N + 1]``."""
+    """Index in `out` of each node's first leaving edge, shape ``[N + 1]``."""
 
 
 @once_per_batch
@@ -38,7 +38,7 @@ def edge_order(edge_index: Tensor, num_nodes: int) -> EdgeOrder:
     """Sort the edges ``[2, E]`` of a batch by target and by source, once for all layers.
 
     Raises:
-        ValueError: If an edge names a node that is not there (on CPU; CUDA reports it by an assertion of its own).
+        ValueError: If an edge contains a node that does not exist (on CPU; CUDA reports it by its own assertion).
     """
     if edge_index.numel() > 0 and not edge_index.is_cuda:
         low, high = (int(bound) for bound in edge_index.aminmax())
@@ -69,7 +69,7 @@ def sum_rows(x: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
 
 
 def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Sum over the edges that enter each node of the features of their sources, differentiable in ``x``.
+    """For each node, sum of the features of the sources of its entering edges; differentiable in ``x``.
 
     Args:
         x: Node features, shape ``[N, C]``.
@@ -91,8 +91,8 @@ def gated_sum(
         \sigma_{ij} = s_{ij} \, \mathrm{sigmoid}(e_{ij}) \\
         \mathrm{out}_i &= \frac{\sum_j \sigma_{ij} \odot \mathrm{value}_j}{\sum_j \sigma_{ij} + 10^{-6}}
 
-    for the edges :math:`j \to i`. Of the arrays with a row per edge only :math:`e` is kept for the backward pass, which
-    computes the gates again.
+    for the edges :math:`j \to i`. Of the arrays with one row per edge, only :math:`e` is kept for the backward pass,
+    which computes the gates again.
 
     Args:
         target, source, value: Per node, shape ``[N, C]``.
@@ -131,7 +131,7 @@ class _GatedSum(torch.autograd.Function):
         edge_index: Tensor,
         order: EdgeOrder,
     ) -> tuple[Tensor, Tensor]:
-        # Arrays with a row per edge are reused: touching fresh memory costs more than the arithmetic.
+        # Arrays with one row per edge are reused, because touching new memory costs more than the arithmetic.
         e, work = target.index_select(0, edge_index[1]), source.index_select(0, edge_index[0])
         gate = torch.sigmoid(e.add_(work).add_(edge))
         if scale is not None:

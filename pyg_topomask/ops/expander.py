@@ -1,4 +1,4 @@
-"""Random regular graphs, and how well they expand."""
+"""Random regular graphs and their spectral gap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
-# Up to here all eigenvalues of the dense matrix cost less than a Lanczos run.
+# Up to this size, computing all eigenvalues of the dense matrix is cheaper than a Lanczos run.
 _DENSE_NODES = 192
 
 
@@ -20,7 +20,7 @@ def random_cycles(num_nodes: int, num_cycles: int, generator: torch.Generator | 
 
     Args:
         num_nodes: ``N``, at least 3.
-        num_cycles: Cycles.
+        num_cycles: Number of cycles.
         generator: Source of randomness; torch's default generator if :obj:`None`.
 
     Returns:
@@ -32,14 +32,14 @@ def random_cycles(num_nodes: int, num_cycles: int, generator: torch.Generator | 
 
 
 def random_permutations(num_nodes: int, num_permutations: int, generator: torch.Generator | None = None) -> Tensor:
-    """Every node joined to its image under each of some uniform random permutations, without loops.
+    """Graph that connects every node to its images under some uniform random permutations, without loops.
 
-    A node has ``2 * num_permutations`` neighbours, counted with multiplicity, less two for each permutation that
-    leaves it where it is. The graph may be in several pieces.
+    A node has ``2 * num_permutations`` neighbours, counted with multiplicity, minus two for each permutation that maps
+    it to itself. The graph may be disconnected.
 
     Args:
         num_nodes: ``N``.
-        num_permutations: Permutations.
+        num_permutations: Number of permutations.
         generator: Source of randomness; torch's default generator if :obj:`None`.
 
     Returns:
@@ -50,7 +50,7 @@ def random_permutations(num_nodes: int, num_permutations: int, generator: torch.
 
 
 def random_stubs(num_nodes: int, num_copies: int, generator: torch.Generator | None = None) -> Tensor:
-    """As `random_permutations`, by one permutation of ``num_copies`` copies of all nodes."""
+    """Like `random_permutations`, with one permutation of ``num_copies`` copies of all nodes."""
     return _joined(torch.randperm(num_copies * num_nodes, generator=generator) % num_nodes, num_nodes)
 
 
@@ -61,7 +61,7 @@ def _joined(image: Tensor, num_nodes: int) -> Tensor:
 
 
 EXPANDERS = {"Hamiltonian": random_cycles, "Random-d": random_permutations, "Random-d-2": random_stubs}
-"""Name, in the spelling of Exphormer's configs, of a way to draw a random graph of given degree."""
+"""Ways to draw a random graph of given degree, by their names in Exphormer's configs."""
 
 
 def complete_graph(num_nodes: int) -> Tensor:
@@ -72,7 +72,7 @@ def complete_graph(num_nodes: int) -> Tensor:
 def spectral_gap(edge_index: Tensor, num_nodes: int, tol: float = 1e-3) -> float:
     r"""Second smallest eigenvalue of the Laplacian :math:`D - A` of a symmetric multigraph on at least 2 nodes.
 
-    Cost: :math:`O(N^3)` up to 192 nodes, beyond that a Lanczos iteration of sparse products from a fixed start.
+    Cost: :math:`O(N^3)` up to 192 nodes; for larger graphs a Lanczos iteration of sparse products from a fixed start.
 
     Args:
         edge_index: Edges in both directions, shape ``[2, E]``; equal edges add up.
@@ -95,6 +95,6 @@ def spectral_gap(edge_index: Tensor, num_nodes: int, tol: float = 1e-3) -> float
     start = np.random.default_rng(0).standard_normal(num_nodes)
     try:
         value = eigsh(shifted, k=1, which="LA", v0=start, tol=tol, return_eigenvectors=False)
-    except ArpackNoConvergence as error:  # a bound of what it has found so far
+    except ArpackNoConvergence as error:  # use its best bound so far
         value = error.eigenvalues if len(error.eigenvalues) else np.array([top])
     return top - float(value[0])

@@ -1,4 +1,4 @@
-"""Random draws as hashes, so that they depend on what they are for and on no order, device or batch.
+"""Random draws as hashes of their purpose, so that they do not depend on order, device or batch.
 
 SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014) on int64 tensors,
 whose arithmetic wraps.
@@ -31,7 +31,7 @@ def wrap(value: int) -> int:
 
 
 def below(draw: Tensor, bound: Tensor) -> Tensor:
-    """Map hashes to ``0 … bound − 1`` by their low 32 bits; ``bound`` is positive."""
+    """Map hashes to ``0 … bound − 1`` by their low 32 bits; ``bound`` must be positive."""
     return ((draw & LOW_32) * bound) >> 32
 
 
@@ -43,12 +43,12 @@ def draw_seeds(number: int, generator: torch.Generator | None = None) -> Tensor:
 
 
 def hash_graphs(csr: CSR, ptr: Tensor, seed: int, epoch: int) -> Tensor:
-    """64-bit seeds that are functions of (seed, epoch, graph) alone, and of no order of the edges.
+    """64-bit seeds that depend only on (seed, epoch, graph), and not on the order of the edges.
 
     Args:
-        csr: Edges of graphs whose nodes are numbered through.
-        ptr: First node of each graph and the number of nodes, shape ``[B + 1]``.
-        seed: Seed of all graphs.
+        csr: Edges of the disjoint union of several graphs.
+        ptr: First node of each graph, followed by the number of nodes, shape ``[B + 1]``.
+        seed: Seed shared by all graphs.
         epoch: Epoch.
 
     Returns:

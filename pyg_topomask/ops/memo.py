@@ -1,4 +1,4 @@
-"""Remember what was computed from a batch's tensors for as long as those tensors live."""
+"""Cache results that were computed from a batch's tensors for as long as those tensors exist."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Result = TypeVar("Result")
 
 
 def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Call ``function`` once for the same tensors, so that all layers share what depends on the graph alone.
+    """Call ``function`` once for the same tensors, so that all layers share results that depend only on the graph.
 
-    Results are kept by the identity and version of the tensor arguments, and go when the first of them goes. So the
-    result may hold neither the first argument nor a view of it, which would keep it alive for ever. The function is
-    meant for what comes with a batch: none of the tensors may require a gradient.
+    Results are stored by the identity and version of the tensor arguments, and are deleted together with the first of
+    them. The result must therefore not hold the first argument or a view of it, which would keep it alive forever. The
+    function is meant for tensors of a batch, none of which may require a gradient.
 
-    A write in place is seen by the version that torch counts. Torch does not count writes through ``tensor.data`` or
-    ``tensor.numpy()``, nor any to tensors made under `torch.inference_mode`: after such a write the old result is
-    returned. Write through the tensor itself, or make a new tensor (``tensor.clone()``).
+    A write in place is detected by the version counter of torch. Torch does not count writes through ``tensor.data`` or
+    ``tensor.numpy()``, or any write to tensors created under `torch.inference_mode`; after such a write, the old result
+    is returned. Write through the tensor itself, or create a new tensor (``tensor.clone()``).
 
     Args:
-        function: Pure function of positional arguments, the first of which is a tensor.
+        function: Pure function of positional arguments; the first one is a tensor.
     """
     results: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
@@ -35,9 +35,9 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
     def remembered(*args: Any) -> Result:
         known: dict[Any, tuple[list[Any], Result]] = results.setdefault(args[0], {})
         key = tuple((id(arg), _version(arg)) if isinstance(arg, Tensor) else arg for arg in args)
-        if key in known and all(alive() is not None for alive in known[key][0]):  # an id may name a later tensor
+        if key in known and all(alive() is not None for alive in known[key][0]):  # ids may be reused
             return known[key][1]
-        # What is kept must not depend on the mode of the first call.
+        # The stored result must not depend on the mode of the first call.
         with torch.inference_mode(False), torch.autocast(args[0].device.type, enabled=False):
             result = function(*args)
         for stale in [old for old in known if any(alive() is None for alive in known[old][0])]:

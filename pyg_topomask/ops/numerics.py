@@ -1,4 +1,4 @@
-"""Arithmetic that stays in range: weighted means whose denominators may vanish, scales, signs, precision."""
+"""Arithmetic that avoids overflow: weighted means whose denominators may vanish, scales, signs, precision."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def weighted_mean(
 ) -> Tensor:
     """Numerator over denominator, zero with zero gradient where the denominator vanishes.
 
-    It vanishes where it is at most ``tolerance`` times its magnitude, at most ``floor``, or where the magnitude is
-    next to underflow: the terms then lack significant digits, and the reciprocal may overflow.
+    The denominator counts as vanishing if it is at most ``tolerance`` times its magnitude, at most ``floor``, or if the
+    magnitude is close to underflow: the terms then lack significant digits, and the reciprocal may overflow.
 
     Args:
-        sums: Numerators, denominator and, unless it is the denominator itself, the magnitude: the sum of the absolute
-            values of the denominator's terms or more. Shape ``[*, D + 1]`` or ``[*, D + 2]``.
+        sums: Numerators, the denominator and, unless it equals the denominator, the magnitude: the sum of the absolute
+            values of the denominator's terms, or an upper bound on it. Shape ``[*, D + 1]`` or ``[*, D + 2]``.
         channels: ``D``.
-        tolerance: Relative size of what vanishes, below 1; a tensor is broadcast to ``[*, 1]``.
-        floor: Absolute size of what vanishes, shape ``[*, 1]``; none if :obj:`None`.
-        origin: What the values were counted from, broadcast to ``[*, D]``; added where nothing vanishes. Zero if
-            :obj:`None`.
+        tolerance: Relative threshold, below 1; a tensor is broadcast to ``[*, 1]``.
+        floor: Absolute threshold, shape ``[*, 1]``; none if :obj:`None`.
+        origin: Offset that was subtracted from the values, broadcast to ``[*, D]``. It is added again where the
+            denominator does not vanish. Zero if :obj:`None`.
 
     Returns:
         Shape ``[*, D]``.
     """
     magnitude = sums[..., -1:].detach()
     underflown = magnitude < 2**14 * torch.finfo(sums.dtype).tiny
-    scale = power_of_two(magnitude)  # a mask may be scaled, too
+    scale = power_of_two(magnitude)  # a mask may be scaled by any factor
     numerator, denominator = sums[..., :channels] * scale, sums[..., channels : channels + 1] * scale
     size = denominator.detach().abs()
     vanished = underflown | (size <= tolerance * magnitude * scale)
@@ -49,12 +49,12 @@ def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def power_of_two(x: Tensor) -> Tensor:
     """The power of two that brings a number ``x ≥ 0`` into [1/2, 1); 1 for 0."""
-    most = 1000 if x.dtype == torch.float64 else 100  # so that the power itself stays within the range
+    most = 1000 if x.dtype == torch.float64 else 100  # keeps the power itself within the range
     return torch.ldexp(torch.ones_like(x), -torch.frexp(x).exponent.clamp(-most, most))
 
 
 def absolute(x: Tensor) -> Tensor:
-    """``|x|`` with derivative +1 at 0, so that nothing jumps where a parameter starts at 0."""
+    """``|x|`` with derivative +1 at 0, so that the gradient is continuous where a parameter starts at 0."""
     return torch.where(x < 0, -x, x)
 
 
@@ -64,5 +64,5 @@ def coarsest_eps(*tensors: Tensor) -> float:
 
 
 def non_negative(x: Tensor) -> bool:
-    """Whether no number is negative; not asked on CUDA, where the answer would have to be waited for."""
+    """Whether no number is negative. Always false on CUDA, where the check would wait for the device."""
     return not x.is_cuda and (x.numel() == 0 or bool(x.detach().min() >= 0))

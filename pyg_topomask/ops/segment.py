@@ -1,4 +1,4 @@
-"""Sums over the graphs of a batch, without padding graphs to one size."""
+"""Sums over the graphs of a batch, without padding the graphs to one size."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _BLOCK = 32
 
 _UNSORTED = "'batch' must be sorted: sort nodes by graph first, for example with batch.argsort(stable=True)"
 
-# Numbers in one graph's and head's state above which graphs of equal size go together instead: on CPU, filling blocks
-# then costs more than calling for each size (97 × 97: 437 ms in blocks, 210 ms by size; 25 × 25: 46 and 49 ms).
+# If one graph's and head's state has more numbers than this, graphs of equal size are stacked instead. On CPU, filling
+# blocks then costs more than one call for each size (97 × 97: 437 ms in blocks, 210 ms by size; 25 × 25: 46 and 49 ms).
 _WIDE_STATE = 2**12
 
 
 class Segments(NamedTuple):
-    """A batch's graphs, each cut into blocks of at most 32 nodes."""
+    """A batch's graphs, each split into blocks of at most 32 nodes."""
 
     ptr: list[int]
-    """First node of each graph and the number of nodes, ``B + 1`` numbers."""
+    """First node of each graph, followed by the number of nodes: ``B + 1`` numbers."""
     slot: Tensor
-    """Place of each node in the padded blocks, shape ``[N]``."""
+    """Position of each node in the padded blocks, shape ``[N]``."""
     block_graph: Tensor
     """Graph of each block, shape ``[number of blocks]``."""
     one_block_each: bool
-    """Whether every graph is one block."""
+    """Whether every graph fits into one block."""
 
     @property
     def num_graphs(self) -> int:
@@ -41,16 +41,16 @@ class Segments(NamedTuple):
 
 
 class SizeGroups(NamedTuple):
-    """A batch's graphs, those of equal size put together unless most have a size of their own."""
+    """A batch's graphs, stacked by equal size unless most graphs differ in size."""
 
     order: Tensor | None
-    """Nodes sorted by the size of their graph, shape ``[N]``; :obj:`None` if they are so already."""
-    place: Tensor | None
+    """Nodes sorted by the size of their graph, shape ``[N]``; :obj:`None` if they already are."""
+    inverse: Tensor | None
     """Inverse of `order`."""
     graphs: list[list[int]]
-    """Graphs of each group, empty ones left out."""
+    """Graphs of each group, without empty ones."""
     num_nodes: list[int]
-    """Number of nodes of every graph, also of empty ones."""
+    """Number of nodes of every graph, including empty ones."""
 
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:
@@ -58,7 +58,7 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
 
     Raises:
         TypeError: If it does not hold integers.
-        ValueError: If it has another length, or is not sorted (checked on CPU at once, on CUDA asynchronously).
+        ValueError: If it has another length, or is not sorted (checked immediately on CPU, asynchronously on CUDA).
     """
     if batch.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"'batch' must hold the integer graph of each node (got {batch.dtype})")
@@ -72,7 +72,7 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
 
 @once_per_batch
 def _is_sorted(batch: Tensor) -> bool:
-    """Whether a batch vector is sorted and not negative; on CUDA an assertion that does not wait answers later."""
+    """Whether a batch vector is sorted and not negative; on CUDA, an asynchronous assertion checks it later."""
     in_order = (batch.diff() >= 0).all()
     if batch.is_cuda:
         torch._assert_async(in_order, _UNSORTED)
@@ -82,7 +82,7 @@ def _is_sorted(batch: Tensor) -> bool:
 
 @once_per_batch
 def segments(batch: Tensor) -> Segments:
-    """Blocks of a batch vector that `check_batch` accepts; built once per batch."""
+    """Blocks of a batch vector that `check_batch` accepts, computed once per batch."""
     check_batch(batch, batch.numel())
     size = torch.bincount(batch)
     num_blocks = (size + _BLOCK - 1) // _BLOCK
@@ -94,7 +94,7 @@ def segments(batch: Tensor) -> Segments:
 
 
 def size_groups(batch: Tensor | int) -> SizeGroups:
-    """Groups of a batch vector that `check_batch` accepts, built once per batch; or of one graph of so many nodes."""
+    """Groups of a checked batch vector, computed once per batch, or of one graph with the given number of nodes."""
     if isinstance(batch, int):
         return SizeGroups(None, None, [[0]] if batch else [], [batch])
     return _size_groups(batch)
@@ -103,13 +103,13 @@ def size_groups(batch: Tensor | int) -> SizeGroups:
 def in_groups(
     function: Callable[[list[int], Tensor, Tensor, Tensor], Tensor], groups: SizeGroups, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
-    """Attention within each graph by a function that is called once for all graphs of one size ``n``.
+    """Attention within each graph, by a function that is called once for all graphs of the same size ``n``.
 
-    Splitting once and putting results together once keeps the backward pass from filling an array of the whole batch
-    for each graph.
+    The inputs are split once and the results are joined once. Otherwise, the backward pass would fill an array of the
+    whole batch for each graph.
 
     Args:
-        function: Takes the graphs of a group and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; gives
+        function: Takes the graphs of a group and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; returns
             ``[g, H, n, D]``.
         groups: The batch's groups.
         q, k: Shape ``[N, H, R]``.
@@ -121,16 +121,16 @@ def in_groups(
     if not groups.graphs:
         return v.clone()
     rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
-    parts = [permute_rows(x, groups.order, groups.place).split(rows) for x in (q, k, v)]
+    parts = [permute_rows(x, groups.order, groups.inverse).split(rows) for x in (q, k, v)]
     out = []
     for graphs, *qkv in zip(groups.graphs, *parts):
         result = function(graphs, *(x.unflatten(0, (len(graphs), -1)).transpose(1, 2) for x in qkv))
         out.append(result.transpose(1, 2).flatten(0, 1))
-    return permute_rows(torch.cat(out), groups.place, groups.order)
+    return permute_rows(torch.cat(out), groups.inverse, groups.order)
 
 
 def ragged_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """For ranges ``first[i], first[i] + 1, …`` of ``count[i]`` numbers: the ``i`` of each number, and the numbers."""
+    """For ranges of ``count[i]`` numbers from ``first[i]`` on: the ``i`` of each number, and the number itself."""
     owner = torch.repeat_interleave(count)
     offset = first - (count.cumsum(0) - count)
     return owner, torch.arange(owner.numel(), device=owner.device) + offset[owner]
@@ -143,12 +143,12 @@ def segment_sum(x: Tensor, batch: Tensor) -> Tensor:
 
 
 def segment_mean(x: Tensor, batch: Tensor | None, num_graphs: int) -> Tensor:
-    """Mean of the rows of ``x`` ``[N, *]`` over each graph: shape ``[B, *]``; a graph without nodes has 0.
+    """Mean of the rows of ``x`` ``[N, *]`` over each graph: shape ``[B, *]``; 0 for a graph without nodes.
 
     Args:
         x: Rows, floating point.
         batch: Graph of each row, sorted; one graph if :obj:`None`.
-        num_graphs: ``B``. With it nothing waits for the values in ``batch``.
+        num_graphs: ``B``. Since it is given, nothing waits for the values in ``batch``.
     """
     if batch is None:
         return x.sum(dim=0, keepdim=True) / max(x.size(0), 1)
@@ -158,18 +158,18 @@ def segment_mean(x: Tensor, batch: Tensor | None, num_graphs: int) -> Tensor:
 
 
 def segment_max(x: Tensor, batch: Tensor) -> Tensor:
-    """Largest row of ``x`` ``[N, *]`` in each graph of ``batch``: shape ``[B, *]``; a graph without nodes has −inf."""
+    """Largest row of ``x`` ``[N, *]`` in each graph of ``batch``: shape ``[B, *]``; −inf for a graph without nodes."""
     num_graphs = segments(batch).num_graphs
-    place = batch.long().view(-1, *[1] * (x.dim() - 1)).expand_as(x)
-    return x.new_full((num_graphs, *x.shape[1:]), -torch.inf).scatter_reduce(0, place, x, "amax")
+    graph = batch.long().view(-1, *[1] * (x.dim() - 1)).expand_as(x)
+    return x.new_full((num_graphs, *x.shape[1:]), -torch.inf).scatter_reduce(0, graph, x, "amax")
 
 
 def segment_linear_attention(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> Tensor:
     r"""Sums :math:`\sum_j (q_i \cdot k_j) v_j` over the nodes ``j`` of each node's own graph.
 
-    Nodes are placed in blocks of 32 that do not cross graphs; each block's ``k v^T`` is one small matrix product, and
-    blocks are summed by graph. This is faster than padding whole graphs to one size even where sizes are similar, and
-    far faster where they are not. On CPU wide heads are multiplied graph by graph, without blocks.
+    Nodes are placed in blocks of 32 that do not cross graphs. Each block's ``k v^T`` is one small matrix product, and
+    blocks are summed by graph. This is faster than padding whole graphs to one size even if sizes are similar, and far
+    faster if they are not. On CPU, wide heads are multiplied graph by graph, without blocks.
 
     Cost: :math:`O(N R D)` operations per head; :math:`O(N (R + D) + (N / 32 + B) R D)` memory.
 
@@ -199,7 +199,7 @@ def segment_linear_attention(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | No
 
 @once_per_batch
 def _head_slots(batch: Tensor, heads: int) -> Tensor:
-    """Place of each node and head in blocks ``[blocks, H, 32]``, shape ``[N H]``."""
+    """Position of each node and head in blocks ``[blocks, H, 32]``, shape ``[N H]``."""
     slot = segments(batch).slot[:, None]
     head = torch.arange(heads, device=batch.device)
     return ((slot // _BLOCK * heads + head) * _BLOCK + slot % _BLOCK).flatten()
@@ -216,14 +216,14 @@ def _size_groups(batch: Tensor) -> SizeGroups:
     size = [b - a for a, b in pairwise(ptr)]
     by_size = sorted((graph for graph in range(len(size)) if size[graph]), key=size.__getitem__)
     groups = [list(group) for _, group in groupby(by_size, key=size.__getitem__)]
-    if len(by_size) < 2 * len(groups):  # too few of a size to be worth moving
+    if len(by_size) < 2 * len(groups):  # too few graphs of equal size to be worth moving
         by_size = sorted(by_size)
         groups = [[graph] for graph in by_size]
-    order = place = None
+    order = inverse = None
     if by_size != sorted(by_size):
         order = torch.cat([torch.arange(ptr[graph], ptr[graph + 1]) for graph in by_size]).to(batch.device)
-        place = order.argsort()
-    return SizeGroups(order, place, groups, size)
+        inverse = order.argsort()
+    return SizeGroups(order, inverse, groups, size)
 
 
 def _offsets(size: Tensor) -> Tensor:

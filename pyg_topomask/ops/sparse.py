@@ -34,15 +34,15 @@ class Pattern:
         self.rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True)  # [num_rows + 1]
         self.row, self.col = row.int(), col.int()  # [nnz]
         self.num_rows, self.num_cols = num_rows, num_cols
-        self.order, self.place = order, None if order is None else order.argsort()
+        self.order, self.inverse = order, None if order is None else order.argsort()
 
     def arrange(self, x: Tensor) -> Tensor:
         """Rows of ``x`` ``[N, *]``, one for each node, in the order of the pattern."""
-        return permute_rows(x, self.order, self.place)
+        return permute_rows(x, self.order, self.inverse)
 
     def restore(self, x: Tensor) -> Tensor:
         """Undo `arrange`."""
-        return permute_rows(x, self.place, self.order)
+        return permute_rows(x, self.inverse, self.order)
 
     @property
     def nnz(self) -> int:

@@ -1,4 +1,4 @@
-"""What the transforms of this package have in common: text that names their settings, and many graphs in one call."""
+"""Base of this package's transforms: a text that shows their settings, and calls on many graphs at once."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from torch_geometric.transforms import BaseTransform, Compose
 
 
 class GraphTransform(BaseTransform):
-    """Base of the transforms that put attributes on a graph.
+    """Base of the transforms that add attributes to a graph.
 
-    A subclass says in `additions` what it puts on each of many graphs, and keeps its settings as attributes of the
-    names of its arguments. Called on one graph it returns a copy with the additions; called on a list of graphs or a
-    data set, such as a whole ``InMemoryDataset``, a list of such copies, at a fraction of the time for each graph.
+    A subclass defines `additions`, which returns the new attributes of many graphs, and stores its settings as
+    attributes with the names of its arguments. Called on one graph, the transform returns a copy with the additions.
+    Called on a list of graphs or a data set, such as a whole ``InMemoryDataset``, it returns a list of such copies, in
+    a fraction of the time per graph.
     """
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        """Attributes that are put on each graph; :obj:`None` removes one."""
+        """Attributes to add to each graph; :obj:`None` removes an attribute."""
         raise NotImplementedError
 
     def apply(self, graphs: Sequence[Data]) -> list[Data]:
-        """Copies of the graphs, sharing their tensors, with the additions; computed together."""
+        """Copies of the graphs, which share their tensors, with the additions; computed together."""
         return [_attach(copy.copy(graph), added) for graph, added in zip(graphs, self.additions(graphs))]
 
     def forward(self, data: Any) -> Any:
         if isinstance(data, (Sequence, Dataset)):
-            return self.apply([data[place] for place in range(len(data))])  # type: ignore[arg-type]
+            return self.apply([data[position] for position in range(len(data))])  # type: ignore[arg-type]
         return _attach(data, self.additions([data])[0])
 
     def __repr__(self) -> str:
@@ -38,7 +39,7 @@ class GraphTransform(BaseTransform):
 
 
 def apply_all(transforms: Iterable[BaseTransform], graphs: Sequence[Data]) -> list[Data]:
-    """Graphs with transforms applied one after the other: those of this package to all graphs at once."""
+    """Graphs after several transforms in sequence; the transforms of this package process all graphs at once."""
     graphs = list(graphs)
     for transform in transforms:
         if isinstance(transform, GraphTransform):

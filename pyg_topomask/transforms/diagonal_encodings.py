@@ -1,4 +1,4 @@
-"""Diagonals of random-walk matrices and of heat kernels: how likely a walk or heat is back where it started."""
+"""Diagonals of random-walk matrices and heat kernels: the share of a walk or of heat that is back at its start."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ log = logging.getLogger(__name__)
 
 @functional_transform("add_random_walk_encoding")
 class AddRandomWalkEncoding(Encoding):
-    r"""Put the return probabilities :math:`(P^k)_{ii}`, :math:`P = D^{-1} A`, of random walks on a graph.
+    r"""Add the return probabilities :math:`(P^k)_{ii}`, :math:`P = D^{-1} A`, of random walks to a graph.
 
     Adds:
 
     - ``random_walk_diagonal`` ``[N, len(steps)]``, float32
-    - ``random_walk_error`` ``[1, len(steps)]``, float32: root mean square over the nodes of the standard error, zero
-      where the values are exact. It is logged, too, where anything was estimated.
+    - ``random_walk_error`` ``[1, len(steps)]``, float32: root mean square over the nodes of the standard error, zero if
+        the values are exact. It is also logged if anything was estimated.
 
-    A walk follows edges in their direction and ends where none leaves; equal edges add up, self-loops count,
-    ``edge_weight`` is the weight of a step. (PyG's `AddRandomWalkPE` gives the same on graphs without weights and
-    repeated edges.)
+    A walk follows edges in their direction and ends at a node without outgoing edges. Equal edges add up, self-loops
+    count, and ``edge_weight`` is the weight of a step. (PyG's `AddRandomWalkPE` gives the same values on graphs without
+    weights and repeated edges.)
 
     Reference: Dwivedi et al., *Graph Neural Networks with Learnable Structural and Positional Representations*, ICLR
     2022, arXiv:2110.07875, Section 3.2.
 
     Args:
         steps: Numbers of steps k ≥ 1.
-        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact up to 10,000 nodes, and above for as many steps as
-            powers of P stay sparse; the rest is estimated with ``2 / tol²`` random vectors.
-        tol: Standard error of an estimate for even k, as a share of the number; 0.05 takes 800 random vectors.
-        seed: Seed of the random vectors. The result is a function of graph and settings.
+        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact for up to 10,000 nodes, and for larger graphs exact as
+            long as powers of P stay sparse; the remaining steps are estimated with ``2 / tol²`` random vectors.
+        tol: Standard error of an estimate for even k, relative to the value; 0.05 takes 800 random vectors.
+        seed: Seed of the random vectors. The result depends only on the graph and the settings.
         name: Prefix of the attributes.
 
     Raises:
@@ -65,26 +65,26 @@ class AddRandomWalkEncoding(Encoding):
 
 @functional_transform("add_heat_diagonal_encoding")
 class AddHeatDiagonalEncoding(Encoding):
-    r"""Put the heat that stays, :math:`(e^{-tL})_{ii}` less its limit for :math:`t → ∞`, on a graph.
+    r"""Add the remaining heat :math:`(e^{-tL})_{ii}`, minus its limit for :math:`t → ∞`, to a graph.
 
     Adds:
 
     - ``heat_diagonal`` ``[N, len(times)]``, float32: :math:`\sum_{\lambda_k > 0} e^{-t\lambda_k} u_k(i)^2` of
       :math:`L = D - A`
-    - ``heat_error`` ``[1, len(times)]``, float32: root mean square over the nodes of the standard error, zero where
-      the values are exact. It is logged, too, where anything was estimated.
+    - ``heat_error`` ``[1, len(times)]``, float32: root mean square over the nodes of the standard error, zero if the
+        values are exact. It is also logged if anything was estimated.
 
-    A directed graph is read as the mean of both directions, equal edges add up, self-loops are left out,
-    ``edge_weight`` counts.
+    A directed graph is read as the mean of both directions. Equal edges add up, self-loops are ignored, and
+    ``edge_weight`` is used.
 
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021,
     arXiv:2106.03893, Section 2; the constant part is left out as in GraphGPS's HKdiagSE.
 
     Args:
         times: Diffusion times t ≥ 0.
-        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact up to 10,000 nodes.
-        tol: Standard error of an estimate as a share of the number; 0.05 takes 800 random vectors.
-        seed: Seed of the random vectors. The result is a function of graph and settings.
+        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact for up to 10,000 nodes.
+        tol: Standard error of an estimate relative to the value; 0.05 takes 800 random vectors.
+        seed: Seed of the random vectors. The result depends only on the graph and the settings.
         name: Prefix of the attributes.
 
     Raises:

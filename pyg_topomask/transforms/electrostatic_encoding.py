@@ -16,12 +16,12 @@ from pyg_topomask.transforms.graph_input import check_name
 
 @functional_transform("add_electrostatic_encoding")
 class AddElectrostaticEncoding(Encoding):
-    r"""Put statistics of the potentials that unit charges raise on a graph.
+    r"""Add statistics of the potentials of unit charges to a graph.
 
     Adds ``electrostatic`` ``[N, 8]``, float32: the columns of
-    `pyg_topomask.ops.encodings.pair_encodings.electrostatic_encoding`, which are those of GraphGPS's ElstaticSE
-    without its two maxima, 0 on every graph. A directed graph is read as the mean of both directions, equal edges add
-    up, self-loops are left out, ``edge_weight`` is a conductance.
+    `pyg_topomask.ops.encodings.pair_encodings.electrostatic_encoding`, which are those of GraphGPS's ElstaticSE without
+    its two maxima, which are 0 on every graph. A directed graph is read as the mean of both directions. Equal edges add
+    up, self-loops are ignored, and ``edge_weight`` is a conductance.
 
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021,
     arXiv:2106.03893, Section 2.3.
@@ -30,8 +30,8 @@ class AddElectrostaticEncoding(Encoding):
         name: Name of the attribute.
 
     Raises:
-        ValueError: If a graph has more than 8192 nodes (the potentials are those of all pairs), a weight is negative,
-            or weights are so small that potentials exceed float32.
+        ValueError: If a graph has more than 8192 nodes (all pairs have potentials), a weight is negative, or weights
+            are so small that potentials exceed float32.
     """
 
     def __init__(self, name: str = "electrostatic") -> None:

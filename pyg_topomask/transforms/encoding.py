@@ -1,4 +1,4 @@
-"""What the encodings have in common: they read a graph's edges, and serve one graph or thousands at once."""
+"""Base of the encodings, which read a graph's edges and process one graph or thousands at once."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
 
 class Encoding(GraphTransform):
-    """Base of the transforms that add an encoding: a function of edges, weights and the settings alone.
+    """Base of the transforms that add an encoding, a function of only the edges, the weights and the settings.
 
-    A subclass says in `compute` what it adds to each of many graphs. Values of a graph alone and among others are
-    equal to rounding.
+    A subclass defines `compute`, which returns the additions of many graphs. The values of a graph do not depend on the
+    other graphs, up to rounding.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("edge_index", "adj_t", "edge_weight", "num_nodes")
     """Attributes that the result depends on."""
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
-        """What is added to each graph.
+        """Attributes to add to each graph.
 
         Args:
-            batch: Their edges.
-            graphs: The graphs, for what else is read.
+            batch: The edges of the graphs.
+            graphs: The graphs, for other attributes that are read.
         """
         raise NotImplementedError
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
-        order = sorted(range(len(graphs)), key=lambda place: num_nodes_of(graphs[place]))
-        chosen = [graphs[place] for place in order]
+        order = sorted(range(len(graphs)), key=lambda position: num_nodes_of(graphs[position]))
+        chosen = [graphs[position] for position in order]
         edges = [edges_of(graph) for graph in chosen]
         weights = [weight for _, weight in edges] if "edge_weight" in self.reads else None
         batch = join_graphs([edge for edge, _ in edges], [num_nodes_of(graph) for graph in chosen], weights)
         found: list[dict[str, Any]] = [{} for _ in graphs]
-        for place, (edge, _), added in zip(order, edges, self.compute(batch, chosen)):
-            found[place] = {key: value.to(edge.device) for key, value in added.items()}
+        for position, (edge, _), added in zip(order, edges, self.compute(batch, chosen)):
+            found[position] = {key: value.to(edge.device) for key, value in added.items()}
         return found
 
 
 def check_steps(steps: Sequence[int], least: int) -> list[int]:
-    """Steps as a list.
+    """Steps as a list of integers.
 
     Raises:
         ValueError: If there are none, or one is not a whole number ≥ ``least``.
@@ -57,5 +57,5 @@ def check_steps(steps: Sequence[int], least: int) -> list[int]:
 
 
 def split_rows(rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """A tensor for each graph, with memory of its own, of a joined one with ``sizes`` rows for each."""
+    """Tensor for each graph, with its own memory, from a joined tensor with ``sizes`` rows per graph."""
     return [part.clone() for part in rows.split(list(sizes))]

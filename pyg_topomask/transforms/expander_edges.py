@@ -18,52 +18,53 @@ from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
-# Nodes above which the gap is not measured: the probability of a bad draw falls with the number of nodes (none of 660
-# draws of 1,000 and 5,000 nodes was one, at degrees 1 to 11), while measuring takes a second and more.
+# The gap of larger graphs is not measured. A bad draw is less likely on larger graphs (of 660 draws of 1,000 and 5,000
+# nodes, at degrees 1 to 11, none was bad), and measuring takes a second or more.
 MAX_CHECKED_NODES = 2**17
 
-# What the second eigenvalue may lack to the best that a large regular graph can have.
+# Tolerance of the second eigenvalue below the best value that a large regular graph can have.
 _SLACK = 0.1
 
 
 @functional_transform("add_expander_edges")
 class AddExpanderEdges(GraphTransform):
-    r"""Put the edges of a random regular expander graph on the nodes, for :class:`~pyg_topomask.nn.ExphormerAttention`.
+    r"""Add the edges of a random regular expander graph, for :class:`~pyg_topomask.nn.ExphormerAttention`.
 
-    The graph is by default the union of ``degree`` random Hamiltonian cycles: connected, without self loops, and every
-    node has exactly ``2 * degree`` neighbours, counted with multiplicity (a pair of nodes that is neighboured in two
-    cycles is there twice). It is drawn again until its spectral gap is nearly that of a Ramanujan graph,
-    :math:`\lambda_2(D - A) \ge 2d - 2\sqrt{2d - 1} - 0.1`. Graphs of at most ``2 * degree + 1`` nodes get the complete
-    graph: one node has no expander edge, two nodes are joined.
+    By default, the expander graph is the union of ``degree`` random Hamiltonian cycles. It is connected, has no self
+    loops, and every node has exactly ``2 * degree`` neighbours, counted with multiplicity (a pair of nodes that is
+    adjacent in two cycles occurs twice). It is drawn again until its spectral gap is close to that of a Ramanujan
+    graph, :math:`\lambda_2(D - A) \ge 2d - 2\sqrt{2d - 1} - 0.1`. Graphs of at most ``2 * degree + 1`` nodes get the
+    complete graph; a single node gets no expander edge.
 
     Adds to the ``Data``, under PyG's collation rules:
 
-    - ``expander_index`` ``[2, 2 * degree * N]`` (less where permutations fix nodes), int32: edges in both directions,
-      sorted
-    - ``expander_size``: the number of nodes they were drawn for. PyG's samplers and ``subgraph`` copy
-      ``expander_index`` unchanged; the attention compares this number with the graph. Add the transform after all that
-      changes nodes or edges: PyG takes any table with as many columns as there are edges for edge features.
-    - ``expander_virtual``: ``num_virtual``, where it is given
+    - ``expander_index`` ``[2, 2 * degree * N]`` (fewer columns if permutations have fixed nodes), int32: edges in both
+        directions, sorted
+    - ``expander_size``: the number of nodes that the edges were drawn for. PyG's samplers and ``subgraph`` copy
+        ``expander_index`` unchanged, so the attention compares this number with the graph. Add the transform after all
+        transforms that change nodes or edges, because PyG treats any table with one column per edge as edge features.
+    - ``expander_virtual``: ``num_virtual``, if it is given
 
     Reference: Shirzad et al., *Exphormer: Sparse Transformers for Graphs*, ICML 2023, arXiv:2303.06147; as in the
     authors' program, ``degree`` counts cycles (or permutations), not neighbours. For the spectral gap of random
     cycles: Friedman, *A proof of Alon's second eigenvalue conjecture and related problems*, 2008.
-    Cost: :math:`O(d N)`; for the gap an :math:`O(N^3)` eigenvalue problem up to 192 nodes, beyond that a Lanczos
-    iteration of sparse products (0.2 ms at 60 nodes, 12 ms at 5,000 and 0.7 s at 100,000 on one core).
+    Cost: :math:`O(d N)`, plus the cost of the gap: an :math:`O(N^3)` eigenvalue problem up to 192 nodes, for larger
+    graphs a Lanczos iteration of sparse products (0.2 ms at 60 nodes, 12 ms at 5,000 and 0.7 s at 100,000 on one core).
 
     Args:
-        degree: Cycles ``d``. 5 by default, as in most of the authors' configs.
-        num_virtual: Virtual nodes of each graph that the attention is to have; the attention refuses the graph if it
-            has another number. 0 leaves it to the attention.
-        seed: Edges become a function of (seed, graph) alone, whatever the number of loader workers. With :obj:`None`
-            every call draws from torch's default generator.
-        max_iters: Draws before the best so far is taken. 100 by default, as in the authors' program.
-        algorithm: ``"Hamiltonian"``; or by random permutations, whose fixed nodes get no self loop: ``"Random-d"``, one
-            for each degree, the authors' default, or ``"Random-d-2"``, one of ``degree`` copies of all nodes.
+        degree: Number of cycles ``d``. 5 by default, as in most of the authors' configs.
+        num_virtual: Number of virtual nodes per graph in the attention, which refuses the graph if it has another
+            number. With 0, the attention decides.
+        seed: The edges depend only on (seed, graph), for any number of loader workers. With :obj:`None`, every call
+            draws from torch's default generator.
+        max_iters: Number of draws after which the best one is used. 100 by default, as in the authors' program.
+        algorithm: ``"Hamiltonian"`` (cycles), or random permutations, whose fixed nodes get no self loop:
+            ``"Random-d"`` uses one permutation for each degree (the authors' default), ``"Random-d-2"`` one of
+            ``degree`` copies of all nodes.
 
     Raises:
         ValueError: If a setting or the graph is out of range.
-        TypeError: If it is given a ``HeteroData``, or a count or seed is no integer.
+        TypeError: If the graph is a ``HeteroData``, or a count or seed is not an integer.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class AddExpanderEdges(GraphTransform):
         }
 
     def _draw(self, num_nodes: int, generator: torch.Generator) -> Tensor:
-        """The first draw that expands well enough, or the best of ``max_iters``."""
+        """The first draw that expands well enough, or else the best of ``max_iters``."""
         neighbours = 2 * self.degree
         wanted = neighbours - 2 * sqrt(neighbours - 1) - _SLACK
         draw = EXPANDERS[self.algorithm]

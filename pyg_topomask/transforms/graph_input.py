@@ -1,4 +1,4 @@
-"""What transforms read of a graph, checked once where it enters."""
+"""Graph attributes that transforms read, checked once where they enter the library."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RESERVED = ("batch", "node", "edge", "index", "adj", "face")
 
 
 def check_name(name: str) -> None:
-    """Refuse names of attributes that PyG's collation would read something into.
+    """Refuse attribute names that PyG's collation treats specially.
 
     Raises:
-        ValueError: If so.
+        ValueError: If the name is not allowed.
     """
     if any(word in name for word in _RESERVED) or not name.isidentifier():
         raise ValueError(f"'name' must be an identifier without a word that PyG's collation reads (got {name!r})")
@@ -28,7 +28,7 @@ def num_nodes_of(data: Any) -> int:
 
     Raises:
         TypeError: If it is another kind of data.
-        ValueError: If the graph does not say.
+        ValueError: If the number of nodes is unknown.
     """
     if not isinstance(data, Data):
         raise TypeError(
@@ -36,16 +36,16 @@ def num_nodes_of(data: Any) -> int:
             "for HeteroData, call to_homogeneous() first"
         )
     if data.num_nodes is None:
-        raise ValueError("the graph does not say how many nodes it has; set 'num_nodes' or node features 'x'")
+        raise ValueError("the graph's number of nodes is unknown; set 'num_nodes' or node features 'x'")
     return int(data.num_nodes)
 
 
 def edges_of(data: Data) -> tuple[Tensor, Tensor | None]:
-    """Checked edges and weights of a graph, be they ``edge_index`` and ``edge_weight`` or a SparseTensor ``adj_t``.
+    """Checked edges and weights of a graph, from ``edge_index`` and ``edge_weight`` or from a SparseTensor ``adj_t``.
 
     Raises:
         TypeError: If weights are not real numbers.
-        ValueError: If there are no edges or they do not fit the number of nodes.
+        ValueError: If the graph has no edge attribute, or the edges do not fit the number of nodes.
     """
     adj: Any = data.get("edge_index")
     if adj is None:

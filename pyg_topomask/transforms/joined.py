@@ -1,4 +1,4 @@
-"""Many graphs as one whose nodes are numbered through, so that one call serves them all."""
+"""Disjoint union of many graphs, so that one call processes all of them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class JoinedEdges(NamedTuple):
 
 
 def together(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of neighbouring graphs of at most ``most`` nodes together; a larger graph stays alone."""
+    """Ranges of consecutive graphs with at most ``most`` nodes in total; a larger graph gets its own range."""
     begin, total = 0, 0
-    for place, size in enumerate(sizes):
-        if place > begin and total + size > most:
-            yield begin, place
-            begin, total = place, 0
+    for position, size in enumerate(sizes):
+        if position > begin and total + size > most:
+            yield begin, position
+            begin, total = position, 0
         total += size
     if begin < len(sizes):
         yield begin, len(sizes)
 
 
 def join_edges(graphs: Sequence[Data]) -> JoinedEdges:
-    """Checked edges of graphs, on the device of the first.
+    """Checked edges of several graphs, on the device of the first graph.
 
     Raises:
-        TypeError: If edges or weights are of another type.
-        ValueError: If a graph has no edges or they do not fit its nodes.
+        TypeError: If edges or weights have a wrong type.
+        ValueError: If a graph has no edge attribute, or its edges do not fit its nodes.
     """
     edges = [edges_of(graph) for graph in graphs]
     ptr = [0, *accumulate(num_nodes_of(graph) for graph in graphs)]
@@ -56,15 +56,15 @@ def join_edges(graphs: Sequence[Data]) -> JoinedEdges:
 
 
 def split_table(joined: JoinedEdges, index: Tensor, *columns: Tensor) -> list[list[Tensor]]:
-    """Each graph's share of a table of pairs of nodes, with memory of its own.
+    """Each graph's part of a table of node pairs, with its own memory.
 
     Args:
         joined: The graphs.
-        index: Pairs of nodes of one graph each, sorted by the first, shape ``[2, nnz]``.
-        columns: Numbers that belong to them, ``[nnz, *]``.
+        index: Pairs of nodes of the same graph, sorted by the first node, shape ``[2, nnz]``.
+        columns: Values of the pairs, shape ``[nnz, *]``.
 
     Returns:
-        The pairs in the numbers of each graph, int32, and each column's shares.
+        For each graph its pairs, numbered within the graph, int32, followed by its part of each column.
     """
     ptr = joined.ptr
     if ptr.numel() == 2:

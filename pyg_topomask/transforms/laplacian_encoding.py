@@ -17,34 +17,35 @@ from pyg_topomask.transforms.graph_input import check_name
 
 @functional_transform("add_laplacian_encoding")
 class AddLaplacianEncoding(Encoding):
-    r"""Put the lowest eigenpairs of the graph Laplacian on a graph.
+    r"""Add the lowest eigenpairs of the graph Laplacian to a graph.
 
-    Adds, float32, NaN where a graph has fewer than ``max_freqs`` nodes:
+    Adds the following float32 attributes, with NaN if a graph has fewer than ``max_freqs`` nodes:
 
-    - ``laplacian_vectors`` ``[N, max_freqs]``: eigenvectors by ascending eigenvalue, the trivial ones included
-    - ``laplacian_values`` ``[N, max_freqs]``: their eigenvalues, the same on all nodes of a graph
+    - ``laplacian_vectors`` ``[N, max_freqs]``: eigenvectors by ascending eigenvalue, including the trivial ones
+    - ``laplacian_values`` ``[N, max_freqs]``: their eigenvalues, equal on all nodes of a graph
 
-    Signs are fixed in storage by `pyg_topomask.ops.encodings.spectral.canonical_signs`; an encoder flips them at
-    random in training. The basis of a repeated eigenvalue is arbitrary. A directed graph is read as the mean of both
-    directions, equal edges add up, self-loops are left out, ``edge_weight`` counts. An isolated node has the
-    eigenvalue 1 where ``laplacian_norm`` is ``"sym"`` or ``"rw"``, as in PyG.
+    The stored signs are fixed by `pyg_topomask.ops.encodings.spectral.canonical_signs`; an encoder flips them at random
+    during training. The basis of a repeated eigenvalue is arbitrary. A directed graph is read as the mean of both
+    directions. Equal edges add up, self-loops are ignored, and ``edge_weight`` is used. An isolated node has the
+    eigenvalue 1 if ``laplacian_norm`` is ``"sym"`` or ``"rw"``, as in PyG.
 
     Reference: Dwivedi et al., *Benchmarking Graph Neural Networks*, JMLR 2023, arXiv:2003.00982, Section 4.1, with the
     trivial eigenvector kept and missing ones marked as in Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
 
     Args:
-        max_freqs: Number of eigenpairs, the trivial ones included. 10 is what that paper's configs take most often.
+        max_freqs: Number of eigenpairs, including the trivial ones. 10 is the most frequent value in that paper's
+            configs.
         laplacian_norm: ``"sym"``: :math:`I - D^{-1/2} A D^{-1/2}`; ``"rw"``: :math:`I - D^{-1} A`; :obj:`None`:
             :math:`D - A`.
         eigvec_norm: Scale of the eigenvectors: ``"L1"``, ``"L2"``, ``"abs-max"``, ``"wavelength"``,
             ``"wavelength-asin"`` or ``"wavelength-soft"``, see
             `pyg_topomask.ops.encodings.spectral.normalize_eigenvectors`.
-        name: Prefix of the attributes, so that two settings can live on one graph.
+        name: Prefix of the attributes, so that one graph can have encodings of two settings.
 
     Raises:
-        TypeError: If a size or count is no integer.
+        TypeError: If a size or count is not an integer.
         ValueError: If a setting is unknown, or a weight is negative.
-        RuntimeError: If a graph is too large for the dense decomposition and the sparse ones fail.
+        RuntimeError: If a graph is too large for the dense decomposition and the sparse solvers fail.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Apply transforms to a whole data set at once, and keep what they add between runs."""
+"""Apply transforms to a whole data set at once, and store the added attributes between runs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pyg_topomask.transforms.joined import together
 log = logging.getLogger(__name__)
 
 Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
-"""For each attribute: the joined tensor, each graph's size and the dimension joined; or the values as they are."""
+"""For each attribute: the joined tensor, each graph's size and the joined dimension; or the list of values."""
 
-_CHUNK_NODES = 16_384  # nodes of the graphs encoded together: enough to batch well, and for several workers to share
+_CHUNK_NODES = 16_384  # nodes of a group of graphs: large enough for batching, small enough for several workers
 _FORMAT = 3
 
 
@@ -41,31 +41,32 @@ def precompute(
     fingerprint: str | None = None,
     num_workers: int = 0,
 ) -> list[Data]:
-    """Graphs with all that the transforms add, computed many at a time and kept on disk.
+    """Graphs with all attributes that the transforms add, computed for many graphs at a time and stored on disk.
 
-    Graphs are sorted by size and cut into groups, which depend on the graphs alone, so that the result is the same
-    for any number of workers. Transforms of this package compute a group at once; others are called on one graph after
-    the other. Each is given what the one before it returned.
+    Graphs are sorted by size and split into groups that depend only on the graphs, so that the result is the same for
+    any number of workers. Transforms of this package process a group at once; other transforms are called on each
+    graph. Each transform receives the result of the one before it.
 
-    What was added is kept in one file, named by a hash of the package's version, the transforms' classes and settings
-    (seeds among them) and the graphs' contents: whatever changes, another file is used. Of several processes that want
-    a file that is not there, one computes and the others wait for it. The file is put in place whole, so that a killed
-    process leaves none. It is mapped into memory, not read: processes on one machine share it.
+    The added attributes are stored in one file. Its name is a hash of the package's version, the transforms' classes
+    and settings (including seeds) and the graphs' contents, so that any change leads to another file. If several
+    processes need a missing file, one computes it and the others wait. The file is written completely before it gets
+    its name, so a killed process leaves no broken file. The file is mapped into memory, so that processes on one
+    machine share it.
 
     Args:
         graphs: Graphs, in the order of the result.
-        transforms: Transforms that add attributes, replace or delete some; nodes and edges must stay as they are.
-        cache: Whether to keep the result in `cache_dir` (``$TOPOMASK_CACHE``), or a folder to keep it in.
-        fingerprint: Stands for the graphs' contents, where something shorter identifies them, such as a hash of the
-            data set's file. By default the attributes that the transforms read are hashed: about 20 µs a graph.
-        num_workers: Processes that compute groups; 0 computes them in this one. Started as a PyG `DataLoader`'s are.
+        transforms: Transforms that add, replace or delete attributes; nodes and edges must not change.
+        cache: Whether to store the result in `cache_dir` (``$TOPOMASK_CACHE``), or a folder to store it in.
+        fingerprint: Text that identifies the graphs' contents, such as a hash of the data set's file. By default, the
+            attributes that the transforms read are hashed, which takes about 20 µs per graph.
+        num_workers: Number of worker processes, started like those of a PyG `DataLoader`; 0 uses this process.
 
     Returns:
         Copies of the graphs, which share their tensors, with the added attributes on the CPU.
 
     Raises:
-        TypeError: If a transform's settings cannot be told, or a graph is not homogeneous.
-        ValueError: If a transform draws at random without a seed, so that its draws must not be kept.
+        TypeError: If a transform's settings cannot be described as text, or a graph is not homogeneous.
+        ValueError: If a transform draws at random without a seed, so that its draws must not be stored.
     """
     steps = [transforms] if isinstance(transforms, BaseTransform) else list(transforms)
     if not steps or len(graphs) == 0:
@@ -77,16 +78,16 @@ def precompute(
     if (found := _load(path)) is None:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(path):
-            if (found := _load(path)) is None:  # another process may have made it while this one waited
+            if (found := _load(path)) is None:  # another process may have written it in the meantime
                 begin = time.perf_counter()
                 found = _compute(graphs, steps, num_workers)
-                save_tensors(found, path, durable=True)  # it is mapped, not read: damage would pass unseen
+                save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
                 log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
     return _attached(graphs, found)
 
 
 def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], fingerprint: str | None = None) -> str:
-    """Hash of all that the result of `precompute` depends on."""
+    """Hash of everything that the result of `precompute` depends on."""
     for transform in transforms:
         _check_seeded(transform)
     content: Any = fingerprint
@@ -103,7 +104,7 @@ def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], finge
 def _check_seeded(transform: BaseTransform) -> None:
     if vars(transform).get("seed", 0) is None:
         raise ValueError(
-            f"{type(transform).__name__} has no seed: every call draws afresh, and one draw would be kept for good; "
+            f"{type(transform).__name__} has no seed: every call makes new draws, but the cache would keep one; "
             "give it a seed, or precompute with cache=False"
         )
     for value in vars(transform).values():
@@ -113,17 +114,17 @@ def _check_seeded(transform: BaseTransform) -> None:
 
 
 def _load(path: Path) -> Packed | None:
-    """What a file holds, or None where there is none or it is damaged: then it is made again."""
+    """Content of a file; None if the file is missing or damaged, so that it is computed again."""
     try:
         found = load_tensors(path, mmap=True)
     except FileNotFoundError:
         return None
     except UnreadableFileError as error:
-        log.warning("%s; it is made again", error)
+        log.warning("%s; it is computed again", error)
         return None
     if isinstance(found, dict) and all(isinstance(part, tuple) and len(part) == 3 for part in found.values()):
         return found
-    log.warning("%s holds no encodings; it is made again", path)
+    log.warning("%s holds no encodings; it is computed again", path)
     return None
 
 
@@ -144,23 +145,23 @@ class _Groups(Dataset[Packed]):
 def _compute(graphs: Sequence[Data], transforms: list[BaseTransform], num_workers: int) -> Packed:
     sizes = [num_nodes_of(graph) for graph in graphs]
     order = sorted(range(len(graphs)), key=sizes.__getitem__)
-    groups = [order[begin:end] for begin, end in together([sizes[place] for place in order], _CHUNK_NODES)]
-    data = _Groups([[graphs[place] for place in group] for group in groups], transforms)
+    groups = [order[begin:end] for begin, end in together([sizes[position] for position in order], _CHUNK_NODES)]
+    data = _Groups([[graphs[position] for position in group] for group in groups], transforms)
     workers = min(num_workers, len(groups))
-    # A generator of its own: a loader draws the workers' seed, and would move on torch's global one.
+    # A separate generator: the loader draws the workers' seed from it, and must not advance torch's global generator.
     loader = DataLoader(data, batch_size=None, num_workers=workers, generator=torch.Generator())
     found: list[dict[str, Any]] = [{} for _ in graphs]
     for group, packed in zip(groups, loader):
-        for place, added in zip(group, _unpack(packed, len(group))):
-            found[place] = added
+        for position, added in zip(group, _unpack(packed, len(group))):
+            found[position] = added
     return _pack(found)
 
 
 def _added(old: Data, new: Data) -> dict[str, Any]:
-    """Attributes that are new or other than they were, and None for those that are gone."""
+    """Attributes that are new or changed, and None for those that were removed."""
     if new.num_nodes != old.num_nodes:
         raise ValueError(
-            f"a transform to precompute must keep the nodes of a graph (it made {new.num_nodes} of {old.num_nodes}); "
+            f"a precomputed transform must keep the nodes of a graph (it made {new.num_nodes} of {old.num_nodes}); "
             "apply it to the data set first"
         )
     gone = dict.fromkeys(key for key in old.to_dict() if key not in new)
@@ -168,14 +169,14 @@ def _added(old: Data, new: Data) -> dict[str, Any]:
 
 
 def _pack(added: list[dict[str, Any]]) -> Packed:
-    """Join each attribute over the graphs: thousands of small tensors are slow to store and to send."""
+    """Join each attribute over the graphs, because thousands of small tensors are slow to store and to send."""
     if any(one.keys() != added[0].keys() for one in added):
         names = sorted({key for one in added for key in one.keys() ^ added[0].keys()})
         raise ValueError(f"the transforms must add the same attributes to every graph (they differ in {names})")
     packed: Packed = {}
     for key in added[0]:
         values = [one[key] for one in added]
-        dim = 1 if "index" in key else 0  # as PyG's collation joins them
+        dim = 1 if "index" in key else 0  # as in PyG's collation
         if not all(isinstance(value, Tensor) and value.dim() > dim for value in values):
             packed[key] = (values, None, None)
             continue
@@ -187,8 +188,8 @@ def _unpack(packed: Packed, count: int) -> Iterator[dict[str, Any]]:
     columns = {}
     for key, (values, sizes, dim) in packed.items():
         columns[key] = values if sizes is None else values.split(sizes, dim)  # type: ignore[union-attr]
-    for place in range(count):
-        yield {key: column[place] for key, column in columns.items()}
+    for position in range(count):
+        yield {key: column[position] for key, column in columns.items()}
 
 
 def _attached(graphs: Sequence[Data], packed: Packed) -> list[Data]:

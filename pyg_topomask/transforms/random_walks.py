@@ -1,4 +1,4 @@
-"""Random walks, drawn once before training or again in each epoch."""
+"""Random walks, sampled once before training or again in each epoch."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import check_name, num_nodes_of
 from pyg_topomask.transforms.joined import JoinedEdges, join_edges, split_table, together
 
-# Nodes of graphs whose walks are drawn in one call.
+# Number of nodes whose walks are sampled in one call.
 _NODES_TOGETHER = 2**16
 
 
 @functional_transform("add_random_walks")
 class AddRandomWalks(GraphTransform):
-    r"""Put the random walks of every node on a graph, for graph random features and random-walk kernels.
+    r"""Add the random walks of every node to a graph, for graph random features and random-walk kernels.
 
-    The load is that of the symmetrically normalised adjacency :math:`W = D^{-1/2} A D^{-1/2}` of ``edge_weight``, so
-    that a mask is a power series in a matrix of norm at most 1. Walkers do not take an edge of weight 0.
+    The load uses the symmetrically normalised adjacency :math:`W = D^{-1/2} A D^{-1/2}` of ``edge_weight``, so that a
+    mask is a power series in a matrix of norm at most 1. Walkers do not use edges of weight 0.
 
-    Adds to the ``Data``, under PyG's collation rules (a batch of graphs is a graph with walks, too):
+    Adds to the ``Data``, following PyG's collation rules (a batch of graphs with walks is a graph with walks):
 
     - ``walk_index`` ``[2, nnz]``, int32: start and visited node, sorted by (start, visited, length)
-    - ``walk_length`` ``[nnz]``, int8 (int16 from 128 hops): hops
+    - ``walk_length`` ``[nnz]``, int8 (int16 from 128 hops): number of hops
     - ``walk_load``, ``walk_count`` ``[nnz]``, float: importance-weighted and plain mean number of visits
-    - ``walk_key_index``, …: the second table, where ``diagonal="independent"``
-    - ``walk_diagonal`` ``[N, (K + 1)(K + 2) / 2]``, float: coefficients of the mask's diagonal in products of ``f``,
-      where ``diagonal="corrected"``
-    - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, where ``pair_table``
-    - ``walk_size``: the number of nodes that the walks were drawn for. PyG's samplers and ``subgraph`` copy tables
-      unchanged; masks compare this number with the graph. Add the transform after sampling.
+    - ``walk_key_index``, …: the second table, if ``diagonal="independent"``
+    - ``walk_diagonal`` ``[N, (K + 1)(K + 2) / 2]``, float: coefficients of the mask's diagonal in products of ``f``, if
+        ``diagonal="corrected"``
+    - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, if ``pair_table``
+    - ``walk_size``: the number of nodes that the walks were sampled for. PyG's samplers and ``subgraph`` copy tables
+        unchanged, so masks compare this number with the graph. Add the transform after sampling.
     - ``walk_max_length``: ``max_length``. A mask that covers longer walks warns once.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Section 3; Choromanski et al., ICML 2022, arXiv:2107.07999,
     Section 4.2.
 
     Args:
-        num_walks: Walks from each node. The default, 16, keeps a row of the mask at about 20 entries on sparse graphs.
-        max_length: Longest walk in hops; walks are cut there without bias.
+        num_walks: Walks from each node. The default, 16, gives about 20 entries per row of the mask on sparse graphs.
+        max_length: Longest walk in hops; stopping there causes no bias.
         halt_prob: Probability of halting before each step, in ``[0, 1)``.
-        scheme: How the walkers of one start depend on each other: ``"iid"`` (they do not), ``"antithetic"`` or
-            ``"repelling"``, which vary less, see `pyg_topomask.ops.sample_walks`.
-        independent: Draw a second table for the keys. Without it the diagonal of the estimated mask is inflated by
+        scheme: How the walkers of one start depend on each other: ``"iid"`` (independent), ``"antithetic"`` or
+            ``"repelling"``. The latter two have a smaller variance, see `pyg_topomask.ops.sample_walks`.
+        independent: Sample a second table for the keys. Without it, the diagonal of the estimated mask is too large by
             the variance of its features.
-        seed: Walks become a function of (seed, epoch, graph) alone, whatever the number of loader workers. With
-            :obj:`None` every call draws from torch's default generator.
-        name: Prefix of the attributes, so that two settings can live on one graph.
-        pair_table: Store the pair table as well, which layers otherwise build once per batch. Worth its memory (68
-            bytes a pair at 4 hops) where walks stay the same for the whole training and no node is a hub, which would
-            make nearly every pair supported. The mask must be symmetric.
-        transition: Name of an edge attribute ``[E]``, ≥ 0, that the probability of a step is proportional to among a
-            node's edges, as in dynamic GKAT (:func:`~pyg_topomask.nn.redraw_walks` sets it). Steps are uniform on a
-            graph without it, and by default.
-        diagonal: ``"independent"``, as ``independent=True``; ``"corrected"``: one table, with coefficients of the
-            diagonal that leave out products of coupled walkers, so that it is unbiased, too (repelling walkers then
-            form two blocks); ``"shared"``, as ``independent=False``. :obj:`None` leaves it to ``independent``.
-        importance: Whether loads are weighted. Otherwise each visit has load 1 (Eq. 21 of Reid et al., an ablation).
+        seed: The walks depend only on (seed, epoch, graph), for any number of loader workers. With :obj:`None`, every
+            call draws from torch's default generator.
+        name: Prefix of the attributes, so that one graph can have walks of two settings.
+        pair_table: Store the pair table as well, which layers otherwise build once per batch. It is worth its memory
+            (68 bytes per pair at 4 hops) if the walks stay the same during the whole training and no node is a hub,
+            which would make nearly every pair supported. The mask must be symmetric.
+        transition: Name of an edge attribute ``[E]``, ≥ 0. Among the edges of a node, the probability of a step is
+            proportional to it, as in dynamic GKAT (:func:`~pyg_topomask.nn.redraw_walks` sets it). Steps are uniform by
+            default, and on a graph without the attribute.
+        diagonal: ``"independent"`` is ``independent=True``. ``"corrected"`` samples one table, with coefficients of the
+            diagonal that omit products of coupled walkers, so that the diagonal is unbiased (repelling walkers then
+            form two blocks). ``"shared"`` is ``independent=False``. With :obj:`None`, ``independent`` decides.
+        importance: Whether loads are weighted. If false, each visit has load 1 (Eq. 21 of Reid et al., an ablation).
 
     Raises:
         ValueError: If a setting or the graph is out of range.
-        TypeError: If it is given a ``HeteroData`` or edges that are not integers, or a count or seed is no integer.
+        TypeError: If the graph is a ``HeteroData``, its edges are not integers, or a count or seed is not an integer.
     """
 
     def __init__(
@@ -96,26 +96,26 @@ class AddRandomWalks(GraphTransform):
         if self._diagonal == "corrected" and walkers.num_blocks == 1:
             raise ValueError(
                 f"diagonal='corrected' needs walkers of a start that are independent of each other (got num_walks="
-                f"{num_walks} and scheme={scheme!r}); take more walks, or diagonal='independent'"
+                f"{num_walks} and scheme={scheme!r}); use more walks, or diagonal='independent'"
             )
         seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
         if name.endswith(("_key", "_pair")):
-            raise ValueError(f"'name' must not end in '_key' or '_pair', which name tables of another (got {name!r})")
+            raise ValueError(f"'name' must not end in '_key' or '_pair', which mark other tables (got {name!r})")
         self._walkers = walkers
         self.num_walks, self.max_length = walkers.num_walks, walkers.max_length
         self.halt_prob, self.scheme = halt_prob, scheme
         self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
         self.transition, self.diagonal, self.importance = transition, diagonal, importance
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers must see it change
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw afresh from here on; call it before each epoch. Loader workers that persist see it, too."""
+        """Make new draws from now on. Call it before each epoch; persistent loader workers see the change as well."""
         self._epoch.fill_(epoch)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._epoch.share_memory_()  # a copy's memory is private at first
+        self._epoch.share_memory_()  # the memory of a copy is not shared yet
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
@@ -135,7 +135,7 @@ class AddRandomWalks(GraphTransform):
         graph = walk_graph(csr, self._walkers, steps, self.importance)
         corrected, num_tables = self._diagonal == "corrected", 2 if self._diagonal == "independent" else 1
         tables = walk_tables(graph, nodes, stream, num_tables, self._walkers, own=corrected)
-        # An earlier table of other walks would be taken for one of these.
+        # Remove tables of earlier walks, which would be mistaken for tables of these walks.
         parts = ("index", "length", "load", "count", "coeffs")
         stale = {f"{self.name}_{kind}_{part}": None for kind in ("key", "pair") for part in parts}
         stale[f"{self.name}_diagonal"] = None
@@ -153,8 +153,8 @@ class AddRandomWalks(GraphTransform):
             names = f"{self.name}_pair_index", f"{self.name}_pair_coeffs"
             columns |= dict(zip(names, split_table(joined, index, coeffs)))
         added = []
-        for place, size in enumerate(ptr.diff().tolist()):
-            own = {key: values[place] for key, values in columns.items()}
+        for position, size in enumerate(ptr.diff().tolist()):
+            own = {key: values[position] for key, values in columns.items()}
             added.append(stale | own | {f"{self.name}_size": size, f"{self.name}_max_length": self.max_length})
         return added
 
@@ -165,10 +165,10 @@ class AddRandomWalks(GraphTransform):
 
 
 def _normalized(csr: CSR) -> CSR:
-    """The walked adjacency: normalised in float64, rounded to torch's default dtype.
+    """Adjacency that is walked on, normalised in float64 and rounded to torch's default dtype.
 
     Raises:
-        ValueError: If a normalised weight exceeds that dtype, as one-way edges of very different weights can.
+        ValueError: If a normalised weight exceeds that dtype, which one-way edges of very different weights can cause.
     """
     csr = sym_normalize(drop_zeros(csr._replace(weight=csr.weight.double())))
     weight = csr.weight.to(torch.get_default_dtype())
@@ -176,11 +176,11 @@ def _normalized(csr: CSR) -> CSR:
         edge = int((~weight.isfinite()).nonzero()[0])
         raise ValueError(
             f"the normalised weight of edge {int(csr.row[edge])} → {int(csr.col[edge])} is {csr.weight[edge]:.3g}, "
-            f"beyond {str(weight.dtype).removeprefix('torch.')}; weights of one-way edges must be of similar size"
+            f"beyond {str(weight.dtype).removeprefix('torch.')}; use one-way edges with weights of similar size"
         )
     return csr._replace(weight=weight)
 
 
 def _transitions(graphs: Sequence[Data], name: str) -> Tensor:
-    """The edge attribute that steps follow, ``[E]``; graphs without it have equal steps."""
+    """The edge attribute that steps follow, ``[E]``; one on graphs without it."""
     return torch.cat([graph[name] if name in graph else torch.ones(graph.num_edges) for graph in graphs])

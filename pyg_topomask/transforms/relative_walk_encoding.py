@@ -16,18 +16,18 @@ from pyg_topomask.transforms.graph_input import check_name
 
 @functional_transform("add_relative_walk_encoding")
 class AddRelativeWalkEncoding(Encoding):
-    r"""Put the probabilities :math:`(P^k)_{ij}`, :math:`P = D^{-1} A`, of walks between every two nodes on a graph.
+    r"""Add the probabilities :math:`(P^k)_{ij}`, :math:`P = D^{-1} A`, of walks between every two nodes to a graph.
 
-    Adds ``pair_relative_walk`` ``[N², len(steps)]``, float32: row ``i N + j`` is the pair (i, j). PyG's collation joins
-    the tables of a batch one after the other, without padding. A walk follows edges in their direction and ends where
-    none leaves; equal edges add up, self-loops count, ``edge_weight`` is the weight of a step.
+    Adds ``pair_relative_walk`` ``[N², len(steps)]``, float32: row ``i N + j`` is the pair (i, j). PyG's collation
+    concatenates the tables of a batch without padding. A walk follows edges in their direction and ends at a node
+    without outgoing edges. Equal edges add up, self-loops count, and ``edge_weight`` is the weight of a step.
 
     Reference: Ma et al., *Graph Inductive Biases in Transformers without Message Passing*, ICML 2023,
     arXiv:2305.17589, Section 3.1.
 
     Args:
-        steps: Numbers of steps k ≥ 0; that paper takes ``range(K)``, whose first is the identity.
-        name: Name of the attribute after ``pair_``.
+        steps: Numbers of steps k ≥ 0. The paper uses ``range(K)``, whose first step is the identity.
+        name: Name of the attribute, after ``pair_``.
 
     Raises:
         ValueError: If a step is out of range, a graph has more than 8192 nodes, or a weight is negative.

@@ -1,4 +1,4 @@
-"""What Graphormer's attention bias is looked up by: distances, degrees and edges along shortest paths."""
+"""Indices of Graphormer's attention bias: distances, degrees and edges along shortest paths."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from pyg_topomask.transforms.graph_input import check_name, edges_of
 
 @functional_transform("add_shortest_path_bias")
 class AddShortestPathBias(Encoding):
-    r"""Put shortest-path distances, degrees and perhaps the edges along shortest paths on a graph.
+    r"""Add shortest-path distances, degrees and optionally the edges along shortest paths to a graph.
 
-    Adds; row ``i N + j`` of a ``pair_`` attribute is the pair (i, j), and PyG's collation joins the tables of a batch
-    one after the other, without padding:
+    Row ``i N + j`` of a ``pair_`` attribute is the pair (i, j). PyG's collation concatenates the tables of a batch
+    without padding. Adds:
 
-    - ``pair_shortest_path`` ``[N²]``, int16: hops from i to j, at most ``num_spatial_types - 1``;
-      ``num_spatial_types`` where there is no way
-    - ``shortest_path_in_degree``, ``shortest_path_out_degree`` ``[N]``, int64: number of edges, each edge once
+    - ``pair_shortest_path`` ``[N²]``, int16: hops from i to j, at most ``num_spatial_types - 1``; ``num_spatial_types``
+        if there is no path
+    - ``shortest_path_in_degree``, ``shortest_path_out_degree`` ``[N]``, int64: number of edges, without repeated ones
     - with ``paths``, ``pair_shortest_path_types`` ``[N², num_spatial_types - 1]``, int16: type of each edge along a
-      shortest path from i to j, −1 beyond its end. Of several shortest paths one is taken, the same on every call.
+        shortest path from i to j, −1 after its end. If there are several shortest paths, every call chooses the same
+        one.
 
     Paths follow edges in their direction and count hops. Weights do not matter: an edge of weight 0 is an edge.
 
@@ -35,10 +36,10 @@ class AddShortestPathBias(Encoding):
     arXiv:2106.05234, Section 3.1; distances beyond the largest share a type, as in GraphGPS's GraphormerBias.
 
     Args:
-        num_spatial_types: Number of distances told apart, 0 included.
-        paths: Whether to store the types of edges, which are read from ``edge_attr``, whole numbers ≥ 0 of shape
-            ``[E]`` or ``[E, 1]``.
-        pairs: Whether to store what is said of pairs; without, degrees only (GraphGPS's ``node_degrees_only``).
+        num_spatial_types: Number of different distances, including 0.
+        paths: Whether to store the types of edges, which are read from ``edge_attr`` (whole numbers ≥ 0 of shape
+            ``[E]`` or ``[E, 1]``).
+        pairs: Whether to store the attributes of pairs; if false, only degrees (GraphGPS's ``node_degrees_only``).
         name: Prefix of the attributes.
 
     Raises:
@@ -53,7 +54,7 @@ class AddShortestPathBias(Encoding):
         if not 2 <= num_spatial_types < 2**15:
             raise ValueError(f"'num_spatial_types' must be at least 2 and below 32768 (got {num_spatial_types})")
         if paths and not pairs:
-            raise ValueError("'paths' are paths of pairs; they need 'pairs'")
+            raise ValueError("'paths' needs 'pairs', because paths connect pairs")
         check_name(name)
         self.num_spatial_types, self.paths, self.pairs, self.name = num_spatial_types, paths, pairs, name
 
@@ -65,18 +66,18 @@ class AddShortestPathBias(Encoding):
         hops, before = shortest_path_lengths(batch)
         kinds = torch.where(hops < 0, self.num_spatial_types, hops.clamp(max=self.num_spatial_types - 1)).short()
         squares = [size * size for size in batch.sizes]
-        for place, part in enumerate(split_rows(kinds, squares)):
-            added[place][f"pair_{self.name}"] = part
+        for position, part in enumerate(split_rows(kinds, squares)):
+            added[position][f"pair_{self.name}"] = part
         if self.paths:
-            for place, (graph, lengths) in enumerate(zip(graphs, hops.split(squares))):
-                size = batch.sizes[place]
+            for position, (graph, lengths) in enumerate(zip(graphs, hops.split(squares))):
+                size = batch.sizes[position]
                 types = types_along_paths(
                     lengths.view(size, size).numpy(),
-                    before[place],
+                    before[position],
                     _edge_types(graph, size),
                     self.num_spatial_types - 1,
                 )
-                added[place][f"pair_{self.name}_types"] = torch.from_numpy(types).flatten(0, 1)
+                added[position][f"pair_{self.name}_types"] = torch.from_numpy(types).flatten(0, 1)
         return added
 
     def _degrees(self, batch: GraphBatch) -> list[dict[str, Tensor]]:

@@ -100,7 +100,7 @@ def test_a_file_that_holds_no_graphs_is_made_again(tmp_path, kind, caplog):
         torch.save(values[kind], path)
     found = MotifDataset(tmp_path, "circle", num_graphs=4)
     assert f"{path}" in caplog.text
-    assert "it is made again" in caplog.text
+    assert "it is generated again" in caplog.text
     assert not (tmp_path / "marker").exists()
     assert all(torch.equal(one.edge_index, two.edge_index) for one, two in zip(wanted, found))
     assert len(MotifDataset(tmp_path, "circle", num_graphs=4)) == 4

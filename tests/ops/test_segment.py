@@ -146,4 +146,4 @@ def test_graphs_of_equal_size_are_put_together(sizes, graphs):
     wanted = [ptr[graph] + node for group in graphs for graph in group for node in range(sizes[graph])]
     order = torch.arange(sum(sizes)) if groups.order is None else groups.order
     assert order.tolist() == wanted
-    assert groups.place is None or torch.equal(groups.order[groups.place], torch.arange(sum(sizes)))
+    assert groups.inverse is None or torch.equal(groups.order[groups.inverse], torch.arange(sum(sizes)))

@@ -77,7 +77,7 @@ def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
         path.write_bytes(whole[: len(whole) // 2] if junk == "half" else b"junk")
     again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
     assert str(path) in caplog.text
-    assert "it is made again" in caplog.text
+    assert "it is computed again" in caplog.text
     assert not (tmp_path / "marker").exists()
     equal(again, precompute(UNWEIGHTED, STEPS, cache=False))
     assert path.stat().st_size > len(whole) // 2

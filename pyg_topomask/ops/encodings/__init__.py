@@ -1,1 +1,1 @@
-"""What positional and structural encodings compute: eigenvectors, diagonals of matrix powers, pairs of nodes."""
+"""Computation of positional and structural encodings: eigenvectors, diagonals of matrix powers, node pairs."""

@@ -1,9 +1,10 @@
-r"""Diagonals of matrix powers and heat kernels: exactly, a block of columns at a time, or estimated by random signs.
+r"""Diagonals of matrix powers and heat kernels, computed exactly by blocks of columns or estimated by random signs.
 
-Half powers halve the work: :math:`(S^{a+b})_{ii} = \sum_j (S^a)_{ij} (S^b)_{ji}`. Small graphs are multiplied many at
-a time as one block-diagonal matrix whose columns are counted within each graph, large ones a block of columns at a
-time, so that no more than a few MB are ever held. For random signs z, :math:`(S^a z)_i ((S^T)^b z)_i` has the same
-expectation (Bekas, Kokiopoulou and Saad, *An estimator for the diagonal of a matrix*, 2007, applied to half powers).
+Half powers halve the work: :math:`(S^{a+b})_{ii} = \sum_j (S^a)_{ij} (S^b)_{ji}`. Small graphs are multiplied together
+as one block-diagonal matrix whose columns are counted within each graph. Large graphs are multiplied one block of
+columns at a time, so that the memory stays within a few MB. For random signs z, :math:`(S^a z)_i ((S^T)^b z)_i` has the
+same expectation (Bekas, Kokiopoulou and Saad, *An estimator for the diagonal of a matrix*, 2007, applied to half
+powers).
 """
 
 from __future__ import annotations
@@ -31,53 +32,53 @@ from pyg_topomask.ops.encodings.graph_batch import (
 from pyg_topomask.ops.sparse import Pattern, spmm
 
 EXACT_NODES = 10_000
-"""Largest graph whose diagonals ``method="auto"`` computes by all columns: some seconds of one core."""
+"""Largest graph whose diagonals ``method="auto"`` computes exactly; this takes some seconds of one core."""
 
 MAX_DIFFUSION = 1e7
-"""Largest product of a diffusion time and a node's strength: the Chebyshev series grows with its square root."""
+"""Largest product of a diffusion time and a node's strength; the Chebyshev series grows with its square root."""
 
-_BUDGET = 2**18  # numbers in a block of columns: it stays in the cache of a core
-_SPARSE_NODES = 1000  # from here on it is worth trying whether powers stay sparse
+_BUDGET = 2**18  # numbers in a block of columns, which then fits a core's cache
+_SPARSE_NODES = 1000  # for larger graphs, powers are tried in sparse form
 _PROBES = 64  # random vectors multiplied at a time
 
 
 class Diagonals(NamedTuple):
-    """Diagonals of several matrices, and how far an estimate of them is off."""
+    """Diagonals of several matrices, with the error of an estimate."""
 
     value: Tensor
     """Shape ``[N, K]``, float32."""
     error: Tensor
-    """Standard error of each, shape ``[N, K]``, float32; zero where nothing was estimated."""
+    """Standard error of each value, shape ``[N, K]``, float32; zero where nothing was estimated."""
 
 
 def check_method(method: str, tol: float) -> None:
-    """Refuse unknown methods and tolerances that no number of random vectors can reach.
+    """Refuse unknown methods, and tolerances that need too many random vectors.
 
     Raises:
-        ValueError: If so.
+        ValueError: If the method is unknown or the tolerance is out of range.
     """
     if method not in ("auto", "exact", "estimate"):
         raise ValueError(f"'method' must be 'auto', 'exact' or 'estimate' (got {method!r})")
     if not 1e-3 <= tol < 1:
-        raise ValueError(f"'tol' must be in [1e-3, 1): it takes 2 / tol² random vectors (got {tol})")
+        raise ValueError(f"'tol' must be in [1e-3, 1): 2 / tol² random vectors are needed (got {tol})")
 
 
 def return_probabilities(
     batch: GraphBatch, steps: Sequence[int], *, method: str = "auto", tol: float = 0.05, seed: int = 0
 ) -> Diagonals:
-    r"""Probability that a random walk is back where it started: the diagonals of :math:`P^k`, :math:`P = D^{-1} A`.
+    r"""Probability that a random walk is back at its start: the diagonals of :math:`P^k`, :math:`P = D^{-1} A`.
 
-    A walker moves along edges in their direction, with probability in proportion to their weight; where no edge
-    leaves a node the walk ends, and it is nowhere afterwards.
+    A walker moves along the direction of edges, with probability proportional to their weight. The walk ends at a node
+    without outgoing edges.
 
     Args:
         batch: Graphs.
         steps: Numbers ``k ≥ 1``.
-        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact up to 10,000 nodes, and above for as many steps as
-            the powers of ``P`` stay sparse; the rest is estimated.
-        tol: Standard error of an estimate in proportion to :math:`\sqrt{(P^{2a})_{ii} (P^{2b})_{ii}}`,
-            :math:`a = \lceil k/2 \rceil, b = \lfloor k/2 \rfloor`, which for even ``k`` is the number itself;
-            ``2 / tol²`` random vectors are drawn. It is that of undirected graphs.
+        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact for up to 10,000 nodes, and for larger graphs exact as
+            long as the powers of ``P`` stay sparse; the remaining steps are estimated.
+        tol: Standard error of an estimate relative to :math:`\sqrt{(P^{2a})_{ii} (P^{2b})_{ii}}`, with
+            :math:`a = \lceil k/2 \rceil, b = \lfloor k/2 \rfloor`; for even ``k`` this is the value itself.
+            ``2 / tol²`` random vectors are drawn. The formula is that of undirected graphs.
         seed: Seed of the random vectors.
 
     Cost: exact, :math:`O(E \max_g N_g K)` operations; estimated, :math:`O(E K / tol^2)`.
@@ -96,12 +97,12 @@ def return_probabilities(
         if method != "estimate" and width > _SPARSE_NODES:
             nnz = width**2 // 16 if exact else 100 * max(width, part.col.numel())
             done = _sparse_powers(part, steps, nnz)
-            for place, diagonal in done.items():
-                value[start:stop, place] = diagonal
-            todo = [place for place in todo if place not in done]
+            for position, diagonal in done.items():
+                value[start:stop, position] = diagonal
+            todo = [position for position in todo if position not in done]
         if not todo:
             continue
-        wanted = [steps[place] for place in todo]
+        wanted = [steps[position] for position in todo]
         if exact:
             ptr = [at - start for at in batch.ptr if start <= at <= stop]
             value[start:stop, todo] = _exact_powers(part, ptr, width, wanted)
@@ -126,18 +127,18 @@ def heat_diagonals(
 ) -> Diagonals:
     r"""Diagonals of :math:`e^{-tL}` without the constant part: :math:`\sum_{\lambda_k > 0} e^{-t\lambda_k} u_k(i)^2`.
 
-    :math:`L = D - A` of the mean of both directions, without self-loops. What is left out is 1 / (number of nodes of
+    :math:`L = D - A` of the mean of both directions, without self-loops. The omitted part is 1 / (number of nodes of
     the component), the limit for :math:`t → ∞`.
 
-    Exactly: the diagonals of Chebyshev polynomials in :math:`L`, from half of their degree
-    (:math:`T_{a+b} = 2 T_a T_b - T_{a-b}`), serve all times. Estimated: mean of :math:`(e^{-tL/2} z)_i^2` over random
-    signs z without their mean over each component.
+    Exact values use the diagonals of Chebyshev polynomials in :math:`L`, computed from half of their degree
+    (:math:`T_{a+b} = 2 T_a T_b - T_{a-b}`); they serve all times. Estimates are the mean of :math:`(e^{-tL/2} z)_i^2`
+    over random signs z from which the mean of each component is subtracted.
 
     Args:
         batch: Graphs.
         times: Diffusion times, ≥ 0.
-        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact up to 10,000 nodes.
-        tol: Standard error of an estimate in proportion to the number itself; ``2 / tol²`` random vectors are drawn.
+        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact for up to 10,000 nodes.
+        tol: Standard error of an estimate relative to the value itself; ``2 / tol²`` random vectors are drawn.
         seed: Seed of the random vectors.
 
     Cost: exact, :math:`O(E \max_g N_g K)` operations with :math:`K = O(\sqrt{t \max_i D_{ii}} + t \max_i D_{ii})`;
@@ -145,7 +146,7 @@ def heat_diagonals(
     Exact values are computed in float32: they agree with float64 to 5e-6.
 
     Raises:
-        ValueError: If a time multiplied by a node's strength exceeds 1e7, so that the series would not end.
+        ValueError: If a time multiplied by a node's strength exceeds 1e7, because the series would be too long.
     """
     check_method(method, tol)
     batch = undirected(batch)
@@ -166,7 +167,7 @@ def heat_diagonals(
 
 
 def _sparse_powers(csr: CSR, steps: Sequence[int], max_nnz: int) -> dict[int, Tensor]:
-    """Diagonals, by place in ``steps``, of the powers whose halves have at most ``max_nnz`` entries."""
+    """Diagonals, by position in ``steps``, of the powers whose halves have at most ``max_nnz`` entries."""
     matrix, one_way = to_scipy(csr), not is_symmetric(csr)
     diagonal: dict[int, Tensor] = {1: torch.from_numpy(matrix.diagonal())}
     low = high = matrix
@@ -178,11 +179,11 @@ def _sparse_powers(csr: CSR, steps: Sequence[int], max_nnz: int) -> dict[int, Te
         diagonal[k] = torch.from_numpy(np.asarray(high.multiply(low.T if one_way else low).sum(axis=1)).ravel())
         if k % 2 == 1:
             low = high
-    return {place: diagonal[k] for place, k in enumerate(steps) if k in diagonal}
+    return {position: diagonal[k] for position, k in enumerate(steps) if k in diagonal}
 
 
 def _next_nnz(matrix: Any, power: Any) -> int:
-    """Upper bound of the entries of ``matrix @ power``."""
+    """Upper bound on the number of entries of ``matrix @ power``."""
     return int(np.diff(power.indptr)[matrix.indices].sum(dtype=np.int64))
 
 
@@ -192,13 +193,13 @@ def _products(csr: CSR) -> tuple[Pattern, Tensor]:
 
 
 def _both_ways(csr: CSR) -> list[tuple[Pattern, Tensor]]:
-    """The matrix and its transposed one, which is the same object where it is symmetric."""
+    """The matrix and its transpose, which is the same object if the matrix is symmetric."""
     forward = _products(csr)
     return [forward, forward if is_symmetric(csr) else _products(transpose(csr))]
 
 
 def _columns(ptr: Sequence[int], width: int) -> Iterator[Tensor]:
-    """Blocks of columns of the identity of every graph, side by side in one matrix with a row per node."""
+    """Blocks of columns of the identity of every graph, side by side in one matrix with one row per node."""
     num_nodes = ptr[-1]
     local = torch.arange(num_nodes) - torch.repeat_interleave(torch.tensor(ptr[:-1]), torch.tensor(ptr).diff())
     step = max(1, min(width, _BUDGET * 4 // max(num_nodes, 1)))
@@ -275,7 +276,7 @@ def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern,
     """``L / r - 1``, whose spectrum lies in [-1, 1], and the radius ``r``, the largest strength.
 
     Raises:
-        ValueError: If the series for ``times`` would have more than some 20,000 terms.
+        ValueError: If the series for ``times`` would have more than about 20,000 terms.
     """
     num_nodes = csr.rowptr.numel() - 1
     strength = strengths(csr)
@@ -284,7 +285,7 @@ def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern,
     if not max(times) * radius <= MAX_DIFFUSION:  # nor NaN
         raise ValueError(
             f"'times' up to {max(times):.3g} are too long for node strengths (sums of edge weights) of {radius:.3g}: "
-            f"their product must be at most {MAX_DIFFUSION:.0e}. Divide the weights by a constant or take shorter times"
+            f"their product must be at most {MAX_DIFFUSION:.0e}. Divide the weights by a constant or use shorter times"
         )
     nodes = torch.arange(num_nodes)
     row, order = torch.cat([csr.row, nodes]).sort(stable=True)
@@ -346,6 +347,6 @@ def _estimated_heat(
             for row, state in zip(coeffs, diffused):
                 if abs(float(row[k])) > 1e-9:
                     state.add_(high, alpha=float(row[k]))
-        for place, state in enumerate(diffused):
-            mean.add(place, state.square())
+        for position, state in enumerate(diffused):
+            mean.add(position, state.square())
     return mean.result()

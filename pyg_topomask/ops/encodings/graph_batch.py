@@ -1,4 +1,4 @@
-"""Many graphs as one block-diagonal adjacency, for work that is done once per data set."""
+"""Many graphs as one block-diagonal adjacency, for computations that are done once per data set."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pyg_topomask.ops.csr import CSR, drop_zeros, to_csr
 
 
 class GraphBatch(NamedTuple):
-    """Graphs whose nodes are numbered through, with equal edges added up; on the CPU."""
+    """The disjoint union of several graphs, with equal edges added up; on the CPU."""
 
     csr: CSR
     """Adjacency of all nodes, float64, weights ≥ 0."""
     ptr: tuple[int, ...]
-    """First node of each graph and the number of nodes, ``B + 1`` numbers."""
+    """First node of each graph, followed by the number of nodes: ``B + 1`` numbers."""
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes of all graphs together."""
+        """Total number of nodes of all graphs."""
         return self.ptr[-1]
 
     @property
@@ -38,7 +38,7 @@ class GraphBatch(NamedTuple):
         return CSR(rowptr - first, self.csr.col[first:last] - start, self.csr.weight[first:last])
 
     def graphs(self) -> Iterator[CSR]:
-        """Adjacency of one graph after the other."""
+        """Adjacency of each graph, one after the other."""
         for start, stop in zip(self.ptr, self.ptr[1:]):
             yield self.rows(start, stop)
 
@@ -46,12 +46,12 @@ class GraphBatch(NamedTuple):
 def join_graphs(
     edges: Sequence[Tensor], sizes: Sequence[int], weights: Sequence[Tensor | None] | None = None
 ) -> GraphBatch:
-    """Number the nodes of checked graphs through; edges of weight 0 are left out.
+    """Disjoint union of checked graphs, without edges of weight 0.
 
     Args:
         edges: Edges of each graph, shape ``[2, E]``.
         sizes: Number of nodes of each graph.
-        weights: Weights of each graph's edges, shape ``[E]``; :obj:`None` is one per edge.
+        weights: Weights of each graph's edges, shape ``[E]``; one per edge if :obj:`None`.
 
     Raises:
         ValueError: If a weight is negative: encodings read a weight as the strength of a connection.
@@ -82,14 +82,14 @@ def transpose(csr: CSR) -> CSR:
 
 
 def is_symmetric(csr: CSR) -> bool:
-    """Whether every edge runs both ways with one weight, up to rounding."""
+    """Whether every edge exists in both directions with the same weight, up to rounding."""
     other = transpose(csr)
     same = torch.equal(csr.rowptr, other.rowptr) and torch.equal(csr.col, other.col)
     return same and torch.allclose(csr.weight, other.weight, rtol=1e-12, atol=0)
 
 
 def undirected(batch: GraphBatch) -> GraphBatch:
-    """The mean of both directions without self-loops: what a Laplacian is made of, so that its spectrum is real."""
+    """Mean of both directions, without self-loops. Laplacians are built from it, so that their spectrum is real."""
     csr = batch.csr
     off = csr.row != csr.col
     row, col, weight = csr.row[off], csr.col[off], csr.weight[off] / 2
@@ -106,10 +106,10 @@ def to_scipy(csr: CSR) -> csr_matrix:
 
 
 def chunks(batch: GraphBatch, budget: int) -> Iterator[tuple[int, int, int]]:
-    """Neighbouring graphs whose rows, each as wide as the largest of them, hold at most ``budget`` numbers.
+    """Ranges of consecutive graphs whose rows, each as wide as the largest graph, hold at most ``budget`` numbers.
 
     Yields:
-        First node, last node + 1 and width. A graph that alone exceeds the budget is a chunk of its own.
+        First node, last node + 1 and width. A graph that alone exceeds the budget forms its own chunk.
     """
     start, width = 0, 0
     for first, stop in zip(batch.ptr, batch.ptr[1:]):

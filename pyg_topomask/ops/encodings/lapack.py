@@ -1,8 +1,9 @@
 """Lowest eigenpairs of many small symmetric matrices, on several threads.
 
-SciPy's own wrapper holds Python's interpreter lock while LAPACK works, and a BLAS that splits a 150 × 150 matrix over
-threads is slower than without, by far where cores are shared. So LAPACK is called through the pointers that SciPy
-exports for this purpose (`scipy.linalg.cython_lapack`), with one BLAS thread for each of ours.
+SciPy's own wrapper holds Python's interpreter lock while LAPACK works. A BLAS that splits a 150 × 150 matrix over
+several threads is slower than one thread, especially if cores are shared. Therefore LAPACK is called through the
+pointers that SciPy exports for this purpose (`scipy.linalg.cython_lapack`), with one BLAS thread for each of our
+threads.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def lowest_eigenpairs(matrices: Sequence[Callable[[], Array]], counts: Sequence[
     """The ``count`` smallest eigenvalues of each matrix, ascending, and orthonormal eigenvectors ``[n, count]``.
 
     Args:
-        matrices: Functions that build the symmetric matrices ``[n, n]``, float64, whose memory may be overwritten.
-        counts: Number of eigenpairs of each, at most n.
+        matrices: Functions that build the symmetric matrices ``[n, n]``, float64. The matrices may be overwritten.
+        counts: Number of eigenpairs of each matrix, at most n.
     """
     with _one_blas_thread() as limited:
         threads = torch.get_num_threads() if limited else 1
@@ -43,7 +44,7 @@ def lowest_eigenpairs(matrices: Sequence[Callable[[], Array]], counts: Sequence[
 
 
 def lowest_of_one(matrix: Array, count: int) -> tuple[Array, Array]:
-    """`lowest_eigenpairs` of one matrix."""
+    """`lowest_eigenpairs` of a single matrix."""
     routine = _dsyevr()
     if routine is not None:
         found = _call(routine, np.array(matrix, order="F", copy=None), count)
@@ -58,7 +59,7 @@ def lowest_of_one(matrix: Array, count: int) -> tuple[Array, Array]:
 
 @cache
 def _dsyevr() -> Any:
-    """LAPACK's ``dsyevr`` as a C function of 21 pointers, or None where SciPy does not export it as expected."""
+    """LAPACK's ``dsyevr`` as a C function of 21 pointers; None if SciPy does not export it as expected."""
     try:
         from scipy.linalg import cython_lapack
 
@@ -71,13 +72,13 @@ def _dsyevr() -> Any:
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     name = api.PyCapsule_GetName(capsule)
     kinds = [part.strip() for part in name.decode().partition("(")[2].rstrip(")").split(",")]
-    if len(kinds) != 21 or [place for place, kind in enumerate(kinds) if kind == "int *"] != _INTEGERS:
-        return None  # integers of 64 bits, say
+    if len(kinds) != 21 or [position for position, kind in enumerate(kinds) if kind == "int *"] != _INTEGERS:
+        return None  # for example, 64-bit integers
     prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 21)  # a call releases the interpreter lock
     return prototype(api.PyCapsule_GetPointer(capsule, name))
 
 
-_INTEGERS = [3, 5, 8, 9, 11, 14, 15, 17, 18, 19, 20]  # places of the integer arguments of dsyevr
+_INTEGERS = [3, 5, 8, 9, 11, 14, 15, 17, 18, 19, 20]  # positions of the integer arguments of dsyevr
 
 
 def _call(routine: Any, matrix: Array, count: int) -> tuple[Array, Array] | None:
@@ -101,8 +102,8 @@ def _call(routine: Any, matrix: Array, count: int) -> tuple[Array, Array] | None
         real + 8,
         number + 2 * step,  # il
         number + 3 * step,  # iu
-        real + 16,  # tolerance 0: as good as it gets
-        number + 4 * step,  # how many were found
+        real + 16,  # tolerance 0: as accurate as possible
+        number + 4 * step,  # number of eigenvalues found
         values.ctypes.data,
         vectors.ctypes.data,
         number + 5 * step,  # ldz
@@ -118,7 +119,7 @@ def _call(routine: Any, matrix: Array, count: int) -> tuple[Array, Array] | None
 
 @contextlib.contextmanager
 def _one_blas_thread() -> Iterator[bool]:
-    """One thread for each BLAS call; yields False where that cannot be arranged (without ``threadpoolctl``)."""
+    """Limit each BLAS call to one thread; yields False if that is not possible (without ``threadpoolctl``)."""
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:

@@ -1,4 +1,4 @@
-"""Encodings of all pairs of nodes of a graph, ragged: a row per pair, row-major, one graph after the other."""
+"""Encodings of all pairs of nodes of each graph, ragged: one row per pair, row-major, one graph after the other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pyg_topomask.ops.csr import root_strengths
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, to_scipy, undirected
 
 MAX_PAIR_NODES = 8192
-"""Largest graph of which all pairs are encoded: 67 million rows."""
+"""Largest graph whose pairs are all encoded: 67 million rows."""
 
 
 def check_pair_sizes(sizes: Sequence[int], what: str) -> None:
-    """Refuse graphs whose pairs would fill the memory.
+    """Refuse graphs that have too many pairs for the memory.
 
     Raises:
         ValueError: If a graph has more than 8192 nodes.
@@ -30,7 +30,7 @@ def check_pair_sizes(sizes: Sequence[int], what: str) -> None:
 
 
 def relative_walks(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
-    r"""Probabilities :math:`(P^k)_{ij}`, :math:`P = D^{-1} A`, that k steps lead from i to j.
+    r"""Probabilities :math:`(P^k)_{ij}`, with :math:`P = D^{-1} A`, that a walk of k steps leads from i to j.
 
     Reference: Ma et al., *Graph Inductive Biases in Transformers without Message Passing*, ICML 2023,
     arXiv:2305.17589, Section 3.1 (``steps = range(K)``; step 0 is the identity).
@@ -48,24 +48,24 @@ def relative_walks(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
     found = torch.zeros(sum(size * size for size in batch.sizes), len(steps))
     row = 0
     for size, part in zip(batch.sizes, walk.graphs()):
-        place = slice(row, row := row + size * size)
+        rows = slice(row, row := row + size * size)
         dense = torch.from_numpy(to_scipy(part).toarray()).float()
         power = torch.eye(size)
         for k in range(max(steps) + 1):
             for column, step in enumerate(steps):
                 if step == k:
-                    found[place, column] = power.flatten()
+                    found[rows, column] = power.flatten()
             if k < max(steps):
                 power = power @ dense
     return found
 
 
 def shortest_path_lengths(batch: GraphBatch) -> tuple[Tensor, list[np.ndarray]]:
-    """Hops from i to j along edges in their direction, −1 where there is no way.
+    """Hops from i to j along the direction of edges; −1 if there is no path.
 
     Returns:
-        Shape ``[sum n²]``, int32, and each graph's matrix ``[n, n]`` of the node before j on the way from i, negative
-        where there is none.
+        Shape ``[sum n²]``, int32, and for each graph a matrix ``[n, n]`` with the node before j on the path from i,
+        negative if there is none.
     """
     hops, before = [torch.zeros(0, dtype=torch.int32)], []
     for csr in batch.graphs():
@@ -84,7 +84,7 @@ def types_along_paths(hops: np.ndarray, before: np.ndarray, edge_type: np.ndarra
     """Types of the first ``depth`` edges of a shortest path between every two nodes of one graph.
 
     Args:
-        hops: Lengths of shortest paths, shape ``[n, n]``, −1 where there is none.
+        hops: Lengths of shortest paths, shape ``[n, n]``; −1 if there is no path.
         before: Node before j on the path from i, shape ``[n, n]``.
         edge_type: Type of the edge from i to j, shape ``[n, n]``.
         depth: Number of edges.
@@ -93,7 +93,7 @@ def types_along_paths(hops: np.ndarray, before: np.ndarray, edge_type: np.ndarra
         Shape ``[n, n, depth]``, int16; −1 beyond the end of a path.
     """
     found = np.full((*hops.shape, depth), -1, dtype=np.int16)
-    for length in range(1, int(hops.max(initial=0)) + 1):  # a path continues one that is an edge shorter
+    for length in range(1, int(hops.max(initial=0)) + 1):  # extend the paths that are one edge shorter
         start, end = np.nonzero(hops == length)
         previous = before[start, end]
         found[start, end] = found[start, previous]
@@ -107,7 +107,7 @@ NUM_ELECTROSTATIC = 8
 
 
 def electrostatic_encoding(batch: GraphBatch) -> Tensor:
-    r"""What a unit charge on each node does to the others and they to it: shape ``[N, 8]``, float64.
+    r"""Statistics of the potentials that unit charges on the nodes produce: shape ``[N, 8]``, float64.
 
     :math:`V_{ij} = L^+_{ij} - L^+_{jj}` with the pseudo-inverse of :math:`L = D - A` of the mean of both directions.
     Columns: minimum, mean and standard deviation over i of :math:`V_{ij}`; the same over i of :math:`V_{ji}`; the sums

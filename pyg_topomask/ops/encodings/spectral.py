@@ -23,43 +23,43 @@ from pyg_topomask.ops.encodings.lapack import lowest_eigenpairs, lowest_of_one
 Array = NDArray[Any]
 
 DENSE_NODES = 800
-"""Largest graph, or component of one, that is decomposed densely; from about here on the sparse way is faster."""
+"""Largest graph, or component of one, that is decomposed densely; for larger ones the sparse solvers are faster."""
 
 FALLBACK_NODES = 8192
-"""Largest component that is decomposed densely where the sparse ways fail: 512 MiB and minutes."""
+"""Largest component that is decomposed densely if the sparse solvers fail: 512 MiB and some minutes."""
 
 EIGVEC_NORMS = ("L1", "L2", "abs-max", "wavelength", "wavelength-asin", "wavelength-soft")
-"""What GraphGPS's configs call ``eigvec_norm``."""
+"""Normalisations of eigenvectors, called ``eigvec_norm`` in GraphGPS's configs."""
 
-_TOLERANCE = 1e-9  # relative residual that ARPACK is asked for
+_TOLERANCE = 1e-9  # relative residual required from ARPACK
 _RESTARTS = 60
 
 
 def laplacian_eigenpairs(batch: GraphBatch, k: int, normalization: str | None = "sym") -> tuple[Tensor, Tensor]:
-    r"""The ``k`` smallest eigenvalues of each graph's Laplacian, ascending, with eigenvectors of length 1.
+    r"""The ``k`` smallest eigenvalues of each graph's Laplacian, ascending, with eigenvectors of norm 1.
 
     ``A`` is the mean of both directions, without self-loops. ``"sym"`` is :math:`I - D^{-1/2} A D^{-1/2}`, ``"rw"``
     :math:`I - D^{-1} A`, of which these are right eigenvectors, and :obj:`None` :math:`D - A`. A node of degree 0
     has the eigenvalue 1 under the first two and 0 under the last, as in PyG.
 
-    Graphs of up to 800 nodes are decomposed densely by LAPACK in float64. A larger one is taken component by
-    component, since Lanczos iterations find a repeated eigenvalue 0 by rounding errors only: first Lanczos; where it
-    does not converge, which takes a small spectral gap and thus a graph with small cuts, Lanczos on the inverse,
-    whose sparse factorisation small cuts make cheap; then densely. All in float64 from fixed starting vectors, so
-    that results are the same on every call.
+    Graphs of up to 800 nodes are decomposed densely by LAPACK in float64. Larger graphs are decomposed component by
+    component, because Lanczos iterations find a repeated eigenvalue 0 only through rounding errors. Lanczos is tried
+    first. It may not converge if the spectral gap is small; such a graph has small cuts, so its sparse factorisation is
+    cheap, and Lanczos on the inverse is tried next. The last resort is a dense decomposition. All solvers use float64
+    and fixed starting vectors, so that results are the same on every call.
 
     The sign is fixed by `canonical_signs`; the basis of a repeated eigenvalue is arbitrary.
 
     Args:
         batch: Graphs.
-        k: Number of eigenpairs, the trivial ones included.
+        k: Number of eigenpairs, including the trivial ones.
         normalization: ``"sym"``, ``"rw"`` or :obj:`None`.
 
     Returns:
-        Eigenvectors ``[N, k]`` and eigenvalues ``[B, k]``, float64; NaN where a graph has fewer than ``k`` nodes.
+        Eigenvectors ``[N, k]`` and eigenvalues ``[B, k]``, float64; NaN if a graph has fewer than ``k`` nodes.
 
     Raises:
-        RuntimeError: If a component of more than 8192 nodes resists both sparse ways.
+        RuntimeError: If both sparse solvers fail on a component of more than 8192 nodes.
     """
     if normalization not in ("sym", "rw", None):
         raise ValueError(f"'normalization' must be 'sym', 'rw' or None (got {normalization!r})")
@@ -68,26 +68,26 @@ def laplacian_eigenpairs(batch: GraphBatch, k: int, normalization: str | None = 
     vectors = np.full((batch.num_nodes, k), np.nan)
     values = np.full((len(batch.sizes), k), np.nan)
     graphs = list(laplacian.graphs())
-    small = [place for place, size in enumerate(batch.sizes) if 0 < size <= DENSE_NODES]
+    small = [index for index, size in enumerate(batch.sizes) if 0 < size <= DENSE_NODES]
     pairs = lowest_eigenpairs(
-        [partial(_to_dense, graphs[place]) for place in small], [min(k, batch.sizes[place]) for place in small]
+        [partial(_to_dense, graphs[index]) for index in small], [min(k, batch.sizes[index]) for index in small]
     )
     found = dict(zip(small, pairs))
-    for place, size in enumerate(batch.sizes):
+    for index, size in enumerate(batch.sizes):
         if size == 0:
             continue
-        start, count = batch.ptr[place], min(k, size)
-        value, basis = found[place] if place in found else _by_component(to_scipy(graphs[place]), count)
+        start, count = batch.ptr[index], min(k, size)
+        value, basis = found[index] if index in found else _by_component(to_scipy(graphs[index]), count)
         if normalization == "rw":
             basis = basis * scale[start : start + size, None]
             basis /= np.linalg.norm(basis, axis=0)
-        values[place, :count] = np.maximum(value, 0.0)
+        values[index, :count] = np.maximum(value, 0.0)
         vectors[start : start + size, :count] = basis * canonical_signs(basis)
     return torch.from_numpy(vectors), torch.from_numpy(values)
 
 
 def _laplacians(batch: GraphBatch, normalization: str | None) -> tuple[GraphBatch, Array]:
-    """Symmetric Laplacians, and the factors ``[N]`` that take their eigenvectors to those of ``"rw"``."""
+    """Symmetric Laplacians, and the factors ``[N]`` that convert their eigenvectors to those of ``"rw"``."""
     csr = batch.csr
     root = root_strengths(csr)
     nodes = torch.arange(batch.num_nodes)
@@ -119,8 +119,8 @@ def laplacian_reference(batch: GraphBatch, normalization: str | None = "sym") ->
 def canonical_signs(vectors: Array) -> Array:
     """Signs ``[k]`` that make eigenvectors ``[N, k]`` the same on every machine.
 
-    The sum of cubes is made positive, which a relabelling of nodes does not change. Where it vanishes, as by symmetry
-    of the graph, the first of the entries of largest magnitude is.
+    The sum of cubes is made positive; relabelling nodes does not change it. If the sum vanishes, for example because
+    the graph is symmetric, the first entry of largest magnitude is made positive.
     """
     cubes = vectors * vectors * vectors
     skew = cubes.sum(axis=0)
@@ -139,24 +139,24 @@ def _to_dense(csr: CSR) -> Array:
 
 
 def _by_component(lap: Any, count: int) -> tuple[Array, Array]:
-    """Lowest eigenpairs of all components together."""
+    """Lowest eigenpairs of all components, merged."""
     num_parts, label = connected_components(lap, directed=False)
     if num_parts == 1:
         return _component(lap, count)
     order = np.argsort(label, kind="stable")
     ends = np.cumsum(np.bincount(label, minlength=num_parts))
-    found, place, column = [], [], []
+    found, support, column = [], [], []
     for start, end in zip(np.r_[0, ends[:-1]], ends):
         nodes = order[start:end]
         values, vectors = _component(lap[nodes][:, nodes], min(count, nodes.size))
         found.append(values)
-        place.extend([nodes] * values.size)
+        support.extend([nodes] * values.size)
         column.extend(vectors.T)
     joined = np.concatenate(found)
     chosen = np.argsort(joined, kind="stable")[:count]
     basis = np.zeros((lap.shape[0], count))
     for at, pick in enumerate(chosen):
-        basis[place[pick], at] = column[pick]
+        basis[support[pick], at] = column[pick]
     return joined[chosen], basis
 
 
@@ -172,13 +172,13 @@ def _component(lap: Any, count: int) -> tuple[Array, Array]:
         return lowest_of_one(lap.toarray(), count)
     raise RuntimeError(
         f"the {count} lowest Laplacian eigenpairs of a component of {size} nodes were not found: neither Lanczos nor "
-        f"its inverse converged, and it has more than the {FALLBACK_NODES} nodes that are decomposed densely. Fewer "
-        "frequencies, or random-walk encodings, may do"
+        f"its inverse converged, and it is larger than the dense solver's limit of {FALLBACK_NODES} nodes. Use fewer "
+        "frequencies, or random-walk encodings"
     )
 
 
 def _converged(way: Callable[[Any, int], tuple[Array, Array]], lap: Any, count: int) -> tuple[Array, Array] | None:
-    """Eigenpairs in order with a checked residual, or None."""
+    """Eigenpairs in ascending order with a checked residual; None if the solver fails."""
     try:
         values, vectors = way(lap, count)
     except (ArpackError, RuntimeError, MemoryError):  # no convergence; singular or too large to be factorised
@@ -202,7 +202,7 @@ def _lanczos(lap: Any, count: int) -> tuple[Array, Array]:
 
 def _inverse_lanczos(lap: Any, count: int) -> tuple[Array, Array]:
     size = lap.shape[0]
-    shift = 1e-5 * float(abs(lap).sum(axis=1).max())  # the matrix is singular, its shifted one positive definite
+    shift = 1e-5 * float(abs(lap).sum(axis=1).max())  # the matrix is singular, the shifted one positive definite
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         factor = splu(
@@ -238,7 +238,7 @@ def normalize_eigenvectors(vectors: Tensor, values: Tensor, batch: GraphBatch, n
     r"""Scale eigenvectors by one of `EIGVEC_NORMS`.
 
     Args:
-        vectors: Shape ``[N, k]``; NaN where there is none.
+        vectors: Shape ``[N, k]``; NaN for missing eigenvectors.
         values: Eigenvalues of each graph, ``[B, k]``.
         batch: Graphs.
         norm: ``"L1"``, ``"L2"`` and ``"abs-max"`` divide by that norm; ``"wavelength"`` also by
@@ -257,8 +257,8 @@ def normalize_eigenvectors(vectors: Tensor, values: Tensor, batch: GraphBatch, n
     def total(x: Tensor) -> Tensor:
         return x.new_zeros(values.shape).index_add_(0, graph, x)
 
-    place = graph[:, None].expand_as(size)
-    top = size.new_zeros(values.shape).scatter_reduce(0, place, size, "amax")
+    graph_index = graph[:, None].expand_as(size)
+    top = size.new_zeros(values.shape).scatter_reduce(0, graph_index, size, "amax")
     root = torch.where(values < 1e-12, 1.0, values).sqrt()
     if norm == "wavelength-asin":
         return torch.asin((vectors / top.clamp(min=1e-12)[graph]).clamp(-1, 1)) / root[graph]

@@ -1,6 +1,7 @@
-"""The engines that find the keys with the largest inner products, in one table.
+"""Table of the engines that find the keys with the largest inner products.
 
-Each engine says why it cannot serve a problem, or :obj:`None`; ``"auto"`` takes the first that can and that pays.
+Each engine returns the reason why it cannot serve a problem, or :obj:`None`. ``"auto"`` takes the first fast one that
+can.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from torch import Tensor
 from pyg_topomask.ops.topk import cpp, triton
 from pyg_topomask.ops.topk.blockwise import best_keys
 
-# Keys from which on a tree may pay (measured; d = 10), and the share of leaves above which it does not.
+# Number of keys from which a tree may pay off (measured; d = 10), and the share of visited leaves above which it does
+# not.
 _PRUNE_FROM = 10_000
 _MAX_VISIT = 0.6
 _DENSE_KEYS = 512
 
-# Numbers whose squares, summed over some dimensions, neither vanish nor overflow.
+# Range of numbers whose squares, summed over some dimensions, neither vanish nor overflow.
 _SQUARABLE = {torch.float32: (1e-18, 1e18), torch.float64: (1e-150, 1e150)}
 
 
@@ -32,19 +34,19 @@ class Problem(NamedTuple):
     k: Tensor
     """Shape ``[H, Nk, d]``."""
     ptr_q: list[int]
-    """First query of each graph, and ``Nq``."""
+    """First query of each graph, followed by ``Nq``."""
     ptr_k: list[int]
-    """First key of each graph, and ``Nk``."""
+    """First key of each graph, followed by ``Nk``."""
     topk: int
-    """Keys to keep, at least 1."""
+    """Number of keys to keep, at least 1."""
 
     @property
     def largest(self) -> int:
-        """Keys of the largest graph."""
+        """Number of keys of the largest graph."""
         return max((b - a for a, b in pairwise(self.ptr_k)), default=0)
 
     def graphs(self) -> Iterator[tuple[slice, slice]]:
-        """Rows of queries and of keys, graph by graph, without those that lack either."""
+        """Rows of queries and of keys, graph by graph, without graphs that lack either."""
         for (a, b), (c, d) in zip(pairwise(self.ptr_q), pairwise(self.ptr_k)):
             if b > a and d > c:
                 yield slice(a, b), slice(c, d)
@@ -55,20 +57,20 @@ class Problem(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """One way to search."""
+    """One search method."""
 
     refuses: Callable[[Problem], str | None]
-    """Why it cannot serve a problem, or :obj:`None`."""
+    """Returns why the engine cannot serve a problem, or :obj:`None`."""
     search: Callable[[Problem], Tensor]
-    """Index of each kept key, shape ``[H, Nq, topk]``, −1 where there is none; ties towards the lower index."""
+    """Returns the index of each kept key, shape ``[H, Nq, topk]``, −1 for missing keys; lower indices win ties."""
     pays: Callable[[Problem], str | None] = lambda problem: None
-    """Why ``"auto"`` does not take it although it could serve."""
+    """Returns why ``"auto"`` does not take the engine although it could serve, or :obj:`None`."""
     unforced: Callable[[Problem], Tensor] | None = None
-    """Search under ``"auto"``, where it differs."""
+    """Search used under ``"auto"``, if it is a different one."""
 
 
 def find(problem: Problem, backend: str) -> Tensor:
-    """Indices ``[H, Nq, topk]`` found by the named engine, or by the first that can serve and pays.
+    """Indices ``[H, Nq, topk]`` found by the named engine, or by the first one that can serve and is worth its cost.
 
     Raises:
         ValueError: If there is no such engine, or the named one cannot serve.
@@ -85,7 +87,9 @@ def find(problem: Problem, backend: str) -> Tensor:
 
 
 def explain(problem: Problem) -> dict[str, str | None]:
-    """For each engine why ``"auto"`` passes it over, or :obj:`None`; it takes the first with :obj:`None`."""
+    """For each engine the reason why ``"auto"`` skips it, or :obj:`None`; ``"auto"`` takes the first with
+    :obj:`None`.
+    """
     return {name: _declines(engine, problem) for name, engine in ENGINES.items()}
 
 
@@ -160,6 +164,6 @@ ENGINES = {
     "dense": Engine(_too_large_for_dense, _dense_search),
     "torch": Engine(lambda problem: None, _torch_search),
 }
-"""Engines by name, in the order in which ``"auto"`` asks."""
+"""Engines by name, in the order in which ``"auto"`` tries them."""
 
 BACKENDS = ("auto", *ENGINES)

@@ -1,8 +1,8 @@
-"""Exact search in plain torch, on any device, in memory that depends on neither queries nor keys.
+"""Exact search in plain torch, on any device, with working memory that does not depend on the number of nodes.
 
-Scores of a block of queries with a block of keys lie in one buffer that is used again. The best keys of a block are
-looked for in the few strided groups whose largest scores are best, which is several times faster than `torch.topk` over
-all of them.
+The scores of a block of queries with a block of keys are written to one reused buffer. The best keys of a block are
+searched only in the few strided groups with the best maxima, which is several times faster than `torch.topk` over all
+scores.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Queries and keys of one block of scores: 64 MiB in float32, and no loss of speed beside larger ones.
+# Queries and keys of one block of scores: 64 MiB in float32, as fast as larger blocks.
 _QUERIES = 256
 _KEYS = 65_536
 _GROUP = 16  # scores of a group; 8 to 32 are equally fast
 
 
 def best_keys(q: Tensor, k: Tensor, out: Tensor, first: int = 0) -> None:
-    """Write the keys of one graph with the largest inner products, best first, ties towards the lower index.
+    """Write the keys of one graph with the largest inner products, best first; lower indices win ties.
 
     Args:
         q: Queries, shape ``[nq, d]``.
         k: Keys, shape ``[nk, d]``.
-        out: Filled in place: shape ``[nq, topk]``, int64; places beyond ``nk`` are left as they are.
-        first: Number of the first key.
+        out: Filled in place: shape ``[nq, topk]``, int64; columns beyond ``nk`` are not changed.
+        first: Index of the first key.
     """
     keep = min(out.size(1), k.size(0))
     rows, columns = min(_QUERIES, q.size(0)), min(max(_KEYS, keep), k.size(0))
@@ -42,7 +42,7 @@ def best_keys(q: Tensor, k: Tensor, out: Tensor, first: int = 0) -> None:
 
 
 def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """Values and columns ``[nq, keep]`` of the largest scores, ties towards the lower column."""
+    """Values and columns ``[nq, keep]`` of the largest scores; lower columns win ties."""
     num = scores.size(1)
     groups = num // _GROUP  # group g holds columns g, g + groups, g + 2 groups, ...
     if groups < 4 * keep:
@@ -57,9 +57,9 @@ def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:
         column = (chosen[:, :, None] + steps).flatten(1)  # [nq, keep * group]
         column = torch.cat([column, rest.expand(scores.size(0), -1)], dim=1)
         candidate = scores.gather(1, column)
-        value, place = candidate.topk(keep, dim=1)
-        index = column.gather(1, place)
-        # A group left out holds no score that ties unless more than `keep` groups reach the last value kept.
+        value, order = candidate.topk(keep, dim=1)
+        index = column.gather(1, order)
+        # A skipped group contains no tied score unless more than `keep` groups reach the last value kept.
         tied = ((candidate >= value[:, -1:]).sum(1) > keep) | ((largest >= value[:, -1:]).sum(1) > keep)
     tied |= (value[:, :-1] == value[:, 1:]).any(1)
     for row in tied.nonzero().squeeze(1).split(32):
@@ -69,7 +69,7 @@ def _block_topk(scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:
 
 
 def _merge(value: Tensor, index: Tensor, other: Tensor, other_index: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """Best of two sorted lists, of which the second has the higher indices."""
-    value, place = torch.cat([value, other], dim=1).sort(dim=1, descending=True, stable=True)
-    index = torch.cat([index, other_index], dim=1).gather(1, place)
+    """Best entries of two sorted lists; the second list has the higher indices."""
+    value, order = torch.cat([value, other], dim=1).sort(dim=1, descending=True, stable=True)
+    index = torch.cat([index, other_index], dim=1).gather(1, order)
     return value[:, :keep], index[:, :keep]

@@ -1,4 +1,4 @@
-"""The C++ search of ``native/topk/``, compiled once for the machine at hand and kept where only the user can write."""
+"""The C++ search of ``native/topk/``, compiled once for this machine and stored where only the user can write."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _TIMEOUT = 120  # seconds for one compilation, which takes about three
 
 
 def load() -> ctypes.CDLL | str:
-    """The library for this machine's vector instructions, compiled if need be, or why there is none.
+    """The library for this machine's vector instructions, compiled if necessary, or the reason why there is none.
 
-    ``$CXX`` names the compiler, perhaps with flags; otherwise ``c++``, ``g++`` or ``clang++`` is used. The answer is
+    ``$CXX`` sets the compiler, perhaps with flags; otherwise ``c++``, ``g++`` or ``clang++`` is used. The result is
     remembered for the process.
     """
     folder = cache_dir().resolve() / f"native-{os.geteuid() if hasattr(os, 'geteuid') else 'user'}"
@@ -55,7 +55,7 @@ def _load(named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str
     stem = f"topk_cpu-{key.hexdigest()[:24]}"
     try:
         folder = private_folder(folder)
-        with locked(folder / "compile"):  # of several processes, one compiles and the others wait for it
+        with locked(folder / "compile"):  # one process compiles, the others wait for it
             library = _open(folder, stem)
             if library is None:
                 failure = _compile(compiler, flags, folder, stem)
@@ -74,9 +74,9 @@ def _load(named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str
 
 
 def _open(folder: Path, stem: str) -> ctypes.CDLL | None:
-    """The library that was compiled before; :obj:`None` where there is none, or only damaged ones.
+    """The library that was compiled earlier; :obj:`None` if there is none or only damaged ones.
 
-    A file's name ends in its size: loading one that was cut short would kill the process.
+    A file's name ends in its size, because loading a truncated library would kill the process.
     """
     for path in folder.glob(f"{stem}-*.so"):
         if path.stem == f"{stem}-{path.stat().st_size}":
@@ -88,16 +88,18 @@ def _open(folder: Path, stem: str) -> ctypes.CDLL | None:
 
 
 def _vector_flags(capability: str) -> list[str]:
-    """Flags for what torch finds at run time, so that machines of several kinds can share one cache folder."""
+    """Compiler flags for the CPU that torch detects at run time, so that different machines can share a cache
+    folder.
+    """
     if capability.startswith("AVX512"):
         return ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]
     return ["-mavx2", "-mfma"] if capability == "AVX2" else []
 
 
 def _compile(compiler: str, flags: list[str], folder: Path, stem: str) -> str | None:
-    """Compile, and put the library in its place; returns what went wrong."""
+    """Compile the library and move it to its final name; returns an error message, or :obj:`None`."""
     command = [compiler, *flags, str(SOURCES[0]), "-o"]
-    with tempfile.TemporaryDirectory() as work:  # only the finished library has a name, which tells its size
+    with tempfile.TemporaryDirectory() as work:  # only the finished library gets its name, which states its size
         made = Path(work, f"{stem}.so")
         try:
             done = subprocess.run([*command, str(made)], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
@@ -114,18 +116,18 @@ def _compile(compiler: str, flags: list[str], folder: Path, stem: str) -> str | 
 def search(
     q: Tensor, k: Tensor, ptr_q: list[int], ptr_k: list[int], topk: int, prune_from: int | None, max_visit: float
 ) -> tuple[Tensor, float]:
-    """Indices of the best keys, and the share of key tiles that was scored.
+    """Indices of the best keys, and the share of key tiles that were scored.
 
     Args:
         q: Queries, shape ``[H, Nq, d]``, contiguous, float32 or float64, on CPU.
         k: Keys, shape ``[H, Nk, d]``.
-        ptr_q, ptr_k: Rows of each graph, ``B + 1`` numbers each.
+        ptr_q, ptr_k: First row of each graph and the number of rows, ``B + 1`` numbers each.
         topk: At most `MAX_TOPK`.
-        prune_from: Keys of a graph from which on they are put in a tree; never if :obj:`None`.
-        max_visit: Where a sample of queries visits more than this share of the tree, the tree is left unused.
+        prune_from: Graphs with at least this many keys are searched by a tree; never if :obj:`None`.
+        max_visit: If a sample of queries visits more than this share of the tree, the tree is not used.
 
     Returns:
-        Shape ``[H, Nq, topk]``, int64, −1 where a graph has no further key; and a number in [0, 1].
+        Shape ``[H, Nq, topk]``, int64, −1 if a graph has no more keys; and a number in [0, 1].
     """
     library: Any = load()
     heads, num_q, dim = q.shape
@@ -142,7 +144,7 @@ def search(
         index.data_ptr(),
     )
     if share == -2:
-        raise RuntimeError("the compiled search failed; this is a bug: name backend='torch' to go on without it")
+        raise RuntimeError("the compiled search failed; this is a bug: use backend='torch' to avoid it")
     if share < 0:
         raise MemoryError(f"not enough memory to search {k.size(1)} keys of {heads} heads")
     return index, share

@@ -4,8 +4,8 @@ Reference: the k-MIP attention of *On k-Maximum-Inner-Product Attention and the 
 
 .. math:: \mathrm{out}_i = \sum_{j \in T_i} \mathrm{softmax}_j\!\left(q_i \cdot k_j / \sqrt R\right) v_j
 
-with :math:`T_i` the k keys of the query's own graph with the largest :math:`q_i \cdot k_j`. The choice of keys is a
-constant in the backward pass: gradients go through the kept scores only.
+where :math:`T_i` are the k keys of the query's own graph with the largest :math:`q_i \cdot k_j`. The choice of keys is
+a constant in the backward pass: gradients flow only through the kept scores.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 from pyg_topomask.ops.topk.backends import Problem, find
 
-# Places of each query that attention keeps although no graph fills them: narrow rows cost little, and a graph alone
-# then gives the same bits as in a batch of larger ones.
-_FREE_PLACES = 64
+# Slots that every query keeps even if its graph has fewer keys, so that results are bit-identical alone and batched.
+# Narrow rows cost little.
+_FREE_SLOTS = 64
 
 
-# Compiled, a tensor of which the C++ search holds the address alone may be freed before it is read.
+# Not compiled: torch.compile may free a tensor whose address only the C++ search holds.
 @torch.compiler.disable
 def topk_inner_product(
     q: Tensor,
@@ -42,27 +42,27 @@ def topk_inner_product(
 ) -> tuple[Tensor, Tensor]:
     """The ``topk`` keys of each query's own graph with the largest inner products, exactly.
 
-    Cost: :math:`O(N (k + d))` memory; :math:`O(N^2 d)` operations at most, of which a tree of keys skips 50 to 95 % on
-    clustered data. Scores of float16 and bfloat16 inputs are computed in float32.
+    Cost: :math:`O(N (k + d))` memory and at most :math:`O(N^2 d)` operations, of which a tree of keys skips 50 to 95 %
+    on clustered data. Scores of float16 and bfloat16 inputs are computed in float32.
 
     Args:
         q: Queries, shape ``[Nq, d]`` or ``[Nq, H, d]``.
         k: Keys, shape ``[Nk, d]`` or ``[Nk, H, d]``.
-        topk: Keys to keep, at least 1; a graph with fewer keys keeps all.
+        topk: Number of keys to keep, at least 1; a graph with fewer keys keeps all of them.
         batch_q: Graph of each query, sorted, shape ``[Nq]``; one graph if :obj:`None`.
-        batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``, where Nk = Nq.
+        batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``, which requires Nk = Nq.
         backend: ``"auto"`` takes the fastest engine that can serve: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
             (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). All
             give the same pairs, except where rounding decides whether two scores are equal: matrix products
             (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
 
     Returns:
-        values: Inner products, descending, shape ``[Nq, topk]`` or ``[Nq, H, topk]``; −inf where there is no key.
+        values: Inner products, descending, shape ``[Nq, topk]`` or ``[Nq, H, topk]``; −inf for missing keys.
             Differentiable in ``q`` and ``k``.
-        index: Row of ``k`` of each, int64, of equal shape; −1 where there is no key. Ties go towards the lower index.
+        index: Row in ``k`` of each kept key, int64, same shape; −1 for missing keys. Lower indices win ties.
 
     Raises:
-        TypeError: If ``topk`` is no integer, or the inputs are not of one floating dtype.
+        TypeError: If ``topk`` is not an integer, or the inputs do not share one floating dtype.
         ValueError: If shapes disagree, a number is NaN or infinite, ``topk`` is below 1, a batch vector is not sorted,
             or the named back end cannot serve.
     """
@@ -90,23 +90,23 @@ def topk_attention(
 ) -> Tensor:
     r"""Softmax attention of each query to the ``topk`` keys of its graph with the largest inner products.
 
-    Cost: that of `topk_inner_product`, and :math:`O(N (k + d))` memory. With ``topk`` at least the size of a graph it
-    is full softmax attention.
+    Cost: that of `topk_inner_product`, and :math:`O(N (k + d))` memory. If ``topk`` is at least the size of a graph,
+    this is full softmax attention.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``; scores are scaled by :math:`1 / \sqrt R`.
         v: Values, shape ``[N, H, D]``.
-        topk: Keys to keep, at least 1.
+        topk: Number of keys to keep, at least 1.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
         backend: As in `topk_inner_product`.
         dropout: Probability of zeroing a normalised weight. 0 by default; callers pass 0 outside training.
-        recompute: Keep nothing but the chosen keys for the backward pass, and compute the rest again there.
+        recompute: Keep only the chosen keys for the backward pass, and compute everything else again there.
 
     Returns:
         Shape ``[N, H, D]``, of the dtype of ``v``.
 
     Raises:
-        TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no numbers (``R = 0``).
+        TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no channels (``R = 0``).
     """
     return indexed_topk_attention(q, k, v, topk, batch, backend, dropout, recompute)[0]
 
@@ -122,10 +122,10 @@ def indexed_topk_attention(
     dropout: float = 0.0,
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`topk_attention` and the keys that it kept, best first, −1 where there is none.
+    """`topk_attention` and the keys that it kept, best first, −1 for missing keys.
 
-    Their shape is ``[N, H, topk]``, or less wide where ``topk`` exceeds the largest graph: memory grows with the keys
-    that there are.
+    The keys have shape ``[N, H, topk]``, or fewer columns if ``topk`` exceeds the largest graph, so that memory grows
+    only with the existing keys.
     """
     check_qkv(q, k, v)
     if q.size(-1) == 0:
@@ -150,17 +150,17 @@ def indexed_topk_attention(
 
 
 def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:
-    """Kept pairs as edges from query to key, row and column of the attention matrix: for inspection and pictures.
+    """Kept pairs as edges from query to key (row and column of the attention matrix), for inspection and plots.
 
     Args:
         index: Kept keys as `topk_inner_product` returns them, shape ``[Nq, topk]`` or ``[Nq, H, topk]``.
-        head: Head whose pairs to return; those of any head if :obj:`None`.
+        head: Head whose pairs are returned; the union over all heads if :obj:`None`.
 
     Returns:
-        Shape ``[2, E]``, int64, sorted, each pair once.
+        Shape ``[2, E]``, int64, sorted, without duplicates.
 
     Raises:
-        ValueError: If there is no such head.
+        ValueError: If the head does not exist.
     """
     if head is not None:
         index = index[:, None] if index.dim() == 2 else index
@@ -176,7 +176,7 @@ def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:
 def topk_inner_product_reference(
     q: Tensor, k: Tensor, topk: int, batch_q: Tensor | None = None, batch_k: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`topk_inner_product` from its definition, with all scores, for tests."""
+    """`topk_inner_product` from its definition, with all scores; for tests."""
     if q.dim() == 3:
         heads = [topk_inner_product_reference(q[:, h], k[:, h], topk, batch_q, batch_k) for h in range(q.size(1))]
         values, index = (torch.stack(parts, dim=1) for parts in zip(*heads))
@@ -192,34 +192,34 @@ def topk_inner_product_reference(
 
 
 class _Kept(NamedTuple):
-    """The kept pairs; rows of queries and keys count through all heads."""
+    """The kept pairs; rows of queries and keys are numbered through all heads."""
 
     keys: Tensor
-    """Shape ``[H, Nq, topk]``, −1 where there is no key."""
-    place: Tensor | None
-    """Where `keys` has one; :obj:`None`: everywhere."""
+    """Shape ``[H, Nq, topk]``, −1 for missing keys."""
+    exists: Tensor | None
+    """Where `keys` has a key; :obj:`None` if it has one everywhere."""
     pattern: Pattern
     """The pairs as a matrix ``[H Nq, H Nk]``."""
 
     def present(self, x: Tensor) -> Tensor:  # [H, Nq, topk] -> [nnz]
-        return x.reshape(-1) if self.place is None else x[self.place]
+        return x.reshape(-1) if self.exists is None else x[self.exists]
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Inner products of the pairs, shape ``[H, Nq, topk]``, of ``q`` ``[H Nq, d]`` and ``k`` ``[H Nk, d]``."""
         score = sampled_product(self.pattern, q, k)
-        if self.place is None:
+        if self.exists is None:
             return score.view(self.keys.shape)
-        return score.new_full(self.keys.shape, -torch.inf).masked_scatter(self.place, score)
+        return score.new_full(self.keys.shape, -torch.inf).masked_scatter(self.exists, score)
 
 
 def _keep(index: Tensor, num_keys: int, complete: bool) -> _Kept:
     heads, num_queries, topk = index.shape
     offset = torch.arange(heads, device=index.device)[:, None, None] * num_keys
     row = torch.arange(heads * num_queries, device=index.device).repeat_interleave(topk)
-    place = None if complete else index >= 0
-    column = (index + offset).view(-1) if place is None else (index + offset)[place]
-    row = row if place is None else row[place.view(-1)]
-    return _Kept(index, place, Pattern(row, column, heads * num_queries, heads * num_keys))
+    exists = None if complete else index >= 0
+    column = (index + offset).view(-1) if exists is None else (index + offset)[exists]
+    row = row if exists is None else row[exists.view(-1)]
+    return _Kept(index, exists, Pattern(row, column, heads * num_queries, heads * num_keys))
 
 
 @torch.no_grad()
@@ -232,15 +232,15 @@ def _search(
     backend: str,
     trim: bool = False,
 ) -> _Kept:
-    """Find the pairs and put each query's in order by scores that do not depend on the engine.
+    """Find the pairs and sort each query's pairs by scores that do not depend on the engine.
 
-    With ``trim``, places that no graph has a key for may be left out.
+    With ``trim``, columns in which no graph has a key may be dropped.
     """
     topk = check_integer("topk", topk, 1)
     _check_finite(q, k)
     ptr_q, ptr_k = _offsets(q, k, batch_q, batch_k)
     if trim:
-        topk = min(topk, max([_FREE_PLACES, *(d - c for c, d in pairwise(ptr_k))]))
+        topk = min(topk, max([_FREE_SLOTS, *(d - c for c, d in pairwise(ptr_k))]))
     heads = q.transpose(0, 1).contiguous(), k.transpose(0, 1).contiguous()  # [H, N, d]
     index = find(Problem(*heads, ptr_q, ptr_k, topk), backend)
     sizes = zip(pairwise(ptr_q), pairwise(ptr_k))
@@ -252,9 +252,9 @@ def _search(
     if not bool(wrong.any()):
         return kept
     rows = wrong.any(-1)
-    some, order = index[rows].where(index[rows] >= 0, k.size(0)).sort(dim=-1)  # missing places last
-    place = score[rows].gather(-1, order).sort(dim=-1, descending=True, stable=True)[1]
-    some = some.gather(-1, place)
+    some, order = index[rows].where(index[rows] >= 0, k.size(0)).sort(dim=-1)  # missing keys last
+    by_score = score[rows].gather(-1, order).sort(dim=-1, descending=True, stable=True)[1]
+    some = some.gather(-1, by_score)
     index = index.clone()
     index[rows] = some.masked_fill(some == k.size(0), -1)
     return _keep(index, k.size(0), complete)
@@ -278,7 +278,7 @@ def _check_pair(q: Tensor, k: Tensor) -> None:
 
 
 def _check_finite(q: Tensor, k: Tensor) -> None:
-    """Refuse NaN and infinity, and numbers so large that a score may overflow to either."""
+    """Refuse NaN, infinity, and numbers so large that a score may become either."""
     if q.numel() == 0 or k.numel() == 0:
         return
     largest = q.abs().amax() * k.abs().amax() * q.size(-1)
@@ -298,12 +298,12 @@ def _check_finite(q: Tensor, k: Tensor) -> None:
 
 
 def _offsets(q: Tensor, k: Tensor, batch_q: Tensor | None, batch_k: Tensor | None) -> tuple[list[int], list[int]]:
-    """First row of each graph among queries and among keys, and their numbers."""
+    """First row of each graph among queries and among keys, each followed by the number of rows."""
     if batch_q is None and batch_k is None:
         return [0, q.size(0)], [0, k.size(0)]
     if batch_q is None or (batch_k is None and q.size(0) != k.size(0)):
         name, other = ("batch_q", "batch_k") if batch_q is None else ("batch_k", "batch_q")
-        raise ValueError(f"'{name}' is missing although '{other}' is given; pass the graph of each row of both")
+        raise ValueError(f"'{name}' is missing although '{other}' is given; pass both")
     batch_k = batch_q if batch_k is None else batch_k
     check_batch(batch_q, q.size(0))
     check_batch(batch_k, k.size(0))

@@ -1,7 +1,8 @@
-"""Exact search on CUDA: the best keys of a block of queries stay in registers while the keys of their graph pass by.
+"""Exact search on CUDA: the best keys of a block of queries stay in registers while all keys of their graph are read.
 
-A score and its key make one sortable 64-bit number, larger for larger scores and, among equals, for lower keys: the
-numbers differ, and ties need no further care. Set ``TRITON_INTERPRET=1`` before the first use to run it without a GPU.
+A score and its key are packed into one sortable 64-bit number, which is larger for larger scores and, for equal scores,
+for lower keys. All numbers differ, so ties need no special treatment. Set ``TRITON_INTERPRET=1`` before the first use
+to run the kernel without a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MAX_TOPK = 128  # numbers kept in registers for each query
+MAX_TOPK = 128  # packed numbers kept in registers for each query
 MAX_DIM = 256
 _QUERIES, _KEYS = 16, 64
 
@@ -39,8 +40,8 @@ def refuses(problem: Any) -> str | None:
 
 
 def pays(problem: Any) -> str | None:
-    """Why it should not be taken unless named, or :obj:`None`."""
-    return None if problem.q.is_cuda else "Triton's interpreter serves for tests"
+    """Why the kernel should not be used unless it is named, or :obj:`None`."""
+    return None if problem.q.is_cuda else "Triton's interpreter is meant for tests"
 
 
 def interpreted() -> bool:
@@ -49,7 +50,7 @@ def interpreted() -> bool:
 
 
 def search(problem: Any) -> Tensor:
-    """Index of each kept key, shape ``[H, Nq, topk]``, −1 where there is none."""
+    """Index of each kept key, shape ``[H, Nq, topk]``, −1 for missing keys."""
     kernel, triton = _kernel()
     heads, num_queries, dim = problem.q.shape
     index = problem.no_index()

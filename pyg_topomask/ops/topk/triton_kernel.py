@@ -1,4 +1,4 @@
-"""The Triton kernel of ``triton.py``; using it needs Triton."""
+"""The Triton kernel of ``triton.py``; it can only be used with Triton installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Best keys of one block of queries under one head; ``blocks`` holds its first and last query and key."""
+    """Best keys of one block of queries in one head; ``blocks`` holds its first and last query and key."""
     block = blocks + 4 * tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     row = tl.load(block) + tl.arange(0, QUERIES)
@@ -37,7 +37,7 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
         other=0.0,
     )
     best = tl.full((QUERIES, WIDTH), -(2**63), tl.int64)
-    best = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, 2**63 - 1)  # places beyond topk take nothing
+    best = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, 2**63 - 1)  # slots beyond topk accept no key
     for start in range(first, last, KEYS):
         key = start + lane
         keys = tl.load(
@@ -60,11 +60,11 @@ def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotation
             number = tl.where(number == largest[:, None], nothing, number)
             worst = tl.min(best, axis=1)
             largest = tl.max(number, axis=1)
-    place = out + (head * num_queries + row) * topk
-    for rank in range(topk):  # take the kept keys out, best first
+    target = out + (head * num_queries + row) * topk
+    for rank in range(topk):  # extract the kept keys, best first
         current = tl.where(tl.arange(0, WIDTH)[None, :] < topk, best, -(2**63))
         largest = tl.max(current, axis=1)
         found = 0x7FFFFFFF - (largest & 0x7FFFFFFF)
-        tl.store(place + rank, tl.where(largest > -(2**63), found, -1), mask=row_there)
+        tl.store(target + rank, tl.where(largest > -(2**63), found, -1), mask=row_there)
         taken = current == largest[:, None]
         best = tl.where(taken, -(2**63), best)

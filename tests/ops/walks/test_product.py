@@ -164,7 +164,7 @@ def test_a_product_of_constants_is_that_of_learnable_factors(monkeypatch, far):
         assert operator.num_pairs == pattern.nnz == 200 + 2 * 199
         matrix = torch.zeros(200, 200, dtype=torch.float64)
         matrix[pattern.row.long(), pattern.col.long()] = entries.detach()
-        dense.append(matrix if pattern.order is None else matrix[pattern.place][:, pattern.place])
+        dense.append(matrix if pattern.order is None else matrix[pattern.inverse][:, pattern.inverse])
     assert (operators[0].pairs()[0].order is not None) == (far == 0)
     torch.testing.assert_close(dense[0], dense[1])
     torch.testing.assert_close(dense[0], operators[1].to_dense().detach())
