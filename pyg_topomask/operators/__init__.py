@@ -1,4 +1,4 @@
-"""Masks as matrices that are known by their products: ``op @ x``."""
+"""Masks as matrices that are defined by their products: ``op @ x``."""
 
 from pyg_topomask.operators.algebra import (
     BlockDiagonalOperator,

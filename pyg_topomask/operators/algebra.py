@@ -1,4 +1,4 @@
-"""Masks made of several others: sums, one per head, block by block, Kronecker products; products stay fast."""
+"""Masks that combine other masks with fast products: sums, one per head, block-diagonal and Kronecker products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyg_topomask.ops.attention.mask import row_errors
 
 
 class _CombinedOperator(MaskOperator):
-    """A mask made of several others.
+    """A mask that combines several others.
 
     Args:
         operators: The other masks.
@@ -28,7 +28,7 @@ class _CombinedOperator(MaskOperator):
 
     @abstractmethod
     def _like(self, operators: list[MaskOperator]) -> MaskOperator:
-        """The same combination of other masks."""
+        """The same combination, applied to other masks."""
 
     @property
     def T(self) -> MaskOperator:
@@ -52,7 +52,7 @@ class _CombinedOperator(MaskOperator):
         return sum(operator.num_multiply_adds for operator in self.operators)
 
     def _errors(self) -> list[Tensor] | None:
-        """Errors by row, ``[N, H or 1]``, of the other masks; :obj:`None` if all are exact."""
+        """Errors by row, ``[N, H or 1]``, of the combined masks; :obj:`None` if all are exact."""
         errors = [row_errors(operator) for operator in self.operators]
         if all(error is None for error in errors):
             return None
@@ -64,13 +64,13 @@ class _CombinedOperator(MaskOperator):
 
 
 class SumOperator(_CombinedOperator):
-    """Sum of masks on the same nodes, written ``op + op``; one without heads is added to every head.
+    """Sum of masks on the same nodes, written ``op + op``; a mask without heads is added to every head.
 
     Args:
         operators: The masks.
 
     Raises:
-        ValueError: If they differ in nodes or heads.
+        ValueError: If the masks differ in their nodes or heads.
     """
 
     def __init__(self, *operators: MaskOperator) -> None:
@@ -101,18 +101,18 @@ ARITHMETIC["sum"] = SumOperator
 
 
 class HeadStackOperator(_CombinedOperator):
-    """One mask per head.
+    """One mask per head, from separate masks.
 
     Args:
         operators: ``H`` masks without heads, on the same nodes.
 
     Raises:
-        ValueError: If there are none, if one has heads of its own, or if they differ in nodes.
+        ValueError: If the list is empty, a mask has heads of its own, or the masks differ in their nodes.
     """
 
     def __init__(self, operators: Sequence[MaskOperator]) -> None:
         if not operators or any(operator.heads is not None for operator in operators):
-            raise ValueError(f"a stack takes at least one mask, each without heads (got {list(operators)})")
+            raise ValueError(f"a stack needs at least one mask, each without heads (got {list(operators)})")
         if len({operator.num_nodes for operator in operators}) != 1:
             raise ValueError(f"masks to stack must share their nodes (got {[op.num_nodes for op in operators]})")
         super().__init__(operators, operators[0].num_nodes)
@@ -138,18 +138,18 @@ class HeadStackOperator(_CombinedOperator):
 
 
 class BlockDiagonalOperator(_CombinedOperator):
-    """Masks of different graphs, one after the other: the mask of their batch.
+    """Masks of different graphs, one after the other, as the mask of their batch.
 
     Args:
-        operators: The masks; those without heads serve every head of the others.
+        operators: The masks; those without heads are used for every head of the others.
 
     Raises:
-        ValueError: If there are none, or if their numbers of heads differ.
+        ValueError: If the list is empty, or the numbers of heads differ.
     """
 
     def __init__(self, operators: Sequence[MaskOperator]) -> None:
         if not operators:
-            raise ValueError("a block-diagonal mask takes at least one block (got none)")
+            raise ValueError("a block-diagonal mask needs at least one block (got none)")
         self.sizes = [operator.num_nodes for operator in operators]
         super().__init__(operators, sum(self.sizes))
 
@@ -169,13 +169,13 @@ class BlockDiagonalOperator(_CombinedOperator):
 
 
 class KroneckerOperator(_CombinedOperator):
-    r"""Kronecker product :math:`M = M_1 \otimes M_2`: node ``(i, j)`` of the product graph is ``i * N_2 + j``.
+    r"""Kronecker product :math:`M = M_1 \otimes M_2`; node ``(i, j)`` of the product graph has number ``i * N_2 + j``.
 
     Args:
-        left, right: The factors' masks; one without heads serves every head of the other.
+        left, right: The masks of the factors; one without heads is used for every head of the other.
 
     Raises:
-        ValueError: If their numbers of heads differ.
+        ValueError: If the numbers of heads differ.
     """
 
     def __init__(self, left: MaskOperator, right: MaskOperator) -> None:
@@ -194,7 +194,7 @@ class KroneckerOperator(_CombinedOperator):
         errors = self._errors()
         if errors is None:
             return 0.0
-        largest = [_row_sums(operator.bound) for operator in self.operators]  # bounds the entries, none being negative
+        largest = [_row_sums(operator.bound) for operator in self.operators]  # bounds the entries, all ≥ 0
         (a, left), (b, right) = (
             [x[:, None] if factor == 0 else x[None] for x in (error, entry)]  # [N_1, 1, H] or [1, N_2, H]
             for factor, (error, entry) in enumerate(zip(errors, largest))
@@ -221,7 +221,7 @@ class KroneckerOperator(_CombinedOperator):
 
 
 def _row_sums(operator: MaskOperator) -> Tensor:
-    """Sums of the rows, shape ``[N, H or 1]``, without a gradient."""
+    """Row sums, shape ``[N, H or 1]``, without a gradient."""
     with torch.no_grad():
         ones = torch.ones(operator.num_nodes, operator.heads or 1, dtype=operator.dtype, device=operator.device)
         return operator @ ones

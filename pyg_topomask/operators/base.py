@@ -14,15 +14,16 @@ from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
 
 ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
-"""What ``+`` and ``*`` build, by name. The files of these classes import this one, so they enter themselves here."""
+"""Classes that ``+`` and ``*`` build, by name. Their files import this one, so they register themselves here."""
 
 
 class MaskOperator(ABC):
-    r"""One ``N × N`` mask, or one per head, known by its product with a matrix.
+    r"""One ``N × N`` mask, or one per head, that is defined by its product with a matrix.
 
-    A subclass sets `num_nodes`, `heads`, `dtype` and `device` and defines `_matmul`, `T` and, for use in attention,
-    `bound`. It is differentiable in ``x`` and in every floating-point argument, because plain torch operations or
-    `torch.autograd.Function`\ s do the work. Row ``i``, column ``j`` is what node ``i`` takes from node ``j``.
+    A subclass sets `num_nodes`, `heads`, `dtype` and `device`, and defines `_matmul`, `T` and, for use in attention,
+    `bound`. The product is differentiable in ``x`` and in every floating-point argument, because it uses plain torch
+    operations or `torch.autograd.Function`\ s. Row ``i``, column ``j`` is the weight with which node ``i`` reads node
+    ``j``.
 
     .. code-block:: python
 
@@ -52,11 +53,11 @@ class MaskOperator(ABC):
     num_nodes: int
     """``N``."""
     heads: int | None = None
-    """``H`` where every head has its own mask, :obj:`None` where all share one."""
+    """``H`` if every head has its own mask, :obj:`None` if all share one."""
     is_dense: bool = False
-    """Whether the matrix is stored as it is, so that `to_dense` costs nothing."""
+    """Whether the matrix is stored, so that `to_dense` costs nothing."""
     has_blocks: bool = False
-    """Whether `blocks` can be formed at a cost in proportion to `num_multiply_adds` and the blocks."""
+    """Whether `blocks` can be formed at a cost proportional to `num_multiply_adds` plus the size of the blocks."""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
 
@@ -67,11 +68,11 @@ class MaskOperator(ABC):
 
     @property
     def bound(self) -> MaskOperator:
-        r"""The bounding mask, with entries :math:`B_{ij} \ge |M_{ij}|`: what attention under this mask normalises by.
+        r"""The bounding mask, with entries :math:`B_{ij} \ge |M_{ij}|`, by which attention under this mask normalises.
 
-        It has the structure, the cost and the order of `pairs` of this mask. It is this very object where no parameter
-        is negative, and ``op.T.bound`` equals ``op.bound.T``. Absolute values of parameters are taken by
-        `pyg_topomask.ops.numerics.absolute`, whose derivative at 0 is +1, so that the gradient does not jump where a
+        It has the same structure, cost and order of `pairs` as this mask. It is the mask itself if no parameter is
+        negative, and ``op.T.bound`` equals ``op.bound.T``. Absolute values of parameters are computed by
+        `pyg_topomask.ops.numerics.absolute`, whose derivative at 0 is +1, so that the gradient is continuous where a
         parameter starts at 0.
 
         Raises:
@@ -85,40 +86,40 @@ class MaskOperator(ABC):
 
     @property
     def row_terms(self) -> int:
-        """Upper bound on the non-zero entries of a row, by which rounding errors of row sums are estimated."""
+        """Upper bound on the number of non-zero entries of a row, used to estimate rounding errors of row sums."""
         return self.num_nodes
 
     @property
     def eps(self) -> float:
-        """Machine epsilon of the coarsest dtype of the numbers that the entries are made of."""
+        """Machine epsilon of the coarsest dtype among the numbers from which the entries are computed."""
         return torch.finfo(self.dtype).eps
 
     @property
     def error(self) -> float | Tensor:
-        r"""Absolute error of products, 0 where they are exact up to rounding.
+        r"""Absolute error of products; 0 if they are exact up to rounding.
 
-        It is the smallest known :math:`e` with :math:`|(\mathrm{op}\, x - M x)_i| \le e_i \|x\|_2`, the norm taken over
-        the nodes of the row's graph; so an entry is known up to :math:`e`. It is a number, or a tensor ``[N]`` or
-        ``[N, H]`` without a gradient where it differs by row: the error of a batch must be each graph's own, so that no
-        result depends on the other graphs.
+        It is the smallest known :math:`e` with :math:`|(\mathrm{op}\, x - M x)_i| \le e_i \|x\|_2`, where the norm is
+        over the nodes of the row's graph; so each entry is known up to :math:`e`. It is a number, or a tensor ``[N]``
+        or ``[N, H]`` without a gradient if it differs by row. In a batch, each graph must have its own error, so that
+        no result depends on the other graphs.
         """
         return 0.0
 
     @property
     def num_multiply_adds(self) -> int:
-        """Multiply-adds of ``op @ x`` for one column of one head, by which attention chooses its path.
+        """Multiply-adds of ``op @ x`` for one column of one head; attention chooses its path by them.
 
-        ``N²`` unless a subclass says otherwise, as of a product with the dense matrix.
+        The default is ``N²``, the cost of a product with the dense matrix.
         """
         return self.num_nodes**2
 
     @property
     def num_pairs(self) -> int | None:
-        """Entries in the support, or an upper bound; :obj:`None` where the support is not known to be sparse."""
+        """Number of entries in the support, or an upper bound; :obj:`None` if the support is not known to be sparse."""
         return None
 
     def pairs(self) -> tuple[Pattern, Tensor]:
-        """The support and the entries on it, ``[P]`` or ``[P, H]``; rows may be in `Pattern.order`.
+        """The support and the entries on it, ``[P]`` or ``[P, H]``; the rows may be permuted by `Pattern.order`.
 
         Raises:
             ValueError: If the support is not known to be sparse.
@@ -128,20 +129,20 @@ class MaskOperator(ABC):
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         """Dense blocks of the transposed mask: for each group of ``layout``, ``[g, n, n]`` or ``[g, H, n, n]``.
 
-        Row ``j``, column ``i`` of a block is what the graph's node ``i`` takes from its node ``j``: the order in which
-        attention reads them.
+        Row ``j``, column ``i`` of a block is the weight with which the graph's node ``i`` reads its node ``j``;
+        attention reads the blocks in this order.
 
         Raises:
-            ValueError: If `has_blocks` is false, or the mask joins two graphs of ``layout``.
+            ValueError: If `has_blocks` is false, or the mask connects two graphs of ``layout``.
         """
         raise ValueError(f"path 'blocks' needs the dense blocks of graphs; {type(self).__name__} has none")
 
     @abstractmethod
     def _matmul(self, x: Tensor) -> Tensor:
-        """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` where there are heads."""
+        """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` if the mask has heads."""
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        """Product ``op @ x`` with ``x`` of shape ``[N, *]``, or ``[N, H, *]`` where there are heads; the same shape.
+        """Product ``op @ x`` with ``x`` of shape ``[N, *]``, or ``[N, H, *]`` if the mask has heads; the same shape.
 
         Half precision is widened for the product, as under autocast.
 
@@ -157,7 +158,7 @@ class MaskOperator(ABC):
             raise ValueError(
                 f"a mask of {self.num_nodes} nodes"
                 + (f" and {self.heads} heads" if self.heads is not None else "")
-                + f" multiplies {wanted} (got {list(x.shape)}); is 'x' of the same batch?"
+                + f" multiplies {wanted} (got {list(x.shape)}); is 'x' from the same batch?"
             )
         if x.numel() == 0:
             return x.clone()
@@ -167,7 +168,9 @@ class MaskOperator(ABC):
         return product.reshape(x.shape).to(x.dtype)
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, ``[N, N]`` or ``[H, N, N]``: ``O(N²)`` memory, for tests and pictures."""
+        """The matrix itself, ``[N, N]`` or ``[H, N, N]``; it takes ``O(N²)`` memory and is meant for tests and
+        plots.
+        """
         eye = torch.eye(self.num_nodes, dtype=self.dtype, device=self.device)
         if self.heads is None:
             return self @ eye
@@ -195,8 +198,8 @@ class MaskOperator(ABC):
 
 
 def common_heads(heads: list[int | None]) -> int | None:
-    """Number of heads that masks share, those without heads serving every head. Raises ValueError if they differ."""
+    """Common number of heads of masks; those without heads fit every head. Raises ValueError if the numbers differ."""
     given = {count for count in heads if count is not None}
     if len(given) > 1:
-        raise ValueError(f"masks of different numbers of heads do not combine (got {sorted(given)})")
+        raise ValueError(f"masks with different numbers of heads cannot be combined (got {sorted(given)})")
     return given.pop() if given else None

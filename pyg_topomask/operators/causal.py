@@ -1,4 +1,4 @@
-"""The mask of a sequence that is read in order."""
+"""The mask of a sequence in which each node reads only earlier nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pyg_topomask.ops.segment import segments
 class CausalOperator(MaskOperator):
     r"""Causal mask, :math:`M_{ij} = 1` if ``j ≤ i`` and both are in the same sequence, in the order of the nodes.
 
-    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.
-    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`, a running sum within each sequence. No sum over
-    another sequence is subtracted, so none can be seen.
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3. Cost of ``op @ x`` for ``x`` of shape
+    ``[N, C]``: :math:`O(N C)`, a running sum within each sequence. No sum over another sequence is subtracted, so other
+    sequences cannot change the result.
 
     Args:
         batch: Sequence of each node, sorted, shape ``[N]``.
-        reverse: Take the sequence from its end, ``j ≥ i``: the transposed mask.
+        reverse: Read the sequence from its end, ``j ≥ i``; this is the transposed mask.
 
     Raises:
         ValueError: If ``batch`` is not sorted.
@@ -54,7 +54,7 @@ class CausalOperator(MaskOperator):
 
 @once_per_batch
 def _chains(batch: Tensor) -> Forest:
-    """Each sequence as a path that hangs from its first node."""
+    """Each sequence as a path whose root is its first node."""
     segments(batch)  # checks it
     parent = torch.arange(batch.numel(), device=batch.device) - 1
     first = torch.ones_like(batch, dtype=torch.bool)

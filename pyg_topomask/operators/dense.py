@@ -1,4 +1,4 @@
-"""A mask that is given as it is."""
+"""A mask that is given as a dense matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DenseOperator(MaskOperator):
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N^2 C)`.
 
     Args:
-        matrix: The mask, shape ``[N, N]``, or ``[H, N, N]`` for one per head.
+        matrix: The mask, shape ``[N, N]``, or ``[H, N, N]`` for one mask per head.
 
     Raises:
         ValueError: If the matrix is not square.

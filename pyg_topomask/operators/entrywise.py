@@ -1,4 +1,4 @@
-"""The entry-wise product of two masks, where it multiplies as fast as they do."""
+"""The entry-wise product of two masks, if its own product is as fast as theirs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from pyg_topomask.ops.sparse import Pattern
 def entrywise_product(left: MaskOperator, right: MaskOperator) -> MaskOperator:
     r"""Mask with the entries :math:`A_{ij} B_{ij}`, written ``op * op``.
 
-    Two sparse-factored masks give a sparse-factored one, whose factors are the row-wise Khatri–Rao products of theirs;
-    two Toeplitz masks of one grid a Toeplitz mask; two low-rank masks one of the product of their ranks; two dense
-    masks a dense one. A number or a diagonal that scales one of them is taken out first.
+    The kind of the product depends on the factors. Two sparse-factored masks give a sparse-factored mask, whose factors
+    are row-wise Khatri–Rao products. Two Toeplitz masks on the same grid give a Toeplitz mask. Two low-rank masks give
+    a low-rank mask, whose rank is the product of their ranks. Two dense masks give a dense mask. Numbers and diagonals
+    that scale a mask are factored out first.
 
     Raises:
-        ValueError: If the masks differ in nodes or heads, or have other grids or graphs.
-        TypeError: If the product of two masks of these kinds is not known to be fast.
+        ValueError: If the masks differ in nodes or heads, or have different grids or graphs.
+        TypeError: If no fast product of these two kinds of masks is known.
     """
     if left.num_nodes != right.num_nodes:
         raise ValueError(f"masks to multiply must share their nodes (got {[left.num_nodes, right.num_nodes]})")
@@ -60,14 +61,14 @@ def _factors(op: MaskOperator) -> MaskOperator:
 def _toeplitz(left: ToeplitzOperator, right: ToeplitzOperator) -> ToeplitzOperator:
     grids = [(op.grid_shape, op.num_graphs) for op in (left, right)]
     if grids[0] != grids[1]:
-        raise ValueError(f"Toeplitz masks to multiply must be of the same grids and as many (got {grids})")
+        raise ValueError(f"Toeplitz masks to multiply must have the same grids and number of graphs (got {grids})")
     return ToeplitzOperator(left.weight * right.weight, left.grid_shape, left.num_graphs)
 
 
 def _low_rank(left: LowRankOperator, right: LowRankOperator) -> LowRankOperator:
     batch = left.batch if left.batch is not None else right.batch
     if left.batch is not None and right.batch is not None and not torch.equal(left.batch, right.batch):
-        raise ValueError("low-rank masks to multiply must be of the same 'batch'")
+        raise ValueError("low-rank masks to multiply must have the same 'batch'")
     first, second = (
         (a[..., :, None] * b[..., None, :]).flatten(-2) for a, b in ((left.left, right.left), (left.right, right.right))
     )
@@ -87,7 +88,7 @@ def _sparse_factored(left: SparseFactorOperator, right: SparseFactorOperator) ->
 
 def _khatri_rao(a: Factor, b: Factor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, columns (pairs of columns) and entries of the row-wise Khatri–Rao product, sorted by row."""
-    count = b.pattern.rowptr.long().diff().index_select(0, a.pattern.row)  # entries of b that each one of a meets
+    count = b.pattern.rowptr.long().diff().index_select(0, a.pattern.row)  # entries of b that meet each entry of a
     of_a = torch.repeat_interleave(torch.arange(a.pattern.nnz, device=count.device), count)
     row = a.pattern.row.index_select(0, of_a).long()
     within = torch.arange(of_a.numel(), device=count.device) - (count.cumsum(0) - count).index_select(0, of_a)

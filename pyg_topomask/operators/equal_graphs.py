@@ -1,4 +1,4 @@
-"""Masks that serve all graphs of a batch, because the graphs are equal: images, lattices, hypercubes."""
+"""Masks for batches in which all graphs are equal, such as images, lattices and hypercubes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pyg_topomask.ops.blocks import BlockLayout
 
 
 class EqualGraphsOperator(MaskOperator):
-    """One mask for every graph of a batch of equal graphs, which are multiplied side by side.
+    """One mask that is applied to every graph of a batch of equal graphs in parallel.
 
     Args:
-        graph_size: Nodes of each graph.
-        num_graphs: Graphs in the batch.
-        heads: ``H`` where every head has its own mask.
+        graph_size: Number of nodes of each graph.
+        num_graphs: Number of graphs in the batch.
+        heads: ``H`` if every head has its own mask.
     """
 
     has_blocks = True
@@ -33,7 +33,7 @@ class EqualGraphsOperator(MaskOperator):
 
     @abstractmethod
     def _product(self, x: Tensor) -> Tensor:
-        """Product of every graph's mask with ``x`` of shape ``[H or 1, G, n, C]``; the same shape."""
+        """Product of every graph's mask with ``x`` of shape ``[H or 1, G, n, C]``; the result has the same shape."""
 
     @property
     def row_terms(self) -> int:
@@ -47,7 +47,7 @@ class EqualGraphsOperator(MaskOperator):
             if size % self.graph_size:
                 raise ValueError(
                     f"the mask is for graphs of {self.graph_size} nodes, but a graph of 'batch' has {size}; "
-                    "is 'batch' that of the graphs which the mask is for?"
+                    "is 'batch' the batch vector of the mask's graphs?"
                 )
             copies = torch.eye(size // self.graph_size, dtype=kernel.dtype, device=kernel.device)
             block = kernel if copies.numel() == 1 else torch.kron(copies, kernel.contiguous())

@@ -1,4 +1,4 @@
-"""The mask that decays, or grows, exponentially along the edges of a forest."""
+"""The mask that decays or grows exponentially along the edges of a forest."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from pyg_topomask.ops.products.trees import forest_product, meeting_depths, swee
 class ForestExpOperator(MaskOperator):
     r"""Mask :math:`M_{ij} = e^{a\,\mathrm{dist}(i, j) + b}` of path lengths in a forest; 0 between different trees.
 
-    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3, Lemma 3.5 and Appendix A.8.
-    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`, in as many steps as the forest has levels, or
-    about the square root of that where it is deep. No term is subtracted, so growing masks (``a > 0``) lose no digits.
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3, Lemma 3.5 and Appendix A.8. Cost of
+    ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`. The number of sequential steps is the number of levels of
+    the forest, or about its square root for deep forests. No term is subtracted, so growing masks (``a > 0``) lose no
+    digits.
 
     Args:
         parent: Parent of each node, −1 for a root, in any order, shape ``[N]``.
-        length: Length of the edge to the parent, shape ``[N]``; those of roots are not read.
-        a, b: Rate and logarithm of the scale, numbers or ``[H]`` for one mask per head.
+        length: Length of the edge to the parent, shape ``[N]``; values of roots are ignored.
+        a, b: Rate, and logarithm of the scale: numbers, or ``[H]`` for one mask per head.
 
     Raises:
-        ValueError: If ``parent`` is no forest, or shapes disagree.
+        ValueError: If ``parent`` does not describe a forest, or shapes disagree.
         TypeError: If a parameter is not floating point.
     """
 
@@ -36,7 +37,7 @@ class ForestExpOperator(MaskOperator):
         self.parent, self._order = parent, sibling_order(parent)
         if length.shape != parent.shape:
             raise ValueError(
-                f"'length' must have one number per node, {list(parent.shape)} as 'parent' (got {list(length.shape)})"
+                f"'length' must have the shape of 'parent', {list(parent.shape)} (got {list(length.shape)})"
             )
         if not length.is_floating_point():
             raise TypeError(f"'length' must be floating point (got {length.dtype}); use .float()")
@@ -83,7 +84,7 @@ class ForestExpOperator(MaskOperator):
 def tree_distances(
     parent: Tensor, order: SiblingOrder, length: Tensor, layout: BlockLayout
 ) -> list[tuple[Tensor, Tensor]]:
-    """Distances ``[g, n, n]`` for each group of graphs, 0 between trees; and whether two nodes share a tree."""
+    """Distances ``[g, n, n]`` for each group of graphs, 0 between trees; and whether two nodes are in the same tree."""
     child = (parent >= 0).nonzero().squeeze(1)
     check_within_graphs(layout, child, parent.long().index_select(0, child))
     tree, width = order.tree, max(layout.groups.num_nodes, default=0)
@@ -103,5 +104,5 @@ def largest_tree(order: SiblingOrder) -> int:
 
 
 def sweep_passes(order: SiblingOrder) -> int:
-    """Multiply-adds per node and column of `forest_product`: each sweep passes twice where there are bands."""
+    """Multiply-adds per node and column of `forest_product`; each sweep makes two passes if there are bands."""
     return 2 * sum(1 + bool(forest.bands) for forest in (order.tree, order.siblings)) + 2

@@ -20,11 +20,10 @@ _ROUNDING = 16
 class GRFOperator(MaskOperator):
     r"""Estimate :math:`\hat M = \Phi_1 \Phi_2^\top` of a power series of the adjacency, from stored random walks.
 
-    :math:`\Phi_{iv} = \sum_\ell f_\ell\, \mathrm{load}(i, v, \ell)`. On the support of the mask the entries are a
-    polynomial in ``f`` whose coefficients the walks alone decide (`ops.pairs`).
+    :math:`\Phi_{iv} = \sum_\ell f_\ell\, \mathrm{load}(i, v, \ell)`. On the support of the mask, the entries are a
+    polynomial in ``f``, whose coefficients depend only on the walks (`ops.pairs`).
 
-    Where ``walks`` carry coefficients of the diagonal, its entries are those, in place of the squared norms of
-    :math:`\Phi_1`.
+    If ``walks`` has coefficients of the diagonal, they replace the squared norms of :math:`\Phi_1` on the diagonal.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Eq. 10.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(\mathrm{nnz}\, C)`.
@@ -32,21 +31,22 @@ class GRFOperator(MaskOperator):
     Args:
         walks: Structure of the two walk tables, built once per batch.
         modulation: :math:`f`, shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per head.
-        pair_table: Pair table that a transform stored; built from the walks where it is needed if :obj:`None`.
+        pair_table: Pair table that a transform has stored; if :obj:`None`, it is built from the walks when it is
+            needed.
     """
 
     has_blocks = True
 
     def __init__(self, walks: WalkProduct, modulation: Tensor, pair_table: EntryTable | None = None) -> None:
         self.walks, self.modulation = walks, modulation
-        # The table of the bounding mask is built from absolute loads; it must list the same pairs in the same order.
+        # The table of the bounding mask is built from absolute loads. It must contain the same pairs in the same order.
         self._stored = pair_table if walks.absolute is walks else None
         self.num_nodes, self.heads = walks.num_nodes, modulation.size(0) if modulation.dim() == 2 else None
         self.dtype, self.device = modulation.dtype, modulation.device
 
     @property
     def factors(self) -> SparseFactorOperator:
-        """The mask as its two sparse factors, formed anew: a kept one would break recomputing a slice."""
+        """The mask as its two sparse factors. They are computed on each call: cached ones would break recomputation."""
         left, right = (
             None if table is None else Factor(table.pattern, table.values(self.modulation))
             for table in (self.walks.left, self.walks.right)
@@ -59,7 +59,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def bound(self) -> GRFOperator:
-        r""":math:`\Phi_1(|f|)\, \Phi_2(|f|)^\top` of the absolute loads."""
+        r""":math:`\Phi_1(|f|)\, \Phi_2(|f|)^\top` with absolute loads."""
         if self.walks.absolute is self.walks and non_negative(self.modulation):
             return self
         return GRFOperator(self.walks.absolute, absolute(self.modulation), self._stored)
@@ -110,15 +110,15 @@ class GRFOperator(MaskOperator):
         if self.heads is not None:
             load, length = load[:, None], length[:, None].expand(-1, self.heads)
         start, visited = table.index
-        # Gathered, not indexed: the gradient of a repeated index adds in any order on several threads.
+        # Gathered, not indexed, because threads add the gradients of a repeated index in no fixed order.
         return start, visited, load * self.modulation.t().gather(0, length)
 
     def _diagonal_change(self) -> Tensor:
-        """What the coefficients of the diagonal change it by, ``[N]`` or ``[N, H]``."""
+        """Change of the diagonal by its coefficients, ``[N]`` or ``[N, H]``."""
         return self.walks.diagonal_change @ self.walks.pair_weights(self.modulation).t()
 
     def corrected(self, product: Tensor, x: Tensor) -> Tensor:
-        """The product with ``x`` from that of the factors, or of their transpose."""
+        """The product with ``x``, from the product of the factors or of their transpose."""
         return product if self.walks.diagonal is None else product + self._diagonal_change()[..., None].to(x.dtype) * x
 
     def _matmul(self, x: Tensor) -> Tensor:

@@ -13,26 +13,26 @@ from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_h
 from pyg_topomask.operators.toeplitz import check_grid_shape
 from pyg_topomask.ops.products.kronecker import grid_heat, grid_multiply_adds, path_kernel
 
-# Rounding error of an entry in machine epsilons; no entry is above 1.
+# Rounding error of an entry in machine epsilons; no entry exceeds 1.
 _ROUNDING = 8.0
 
 
 class GridHeatOperator(EqualGraphsOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda L)` of a grid, the Kronecker product of the heat kernels of its paths.
 
-    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4, and Section 4.1; the closed form
-    that the paper gives for grids holds for hypercubes (:class:`HypercubeHeatOperator`).
-    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C \sum_i n_i)` for short axes, :math:`O(N C \log N)`
-    for long ones, which are transformed by cosines.
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4, and Section 4.1. The closed form that
+    the paper gives for grids is valid for hypercubes (:class:`HypercubeHeatOperator`). Cost of ``op @ x`` for ``x`` of
+    shape ``[N, C]``: :math:`O(N C \sum_i n_i)` for short axes, :math:`O(N C \log N)` for long ones, which use cosine
+    transforms.
 
     Args:
         grid_shape: ``(n_1, …, n_d)``, nodes in row-major order.
-        time: Diffusion time :math:`\lambda \ge 0`, a number, or ``[H]`` for one mask per head. Neighbours are joined by
-            edges of weight one.
+        time: Diffusion time :math:`\lambda \ge 0`, a number, or ``[H]`` for one mask per head. All edges have weight
+            one.
         num_graphs: Number of equal grids in the batch, one after the other.
 
     Raises:
-        ValueError: If an axis has no node, or a time is negative.
+        ValueError: If an axis has no nodes, or a time is negative.
     """
 
     def __init__(self, grid_shape: Sequence[int], time: float | Tensor, num_graphs: int = 1) -> None:

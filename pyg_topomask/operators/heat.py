@@ -15,22 +15,22 @@ from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
 
-# Rounding error of a series in float32, in machine epsilons times one more than half the width of its exponent's
-# range: measured on stars, where sums at the centre round most, at most 1.
+# Rounding error of a series in float32, in machine epsilons times (half the width of its exponent's range plus one).
+# Measured: at most 1, on stars, whose centre has the largest rounding errors.
 _ROUNDING = 2.0
 
-# Tolerances below which rounding in float64 is what remains.
+# Tolerance below which rounding in float64 dominates the error.
 _LEAST_TOL = 1e-13
 
 
 class HeatOperator(MaskOperator):
-    r"""Heat kernel :math:`M = \exp(-\lambda T)` of an undirected graph, multiplied without being formed.
+    r"""Heat kernel :math:`M = \exp(-\lambda T)` of an undirected graph, whose product does not form the matrix.
 
     ``T`` is the Laplacian :math:`D - A` (``"combinatorial"``), :math:`(D - A) D^{-1}` (``"random_walk"``, whose columns
-    sum to one: :math:`M_{ij}` goes from ``j`` to ``i``), or :math:`-A` (``"adjacency"``). A node of degree 0 keeps
-    itself. The product is a Chebyshev series, whose error is at most
-    :math:`\mathrm{tol} \cdot \|M\|_2 \cdot \|x\|_2`; float32 inputs are computed in float64 where rounding would break
-    that. Each connected component has the interval and the degree that it needs, whatever shares its batch.
+    sum to one: :math:`M_{ij}` goes from ``j`` to ``i``), or :math:`-A` (``"adjacency"``). A node of degree 0 is only
+    connected to itself. The product is a Chebyshev series with an error of at most
+    :math:`\mathrm{tol} \cdot \|M\|_2 \cdot \|x\|_2`; float32 inputs are computed in float64 if rounding would exceed
+    it. Each connected component has its own interval and degree, which do not depend on the rest of the batch.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4 and Theorem 4.1.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O((E + N)\, K\, C)`; the degree ``K`` grows like the square
@@ -40,13 +40,13 @@ class HeatOperator(MaskOperator):
         edge_index: Edges, both directions of each, shape ``[2, E]``.
         num_nodes: ``N``.
         time: Diffusion time :math:`\lambda \ge 0`, a number, or ``[H]`` for one mask per head.
-        edge_weight: Weights of at least 0, equal in both directions, shape ``[E]``; one per edge if :obj:`None`.
+        edge_weight: Weights ≥ 0, equal in both directions, shape ``[E]``; one per edge if :obj:`None`.
         laplacian: ``"combinatorial"``, ``"random_walk"`` or ``"adjacency"``.
         tol: Relative error.
 
     Raises:
         ValueError: If the graph is not undirected, a weight or a time is negative, ``tol`` is not in [1e-13, 1),
-            ``laplacian`` is unknown, or ``"adjacency"`` has entries beyond the range of the dtype.
+            ``laplacian`` is unknown, or the entries under ``"adjacency"`` exceed the range of the dtype.
     """
 
     has_blocks = True
@@ -116,7 +116,7 @@ class HeatOperator(MaskOperator):
         exponent = float(-(self.time.detach().double() * self._generator.low[:, None]).min())
         if exponent > log(torch.finfo(dtype).max):
             raise ValueError(
-                f"exp('time' times the largest eigenvalue) = exp({exponent:.4g}) is beyond the range of {dtype}; take "
+                f"exp('time' times the largest eigenvalue) = exp({exponent:.4g}) is beyond the range of {dtype}; use "
                 "a smaller time, normalise the edge weights, or use laplacian='combinatorial'"
             )
 

@@ -11,7 +11,7 @@ from pyg_topomask.ops.products.kronecker import hypercube_heat, hypercube_kernel
 
 
 class HypercubeHeatOperator(EqualGraphsOperator):
-    r"""Heat kernel :math:`M = \exp(-\lambda L)` of a hypercube, whose nodes differ from a neighbour in one bit.
+    r"""Heat kernel :math:`M = \exp(-\lambda L)` of a hypercube, whose neighbouring nodes differ in one bit.
 
     .. math:: M_{ij} = \left(\frac{1 + e^{-2 \lambda}}{2}\right)^{dim} \tanh(\lambda)^{\mathrm{Hamming}(i, j)}
 
@@ -19,7 +19,7 @@ class HypercubeHeatOperator(EqualGraphsOperator):
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C \log N)`.
 
     Args:
-        dim: Dimension; a hypercube has :math:`2^{dim}` nodes, in binary order.
+        dim: Dimension; a hypercube has :math:`2^{dim}` nodes in binary order.
         time: Diffusion time :math:`\lambda \ge 0`, a number, or ``[H]`` for one mask per head.
         num_graphs: Number of hypercubes in the batch, one after the other.
 

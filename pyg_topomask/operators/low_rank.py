@@ -13,7 +13,7 @@ from pyg_topomask.ops.sparse import permute_rows
 
 
 class LowRankOperator(MaskOperator):
-    r"""Mask with a known factorisation, :math:`M = L R^\top`, cut to pairs of nodes that share a graph.
+    r"""Mask with a known factorisation, :math:`M = L R^\top`, restricted to pairs of nodes in the same graph.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.4; Liutkus et al., *Relative Positional
     Encoding for Transformers with Linear Complexity*, ICML 2021, arXiv:2105.08399.
@@ -21,7 +21,7 @@ class LowRankOperator(MaskOperator):
 
     Args:
         left: Row factor, shape ``[N, r]``, or ``[H, N, r]`` for one mask per head.
-        right: Column factor, of the same shape.
+        right: Column factor, same shape.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
 
     Raises:
@@ -35,7 +35,7 @@ class LowRankOperator(MaskOperator):
         if left.dim() not in (2, 3) or left.shape != right.shape:
             raise ValueError(
                 f"'left' and 'right' must both be [N, r] or [H, N, r] (got {list(left.shape)} and "
-                f"{list(right.shape)}); are they of the same graph?"
+                f"{list(right.shape)}); are they from the same graph?"
             )
         if not (left.is_floating_point() and right.is_floating_point()):
             raise TypeError(f"'left' and 'right' must be floating point (got {left.dtype} and {right.dtype})")

@@ -1,4 +1,4 @@
-"""The mask of plain attention: every node of a node's own graph."""
+"""The mask of plain attention, under which every node reads all nodes of its own graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyg_topomask.ops.segment import segment_sum, segments
 
 
 class OnesOperator(MaskOperator):
-    r"""Mask of ones within each graph, :math:`M_{ij} = 1` if ``i`` and ``j`` share a graph.
+    r"""Mask of ones within each graph, :math:`M_{ij} = 1` if ``i`` and ``j`` are in the same graph.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3 (packing).
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`.

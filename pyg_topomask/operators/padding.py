@@ -1,4 +1,4 @@
-"""The mask that hides nodes which only fill up a batch."""
+"""The mask that hides padding nodes of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyg_topomask.operators.scaled import DiagonalScaledOperator
 
 
 class PaddingOperator(MaskOperator):
-    r"""Mask of real nodes, :math:`M_{ij} = 1` if ``j`` is real and both share a graph: no node reads a padded one.
+    r"""Mask of real nodes, :math:`M_{ij} = 1` if ``j`` is real and in the graph of ``i``: no node reads a padding node.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`.

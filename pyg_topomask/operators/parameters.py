@@ -1,4 +1,4 @@
-"""Parameters of masks that may differ by head."""
+"""Mask parameters that may differ by head."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 def per_head(name: str, value: float | Tensor) -> tuple[Tensor, int | None]:
-    """A parameter as a tensor ``[H]`` or ``[1]``, and ``H``, or :obj:`None` where all heads share it.
+    """A parameter as a tensor ``[H]`` or ``[1]``, with its ``H``, or :obj:`None` if all heads share it.
 
     Args:
         name: Name of the parameter, for messages.
-        value: A number, which becomes float64, or a floating-point tensor of no dimension or of shape ``[H]``.
+        value: A number, which becomes float64, or a floating-point tensor without dimensions or of shape ``[H]``.
 
     Raises:
-        TypeError: If it is neither.
+        TypeError: If the value is neither.
         ValueError: If the tensor has another shape.
     """
     if isinstance(value, Real) and not isinstance(value, bool):
@@ -37,7 +37,7 @@ def check_time(time: Tensor) -> None:
 
 
 def parameter_dtype(*parameters: float | Tensor | None) -> torch.dtype:
-    """Dtype of a mask of these parameters: the widest of the tensors, the default dtype if there is none."""
+    """Dtype of a mask with these parameters: the widest of the tensors, or the default dtype if there is none."""
     dtypes = [x.dtype for x in parameters if isinstance(x, Tensor) and x.is_floating_point()]
     widest = torch.get_default_dtype() if not dtypes else dtypes[0]
     for dtype in dtypes[1:]:

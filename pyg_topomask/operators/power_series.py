@@ -21,13 +21,13 @@ class PowerSeriesOperator(MaskOperator):
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(K E C)`, ``K`` sparse products.
 
     Args:
-        edge_index: Edges, shape ``[2, E]``; row ``i``, column ``j`` of :math:`W` is the edge ``(i, j)``.
+        edge_index: Edges, shape ``[2, E]``; the edge ``(i, j)`` is row ``i``, column ``j`` of :math:`W`.
         num_nodes: ``N``.
         coeffs: :math:`\alpha`, shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per head.
-        edge_weight: Entries of :math:`W`, shape ``[E]``, equal edges added up; one per edge if :obj:`None`.
+        edge_weight: Entries of :math:`W`, shape ``[E]``, where equal edges add up; one per edge if :obj:`None`.
 
     Raises:
-        ValueError: If the edges are no graph of ``num_nodes`` nodes, or shapes disagree.
+        ValueError: If the edges do not describe a graph of ``num_nodes`` nodes, or shapes disagree.
         TypeError: If coefficients or weights are not floating point.
     """
 
@@ -96,7 +96,7 @@ class PowerSeriesOperator(MaskOperator):
 
 @once_per_batch
 def _merged(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor]:
-    """Pattern of the distinct edges, and the entry of each edge, once per batch."""
+    """Pattern of the distinct edges, and the index of each edge's entry, computed once per batch."""
     row, col = edge_index.long()
     key, entry = torch.unique(row * max(num_nodes, 1) + col, return_inverse=True)
     return Pattern(key // max(num_nodes, 1), key % max(num_nodes, 1), num_nodes, num_nodes), entry

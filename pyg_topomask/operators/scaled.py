@@ -1,4 +1,4 @@
-"""Masks made of one other: scaled by a number, scaled by rows and columns, or kept because nothing in it changes."""
+"""Masks derived from one other: scaled by a number, scaled by rows and columns, or constant and therefore cached."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pyg_topomask.ops.sparse import Pattern
 
 
 class WrappedOperator(MaskOperator):
-    """A mask made of one other, whose nodes, support, accuracy and cost it shares.
+    """A mask that wraps another one and has its nodes, support, accuracy and cost.
 
     Args:
-        operator: The other mask.
+        operator: The wrapped mask.
     """
 
     def __init__(self, operator: MaskOperator) -> None:
@@ -110,10 +110,10 @@ class DiagonalScaledOperator(WrappedOperator):
 
     Args:
         operator: The mask :math:`M`.
-        left, right: Diagonals, shape ``[N]``, or ``[N, H]`` where they differ by head.
+        left, right: Diagonals, shape ``[N]``, or ``[N, H]`` if they differ by head.
 
     Raises:
-        ValueError: If a diagonal is not for as many nodes, or heads differ.
+        ValueError: If a diagonal has another number of nodes, or heads differ.
     """
 
     def __init__(self, operator: MaskOperator, left: Tensor, right: Tensor) -> None:
@@ -187,7 +187,7 @@ class DiagonalScaledOperator(WrappedOperator):
 
 
 class ConstantOperator(WrappedOperator):
-    """A mask without learnable numbers, whose entries are computed once and then shared by layers and steps.
+    """A mask without learnable parameters, whose entries are computed once and then shared by layers and steps.
 
     Args:
         operator: The mask, made of tensors that require no gradient and are not changed in place.

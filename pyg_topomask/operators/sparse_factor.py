@@ -1,4 +1,4 @@
-"""Masks that are a product of two sparse matrices."""
+"""Masks that are products of two sparse matrices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pyg_topomask.typing import SparseEntries
 
 
 class Factor:
-    """One sparse factor: positions sorted by row, each once, and entries, shared or per head."""
+    """One sparse factor: distinct positions sorted by row, and entries that are shared by heads or per head."""
 
     def __init__(self, pattern: Pattern, value: Tensor) -> None:
         self.pattern, self.value = pattern, value
 
     @property
     def heads(self) -> int | None:
-        """``H`` where every head has its own entries."""
+        """``H`` if every head has its own entries."""
         return self.value.size(1) if self.value.dim() == 2 else None
 
     @property
@@ -36,11 +36,11 @@ class Factor:
 
     @property
     def absolute(self) -> Factor:
-        """The factor of absolute entries; itself where none is negative."""
+        """The factor with absolute entries; the factor itself if no entry is negative."""
         return self if non_negative(self.value) else Factor(self.pattern, absolute(self.value))
 
     def matmul(self, x: Tensor) -> Tensor:
-        """Product with ``[N, C]``, or with ``[N, H, C]`` head by head."""
+        """Product with ``[N, C]``, or with ``[N, H, C]`` for each head."""
         value = self.value.to(x.dtype)
         if x.dim() == 2:
             return spmm(self.pattern, value, x)
@@ -51,31 +51,31 @@ class Factor:
 
 
 class _Meeting:
-    r"""Where the entries of :math:`\Phi_1` and :math:`\Phi_2` meet, which a mask and its bounding mask share."""
+    r"""Pairs of entries of :math:`\Phi_1` and :math:`\Phi_2` that meet; a mask and its bounding mask share them."""
 
     def __init__(self, left: Pattern, right: Pattern) -> None:
         self.left, self.right = left, right
 
     @cached_property
     def _meets(self) -> Tensor:
-        """Entries of the right factor that each entry of the left one meets, shape ``[nnz]``."""
+        """Number of entries of the right factor that each entry of the left one meets, shape ``[nnz]``."""
         return torch.bincount(self.right.col, minlength=self.right.num_cols).index_select(0, self.left.col)
 
     @cached_property
     def num_terms(self) -> int:
-        """Products of two entries that meet: an upper bound on the number of pairs."""
+        """Number of products of two entries that meet: an upper bound on the number of pairs."""
         return int(self._meets.sum())
 
     @cached_property
     def row_terms(self) -> int:
-        """Upper bound on the pairs of one row."""
+        """Upper bound on the number of pairs in a row."""
         terms = self._meets.new_zeros(self.left.num_rows).index_add(0, self.left.row, self._meets)
         return min(int(terms.max()), self.right.num_rows) if terms.numel() else 0
 
     @cached_property
     @torch.inference_mode(False)
     def joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
-        """The pairs and the two entries of each term, as from `join`."""
+        """The pairs and the two entries of each term, as returned by `join`."""
         return join(self.left, self.right)
 
 
@@ -87,13 +87,13 @@ class SparseFactorOperator(MaskOperator):
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(\mathrm{nnz}\, C)`, two sparse products.
 
     Args:
-        left: Entries ``(index [2, nnz], value [nnz] or [nnz, H])`` of :math:`\Phi_1`, ``index`` being (row, column of
-            the factor), where equal entries add up; :obj:`None` is the identity.
-        right: Entries of :math:`\Phi_2`, likewise.
+        left: Entries ``(index [2, nnz], value [nnz] or [nnz, H])`` of :math:`\Phi_1`, where ``index`` is (row, column
+            of the factor) and equal entries add up; the identity if :obj:`None`.
+        right: Entries of :math:`\Phi_2`, in the same form.
         num_nodes: ``N``; both factors are ``[N, N]``.
 
     Raises:
-        ValueError: If shapes disagree, an index is out of range or heads differ.
+        ValueError: If shapes disagree, an index is out of range or the numbers of heads differ.
         TypeError: If values are not floating point.
     """
 
@@ -102,7 +102,7 @@ class SparseFactorOperator(MaskOperator):
 
     @classmethod
     def from_factors(cls, left: Factor | None, right: Factor | None, num_nodes: int) -> SparseFactorOperator:
-        """Operator of factors whose entries are sorted and merged already."""
+        """Operator from factors whose entries are already sorted and merged."""
         operator = cls.__new__(cls)
         SparseFactorOperator._set(operator, left, right, num_nodes)
         return operator
@@ -162,9 +162,10 @@ class SparseFactorOperator(MaskOperator):
     @cached_property
     @torch.inference_mode(False)
     def _constant_pairs(self) -> tuple[Pattern, Tensor] | None:
-        """Pairs and entries on CPU where nothing is to be learned and all heads share the mask.
+        """Pairs and entries on CPU if nothing is learned and all heads share the mask.
 
-        Only without negative entries: SciPy leaves out pairs whose terms cancel, which the bounding mask has.
+        There must be no negative entries, because SciPy omits pairs whose terms cancel, while the bounding mask has
+        them.
         """
         left, right = self._factors
         learned = left.value.requires_grad or right.value.requires_grad
@@ -203,7 +204,7 @@ class SparseFactorOperator(MaskOperator):
 
 
 def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]) -> int:
-    """Entries in the support of a product of sparse factors, exact where listing it costs little, else a bound."""
+    """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
     return num_terms if num_terms > MOST_PAIRS * max(num_entries, 1) else pattern().nnz
 
 
@@ -233,6 +234,6 @@ def _factor(entries: SparseEntries | None, num_nodes: int, name: str) -> Factor 
     key, order = (index[0].long() * num_nodes + index[1]).sort(stable=True)
     value = value.index_select(0, order)
     distinct, entry = torch.unique_consecutive(key, return_inverse=True)
-    if distinct.numel() < key.numel():  # added up before anything takes absolute values
+    if distinct.numel() < key.numel():  # equal entries must be added before absolute values are taken
         value = value.new_zeros(distinct.numel(), *value.shape[1:]).index_add(0, entry, value)
     return Factor(Pattern(distinct // num_nodes, distinct % num_nodes, num_nodes, num_nodes), value)

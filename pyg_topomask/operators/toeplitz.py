@@ -12,23 +12,23 @@ from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
 
-# Multiply-adds of a matrix product for each one of the transforms, up to which the matrix is formed: measured on CPU,
-# they take the same time at grids of about 28 × 28.
+# The matrix is formed if its multiply-adds are at most this many times those of the transforms. Measured on CPU: both
+# take the same time at grids of about 28 × 28.
 _MATRIX_SPEED = 7
 
-# Rounding error of an entry, in machine epsilons times the norm of the weight: measured, at most 2.2.
+# Rounding error of an entry, in machine epsilons times the norm of the weight: at most 2.2 as measured.
 _ROUNDING = 4.0
 
 
 class ToeplitzOperator(EqualGraphsOperator):
     r"""Mask of relative positions on a grid, ``d``-level block-Toeplitz: :math:`M_{pq} = w_{p - q + n - 1}`.
 
-    Nodes ``p`` and ``q`` of the grid ``(n_1, …, n_d)`` are in row-major order, and the index holds along each axis. The
-    paper's masks, any function of the distance along the axes, are those with :math:`w_k = f(\|k - n + 1\|_1)`.
+    Nodes ``p`` and ``q`` of the grid ``(n_1, …, n_d)`` are in row-major order, and the formula applies along each axis.
+    The paper's masks, which are functions of the distance along the axes, have :math:`w_k = f(\|k - n + 1\|_1)`.
 
-    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
-    Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C \log n)` by FFT, or :math:`O(N n C)` where the grid
-    is so small that its matrix is faster, ``n`` being the nodes of one grid.
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3. Cost of
+    ``op @ x`` for ``x`` of shape ``[N, C]``, where ``n`` is the number of nodes of one grid: :math:`O(N C \log n)` by
+    FFT, or :math:`O(N n C)` if the grid is so small that its matrix is faster.
 
     Args:
         weight: Weights :math:`w`, shape ``[2 n_1 - 1, …, 2 n_d - 1]``, or ``[H, 2 n_1 - 1, …]`` for one mask per head.
@@ -36,7 +36,7 @@ class ToeplitzOperator(EqualGraphsOperator):
         num_graphs: Number of equal grids in the batch, one after the other.
 
     Raises:
-        ValueError: If the shapes of weight and grid do not fit.
+        ValueError: If the shapes of weight and grid do not match.
         TypeError: If the weight is not floating point.
     """
 
@@ -96,7 +96,7 @@ class ToeplitzOperator(EqualGraphsOperator):
 
 
 def check_grid_shape(grid_shape: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of a grid's axes as Python's integers. Raises ValueError and TypeError."""
+    """Sizes of a grid's axes as Python integers. Raises ValueError and TypeError."""
     if len(grid_shape) == 0:
         raise ValueError("'grid_shape' must name the size of at least one axis (got none)")
     return tuple(check_integer("grid_shape", size, 1) for size in grid_shape)

@@ -1,4 +1,4 @@
-"""The mask that is any function of the hop distance in a forest."""
+"""The mask that is an arbitrary function of the hop distance in a forest."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pyg_topomask.ops.products.trees import diameter, hop_counts
 
 METHODS = ("auto", "histogram", "centroid")
 
-# Numbers in the histograms that are formed at a time.
+# Number of histogram values that are formed at a time.
 _SLICE_NUMEL = 2**22
 
-# Time of a multiply-add on histograms, which passes over memory, in those of centroids, mostly of matrix products.
+# Time of a multiply-add in histograms, which are memory-bound, relative to one in centroids (mostly matrix products).
 _HISTOGRAM_COST = 4
 
-# Rounding error of an entry in machine epsilons times the norm of the function: only centroids subtract and transform.
+# Rounding error of an entry, in machine epsilons times the norm of the function; only centroids subtract and transform.
 _ROUNDING = 16.0
 
 
@@ -32,15 +32,16 @@ class TreeDistanceOperator(MaskOperator):
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 6, Lemmas 6.1 and 6.2, and Appendix A.11.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: ``"histogram"`` sums ``x`` by distance,
     :math:`O(N \min(K, \mathrm{diameter})\, C)`; ``"centroid"`` splits trees at their centroids,
-    :math:`O(N \log^2 N\, C)`; ``"auto"`` takes the one of less counted work.
+    :math:`O(N \log^2 N\, C)`; ``"auto"`` takes the one with fewer counted multiply-adds.
 
     Args:
         parent: Parent of each node, −1 for a root, in any order, shape ``[N]``.
-        values: :math:`f` at 0, 1, … ``K`` hops and 0 beyond, shape ``[K + 1]``, or ``[H, K + 1]`` for one per head.
+        values: :math:`f` at 0, 1, … ``K`` hops, and 0 beyond; shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per
+            head.
         method: ``"auto"``, ``"histogram"`` or ``"centroid"``. Both give the same numbers up to rounding.
 
     Raises:
-        ValueError: If ``parent`` is no forest, ``values`` has another shape, or the method is unknown.
+        ValueError: If ``parent`` does not describe a forest, ``values`` has another shape, or the method is unknown.
         TypeError: If ``values`` is not floating point.
     """
 
@@ -93,7 +94,7 @@ class TreeDistanceOperator(MaskOperator):
         return sum(terms.num_multiply_adds for terms in centroid_plan(self.parent))
 
     def _cheapest(self) -> str:
-        """The method of less counted work; no plan is made where histograms are cheaper anyway."""
+        """The method with fewer counted multiply-adds; no plan is made if histograms are cheaper anyway."""
         few = self._num_hops < 2
         return "histogram" if few or _HISTOGRAM_COST * self._histogram_work <= self._centroid_work else "centroid"
 

@@ -36,7 +36,7 @@ def num_nodes_of(data: Any) -> int:
             "for HeteroData, call to_homogeneous() first"
         )
     if data.num_nodes is None:
-        raise ValueError("the graph's number of nodes is unknown; set 'num_nodes' or node features 'x'")
+        raise ValueError("the graph does not say how many nodes it has; set 'num_nodes' or node features 'x'")
     return int(data.num_nodes)
 
 

@@ -54,7 +54,7 @@ class AddShortestPathBias(Encoding):
         if not 2 <= num_spatial_types < 2**15:
             raise ValueError(f"'num_spatial_types' must be at least 2 and below 32768 (got {num_spatial_types})")
         if paths and not pairs:
-            raise ValueError("'paths' needs 'pairs', because paths connect pairs")
+            raise ValueError("'paths' need 'pairs', because paths connect pairs")
         check_name(name)
         self.num_spatial_types, self.paths, self.pairs, self.name = num_spatial_types, paths, pairs, name
 

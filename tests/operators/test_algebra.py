@@ -239,7 +239,7 @@ EDGE = torch.tensor([[0], [1]])
         (
             lambda: DenseOperator(torch.ones(2, 3, 3)) + DenseOperator(torch.ones(4, 3, 3)),
             ValueError,
-            r"numbers of heads do not combine \(got \[2, 4\]\)",
+            r"numbers of heads cannot be combined \(got \[2, 4\]\)",
         ),
         (lambda: torch.ones(2) * ONES, ValueError, r"scaled by one number \(got a tensor of shape \[2\]\)"),
         (lambda: ONES * "two", TypeError, "multiply sequence"),
