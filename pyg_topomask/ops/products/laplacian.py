@@ -123,7 +123,7 @@ _constant_generator = once_per_batch(_generator)
 def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:
     """Refuse weights for which the error of a heat kernel is not known."""
     if bool((adj < 0).any()):
-        raise ValueError(f"the edge weights of a heat mask must be at least 0 (got {float(adj.min()):.3g})")
+        raise ValueError(f"a heat mask needs edge weights of at least 0 (got {float(adj.min()):.3g})")
     other = adj.index_select(0, pattern.transposed[1])
     apart = (adj - other).abs() > 16 * eps * (adj + other)
     if bool(apart.any()):
