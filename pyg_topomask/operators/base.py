@@ -126,6 +126,21 @@ class MaskOperator(ABC):
         """
         raise ValueError(f"path 'pairwise' needs a sparse support; {type(self).__name__} has none")
 
+    @property
+    def pairs_by_row(self) -> Tensor | None:
+        """Upper bound on the pairs of each row, ``[N]``, int64; :obj:`None` if all pairs may be listed at once."""
+        return None
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        """As `pairs`, of the rows from ``start`` to ``stop`` alone and in their order: ``[stop - start, N]``.
+
+        Attention asks for it where `pairs_by_row` says that the pairs are too many to be listed at once.
+
+        Raises:
+            NotImplementedError: If the subclass has `pairs_by_row` without it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not list the pairs of some rows; define 'row_pairs'")
+
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         """Dense blocks of the transposed mask: for each group of ``layout``, ``[g, n, n]`` or ``[g, H, n, n]``.
 

@@ -95,6 +95,23 @@ class GRFOperator(MaskOperator):
         table = self.walks.pairs if self._stored is None else self._stored
         return table.pattern, table.values(self.walks.pair_weights(self.modulation))
 
+    @property
+    def pairs_by_row(self) -> Tensor:
+        return self.walks.pairs_by_row
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        return self.rows_of(self.factors, start, stop)
+
+    def rows_of(self, factors: SparseFactorOperator, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        """`row_pairs` of this mask or its transpose, from the factors of either."""
+        factors.by_scipy = False  # which leaves out entries of 0, and the bounding mask may have others
+        pattern, value = factors.row_pairs(start, stop)
+        if self.walks.diagonal is None:
+            return pattern, value
+        change = self._diagonal_change().index_select(0, pattern.col)
+        on = pattern.row + start == pattern.col
+        return pattern, value + torch.where(on if change.dim() == 1 else on[:, None], change, 0)
+
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         left, *right = (self._entries(table) for table in self.walks.distinct_tables)
         second = None if not self.walks.symmetric else right[0] if right else left
@@ -151,6 +168,13 @@ class TransposedGRFOperator(WrappedOperator):
         pattern, value = self.operator.pairs()
         transposed, order = pattern.transposed
         return transposed, value.index_select(0, order)
+
+    @property
+    def pairs_by_row(self) -> Tensor:
+        return self.operator.factors.T.pairs_by_row
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        return self.operator.rows_of(self.operator.factors.T, start, stop)
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         return [block.mT for block in self.operator.blocks(layout)]

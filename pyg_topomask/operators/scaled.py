@@ -46,6 +46,10 @@ class WrappedOperator(MaskOperator):
     def num_pairs(self) -> int | None:
         return self.operator.num_pairs
 
+    @property
+    def pairs_by_row(self) -> Tensor | None:
+        return self.operator.pairs_by_row
+
 
 class ScaledOperator(WrappedOperator):
     """A mask times a number, written ``scale * op``.
@@ -90,6 +94,10 @@ class ScaledOperator(WrappedOperator):
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()
+        return pattern, self.scale * value
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        pattern, value = self.operator.row_pairs(start, stop)
         return pattern, self.scale * value
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
@@ -152,14 +160,18 @@ class DiagonalScaledOperator(WrappedOperator):
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()
+        return pattern, self._scale_pairs(pattern, value, pattern.arrange(self.left), pattern.arrange(self.right))
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        pattern, value = self.operator.row_pairs(start, stop)
+        return pattern, self._scale_pairs(pattern, value, self.left[start:stop], self.right)
+
+    def _scale_pairs(self, pattern: Pattern, value: Tensor, left: Tensor, right: Tensor) -> Tensor:
         if self.heads is not None and value.dim() == 1:
             value = value[:, None]
-        left, right = (
-            pattern.arrange(diagonal).index_select(0, end)
-            for diagonal, end in ((self.left, pattern.row), (self.right, pattern.col))
-        )
+        left, right = left.index_select(0, pattern.row), right.index_select(0, pattern.col)
         left, right = (x[:, None] if x.dim() < value.dim() else x for x in (left, right))
-        return pattern, left * value * right
+        return left * value * right
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         left, right = (
@@ -216,6 +228,9 @@ class ConstantOperator(WrappedOperator):
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         return self._pairs
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        return self.operator.row_pairs(start, stop)
 
     @torch.inference_mode(False)
     def blocks(self, layout: BlockLayout) -> list[Tensor]:

@@ -39,6 +39,11 @@ class Factor:
         """The factor with absolute entries; the factor itself if no entry is negative."""
         return self if non_negative(self.value) else Factor(self.pattern, absolute(self.value))
 
+    def rows(self, start: int, stop: int) -> Factor:
+        """The rows from ``start`` to ``stop``."""
+        pattern, entries = self.pattern.rows(start, stop)
+        return Factor(pattern, self.value[entries])
+
     def matmul(self, x: Tensor) -> Tensor:
         """Product with ``[N, C]``, or with ``[N, H, C]`` for each head."""
         value = self.value.to(x.dtype)
@@ -67,10 +72,15 @@ class _Meeting:
         return int(self._meets.sum())
 
     @cached_property
-    def row_terms(self) -> int:
-        """Upper bound on the number of pairs in a row."""
+    def pairs_by_row(self) -> Tensor:
+        """Upper bound on the pairs of each row, shape ``[N]``."""
         terms = self._meets.new_zeros(self.left.num_rows).index_add(0, self.left.row, self._meets)
-        return min(int(terms.max()), self.right.num_rows) if terms.numel() else 0
+        return terms.clamp(max=self.right.num_rows)
+
+    @cached_property
+    def row_terms(self) -> int:
+        """Upper bound on the pairs of one row."""
+        return int(self.pairs_by_row.max()) if self.left.num_rows else 0
 
     @cached_property
     @torch.inference_mode(False)
@@ -133,7 +143,7 @@ class SparseFactorOperator(MaskOperator):
         if left is self.left and right is self.right:
             return self
         bound = SparseFactorOperator.from_factors(left, left if self.right is self.left else right, self.num_nodes)
-        bound._meeting, bound._constant_pairs = self._meeting, None  # the same pairs in the same order
+        bound._meeting, bound.by_scipy = self._meeting, False  # the same pairs in the same order
         return bound
 
     @property
@@ -156,23 +166,26 @@ class SparseFactorOperator(MaskOperator):
         return count_pairs(
             self._meeting.num_terms,
             self.num_multiply_adds,
-            lambda: (self._constant_pairs or self._meeting.joined)[0],
+            lambda: (self._constant_pairs if self.by_scipy else self._meeting.joined)[0],
         )
 
     @cached_property
-    @torch.inference_mode(False)
-    def _constant_pairs(self) -> tuple[Pattern, Tensor] | None:
-        """Pairs and entries on CPU if nothing is learned and all heads share the mask.
+    def by_scipy(self) -> bool:
+        """Whether SciPy lists the pairs: on CPU, where nothing is to be learned and all heads share the mask.
 
         There must be no negative entries, because SciPy omits pairs whose terms cancel, while the bounding mask has
         them.
         """
-        left, right = self._factors
-        learned = left.value.requires_grad or right.value.requires_grad
+        values = [factor.value for factor in self._factors]
+        learned = any(value.requires_grad for value in values)
         if learned or self.heads is not None or self.device.type != "cpu":
-            return None
-        if not non_negative(left.value) or not non_negative(right.value):
-            return None
+            return False
+        return all(non_negative(value) for value in values)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _constant_pairs(self) -> tuple[Pattern, Tensor]:
+        left, right = self._factors
         return sparse_product(left.pattern, left.value, right.pattern, right.value)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
@@ -180,7 +193,7 @@ class SparseFactorOperator(MaskOperator):
             factor = self.left or (self.right or _identity(self)).T
             (value,) = at_least_float32(factor.value)
             return factor.pattern, value
-        if self._constant_pairs is not None:
+        if self.by_scipy:
             return self._constant_pairs
         left, right = self._factors
         pattern, left_entry, right_entry, pair = self._meeting.joined
@@ -189,6 +202,16 @@ class SparseFactorOperator(MaskOperator):
             a, b = (value if value.dim() == 2 else value[:, None] for value in (a, b))
         terms = a * b
         return pattern, terms.new_zeros(pattern.nnz, *terms.shape[1:]).index_add(0, pair, terms)
+
+    @property
+    def pairs_by_row(self) -> Tensor:
+        return self._meeting.pairs_by_row
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        rows = self._factors[0].rows(start, stop)
+        part = SparseFactorOperator.from_factors(rows, self.right, self.num_nodes)
+        part.by_scipy = self.by_scipy
+        return part.pairs()
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         left, right = (

@@ -136,6 +136,12 @@ def ragged_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     return owner, torch.arange(owner.numel(), device=owner.device) + offset[owner]
 
 
+def split_by_count(count: Tensor, limit: int) -> list[int]:
+    """Sizes of consecutive parts of ``[N]`` counts, each adding up to ``limit``, or more by its last count."""
+    part = (count.cumsum(0) - count) // max(limit, 1)
+    return part.unique_consecutive(return_counts=True)[1].tolist()
+
+
 def segment_sum(x: Tensor, batch: Tensor) -> Tensor:
     """Sum of the rows of ``x`` ``[N, *]`` over each graph of ``batch``: shape ``[B, *]``."""
     num_graphs = segments(batch).num_graphs

@@ -44,6 +44,12 @@ class Pattern:
         """Undo `arrange`."""
         return permute_rows(x, self.inverse, self.order)
 
+    def rows(self, start: int, stop: int) -> tuple[Pattern, slice]:
+        """Pattern of the rows from ``start`` to ``stop``, as they lie here, and the range of their entries."""
+        first, last = self.rowptr[start : stop + 1 : stop - start].tolist()
+        entries = slice(first, last)
+        return Pattern(self.row[entries] - start, self.col[entries], stop - start, self.num_cols), entries
+
     @property
     def nnz(self) -> int:
         """Number of entries."""

@@ -210,6 +210,21 @@ class OperatorCase:
             listed = _listed(op)
             torch.testing.assert_close(listed, dense.expand_as(listed), **self.tol)
 
+    def test_rows_listed_alone_are_those_of_all(self) -> None:
+        for data in self.graphs.values():
+            op = self.build(data)
+            if op.pairs_by_row is None or op.num_nodes == 0:
+                continue
+            half, nodes = op.num_nodes // 2, op.num_nodes
+            parts = [(start, stop) for start, stop in ((0, half), (half, nodes)) if start < stop]
+            listed = torch.cat([_listed(op, part) for part in parts], dim=1)
+            torch.testing.assert_close(listed, _listed(op), **self.tol)
+            for start, stop in parts:
+                pattern, of_bound = op.row_pairs(start, stop)[0], op.bound.row_pairs(start, stop)[0]
+                assert torch.equal(pattern.row, of_bound.row)
+                assert torch.equal(pattern.col, of_bound.col)
+                assert (pattern.rowptr.diff() <= op.pairs_by_row[start:stop]).all()
+
     def test_blocks_are_those_of_the_matrix(self) -> None:
         batched = Batch.from_data_list([self.graphs[name] for name in self.batch])
         cases = [(data, torch.zeros(data.num_nodes, dtype=torch.long)) for data in self.graphs.values()]
@@ -247,12 +262,12 @@ def _errors(op: MaskOperator) -> Tensor:
     return error.reshape(-1, 1) if error.dim() < 2 else error.t()[..., None]
 
 
-def _listed(op: MaskOperator) -> Tensor:
-    """The matrix ``[H or 1, N, N]`` in float64 that `MaskOperator.pairs` lists, entry by entry."""
-    pattern, value = op.pairs()
+def _listed(op: MaskOperator, rows: tuple[int, int] | None = None) -> Tensor:
+    """The matrix ``[H or 1, N, N]``, or those of its rows, that the operator lists by pairs, in float64."""
+    pattern, value = op.pairs() if rows is None else op.row_pairs(*rows)
     value = (value if value.dim() == 2 else value[:, None]).expand(-1, op.heads or 1).double()
     order = range(op.num_nodes) if pattern.order is None else pattern.order.tolist()
-    matrix = torch.zeros(op.heads or 1, op.num_nodes, op.num_nodes, dtype=torch.float64)
+    matrix = torch.zeros(op.heads or 1, pattern.num_rows, op.num_nodes, dtype=torch.float64)
     for entry, (i, j) in enumerate(zip(pattern.row.tolist(), pattern.col.tolist())):
         matrix[:, order[i], order[j]] += value[entry].detach()
     return matrix

@@ -113,6 +113,8 @@ class GKATConv(Module):
     The layer of graph attention networks (Veličković et al., ICLR 2018, arXiv:1710.10903, Eqs. 3 to 6), the
     adjacency replaced by the kernel: what Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, run on
     citation graphs. Exact on the support of the kernel, without an array over all pairs of nodes.
+    Cost: in proportion to the pairs of nodes whose walks meet, which grow with the square of a hub's degree. More than
+    2^23 pairs are taken in parts, with a `PerformanceWarning`, so that memory stays below about 2 GiB.
 
     The graph must carry walks: :class:`~pyg_topomask.transforms.AddRandomWalks` with ``independent=False``, the same
     ``max_length`` and ``name``.

@@ -38,7 +38,9 @@ class MaskedAttention(Attention):
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Definition 2.1 and Algorithm 1, which divide by the sum
     of :math:`M_{ij}` (``normalizer="signed"``).
     Cost: linear in the nodes for a low-rank kernel and a sparse or fast mask; see
-    :func:`~pyg_topomask.ops.masked_linear_attention`.
+    :func:`~pyg_topomask.ops.masked_linear_attention`. With ``kernel="softmax"`` it grows with the pairs of nodes that
+    the mask joins, so with the square of a hub's degree; more than 2^23 pairs are taken in parts, with a
+    `PerformanceWarning`, so that memory stays below about 2 GiB.
 
     Args:
         channels: Width ``C`` of input and output.

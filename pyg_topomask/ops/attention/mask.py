@@ -46,7 +46,10 @@ class AttentionMask(Protocol):
     def num_multiply_adds(self) -> int: ...
     @property
     def num_pairs(self) -> int | None: ...
+    @property
+    def pairs_by_row(self) -> Tensor | None: ...
     def pairs(self) -> tuple[Pattern, Tensor]: ...
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]: ...
     def blocks(self, layout: BlockLayout) -> list[Tensor]: ...
     def to_dense(self) -> Tensor: ...
     def __matmul__(self, x: Tensor) -> Tensor: ...
@@ -55,7 +58,7 @@ class AttentionMask(Protocol):
 class TensorMask:
     """A plain tensor, ``[N, N]`` or ``[H, N, N]``, as a mask. Raises ValueError if it has another shape."""
 
-    is_dense, has_blocks, num_pairs, error = True, False, None, 0.0
+    is_dense, has_blocks, num_pairs, pairs_by_row, error = True, False, None, None, 0.0
 
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):
@@ -74,6 +77,10 @@ class TensorMask:
     def pairs(self) -> tuple[Pattern, Tensor]:
         """Refused: the support of a tensor is not looked for."""
         raise ValueError("path 'pairwise' needs a sparse support, but the mask is a tensor; use path 'dense'")
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        """Refused, as `pairs`."""
+        return self.pairs()
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         """Refused: a tensor is used whole."""

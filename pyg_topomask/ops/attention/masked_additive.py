@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
@@ -13,11 +16,12 @@ from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
     check_normalizer,
     normalized_reference,
-    one_head,
     sums_of_blocks,
 )
+from pyg_topomask.ops.attention.pairs import sums_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch
+from pyg_topomask.ops.sparse import Pattern
 
 PATHS = ("auto", "pairwise", "blocks")
 
@@ -43,6 +47,7 @@ def masked_additive_attention(
     Reference: Veličković et al., *Graph Attention Networks*, ICLR 2018, arXiv:1710.10903, Eq. 3, with the mask of
     Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
     Cost: :math:`O(P D)` per head for ``P`` pairs in the support of the mask; with blocks all pairs within graphs.
+    Memory is bounded as in `masked_softmax_attention`.
 
     Args:
         receiver, sender: Parts of the score, shape ``[N, H]``.
@@ -79,7 +84,8 @@ def masked_additive_attention(
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)
             sums = sums_of_blocks(attend, masks, batch, receiver[..., None], sender[..., None], values)
         else:
-            sums = _pairwise(receiver, sender, values, masks, negative_slope, dropout)
+            attend = softmax_on_pairs(partial(_scores, negative_slope), masks.signed, dropout)
+            sums = sums_of_pairs(attend, masks, [receiver], [sender, values])
         return masks.mean(sums, v, batch, origin).to(dtype)
 
 
@@ -98,13 +104,6 @@ def masked_additive_attention_reference(
     return normalized_reference(kernel, kernel, v, mask, bound, normalizer, tolerance)
 
 
-def _pairwise(
-    receiver: Tensor, sender: Tensor, v: Tensor, masks: Normalizer, negative_slope: float, dropout: float
-) -> Tensor:
-    pattern, entries, bounds = masks.pairs(v.dtype)
-    out = []
-    for head, (r, s, value) in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (receiver, sender, v)))):
-        entry, bound = one_head(entries, bounds, head)
-        score = leaky_relu(r.index_select(0, pattern.row) + s.index_select(0, pattern.col), negative_slope)
-        out.append(softmax_on_pairs(pattern, score, entry, bound, value, masks.signed, dropout))
-    return pattern.restore(torch.stack(out, dim=1))
+def _scores(negative_slope: float, pattern: Pattern, receivers: Sequence[Tensor], sender: Tensor) -> Tensor:
+    score = receivers[0].index_select(0, pattern.row) + sender.index_select(0, pattern.col)
+    return leaky_relu(score, negative_slope)

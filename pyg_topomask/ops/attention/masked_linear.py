@@ -12,7 +12,7 @@ Algorithm 1, evaluated on the support of the mask. The papers divide by the sum 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,15 +25,15 @@ from pyg_topomask.ops.attention.normalizer import (
     check_normalizer,
     error_floor,
     normalized_reference,
-    one_head,
     row_tolerance,
     sums_in_blocks,
     sums_of_blocks,
     sums_on_pairs,
 )
+from pyg_topomask.ops.attention.pairs import HeadSums, sums_of_pairs
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two, weighted_mean
 from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segment_sum
-from pyg_topomask.ops.sparse import sampled_product
+from pyg_topomask.ops.sparse import Pattern, sampled_product
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 
@@ -112,7 +112,8 @@ def masked_linear_attention(
         values, origin = (v, None) if signed_features else masks.from_origin(v, batch)
         path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
         if path == "pairwise":  # scales each head by itself
-            sums = _pairwise(q, k, values, masks, scale_q, scale_k, signed_features)
+            attend = _on_pairs(masks, signed_features)
+            sums = sums_of_pairs(attend, masks, [q, scale_q], [k, scale_k, values], MOST_PAIRS)
             return masks.mean(sums, v, batch, origin).to(dtype)
         q, k = q * scale_q, k * scale_k
         if path == "blocks":
@@ -229,23 +230,21 @@ def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_feature
     return sums
 
 
-def _pairwise(
-    q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, scale_q: Tensor, scale_k: Tensor, signed_features: bool
-) -> Tensor:
-    pattern, entries, bounds = masks.pairs(q.dtype)
-    # Unbound, not indexed, by head: the gradient of an index is as large as all heads.
-    parts = zip(*(pattern.arrange(x).unbind(1) for x in (q, k, v, scale_q, scale_k)))
-    out = []
-    for head, (q_head, k_head, value, scale_q_head, scale_k_head) in enumerate(parts):
-        entry, bound = one_head(entries, bounds, head)
-        # The product with the scale is the contiguous copy of a head that is needed anyway.
-        q_head, k_head = q_head * scale_q_head, k_head * scale_k_head
-        kernel = size = sampled_product(pattern, q_head, k_head)
+def _on_pairs(masks: Normalizer, signed_features: bool) -> HeadSums:
+    """Sums of linear attention on pairs; see `sums_of_pairs`. Features come with their scales."""
+
+    def attend(
+        pattern: Pattern, entry: Tensor, bound: Tensor, receivers: Sequence[Tensor], senders: Sequence[Tensor]
+    ) -> Tensor:
+        (q, scale_q), (k, scale_k, v) = receivers, senders
+        q, k = q * scale_q, k * scale_k  # the contiguous copies that are needed anyway
+        kernel = size = sampled_product(pattern, q, k)
         if signed_features:
-            size = sampled_product(pattern, absolute(q_head), absolute(k_head))
+            size = sampled_product(pattern, absolute(q), absolute(k))
         total = None if bound is entry and not signed_features else bound * size
-        out.append(sums_on_pairs(pattern, entry * kernel, total, value, masks.signed))
-    return pattern.restore(torch.stack(out, dim=1))
+        return sums_on_pairs(pattern, entry * kernel, total, v, masks.signed)
+
+    return attend
 
 
 def _in_block(masks: Normalizer, signed_features: bool) -> Callable[..., Tensor]:

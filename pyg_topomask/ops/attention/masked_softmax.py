@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +16,11 @@ from pyg_topomask.ops.attention.normalizer import (
     check_normalizer,
     error_floor,
     normalized_reference,
-    one_head,
     sums_in_blocks,
     sums_of_blocks,
     sums_on_pairs,
 )
+from pyg_topomask.ops.attention.pairs import HeadSums, sums_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch
 from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product
@@ -41,7 +41,10 @@ def masked_softmax_attention(
     r"""Attention with the exact softmax kernel :math:`K(q_i, k_j) = \exp(q_i \cdot k_j / \sqrt{R})`.
 
     Cost: :math:`O(P (R + D))` for a mask with a sparse support, :math:`O(N^2)` otherwise; without a mask, each graph's
-    own softmax attention, no array over the whole batch.
+    own softmax attention, no array over the whole batch. Memory: 50 to 200 bytes for each pair and 45 for each pair and
+    head, up to 2^23 pairs, which hubs soon exceed: a star of 3,000 nodes has as many. More pairs are listed for a part
+    of the rows at a time, and again in the backward pass, with a `PerformanceWarning`: memory stays below about 2 GiB
+    beside what the mask stores.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``.
@@ -76,7 +79,7 @@ def masked_softmax_attention(
             return _dense(q, k, v, masks, batch).to(dtype)
         values, origin = masks.from_origin(v, batch)
         if path == "pairwise":
-            sums = _pairwise(q, k, values, masks)
+            sums = sums_of_pairs(softmax_on_pairs(_products, masks.signed), masks, [q], [k, values])
         else:
             sums = sums_of_blocks(block_softmax(lambda q, k: k @ q.mT, masks.signed), masks, batch, q, k, values)
         return masks.mean(sums, v, batch, origin).to(dtype)
@@ -97,23 +100,27 @@ def masked_softmax_attention_reference(
 
 
 def softmax_on_pairs(
-    pattern: Pattern, score: Tensor, entry: Tensor, bound: Tensor, v: Tensor, signed: bool, dropout: float = 0.0
-) -> Tensor:
-    """One head's sums of softmax attention on the support of a mask.
+    score: Callable[[Pattern, Sequence[Tensor], Tensor], Tensor], signed: bool, dropout: float = 0.0
+) -> HeadSums:
+    """Sums of softmax attention on pairs, for `sums_of_pairs` with senders ``k, v``.
 
     Args:
-        pattern: The support, ``P`` pairs.
-        score, entry, bound: Score, mask entry and its bound of each pair, shape ``[P]``.
-        v, signed, dropout: As in `sums_on_pairs`.
-
-    Returns:
-        As `sums_on_pairs`.
+        score: Scores ``[P]`` of the pairs of a pattern, from one head's receivers and its ``k``.
+        signed, dropout: As in `sums_on_pairs`.
     """
-    # The largest score of a row is a factor that cancels; pairs of bound 0 do not count.
-    top = row_maximum(pattern, score.detach().masked_fill(bound == 0, -torch.inf))
-    kernel = exp_below(score, top.index_select(0, pattern.row))
-    total = None if bound is entry else bound * kernel
-    return sums_on_pairs(pattern, entry * kernel, total, v, signed, dropout)
+
+    def attend(
+        pattern: Pattern, entry: Tensor, bound: Tensor, receivers: Sequence[Tensor], senders: Sequence[Tensor]
+    ) -> Tensor:
+        k, v = senders
+        scores = score(pattern, receivers, k)
+        # The largest score of a row is a factor that cancels; pairs of bound 0 do not count.
+        top = row_maximum(pattern, scores.detach().masked_fill(bound == 0, -torch.inf))
+        kernel = exp_below(scores, top.index_select(0, pattern.row))
+        total = None if bound is entry else bound * kernel
+        return sums_on_pairs(pattern, entry * kernel, total, v, signed, dropout)
+
+    return attend
 
 
 def block_softmax(
@@ -152,21 +159,15 @@ def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
 def _choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
     if prefers_blocks(mask, batch):
         return "blocks"
-    if mask.num_pairs is not None:
+    if mask.pairs_by_row is not None or mask.num_pairs is not None:  # the latter may list them
         return "pairwise"
     if not mask.is_dense:
         warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
     return "dense"
 
 
-def _pairwise(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer) -> Tensor:
-    pattern, entries, bounds = masks.pairs(q.dtype)
-    out = []
-    for head, (q_head, k_head, value) in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (q, k, v)))):
-        entry, bound = one_head(entries, bounds, head)
-        score = sampled_product(pattern, q_head.contiguous(), k_head.contiguous())
-        out.append(softmax_on_pairs(pattern, score, entry, bound, value, masks.signed))
-    return pattern.restore(torch.stack(out, dim=1))
+def _products(pattern: Pattern, receivers: Sequence[Tensor], k: Tensor) -> Tensor:
+    return sampled_product(pattern, receivers[0].contiguous(), k.contiguous())
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, batch: Tensor | None) -> Tensor:

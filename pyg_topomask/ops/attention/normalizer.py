@@ -45,15 +45,23 @@ class Normalizer(NamedTuple):
         """The normaliser of a mask, by name. Raises NotImplementedError if the mask has no bounding mask."""
         return cls(mask, mask.bound, normalizer == "signed")
 
-    def pairs(self, dtype: torch.dtype) -> tuple[Pattern, Tensor, Tensor]:
+    def pairs(self, dtype: torch.dtype, rows: tuple[int, int] | None = None) -> tuple[Pattern, Tensor, Tensor]:
         """Support, entries and bounds, ``[P]`` or ``[P, H]``; the same tensor twice if the mask is its own bound.
+
+        Args:
+            dtype: Dtype of entries and bounds.
+            rows: First row and the one after the last; all rows, perhaps rearranged, if :obj:`None`.
 
         Raises:
             ValueError: If the mask has no sparse support.
         """
-        pattern, entries = self.mask.pairs()
-        entries = entries.to(dtype)
-        return pattern, entries, entries if self.bound is self.mask else self.bound.pairs()[1].to(dtype)
+
+        def listed(mask: AttentionMask) -> tuple[Pattern, Tensor]:
+            pattern, entries = mask.pairs() if rows is None else mask.row_pairs(*rows)
+            return pattern, entries.to(dtype)
+
+        pattern, entries = listed(self.mask)
+        return pattern, entries, entries if self.bound is self.mask else listed(self.bound)[1]
 
     def blocks(self, layout: BlockLayout, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
         """Entries and bounds of each group of graphs, ``[g, H or 1, n, n]``, senders before receivers.
@@ -121,14 +129,6 @@ def row_tolerance(x: Tensor, batch: Tensor | None, signed: bool, mask: Attention
         return eps * min(terms, x.size(0))
     size = segment_sum(x.new_ones(x.size(0), 1, 1), batch).index_select(0, batch)
     return eps * size.clamp(max=terms)
-
-
-def one_head(entries: Tensor, bounds: Tensor, head: int) -> tuple[Tensor, Tensor]:
-    """Entries and bounds ``[P]`` of one head, of those of all; the same tensor twice if those are."""
-    entry = entries if entries.dim() == 1 else entries[:, head]
-    if bounds is entries:
-        return entry, entry
-    return entry, bounds if bounds.dim() == 1 else bounds[:, head]
 
 
 def sums_on_pairs(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32, coarsest_eps
-from pyg_topomask.ops.segment import ragged_ranges
+from pyg_topomask.ops.segment import ragged_ranges, split_by_count
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.merge import monomial, num_monomials, revisits
 
@@ -117,14 +117,19 @@ class WalkProduct:
         return int(hits[0] @ hits[1])
 
     @cached_property
-    def row_terms(self) -> int:
-        """Upper bound on the supported pairs of one row."""
+    @torch.inference_mode(False)
+    def pairs_by_row(self) -> Tensor:
+        """Upper bound on the supported pairs of each row, shape ``[N]``."""
         left, right = self._stored[0], self._stored[-1]
         terms = torch.ones_like(left.index[1], dtype=torch.long)
         if self.symmetric:
             terms = torch.bincount(right.index[1], minlength=self.num_nodes).index_select(0, left.index[1])
-        terms = terms.new_zeros(self.num_nodes).index_add(0, left.index[0], terms)
-        return min(int(terms.max()), self.num_nodes) if self.num_nodes else 0
+        return terms.new_zeros(self.num_nodes).index_add(0, left.index[0], terms).clamp(max=self.num_nodes)
+
+    @cached_property
+    def row_terms(self) -> int:
+        """Upper bound on the supported pairs of one row."""
+        return int(self.pairs_by_row.max()) if self.num_nodes else 0
 
     @cached_property
     @torch.inference_mode(False)
@@ -254,16 +259,18 @@ def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
     r"""Support and entries of :math:`\Phi_1 \Phi_2^\top` on CPU, without a gradient; far faster than `join`.
 
     Args:
-        left, right: Patterns of the factors, ``[N, N]``.
+        left, right: Patterns of the factors, ``[N', N]`` and ``[N, N]``.
         value, other: Entries of the factors, shape ``[nnz]``.
 
     Returns:
-        Pattern of ``P`` pairs, reordered if they are far apart in memory, and the entries, shape ``[P]``.
+        Pattern of ``P`` pairs, if ``N' = N`` reordered where they are far apart in memory, and the entries, ``[P]``.
     """
     product = _scipy_matrix(left, value) @ _scipy_matrix(right, other).T.tocsr()
     row = torch.repeat_interleave(torch.from_numpy(np.diff(product.indptr)))
-    pattern, entry_order = _near_pattern(torch.stack([row, torch.from_numpy(product.indices).to(row)]), left.num_rows)
-    entries = torch.from_numpy(product.data)
+    col, entries = torch.from_numpy(product.indices).to(row), torch.from_numpy(product.data)
+    if left.num_rows != right.num_rows:
+        return Pattern(row, col, left.num_rows, right.num_rows), entries
+    pattern, entry_order = _near_pattern(torch.stack([row, col]), left.num_rows)
     return pattern, entries if entry_order is None else entries[entry_order]
 
 
@@ -350,11 +357,9 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
 
 def _row_blocks(row: Tensor, terms: Tensor, num_nodes: int) -> list[tuple[int, int]]:
     """Ranges of entries that split ``row`` only between rows, each with about ``_TERMS_PER_BLOCK`` terms."""
-    total = torch.cat([terms.new_zeros(1), terms.cumsum(0)])
     rowptr = torch.searchsorted(row, torch.arange(num_nodes + 1, device=row.device))
-    block = (total[rowptr[:-1]] // _TERMS_PER_BLOCK).unique_consecutive(return_counts=True)[1]
-    rows = torch.cat([block.new_zeros(1), block.cumsum(0)])
-    bounds = rowptr[rows].tolist()
+    of_row = torch.cat([terms.new_zeros(1), terms.cumsum(0)])[rowptr].diff()
+    bounds = rowptr[list(accumulate(split_by_count(of_row, _TERMS_PER_BLOCK), initial=0))].tolist()
     return [(a, b) for a, b in pairwise(bounds) if b > a]
 
 
