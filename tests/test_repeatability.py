@@ -128,7 +128,8 @@ MASKS = {
 
 
 def test_every_mask_is_covered():
-    assert {type(build()) for build in MASKS.values()} == set(Mask.__subclasses__())
+    ours = {mask for mask in Mask.__subclasses__() if mask.__module__.startswith("pyg_topomask.")}
+    assert {type(build()) for build in MASKS.values()} == ours
 
 
 @pytest.fixture(scope="module")

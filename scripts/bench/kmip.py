@@ -134,13 +134,18 @@ def keops_search(q: Tensor, k: Tensor) -> Any:
 
 
 PEERS = {"faiss": faiss_search, "keops": keops_search}
+PACKAGES = {"faiss": "faiss", "keops": "pykeops.torch"}
 
 
 def missing_peers() -> dict[str, str]:
     """Why a peer is left out."""
-    x = torch.zeros(1, 1, WIDTH)
-    problem = Problem(x, x, [0, 1], [0, 1], TOPK)
-    return {name: reason for name in PEERS if (reason := ENGINES[name].refuses(problem)) is not None}
+    missing = {}
+    for name, package in PACKAGES.items():
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            missing[name] = f"it is not installed ({error})"
+    return missing
 
 
 def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:

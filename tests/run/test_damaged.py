@@ -198,7 +198,7 @@ def test_damaged_configs_are_named(tiny, run, tmp_path):
         run_config(tiny, tmp_path / "next", overrides=[f"pretrained.dir={run}"])
 
 
-def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch):
+def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
     """Whichever file does not fit any more: one line, no leftovers, and the same numbers once there is room."""
     tiny["optim"]["max_epoch"] = 2
     place, asked = os.replace, []
@@ -215,7 +215,7 @@ def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("pyg_topomask.cache.os.replace", full(-1))
     wanted = run_config(tiny, tmp_path / "whole")["metrics"]
     names = [os.path.basename(path) for path in asked]
-    assert set(names) == {"config.yaml", BEST, LAST, "metrics.csv", "curves.png", "result.json", "summary.json"}
+    assert {"config.yaml", BEST, LAST, "metrics.csv", "curves.png", "result.json", "summary.json"} <= set(names)
     for name in (BEST, LAST, "summary.json"):
         asked.clear()
         at = len(names) - names[::-1].index(name)  # the last time that it is written
