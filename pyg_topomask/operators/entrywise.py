@@ -12,6 +12,7 @@ from pyg_topomask.operators.low_rank import LowRankOperator
 from pyg_topomask.operators.scaled import DiagonalScaledOperator, ScaledOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.operators.toeplitz import ToeplitzOperator
+from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -76,8 +77,7 @@ def _low_rank(left: LowRankOperator, right: LowRankOperator) -> LowRankOperator:
 
 
 def _sparse_factored(left: SparseFactorOperator, right: SparseFactorOperator) -> SparseFactorOperator:
-    first = _khatri_rao(left.left or _identity(left), right.left or _identity(right))
-    second = _khatri_rao(left.right or _identity(left), right.right or _identity(right))
+    first, second = (_khatri_rao(*factors) for factors in zip(left.factor_pair, right.factor_pair))
     used, column = torch.unique(torch.cat([first[1], second[1]]), return_inverse=True)
     a, b = (
         Factor(Pattern(row, col, left.num_nodes, used.numel()), value)
@@ -88,19 +88,11 @@ def _sparse_factored(left: SparseFactorOperator, right: SparseFactorOperator) ->
 
 def _khatri_rao(a: Factor, b: Factor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, columns (pairs of columns) and entries of the row-wise Khatri–Rao product, sorted by row."""
-    count = b.pattern.rowptr.long().diff().index_select(0, a.pattern.row)  # entries of b that meet each entry of a
-    of_a = torch.repeat_interleave(torch.arange(a.pattern.nnz, device=count.device), count)
-    row = a.pattern.row.index_select(0, of_a).long()
-    within = torch.arange(of_a.numel(), device=count.device) - (count.cumsum(0) - count).index_select(0, of_a)
-    of_b = b.pattern.rowptr.long().index_select(0, row) + within
+    first, last = (b.pattern.rowptr.long().index_select(0, a.pattern.row + end) for end in (0, 1))
+    of_a, of_b = ragged_ranges(first, last - first)  # entries of a, each with the entries of b in its row
+    row = a.pattern.row.index_select(0, of_a)
     first, second = a.value.index_select(0, of_a), b.value.index_select(0, of_b)
     if first.dim() != second.dim():
         first, second = (x if x.dim() == 2 else x[:, None] for x in (first, second))
     column = a.pattern.col.index_select(0, of_a).long() * b.pattern.num_cols + b.pattern.col.index_select(0, of_b)
     return row, column, first * second
-
-
-def _identity(operator: SparseFactorOperator) -> Factor:
-    node = torch.arange(operator.num_nodes, device=operator.device)
-    ones = torch.ones(operator.num_nodes, dtype=operator.dtype, device=operator.device)
-    return Factor(Pattern(node, node, operator.num_nodes, operator.num_nodes), ones)

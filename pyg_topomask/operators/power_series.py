@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
@@ -97,6 +96,4 @@ class PowerSeriesOperator(MaskOperator):
 @once_per_batch
 def _merged(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor]:
     """Pattern of the distinct edges, and the index of each edge's entry, computed once per batch."""
-    row, col = edge_index.long()
-    key, entry = torch.unique(row * max(num_nodes, 1) + col, return_inverse=True)
-    return Pattern(key // max(num_nodes, 1), key % max(num_nodes, 1), num_nodes, num_nodes), entry
+    return Pattern.merge(*edge_index, num_nodes, num_nodes)

@@ -127,10 +127,11 @@ class SparseFactorOperator(MaskOperator):
 
     @cached_property
     def _meeting(self) -> _Meeting:
-        return _Meeting(*(factor.pattern for factor in self._factors))
+        return _Meeting(*(factor.pattern for factor in self.factor_pair))
 
     @property
-    def _factors(self) -> tuple[Factor, Factor]:
+    def factor_pair(self) -> tuple[Factor, Factor]:
+        """Both factors, with the entries of an identity that was given as `None`."""
         return self.left or _identity(self), self.right or _identity(self)
 
     @property
@@ -176,7 +177,7 @@ class SparseFactorOperator(MaskOperator):
         There must be no negative entries, because SciPy omits pairs whose terms cancel, while the bounding mask has
         them.
         """
-        values = [factor.value for factor in self._factors]
+        values = [factor.value for factor in self.factor_pair]
         learned = any(value.requires_grad for value in values)
         if learned or self.heads is not None or self.device.type != "cpu":
             return False
@@ -185,7 +186,7 @@ class SparseFactorOperator(MaskOperator):
     @cached_property
     @torch.inference_mode(False)
     def _constant_pairs(self) -> tuple[Pattern, Tensor]:
-        left, right = self._factors
+        left, right = self.factor_pair
         return sparse_product(left.pattern, left.value, right.pattern, right.value)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
@@ -195,7 +196,7 @@ class SparseFactorOperator(MaskOperator):
             return factor.pattern, value
         if self.by_scipy:
             return self._constant_pairs
-        left, right = self._factors
+        left, right = self.factor_pair
         pattern, left_entry, right_entry, pair = self._meeting.joined
         a, b = left.value.index_select(0, left_entry), right.value.index_select(0, right_entry)
         if a.dim() != b.dim():
@@ -208,7 +209,7 @@ class SparseFactorOperator(MaskOperator):
         return self._meeting.pairs_by_row
 
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        rows = self._factors[0].rows(start, stop)
+        rows = self.factor_pair[0].rows(start, stop)
         part = SparseFactorOperator.from_factors(rows, self.right, self.num_nodes)
         part.by_scipy = self.by_scipy
         return part.pairs()
@@ -254,9 +255,6 @@ def _factor(entries: SparseEntries | None, num_nodes: int, name: str) -> Factor 
         raise ValueError(
             f"'{name}' has indices {int(index.min())} to {int(index.max())}, but nodes are 0 to {num_nodes - 1}"
         )
-    key, order = (index[0].long() * num_nodes + index[1]).sort(stable=True)
-    value = value.index_select(0, order)
-    distinct, entry = torch.unique_consecutive(key, return_inverse=True)
-    if distinct.numel() < key.numel():  # equal entries must be added before absolute values are taken
-        value = value.new_zeros(distinct.numel(), *value.shape[1:]).index_add(0, entry, value)
-    return Factor(Pattern(distinct // num_nodes, distinct % num_nodes, num_nodes, num_nodes), value)
+    pattern, entry = Pattern.merge(*index, num_nodes, num_nodes)
+    # Equal entries must be added before absolute values are taken.
+    return Factor(pattern, value.new_zeros(pattern.nnz, *value.shape[1:]).index_add(0, entry, value))

@@ -7,25 +7,41 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import Adj
 
 
 class CSR(NamedTuple):
-    """Adjacency in compressed rows: sorted by (row, column), equal edges added up."""
+    """Weighted adjacency: the pattern of the distinct edges, sorted by (row, column), and their weights."""
 
-    rowptr: Tensor  # [N + 1], int64
-    col: Tensor  # [E'], int64
-    weight: Tensor  # [E'], floating point
+    pattern: Pattern
+    weight: Tensor  # [E'], floating point; equal edges are added up
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes ``N``."""
+        return self.pattern.num_rows
 
     @property
     def degree(self) -> Tensor:
         """Number of neighbours of each node, ``[N]``, int64."""
-        return self.rowptr.diff()
+        return self.pattern.rowptr.diff().long()
 
     @property
     def row(self) -> Tensor:
         """Row of each edge, ``[E']``, int64."""
-        return torch.repeat_interleave(self.degree)
+        return self.pattern.row.long()
+
+    @property
+    def col(self) -> Tensor:
+        """Column of each edge, ``[E']``, int64."""
+        return self.pattern.col.long()
+
+    @property
+    def T(self) -> CSR:
+        """The transposed adjacency."""
+        pattern, order = self.pattern.transposed
+        return CSR(pattern, self.weight.index_select(0, order))
 
 
 def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -94,14 +110,10 @@ def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
         num_nodes: ``N``.
         edge_weight: Weights, shape ``[E]``; one per edge if :obj:`None`.
     """
-    row, col = edge_index.long()
+    row, col = edge_index
     weight = torch.ones(row.numel(), device=row.device) if edge_weight is None else edge_weight
-    key, order = (row * num_nodes + col).sort(stable=True)
-    key, inverse = torch.unique_consecutive(key, return_inverse=True)
-    weight = weight.new_zeros(key.numel()).index_add_(0, inverse, weight[order])
-    col = key % max(num_nodes, 1)
-    rowptr = torch.searchsorted(key, torch.arange(num_nodes + 1, device=key.device) * num_nodes)
-    return CSR(rowptr, col, weight)
+    pattern, entry = Pattern.merge(row, col, num_nodes, num_nodes)
+    return CSR(pattern, weight.new_zeros(pattern.nnz).index_add_(0, entry, weight))
 
 
 def drop_zeros(csr: CSR) -> CSR:
@@ -109,8 +121,8 @@ def drop_zeros(csr: CSR) -> CSR:
     keep = csr.weight != 0
     if bool(keep.all()):
         return csr
-    before = torch.cat([csr.rowptr.new_zeros(1), keep.cumsum(0)])
-    return CSR(before[csr.rowptr], csr.col[keep], csr.weight[keep])
+    row, col = csr.pattern.row[keep], csr.pattern.col[keep]
+    return CSR(Pattern(row, col, csr.num_nodes, csr.num_nodes), csr.weight[keep])
 
 
 def root_strengths(csr: CSR) -> Tensor:
@@ -122,7 +134,7 @@ def root_strengths(csr: CSR) -> Tensor:
     Raises:
         ValueError: If a node's weights add up to a negative number.
     """
-    zeros, row = csr.weight.new_zeros(csr.rowptr.numel() - 1), csr.row
+    zeros, row = csr.weight.new_zeros(csr.num_nodes), csr.row
     top = zeros.scatter_reduce(0, row, csr.weight.abs(), "amax")
     top = torch.where(top > 0, top, 1)
     total = zeros.index_add(0, row, csr.weight / top[row])

@@ -7,7 +7,7 @@ pass, takes 0.23 ms, its native compressed-row product 0.55 ms, `index_add` 0.73
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,27 +15,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import Pattern
 
 # Keeps the normalised sum finite if every gate is closed, as in GraphGPS.
 _EPS = 1e-6
 
 
-class EdgeOrder(NamedTuple):
-    """Edges sorted by the node that they enter and by the node that they leave."""
-
-    into: Tensor
-    """Edges sorted by their target, shape ``[E]``."""
-    into_ptr: Tensor
-    """Index in `into` of each node's first entering edge, shape ``[N + 1]``."""
-    out: Tensor
-    """Edges sorted by their source, shape ``[E]``."""
-    out_ptr: Tensor
-    """Index in `out` of each node's first leaving edge, shape ``[N + 1]``."""
-
-
 @once_per_batch
-def edge_order(edge_index: Tensor, num_nodes: int) -> EdgeOrder:
-    """Sort the edges ``[2, E]`` of a batch by target and by source, once for all layers.
+def incidence(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Pattern]:
+    """For the edges ``[2, E]`` of a batch, the edges that enter each node and those that leave it.
+
+    Both are patterns ``[N, E]``: their rows are nodes, their columns are edges.
 
     Raises:
         ValueError: If an edge contains a node that does not exist (on CPU; CUDA reports it by its own assertion).
@@ -44,28 +34,23 @@ def edge_order(edge_index: Tensor, num_nodes: int) -> EdgeOrder:
         low, high = (int(bound) for bound in edge_index.aminmax())
         if low < 0 or high >= num_nodes:
             raise ValueError(f"'edge_index' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}")
-    nodes = torch.arange(num_nodes + 1, device=edge_index.device, dtype=edge_index.dtype)
-    ordered: list[Tensor] = []
-    for end in (edge_index[1], edge_index[0]):
-        value, order = end.sort(stable=True)
-        ordered += [order, torch.searchsorted(value, nodes)]
-    return EdgeOrder(*ordered)
+    (source, leaving), (target, entering) = (end.sort(stable=True) for end in edge_index)
+    shape = num_nodes, edge_index.size(1)
+    return Pattern(target, entering, *shape), Pattern(source, leaving, *shape)
 
 
-def sum_rows(x: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
-    """Sums ``out[i] = Σ x[index[p]]`` over ``ptr[i] ≤ p < ptr[i + 1]``, not differentiable.
+@once_per_batch
+def _sources(edge_index: Tensor, num_nodes: int) -> Pattern:
+    """Pattern ``[N, N]`` of the sources of the edges that enter each node."""
+    entering, _ = incidence(edge_index, num_nodes)
+    return Pattern(entering.row, edge_index[0].index_select(0, entering.col), num_nodes, num_nodes)
 
-    Args:
-        x: Shape ``[M, C]``.
-        index: Rows of ``x``, shape ``[P]``.
-        ptr: Shape ``[S + 1]``.
 
-    Returns:
-        Shape ``[S, C]``.
-    """
-    if index.numel() == 0 or x.size(1) == 0:
-        return x.new_zeros(ptr.numel() - 1, x.size(1))
-    return embedding_bag(index, x.detach().contiguous(), ptr, mode="sum", include_last_offset=True)
+def sum_rows(pattern: Pattern, x: Tensor) -> Tensor:
+    """Product of the 0/1 matrix of a pattern and ``x [num_cols, C]``, not differentiable: ``[num_rows, C]``."""
+    if pattern.nnz == 0 or x.size(1) == 0:
+        return x.new_zeros(pattern.num_rows, x.size(1))
+    return embedding_bag(pattern.col, x.detach().contiguous(), pattern.rowptr, mode="sum", include_last_offset=True)
 
 
 def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:
@@ -78,7 +63,7 @@ def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:
     Returns:
         Shape ``[N, C]``.
     """
-    return _NeighbourSum.apply(x, edge_index, edge_order(edge_index, x.size(0)))
+    return _NeighbourSum.apply(x, _sources(edge_index, x.size(0)))
 
 
 def gated_sum(
@@ -103,20 +88,19 @@ def gated_sum(
     Returns:
         ``(out [N, C], e [E, C])``, differentiable once in all but ``edge_index``.
     """
-    return _GatedSum.apply(target, source, value, edge, scale, edge_index, edge_order(edge_index, value.size(0)))
+    return _GatedSum.apply(target, source, value, edge, scale, edge_index, incidence(edge_index, value.size(0)))
 
 
 class _NeighbourSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, edge_index: Tensor, order: EdgeOrder) -> Tensor:
-        ctx.edge_index, ctx.order = edge_index, order
-        return sum_rows(x, edge_index[0].index_select(0, order.into).long(), order.into_ptr)
+    def forward(ctx: Any, x: Tensor, sources: Pattern) -> Tensor:
+        ctx.sources = sources
+        return sum_rows(sources, x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        index = ctx.edge_index[1].index_select(0, ctx.order.out).long()
-        return sum_rows(grad, index, ctx.order.out_ptr), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return sum_rows(ctx.sources.transposed[0], grad), None
 
 
 class _GatedSum(torch.autograd.Function):
@@ -129,18 +113,19 @@ class _GatedSum(torch.autograd.Function):
         edge: Tensor,
         scale: Tensor | None,
         edge_index: Tensor,
-        order: EdgeOrder,
+        patterns: tuple[Pattern, Pattern],
     ) -> tuple[Tensor, Tensor]:
+        entering, _ = patterns
         # Arrays with one row per edge are reused, because touching new memory costs more than the arithmetic.
         e, work = target.index_select(0, edge_index[1]), source.index_select(0, edge_index[0])
         gate = torch.sigmoid(e.add_(work).add_(edge))
         if scale is not None:
             gate.mul_(scale)
-        total = sum_rows(gate, order.into, order.into_ptr).add_(_EPS)
+        total = sum_rows(entering, gate).add_(_EPS)
         torch.index_select(value, 0, edge_index[0], out=work).mul_(gate)
-        out = sum_rows(work, order.into, order.into_ptr).div_(total)
+        out = sum_rows(entering, work).div_(total)
         ctx.save_for_backward(e, value, scale, total, out)
-        ctx.edge_index, ctx.order = edge_index, order
+        ctx.edge_index, ctx.patterns = edge_index, patterns
         ctx.set_materialize_grads(False)
         return out, e
 
@@ -149,7 +134,7 @@ class _GatedSum(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor | None, grad_e: Tensor | None) -> tuple[Tensor | None, ...]:
         e, value, scale, total, out = ctx.saved_tensors
         source, target = ctx.edge_index
-        order, grad_value, grad_scale = ctx.order, None, None
+        (entering, leaving), grad_value, grad_scale = ctx.patterns, None, None
         if grad_out is not None:
             # d out = Σ σ (value − out) / total for the change of σ, and dσ = σ (1 − σ / s) de.
             slope = grad_out / total
@@ -161,11 +146,11 @@ class _GatedSum(torch.autograd.Function):
                 grad_scale = own.sum(1, keepdim=True)
                 own.mul_(scale)
                 weighted.mul_(scale)
-            grad_value = sum_rows(weighted, order.out, order.out_ptr)
+            grad_value = sum_rows(leaving, weighted)
             own.addcmul_(own, gate, value=-1)
             grad_e = own if grad_e is None else own.add_(grad_e)
         if grad_e is None:
             return (None,) * 7
-        grad_target = sum_rows(grad_e, order.into, order.into_ptr)
-        grad_source = sum_rows(grad_e, order.out, order.out_ptr)
+        grad_target = sum_rows(entering, grad_e)
+        grad_source = sum_rows(leaving, grad_e)
         return grad_target, grad_source, grad_value, grad_e, grad_scale, None, None

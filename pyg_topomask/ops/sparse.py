@@ -36,6 +36,20 @@ class Pattern:
         self.num_rows, self.num_cols = num_rows, num_cols
         self.order, self.inverse = order, None if order is None else order.argsort()
 
+    @classmethod
+    @torch.compiler.disable
+    def merge(cls, row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> tuple[Pattern, Tensor]:
+        """Pattern of the distinct pairs of ``row [E]`` and ``col [E]``, sorted by (row, column), and the index of each
+        pair's entry in it, shape ``[E]``.
+        """
+        size = max(num_cols, 1)
+        key = row.long() * size + col
+        if not key.is_cuda and bool((key.diff() >= 0).all()):  # already sorted: 10 times as fast
+            key, entry = torch.unique_consecutive(key, return_inverse=True)
+        else:
+            key, entry = torch.unique(key, return_inverse=True)
+        return cls(key // size, key % size, num_rows, num_cols), entry
+
     def arrange(self, x: Tensor) -> Tensor:
         """Rows of ``x`` ``[N, *]``, one for each node, in the order of the pattern."""
         return permute_rows(x, self.order, self.inverse)
@@ -46,7 +60,7 @@ class Pattern:
 
     def rows(self, start: int, stop: int) -> tuple[Pattern, slice]:
         """Pattern of the rows from ``start`` to ``stop``, as they lie here, and the range of their entries."""
-        first, last = self.rowptr[start : stop + 1 : stop - start].tolist()
+        first, last = self.rowptr[[start, stop]].tolist()
         entries = slice(first, last)
         return Pattern(self.row[entries] - start, self.col[entries], stop - start, self.num_cols), entries
 

@@ -3,7 +3,7 @@ import torch
 from torch.autograd import gradcheck
 from torch_geometric.data import Batch
 
-from pyg_topomask.ops.edge_sum import edge_order, gated_sum, neighbour_sum
+from pyg_topomask.ops.edge_sum import gated_sum, incidence, neighbour_sum
 from pyg_topomask.testing import GRAPHS
 
 NAMES = [*GRAPHS]
@@ -83,11 +83,14 @@ def test_gated_sum_keeps_one_array_per_edge():
 
 def test_edges_are_sorted_once_per_batch():
     edge_index = MULTI.clone()
-    order = edge_order(edge_index, 5)
-    assert edge_order(edge_index, 5) is order
-    assert order.into.tolist() == [3, 0, 1, 2, 4, 5]
-    assert order.into_ptr.tolist() == [0, 1, 5, 5, 6, 6]
-    assert edge_order(edge_index, 6) is not order
+    patterns = incidence(edge_index, 5)
+    assert incidence(edge_index, 5) is patterns
+    entering, leaving = patterns
+    assert entering.col.tolist() == [3, 0, 1, 2, 4, 5]
+    assert entering.rowptr.tolist() == [0, 1, 5, 5, 6, 6]
+    assert leaving.col.tolist() == [0, 1, 3, 4, 2, 5]
+    assert leaving.rowptr.tolist() == [0, 2, 4, 5, 6, 6]
+    assert incidence(edge_index, 6) is not patterns
 
 
 def test_edge_to_a_missing_node_is_refused():

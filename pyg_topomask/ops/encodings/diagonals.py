@@ -26,7 +26,6 @@ from pyg_topomask.ops.encodings.graph_batch import (
     is_symmetric,
     strengths,
     to_scipy,
-    transpose,
     undirected,
 )
 from pyg_topomask.ops.sparse import Pattern, spmm
@@ -188,14 +187,13 @@ def _next_nnz(matrix: Any, power: Any) -> int:
 
 
 def _products(csr: CSR) -> tuple[Pattern, Tensor]:
-    num_nodes = csr.rowptr.numel() - 1
-    return Pattern(csr.row, csr.col, num_nodes, num_nodes), csr.weight.float()
+    return csr.pattern, csr.weight.float()
 
 
 def _both_ways(csr: CSR) -> list[tuple[Pattern, Tensor]]:
     """The matrix and its transpose, which is the same object if the matrix is symmetric."""
     forward = _products(csr)
-    return [forward, forward if is_symmetric(csr) else _products(transpose(csr))]
+    return [forward, forward if is_symmetric(csr) else _products(csr.T)]
 
 
 def _columns(ptr: Sequence[int], width: int) -> Iterator[Tensor]:
@@ -263,8 +261,8 @@ class _Mean:
 
 def _estimated_powers(csr: CSR, steps: Sequence[int], tol: float, seed: int) -> tuple[Tensor, Tensor]:
     ways = _both_ways(csr)
-    mean = _Mean(csr.rowptr.numel() - 1, len(steps))
-    for signs in _signs(csr.rowptr.numel() - 1, tol, seed):
+    mean = _Mean(csr.num_nodes, len(steps))
+    for signs in _signs(csr.num_nodes, tol, seed):
         mean.count += signs.size(1)
         for k, product in enumerate(_half_powers(ways, signs, max(steps)), 1):
             if k in steps:
@@ -278,7 +276,7 @@ def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern,
     Raises:
         ValueError: If the series for ``times`` would have more than about 20,000 terms.
     """
-    num_nodes = csr.rowptr.numel() - 1
+    num_nodes = csr.num_nodes
     strength = strengths(csr)
     radius = float(strength.max()) if num_nodes else 0.0
     radius = radius if radius > 0 else 1.0

@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from pyg_topomask.ops.csr import CSR, drop_zeros, to_csr
+from pyg_topomask.ops.sparse import Pattern
 
 
 class GraphBatch(NamedTuple):
@@ -33,9 +34,8 @@ class GraphBatch(NamedTuple):
 
     def rows(self, start: int, stop: int) -> CSR:
         """Adjacency of the graphs that make up nodes ``start`` to ``stop``."""
-        rowptr = self.csr.rowptr[start : stop + 1]
-        first, last = int(rowptr[0]), int(rowptr[-1])
-        return CSR(rowptr - first, self.csr.col[first:last] - start, self.csr.weight[first:last])
+        part, entries = self.csr.pattern.rows(start, stop)
+        return CSR(Pattern(part.row, part.col - start, stop - start, stop - start), self.csr.weight[entries])
 
     def graphs(self) -> Iterator[CSR]:
         """Adjacency of each graph, one after the other."""
@@ -72,19 +72,13 @@ def join_graphs(
 
 def strengths(csr: CSR) -> Tensor:
     """Sum of each row, shape ``[N]``."""
-    return csr.weight.new_zeros(csr.rowptr.numel() - 1).index_add_(0, csr.row, csr.weight)
-
-
-def transpose(csr: CSR) -> CSR:
-    """Compressed rows of the transposed adjacency."""
-    num_nodes = csr.rowptr.numel() - 1
-    return to_csr(torch.stack([csr.col, csr.row]), num_nodes, csr.weight)
+    return csr.weight.new_zeros(csr.num_nodes).index_add_(0, csr.row, csr.weight)
 
 
 def is_symmetric(csr: CSR) -> bool:
     """Whether every edge exists in both directions with the same weight, up to rounding."""
-    other = transpose(csr)
-    same = torch.equal(csr.rowptr, other.rowptr) and torch.equal(csr.col, other.col)
+    other = csr.T
+    same = torch.equal(csr.pattern.rowptr, other.pattern.rowptr) and torch.equal(csr.col, other.col)
     return same and torch.allclose(csr.weight, other.weight, rtol=1e-12, atol=0)
 
 
@@ -101,8 +95,8 @@ def undirected(batch: GraphBatch) -> GraphBatch:
 
 def to_scipy(csr: CSR) -> csr_matrix:
     """The adjacency as a SciPy matrix, float64."""
-    num_nodes = csr.rowptr.numel() - 1
-    return csr_matrix((csr.weight.numpy(), csr.col.numpy(), csr.rowptr.numpy()), shape=(num_nodes, num_nodes))
+    pattern, shape = csr.pattern, (csr.num_nodes, csr.num_nodes)
+    return csr_matrix((csr.weight.numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
 
 
 def chunks(batch: GraphBatch, budget: int) -> Iterator[tuple[int, int, int]]:

@@ -69,7 +69,7 @@ def shortest_path_lengths(batch: GraphBatch) -> tuple[Tensor, list[np.ndarray]]:
     """
     hops, before = [torch.zeros(0, dtype=torch.int32)], []
     for csr in batch.graphs():
-        if csr.rowptr.numel() == 1:
+        if csr.num_nodes == 0:
             before.append(np.zeros((0, 0), dtype=np.int32))
             continue
         length, previous = shortest_path(

@@ -132,7 +132,7 @@ def canonical_signs(vectors: Array) -> Array:
 
 
 def _to_dense(csr: CSR) -> Array:
-    size = csr.rowptr.numel() - 1
+    size = csr.num_nodes
     matrix = np.zeros((size, size), order="F")
     matrix[csr.row.numpy(), csr.col.numpy()] = csr.weight.numpy()
     return matrix

@@ -60,10 +60,8 @@ class Generator(NamedTuple):
 def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
     """Pattern of a checked edge list, built once per batch."""
     row, col = edge_index.long()
-    node, size = torch.arange(num_nodes, device=row.device), max(num_nodes, 1)
-    key = torch.cat([row * size + col, node * size + node, col * size + row])
-    key, entry = torch.unique(key, return_inverse=True)
-    pattern = Pattern(key // size, key % size, num_nodes, num_nodes)
+    node = torch.arange(num_nodes, device=row.device)
+    pattern, entry = Pattern.merge(torch.cat([row, node, col]), torch.cat([col, node, row]), num_nodes, num_nodes)
     links = (np.ones(pattern.nnz, np.int8), pattern.col.cpu().numpy(), pattern.rowptr.cpu().numpy())
     count, label = connected_components(csr_matrix(links, (num_nodes, num_nodes)), False) if num_nodes else (0, [])
     component = torch.as_tensor(label, dtype=torch.int64, device=row.device)

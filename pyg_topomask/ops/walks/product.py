@@ -378,12 +378,10 @@ def _sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTabl
 
 def _merge_lengths(table: WalkTable, num_nodes: int, max_length: int) -> EntryTable:
     """Graph random features as an :class:`EntryTable` in ``f``: one entry per (start, visited)."""
-    key = table.index[0] * num_nodes + table.index[1]
-    key, slot = torch.unique_consecutive(key, return_inverse=True)
-    coeffs = table.load.new_zeros(key.numel() * (max_length + 1))
-    coeffs.index_add_(0, slot * (max_length + 1) + table.length, table.load)
-    row, col = key // max(num_nodes, 1), key % max(num_nodes, 1)
-    return EntryTable(Pattern(row, col, num_nodes, num_nodes), coeffs.view(-1, max_length + 1))
+    pattern, entry = Pattern.merge(*table.index, num_nodes, num_nodes)
+    coeffs = table.load.new_zeros(pattern.nnz * (max_length + 1))
+    coeffs.index_add_(0, entry * (max_length + 1) + table.length, table.load)
+    return EntryTable(pattern, coeffs.view(-1, max_length + 1))
 
 
 def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor]:
@@ -402,9 +400,6 @@ def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor
     first = by_column.rowptr[column].long()
     left_entry, right_entry = ragged_ranges(first, by_column.rowptr[column + 1].long() - first)
     right_entry = order.index_select(0, right_entry)
-    pair = left.row.long()[left_entry] * right.num_rows + right.row.long()[right_entry]
-    pair, term_order = pair.sort(stable=True)
-    pair, slot = torch.unique_consecutive(pair, return_inverse=True)
-    num_rows = max(right.num_rows, 1)
-    pattern = Pattern(pair // num_rows, pair % num_rows, left.num_rows, right.num_rows)
-    return pattern, left_entry[term_order], right_entry[term_order], slot
+    row, col = left.row.index_select(0, left_entry), right.row.index_select(0, right_entry)
+    pattern, entry = Pattern.merge(row, col, left.num_rows, right.num_rows)
+    return pattern, left_entry, right_entry, entry

@@ -35,7 +35,7 @@ def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
             f"'transition' must hold one floating-point number per edge, [{edge_index.size(1)}] "
             f"(got {transition.dtype}, shape {list(transition.shape)})"
         )
-    num_nodes, row = csr.rowptr.numel() - 1, csr.row
+    num_nodes, row, rowptr = csr.num_nodes, csr.row, csr.pattern.rowptr
     given = to_csr(edge_index, num_nodes, transition.detach().double())  # a superset of the edges of csr
     weight = given.weight[torch.searchsorted(given.row * num_nodes + given.col, row * num_nodes + csr.col)]
     if weight.numel() and not bool(((weight >= 0) & (weight < torch.inf)).all()):
@@ -46,9 +46,9 @@ def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
         raise ValueError(f"'transition' is 0 on all edges of node {node}, so a walker could not leave it")
     level = torch.where(weight > 0, (weight / top[row] * 2**24).round().clamp(min=1), 0).long()
     total = level.cumsum(0)
-    before = torch.cat([total.new_zeros(1), total])[csr.rowptr]  # [N + 1], the sum of all earlier rows
+    before = torch.cat([total.new_zeros(1), total])[rowptr]  # [N + 1], the sum of all earlier rows
     of_row = before.diff()[row]
     bound = ((total - before[row]).double() / of_row.double() * 2**32).round().long()
-    first = torch.arange(row.numel(), device=row.device) == csr.rowptr[row]
+    first = torch.arange(row.numel(), device=row.device) == rowptr[row]
     width = torch.where(first, bound, bound - bound.roll(1))
     return StepTable(row * 2**32 + bound, width.double() / 2**32)

@@ -41,7 +41,7 @@ def walk_graph(csr: CSR, settings: WalkSettings, steps: StepTable | None, import
     if importance:
         inverse = csr.degree[csr.row].double() if steps is None else torch.where(steps.prob > 0, 1 / steps.prob, 0)
         factor = csr.weight * (inverse / (1 - settings.halt_prob)).to(csr.weight.dtype)
-    return WalkGraph(csr.rowptr, csr.col, factor, steps)
+    return WalkGraph(csr.pattern.rowptr.long(), csr.col, factor, steps)
 
 
 def move_walkers(
