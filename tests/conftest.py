@@ -12,12 +12,23 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import torch
 
+from pyg_topomask.ops.native import loader
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once():
+    """Tests with a cache of their own, and those of other workers, share what is compiled."""
+    folder = loader.library_folder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "library_folder", lambda: folder)
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import torch
 import yaml
 
-from pyg_topomask.cache import cache_dir
+from pyg_topomask.ops.native.loader import library_folder
 
 pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
@@ -13,7 +13,11 @@ pytest.importorskip("pydantic")
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+    """A folder in whose compiled code other processes find that of all tests."""
+    folder, compiled = tmp_path_factory.mktemp("cache"), library_folder()
+    compiled.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / compiled.name).symlink_to(compiled)
+    return folder
 
 
 @pytest.fixture
@@ -30,8 +34,6 @@ def _no_curves(request, monkeypatch):
 @pytest.fixture(autouse=True)
 def surroundings(shared_cache, monkeypatch):
     """A cache of our own, one thread, and the random state of the other tests left as it was."""
-    compiled = cache_dir()  # what is compiled once for all tests
-    monkeypatch.setattr("pyg_topomask.ops.topk.cpp.cache_dir", lambda: compiled)
     monkeypatch.setenv("TOPOMASK_CACHE", str(shared_cache))
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(1)

@@ -1,0 +1,132 @@
+"""The C++ sources of this folder, compiled once for this machine and stored where only the user can write."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import warnings
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from pyg_topomask.cache import cache_dir, locked, private_folder, replacing
+from pyg_topomask.typing import PerformanceWarning
+
+COMPILERS = ("c++", "g++", "clang++")
+
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi")
+_TIMEOUT = 120  # seconds for one compilation, which takes three to ten
+
+
+def load(name: str, *flags: str) -> ctypes.CDLL | str:
+    """The library of the sources in ``native/<name>/``, or the reason why there is none.
+
+    It is compiled at the first use, for this machine's vector instructions, and kept in the cache folder; the result is
+    remembered for the process. ``$CXX`` sets the compiler, perhaps with flags; otherwise ``c++``, ``g++`` or
+    ``clang++`` is used. ``TOPOMASK_NATIVE=0`` switches all compiled code off.
+
+    Warns:
+        PerformanceWarning: Once, if there is a compiler, but no library.
+
+    Args:
+        name: Folder of the sources, which are headers and one file that includes them.
+        flags: Compiler flags of this library.
+    """
+    if os.environ.get("TOPOMASK_NATIVE") == "0":
+        return "TOPOMASK_NATIVE=0 switches compiled code off"
+    return _load(name, flags, os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), library_folder())
+
+
+def library_folder() -> Path:
+    """Folder of this user's compiled libraries."""
+    return cache_dir().resolve() / f"native-{os.geteuid() if hasattr(os, 'geteuid') else 'user'}"
+
+
+@lru_cache
+def _load(name: str, flags: tuple[str, ...], named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str:
+    try:
+        program, *own_flags = shlex.split(named or "") or [""]
+    except ValueError as error:
+        return _without_library(f"$CXX cannot be read as a command ({error}): {named}")
+    choices = [program] if program else COMPILERS
+    compiler = next(filter(None, map(shutil.which, choices)), None)
+    if compiler is None:
+        return f"there is no C++ compiler: neither {' nor '.join(choices)} is on the path"
+    command = [compiler, *own_flags, *_FLAGS, *flags, *_vector_flags(capability)]
+    try:
+        library = _find_or_compile(name, command, private_folder(folder))
+    except OSError as error:
+        reason = f"the compiled library cannot be kept in {folder}: {error}; set TOPOMASK_CACHE to a folder of your own"
+        return _without_library(reason)
+    return _without_library(library) if isinstance(library, str) else library
+
+
+def _without_library(reason: str) -> str:
+    warnings.warn(f"plain torch is used instead of compiled code: {reason}", PerformanceWarning, stacklevel=4)
+    return reason
+
+
+def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL | str:
+    """The library, or the reason why there is none. Raises OSError if it cannot be stored."""
+    sources = sorted(path for path in (Path(__file__).parent / name).iterdir() if path.suffix in (".cpp", ".h"))
+    key = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
+    made_by = [platform.machine(), os.path.realpath(command[0]), str(os.stat(command[0]).st_mtime_ns), *command[1:]]
+    key.update("\0".join(made_by).encode())
+    stem = f"{name}_cpu-{key.hexdigest()[:24]}"
+    with locked(folder / "compile"):  # one process compiles, the others wait for it
+        library = _open(folder, stem)
+        if library is None:
+            (source,) = (path for path in sources if path.suffix == ".cpp")
+            failure = _compile([*command, str(source)], folder, stem)
+            if failure:
+                return failure
+            library = _open(folder, stem)
+    return library or f"what the C++ compiler {command[0]} made cannot be loaded from {folder}"
+
+
+def _open(folder: Path, stem: str) -> ctypes.CDLL | None:
+    """The library that was compiled earlier; :obj:`None` if there is none or only damaged ones.
+
+    A file's name ends in its size, because loading a truncated library would kill the process.
+    """
+    for path in folder.glob(f"{stem}-*.so"):
+        if path.stem == f"{stem}-{path.stat().st_size}":
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError:
+                continue
+    return None
+
+
+def _vector_flags(capability: str) -> list[str]:
+    """Compiler flags for the CPU that torch detects at run time, so that different machines can share a cache
+    folder.
+    """
+    if capability.startswith("AVX512"):
+        return ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]
+    return ["-mavx2", "-mfma"] if capability == "AVX2" else []
+
+
+def _compile(command: list[str], folder: Path, stem: str) -> str | None:
+    """Compile the library and move it to its final name; returns an error message, or :obj:`None`."""
+    with tempfile.TemporaryDirectory() as work:  # only the finished library gets its name, which states its size
+        made = Path(work, f"{stem}.so")
+        try:
+            done = subprocess.run(
+                [*command, "-o", str(made)], capture_output=True, text=True, timeout=_TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"the C++ compiler {command[0]} did not finish within {_TIMEOUT} s"
+        if done.returncode != 0:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+            return f"the C++ compiler {command[0]} failed with exit code {done.returncode}: {first}"
+        with replacing(folder / f"{stem}-{made.stat().st_size}.so") as temporary:
+            shutil.copyfile(made, temporary)
+    return None

@@ -1,0 +1,197 @@
+"""The library compiled here is the search. Where a test can do without a compiler, a script copies a library."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyg_topomask.cache import private_folder
+from pyg_topomask.ops.native import loader
+from pyg_topomask.typing import PerformanceWarning
+
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, loader.COMPILERS)), reason="needs a C++ compiler")
+posix = pytest.mark.skipif(os.name != "posix", reason="permissions and locks of POSIX")
+
+
+@pytest.fixture
+def whole():
+    """The library that all tests share."""
+    library = loader.load("topk")
+    if isinstance(library, str):
+        pytest.skip(library)
+    return Path(library._name)
+
+
+@pytest.fixture
+def fresh(whole, tmp_path, monkeypatch):
+    """A cache without libraries."""
+    use_cache(tmp_path / "cache", monkeypatch)
+    yield tmp_path
+    loader._load.cache_clear()
+
+
+def use_cache(folder, monkeypatch):
+    loader._load.cache_clear()
+    monkeypatch.setattr(loader, "library_folder", lambda: folder / "native")
+
+
+def use_compiler(folder, monkeypatch, script):
+    """Take a shell script, which finds the output's name in ``$2``, for the compiler."""
+    path = folder / "compiler"
+    path.write_text(f'#!/bin/sh\nout() {{ while [ "$1" != -o ]; do shift; done; echo "$2"; }}\n{script}\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    loader._load.cache_clear()
+    return path
+
+
+def copying(library):
+    return f'cp "{library}" "$(out "$@")"'
+
+
+def test_without_a_compiler_nothing_is_said(fresh, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no C++ compiler: neither no-such-compiler is" in loader.load("topk")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(fresh))
+    assert "neither c++ nor g++ nor clang++ is on the path" in loader.load("topk")
+
+
+def test_switched_off(monkeypatch):
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    assert loader.load("topk") == "TOPOMASK_NATIVE=0 switches compiled code off"
+
+
+def refused(reason, name="topk"):
+    """The reason is given each time, and told once."""
+    with pytest.warns(PerformanceWarning, match=reason) as told:
+        assert isinstance(loader.load(name), str)
+    assert len(told) == 1
+    assert "\n" not in str(told[0].message)
+    return loader.load(name)  # the suite makes an error of a second warning
+
+
+def test_a_compiler_that_fails(fresh, monkeypatch):
+    use_compiler(fresh, monkeypatch, "echo 'x.cpp:1: error: no luck' >&2\necho more >&2\nexit 3")
+    refused("failed with exit code 3: x.cpp:1: error: no luck")
+    assert not list((fresh / "cache").rglob("*topk*"))  # nothing partial is left
+    use_compiler(fresh, monkeypatch, 'echo junk > "$(out "$@")"')
+    refused("cannot be loaded from")
+    monkeypatch.setenv("CXX", "'c++")
+    refused(r"cannot be read as a command \(No closing quotation\): 'c\+\+")
+
+
+def test_a_compiler_that_does_not_end(fresh, monkeypatch):
+    monkeypatch.setattr(loader, "_TIMEOUT", 0.05)
+    use_compiler(fresh, monkeypatch, "exec sleep 5")
+    refused("did not finish within 0.05 s")
+
+
+@posix
+def test_a_process_that_is_killed_while_compiling(fresh, whole, monkeypatch):
+    """Its lock goes with it, and nothing partial is left."""
+    use_compiler(fresh, monkeypatch, f'echo begun > "{fresh}/begun"; head -c 999 "{whole}" > "$(out "$@")"; sleep 2')
+    os.mkfifo(fresh / "begun")
+    code = "from pyg_topomask.ops.native import loader; loader.load('topk')"
+    environment = {**os.environ, "TOPOMASK_CACHE": str(fresh / "killed"), "TMPDIR": str(fresh)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
+        (fresh / "begun").read_text()
+        process.send_signal(signal.SIGKILL)
+    use_cache(fresh / "killed", monkeypatch)
+    use_compiler(fresh, monkeypatch, copying(whole))
+    assert not isinstance(loader.load("topk"), str)
+
+
+def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
+    use_compiler(tmp_path, monkeypatch, copying(whole))
+    sound, name = whole.read_bytes(), None
+    for number, damaged in enumerate((sound, b"", sound[: len(sound) // 2], b"x" * len(sound))):
+        folder = tmp_path / str(number)  # of its own each: a library that is loaded must not change
+        if name:
+            private_folder(folder / name.parent).joinpath(name.name).write_bytes(damaged)
+        use_cache(folder, monkeypatch)
+        assert not isinstance(loader.load("topk"), str)
+        (path,) = folder.rglob("*.so")
+        assert path.read_bytes() == sound
+        name = path.relative_to(folder)
+    loader._load.cache_clear()
+
+
+@posix
+def test_what_two_want_at_once_is_compiled_once(whole, tmp_path, monkeypatch):
+    script = f'echo one >>"{tmp_path}/calls"\nsleep 0.3\n{copying(whole)}'
+    compiler = use_compiler(tmp_path, monkeypatch, script)
+    load = partial(loader._load.__wrapped__, "topk", (), str(compiler), "DEFAULT", tmp_path / "cache")
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda _: load(), range(2))
+    assert not any(isinstance(library, str) for library in found)
+    assert (tmp_path / "calls").read_text() == "one\n"
+
+
+@needs_compiler
+def test_a_compiler_with_flags_of_its_own(fresh, monkeypatch):
+    compiler = next(filter(None, map(shutil.which, loader.COMPILERS)))
+    monkeypatch.setenv("CXX", f"'{compiler}' -DTOPK_TEST -w")
+    monkeypatch.setattr(loader, "_FLAGS", [flag.replace("-O3", "-O0") for flag in loader._FLAGS])  # compiled sooner
+    assert not isinstance(loader.load("topk"), str)
+    assert len(list((fresh / "cache").rglob("*topk*"))) == 1  # compiled once, whole
+    monkeypatch.setenv("CXX", f"{compiler} --no-such-flag")
+    refused("failed with exit code 1")
+
+
+@posix
+@needs_compiler
+def test_a_library_that_others_can_change_is_not_loaded(fresh, monkeypatch):
+    """A shared object runs code when it is loaded: the marker must not appear."""
+    marker, source, made = (fresh / name for name in ("marker", "hostile.cpp", "hostile.so"))
+    source.write_text(f'#include <cstdio>\nstruct Runs {{ Runs() {{ fclose(fopen("{marker}", "w")); }} }} runs;\n')
+    compiler = next(filter(None, map(shutil.which, loader.COMPILERS)))
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
+    use_compiler(fresh, monkeypatch, copying(made))
+    assert not isinstance(loader.load("topk"), str)
+    marker.unlink()  # in a folder of one's own it ran
+    (own,) = (fresh / "cache").rglob("*.so")
+    for number, (mode, above) in enumerate([(0o777, 0o755), (0o720, 0o755), (0o700, 0o777)]):
+        folder = fresh / str(number)
+        theirs = folder / "native"
+        theirs.mkdir(parents=True)
+        shutil.copy(own, theirs)
+        theirs.chmod(mode)
+        folder.chmod(above)
+        use_cache(folder, monkeypatch)
+        reason = refused("set TOPOMASK_CACHE to a folder of your own")
+        assert "can change" in reason
+    assert not marker.exists()
+
+
+def test_a_cache_that_cannot_be_written_to(fresh, monkeypatch):
+    (fresh / "file").write_text("")
+    use_cache(fresh / "file" / "cache", monkeypatch)
+    refused("cannot be kept in .*file/cache/native: .*; set TOPOMASK_CACHE")
+
+
+@posix
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_is_read_only(fresh, whole, monkeypatch):
+    use_compiler(fresh, monkeypatch, copying(whole))
+    private_folder(fresh / "cache" / "native").chmod(0o500)
+    refused("Permission denied.*set TOPOMASK_CACHE")
+
+
+def test_each_cpu_has_a_library_of_its_own(fresh, whole, monkeypatch):
+    use_compiler(fresh, monkeypatch, f'echo "$@" >>"{fresh}/flags"\n{copying(whole)}')
+    for capability in ("DEFAULT", "AVX2", "AVX512"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=capability: name)
+        assert not isinstance(loader.load("topk"), str)
+    assert len(list((fresh / "cache").rglob("*.so"))) == 3
+    plain, narrow, wide = (fresh / "flags").read_text().splitlines()
+    assert "-mavx" not in plain
+    assert "-mavx2 " in narrow
+    assert "-mavx512f " in wide
