@@ -1,4 +1,4 @@
-"""What a config may say, one file per group of sections; :mod:`.schema` joins them, :mod:`.load` reads YAML."""
+"""The keys of a config, one file per group of sections; :mod:`.schema` joins them, :mod:`.load` reads YAML."""
 
 from pyg_topomask.run.config.schema import Config
 

@@ -1,4 +1,4 @@
-"""What all sections share: unknown keys are refused, numbers are finite, true and false are no numbers."""
+"""Rules that all sections share: unknown keys, infinite numbers, and true or false as a number are refused."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _not_absurd(value: int) -> int:
 Count = Annotated[int, Field(ge=0), AfterValidator(_not_absurd)]
 Size = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
-"""Columns, heads or neighbours: wider layers fit into no memory."""
+"""A number of columns, heads or neighbours; wider layers do not fit into memory."""
 MAX_DEPTH = 1000
-"""Most layers of a network."""
+"""Largest number of layers of a network."""
 
 MAX_STEPS = 10_000
-"""Longest list that ``range(...)`` may stand for: a longer one is a slip of the finger."""
+"""Largest number of values in a ``range(...)``; a longer one is a typing error."""
 
 
 class Section(BaseModel):
@@ -41,12 +41,12 @@ class Section(BaseModel):
         if any(isinstance(item, bool) for item in items) and not _mentions_bool(annotation):
             raise ValueError("must not be true or false")
         if any(isinstance(item, str) and "\0" in item for item in items):
-            raise ValueError("must not hold a null byte")
+            raise ValueError("must not contain a null byte")
         return value
 
 
 def _mentions_bool(annotation: Any) -> bool:
-    """Whether a type is bool, Any or a union, container or literal with one of these."""
+    """Whether a type is bool or Any, or contains one of them."""
     if annotation in (bool, Any) or isinstance(annotation, bool):
         return True
     return any(_mentions_bool(part) for part in get_args(annotation))
@@ -56,10 +56,10 @@ _RANGE = re.compile(r"range\(\s*(-?\d{1,9})\s*(?:,\s*(-?\d{1,9})\s*)?(?:,\s*(-?\
 
 
 def parse_times(text: str) -> list[int] | list[float]:
-    """The numbers that ``range(1, 17)`` or ``[1, 2, 5]`` stands for; the text is read, never run.
+    """Read the numbers of a text such as ``range(1, 17)`` or ``[1, 2, 5]``, without executing it.
 
     Raises:
-        ValueError: If it is neither, or stands for more than :data:`MAX_STEPS` numbers.
+        ValueError: If the text is neither a range nor a list, or has more than :data:`MAX_STEPS` numbers.
     """
     match = _RANGE.fullmatch(text.strip())
     if match:
@@ -68,7 +68,7 @@ def parse_times(text: str) -> list[int] | list[float]:
             raise ValueError("the step of a range must not be 0")
         numbers = range(*bounds)
         if len(numbers) > MAX_STEPS:
-            raise ValueError(f"stands for {len(numbers)} numbers; at most {MAX_STEPS} are allowed")
+            raise ValueError(f"has {len(numbers)} numbers; at most {MAX_STEPS} are allowed")
         return list(numbers)
     try:
         numbers_read = ast.literal_eval(text.strip())
@@ -76,4 +76,4 @@ def parse_times(text: str) -> list[int] | list[float]:
         numbers_read = None
     if isinstance(numbers_read, (list, tuple)) and all(type(number) in (int, float) for number in numbers_read):
         return list(numbers_read)
-    raise ValueError("must be a range such as range(1,17) or a list of numbers; it is read, never run")
+    raise ValueError("must be a range such as range(1,17) or a list of numbers; it is never executed")

@@ -1,4 +1,4 @@
-"""``dataset``, ``prep`` and ``share``: what is learned from."""
+"""``dataset``, ``prep`` and ``share``: the data."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ WITHOUT_STANDARD_SPLIT = (
     "PyG-Coauthor",
     "PyG-CitationFull",
 )
-"""Formats whose data come without a split; the default for them is a random one."""
+"""Formats whose data have no split of their own; their default is a random one."""
 
 OTHER_FORMATS = {"PyG-S3DISOnDisk": "PyG-S3DIS"}
-"""Other spellings of formats -> ours."""
+"""Other spellings of formats, mapped to ours."""
 
 DEFAULT_NAMES = {"PyG-ShapeNet": "all", "PyG-S3DIS": "Area_6"}
-"""Name where none is given, as k-MIP's files give none: all categories; the test area that PyG and they take."""
+"""Names for formats without a name, as in k-MIP's files: all categories; the test area that PyG and k-MIP use."""
 
 
 class DatasetConfig(Section):
-    """``dataset``: what is learned from."""
+    """``dataset``: the data, their features and their split."""
 
     format: str = Field(
-        description="Family of data sets: OGB, or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."
+        description="Family of data sets: OGB or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."
     )
     name: str = Field(
-        description="Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ...; the default for "
-        "PyG-ShapeNet is all, for PyG-S3DIS Area_6."
+        description="Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ... The default is all for "
+        "PyG-ShapeNet and Area_6 for PyG-S3DIS."
     )
     dir: str | None = Field(
-        default=None, description="Folder looked in for raw files before $TOPOMASK_DATA; may be read-only."
+        default=None, description="Folder to search for raw files before $TOPOMASK_DATA; it may be read-only."
     )
     task: Literal["graph", "node", "edge", "link_pred"] = Field(
         default="graph", description="Whether whole graphs, nodes or edges are predicted."
@@ -54,59 +54,66 @@ class DatasetConfig(Section):
         | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d+$")]
     ) = Field(
         default="standard",
-        description="standard: the data set's own split (where there is none, the default is random, by `split`); "
-        "cv-[stratified]kfold-K: folds; errica: the published folds of TU data sets; fixed, sliced: as in GraphGPS.",
+        description="standard: the data set's own split (a data set without one defaults to random); random: shares by "
+        "`split`; cv-[stratified]kfold-K: folds; errica: the published folds of TU data sets; fixed, sliced: as in "
+        "GraphGPS.",
     )
     split: tuple[float, float, float] = Field(
         default=(0.8, 0.1, 0.1),
-        description="Shares of training, validation and test in a random or fixed split, or numbers of items.",
+        description="Shares, or numbers of items, for training, validation and test in a random or fixed split.",
     )
     split_index: Count = Field(
-        default=0, description="Which of several splits; of folds: the test one, the one after it is for validation."
+        default=0,
+        description="Number of the split if there are several; with folds, the test fold, and the next fold is the "
+        "validation fold.",
     )
     split_seed: int | None = Field(
         default=None,
         ge=0,
         lt=2**63,
-        description="Seed of the split; none: the run's own seed for random splits, 0 for folds.",
+        description="Seed of the split; none: the seed of the run for random splits, 0 for folds.",
     )
     split_dir: str = Field(
         default="./splits",
-        description="Folder of published splits (errica), looked in before the data folders; other folds follow from "
-        "seeds.",
+        description="Folder of published splits (errica), searched before the data folders. Other folds are drawn "
+        "from the seed.",
     )
-    node_encoder: bool = Field(default=True, description="Whether node features are encoded; if not, they go in as is.")
+    node_encoder: bool = Field(
+        default=True, description="Whether node features are encoded; otherwise the layers take them unchanged."
+    )
     node_encoder_name: str = Field(
         default="LinearNode",
-        description="Encoder of node features and positional encodings, joined by +: Atom+LapPE+RWSE; "
-        "Constant puts 1 in place of features; CityNetworkNode, for PyG-CityNetwork, waves in place of coordinates, "
-        "and standardises the rest.",
+        description="Encoder of node features and positional encodings, joined by +, such as Atom+LapPE+RWSE. "
+        "Constant replaces the features by 1; CityNetworkNode, for PyG-CityNetwork, replaces coordinates by sines and "
+        "cosines and standardises the other features.",
     )
     node_encoder_bn: bool | None = Field(
         default=None,
-        description="BatchNorm after the node encoder; none: as in the file's own project, that is only in MultiModel.",
+        description="BatchNorm after the node encoder; none: only in MultiModel, as in the authors' programs.",
     )
-    node_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Node types that TypeDictNode knows.")
-    edge_encoder: bool = Field(default=False, description="Whether edges carry encoded features into the layers.")
+    node_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Number of node types of TypeDictNode.")
+    edge_encoder: bool = Field(default=False, description="Whether edge features are encoded for the layers.")
     edge_encoder_name: str = Field(
         default="DummyEdge",
         description="Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges.",
     )
     edge_encoder_bn: bool = Field(default=False, description="BatchNorm after the edge encoder.")
-    edge_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Edge types that TypeDictEdge knows.")
+    edge_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Number of edge types of TypeDictEdge.")
     slic_compactness: Literal[10, 30] = Field(
         default=10, description="Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."
     )
     resample_negative: bool = Field(
-        default=False, description="Draw negative edges afresh in every epoch, in link prediction."
+        default=False, description="Draw new negative edges in every epoch (link prediction)."
     )
     normalize: bool = Field(
-        default=False, description="Standardise node and edge features channel by channel, by training statistics."
+        default=False, description="Standardise each channel of node and edge features by the training graphs."
     )
     use_node_attr: bool = Field(default=False, description="Add the continuous node attributes of a TU data set.")
-    num_graphs: int = Field(default=4096, ge=3, le=10**7, description="Graphs to generate (motifs, induced cycles).")
+    num_graphs: int = Field(
+        default=4096, ge=3, le=10**7, description="Number of graphs to generate (motifs, induced cycles)."
+    )
     num_nodes: int = Field(
-        default=100, ge=10, le=10**6, description="Nodes of each generated graph (motifs, induced cycles)."
+        default=100, ge=10, le=10**6, description="Number of nodes of each generated graph (motifs, induced cycles)."
     )
 
     @model_validator(mode="before")
@@ -127,7 +134,7 @@ class DatasetConfig(Section):
     def _three_shares(cls, value: Any) -> Any:
         if isinstance(value, (list, tuple)) and len(value) != 3:
             raise ValueError(
-                f"must be three shares, training, validation, test, such as [0.8, 0.1, 0.1]: there are {len(value)}"
+                f"must be three shares, training, validation and test, such as [0.8, 0.1, 0.1]: there are {len(value)}"
             )
         return value
 
@@ -141,29 +148,33 @@ class DatasetConfig(Section):
 
     @property
     def num_folds(self) -> int | None:
-        """K of ``cv-[stratified]kfold-K``; none for other split modes."""
+        """K of ``cv-[stratified]kfold-K``; None for other split modes."""
         return int(self.split_mode.rsplit("-", 1)[1]) if self.split_mode.startswith("cv-") else None
 
     @property
     def node_encoder_parts(self) -> list[str]:
-        """Names joined by ``+`` in ``node_encoder_name``; none where node features are not encoded."""
+        """The parts of ``node_encoder_name``; empty if node features are not encoded."""
         return [part.strip() for part in self.node_encoder_name.split("+")] if self.node_encoder else []
 
 
 class PrepConfig(Section):
-    """``prep``: Exphormer's expander edges and other preparations of the graph."""
+    """``prep``: Exphormer's expander edges and other preparation of the graph."""
 
-    exp: bool = Field(default=True, description="Whether an attention that takes expander edges gets them.")
+    exp: bool = Field(default=True, description="Whether to add expander edges for an attention that reads them.")
     exp_algorithm: Literal["Random-d", "Random-d-2", "Hamiltonian"] = Field(
         default="Random-d",
-        description="How: by permutations, one for each degree (Random-d) or one of copies of all nodes (Random-d-2, "
-        "also Random-d2), or by cycles (Hamiltonian).",
+        description="How to draw expander edges: one permutation per degree (Random-d), one permutation of copies of "
+        "all nodes (Random-d-2, also spelled Random-d2), or Hamiltonian cycles (Hamiltonian).",
     )
-    use_exp_edges: bool = Field(default=True, description="Whether the attention uses them.")
-    exp_deg: Width = Field(default=5, description="Permutations or cycles; nodes get twice as many expander edges.")
-    exp_max_num_iters: Size = Field(default=100, description="Draws until the spectral gap is wide enough.")
-    add_edge_index: bool = Field(default=True, description="Whether the attention uses the graph's own edges too.")
-    num_virt_node: int = Field(default=0, ge=0, le=2**16, description="Virtual nodes of each graph.")
+    use_exp_edges: bool = Field(default=True, description="Whether the attention uses expander edges.")
+    exp_deg: Width = Field(
+        default=5, description="Number of permutations or cycles; each node gets twice as many expander edges."
+    )
+    exp_max_num_iters: Size = Field(
+        default=100, description="Largest number of draws until the spectral gap is wide enough."
+    )
+    add_edge_index: bool = Field(default=True, description="Whether the attention also uses the graph's own edges.")
+    num_virt_node: int = Field(default=0, ge=0, le=2**16, description="Number of virtual nodes of each graph.")
     add_self_loops: bool = Field(default=False, description="Add self-loops to a single large graph.")
 
     @field_validator("exp_algorithm", mode="before")
@@ -173,8 +184,8 @@ class PrepConfig(Section):
 
 
 class ShareConfig(Section):
-    """``share``: memory."""
+    """``share``: memory (k-MIP)."""
 
     gradient_checkpointing: bool = Field(
-        default=False, description="k-MIP's: keep only layer inputs for the backward pass and compute the rest again."
+        default=False, description="Store only the inputs of layers for the backward pass and recompute the rest."
     )

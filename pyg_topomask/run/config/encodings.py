@@ -16,18 +16,16 @@ class EigenConfig(Section):
     eigvec_norm: Literal["L1", "L2", "abs-max", "wavelength", "wavelength-asin", "wavelength-soft"] = Field(
         default="L2", description="Normalisation of the eigenvectors."
     )
-    max_freqs: Width = Field(default=10, description="Eigenvectors, of the smallest eigenvalues.")
+    max_freqs: Width = Field(default=10, description="Number of eigenvectors, those of the smallest eigenvalues.")
 
 
 class KernelConfig(Section):
     """``posenc_*.kernel``: steps of a walk, or times of a diffusion."""
 
     times: list[Annotated[float, Field(ge=0)]] = Field(
-        default=[], description="Steps or times; `times_func` goes first."
+        default=[], description="Steps or times; `times_func` takes precedence."
     )
-    times_func: str = Field(
-        default="", description="The same as text: range(1,17) or [1, 2, 4]; it is read, never run."
-    )
+    times_func: str = Field(default="", description="The same as text, range(1,17) or [1, 2, 4]; it is never executed.")
 
     @field_validator("times_func")
     @classmethod
@@ -38,26 +36,26 @@ class KernelConfig(Section):
 
     @property
     def numbers(self) -> list[float]:
-        """The steps or times, whichever key gave them."""
+        """The steps or times, from either key."""
         numbers: list[Any] = list(parse_times(self.times_func)) if self.times_func else list(self.times)
         return [int(number) if number == int(number) else number for number in numbers]
 
 
 class EncodingConfig(Section):
-    """What all encodings share."""
+    """Keys that all encodings share."""
 
-    enable: bool = Field(default=False, description="Whether it is computed.")
+    enable: bool = Field(default=False, description="Whether the encoding is computed.")
     model: Literal["none", "DeepSet", "Transformer", "Linear", "MLP", "mlp", "linear"] = Field(
-        default="none", description="Network that encodes it."
+        default="none", description="Network that embeds the encoding."
     )
-    dim_pe: Width = Field(default=16, description="Width of its part of the node embedding.")
-    layers: int = Field(default=3, ge=0, le=MAX_DEPTH, description="Layers of that network.")
-    n_heads: Width = Field(default=4, description="Heads of a Transformer.")
+    dim_pe: Width = Field(default=16, description="Number of columns of the node embedding that it fills.")
+    layers: int = Field(default=3, ge=0, le=MAX_DEPTH, description="Number of layers of the network.")
+    n_heads: Width = Field(default=4, description="Number of heads of a Transformer.")
     post_layers: int = Field(
-        default=0, ge=0, le=MAX_DEPTH, description="Layers after it has been pooled over the eigenvectors."
+        default=0, ge=0, le=MAX_DEPTH, description="Number of layers after pooling over the eigenvectors."
     )
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = Field(
-        default="none", description="Normalisation of what goes in."
+        default="none", description="Normalisation of the network's input."
     )
 
 
@@ -68,7 +66,7 @@ class LapPEConfig(EncodingConfig):
 
 
 class SignNetConfig(EncodingConfig):
-    """``posenc_SignNet``: Laplacian eigenvectors through a network blind to their signs."""
+    """``posenc_SignNet``: Laplacian eigenvectors through a network that is invariant to their signs."""
 
     eigen: EigenConfig = Field(default_factory=EigenConfig, description="The eigenvectors.")
     phi_out_dim: Width = Field(default=4, description="Output width of the network of each eigenvector.")
@@ -78,40 +76,42 @@ class SignNetConfig(EncodingConfig):
 class EquivStableLapPEConfig(Section):
     """``posenc_EquivStableLapPE``: Laplacian eigenvectors that gate messages by their distances."""
 
-    enable: bool = Field(default=False, description="Whether it is computed.")
+    enable: bool = Field(default=False, description="Whether the encoding is computed.")
     eigen: EigenConfig = Field(default_factory=EigenConfig, description="The eigenvectors.")
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = Field(
-        default="none", description="Normalisation of what goes in."
+        default="none", description="Normalisation of the eigenvectors."
     )
 
 
 class KernelEncodingConfig(EncodingConfig):
-    """``posenc_RWSE`` and ``posenc_HKdiagSE``: return probabilities of walks, or heat that stays."""
+    """``posenc_RWSE`` and ``posenc_HKdiagSE``: return probabilities of walks, or the heat kernel's diagonal."""
 
     kernel: KernelConfig = Field(default_factory=KernelConfig, description="The steps or times.")
 
 
 class RelativeWalkConfig(Section):
-    """``posenc_RRWP``: probabilities of walks between two nodes in the attention, as in GRIT."""
+    """``posenc_RRWP``: walk probabilities between two nodes as a bias of the attention, as in GRIT."""
 
-    enable: bool = Field(default=False, description="Whether it is computed; for BiasedTransformer.")
-    kernel: KernelConfig = Field(default_factory=KernelConfig, description="The steps; 0 is the identity.")
+    enable: bool = Field(default=False, description="Whether the encoding is computed (for BiasedTransformer).")
+    kernel: KernelConfig = Field(default_factory=KernelConfig, description="The steps; step 0 is the identity.")
 
 
 class GraphormerBiasConfig(Section):
-    """``posenc_GraphormerBias``: degrees on the nodes and shortest-path distances in the attention."""
+    """``posenc_GraphormerBias``: embedded degrees of nodes, and shortest-path distances as a bias of the attention."""
 
-    enable: bool = Field(default=False, description="Whether it is computed.")
-    node_degrees_only: bool = Field(default=False, description="Only the degrees, no distances.")
-    dim_pe: Count = Field(default=0, description="Width of its part of the node embedding: 0, for it is added.")
-    num_spatial_types: Width | None = Field(default=None, description="Distances told apart, the rest is one.")
-    num_in_degrees: Width | None = Field(default=None, description="In-degrees told apart.")
-    num_out_degrees: Width | None = Field(default=None, description="Out-degrees told apart.")
+    enable: bool = Field(default=False, description="Whether the encoding is computed.")
+    node_degrees_only: bool = Field(default=False, description="Use the degrees only, without distances.")
+    dim_pe: Count = Field(default=0, description="Always 0: it is added to the node embedding, not concatenated.")
+    num_spatial_types: Width | None = Field(
+        default=None, description="Number of distances with their own bias; longer ones share one."
+    )
+    num_in_degrees: Width | None = Field(default=None, description="Number of in-degrees with their own embedding.")
+    num_out_degrees: Width | None = Field(default=None, description="Number of out-degrees with their own embedding.")
 
     @model_validator(mode="after")
     def _sizes_are_there(self) -> GraphormerBiasConfig:
         if self.enable and None in (self.num_spatial_types, self.num_in_degrees, self.num_out_degrees):
-            raise ValueError("num_spatial_types, num_in_degrees and num_out_degrees are needed where it is enabled")
+            raise ValueError("num_spatial_types, num_in_degrees and num_out_degrees are needed if enable is true")
         return self
 
 
@@ -120,5 +120,5 @@ class GraphormerConfig(Section):
 
     use_graph_token: bool = Field(
         default=True,
-        description="One more node that attends to all others (with GraphormerBias); pooled by graph_token.",
+        description="Add a node to each graph that attends to all others (with posenc_GraphormerBias).",
     )

@@ -1,6 +1,6 @@
-"""Keys of GraphGym, GraphGPS, Exphormer and k-MIP that this runner accepts and does not read.
+"""Keys of GraphGym, GraphGPS, Exphormer and k-MIP that this runner accepts but does not read.
 
-Their files keep working, and ``topomask check`` says which of their keys have no effect.
+So their files work unchanged, and ``topomask check`` lists the keys that have no effect.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _REASONS = {
         "gnn": "stage_type skip_every agg normalize_adj msg_direction self_msg att_heads att_final_linear "
         "att_final_linear_bn l2norm keep_edge clear_feature dim_edge",
     },
-    "torch chooses the number of its threads": {"": "num_threads"},
+    "torch chooses the number of threads": {"": "num_threads"},
     "known from the data": {
         "dataset": "transductive",
         "share": "dim_in dim_out num_splits",
         "gt": "pna_degrees",
     },
-    "checkpoints are always written, and an interrupted run always goes on": {
+    "checkpoints are always written, and an interrupted run always resumes": {
         "train": "enable_ckpt ckpt_best ckpt_clean auto_resume"
     },
     "our attentions have no such setting": {
@@ -42,7 +42,7 @@ _REASONS = {
         "gt.bigbird": "use_bias hidden_act chunk_size_feed_forward max_position_embeddings layer_norm_eps",
     },
     "Exphormer's own splits and distances are not used": {"prep": "train_percent dist_cutoff"},
-    "encodings are handed on in the node features alone": {_ENCODINGS: "pass_as_var"},
+    "encodings are passed on only in the node features": {_ENCODINGS: "pass_as_var"},
     "the measures of the potential are fixed": {"posenc_ElstaticSE.kernel": "times times_func"},
     "effective resistances are not provided": {
         "": "posenc_ERN posenc_ERE",
@@ -60,7 +60,7 @@ IGNORED_KEYS: dict[str, str] = {
     for section in sections.split() or [""]
     for name in names.split()
 }
-"""Key -> why it has no effect, whatever its value."""
+"""Keys without effect for any value, mapped to the reason."""
 
 FIXED_KEYS: dict[str, Any] = {
     "custom_metrics": [],
@@ -89,20 +89,19 @@ FIXED_KEYS: dict[str, Any] = {
     "posenc_ERN.enable": False,
     "posenc_ERE.enable": False,
 }
-"""Key -> the one value that is accepted, because nothing else is provided."""
-
+"""Keys with a single accepted value, because nothing else is provided."""
 
 _SECTIONS = {key.rpartition(".")[0] for key in (*IGNORED_KEYS, *FIXED_KEYS)}
-"""Where these keys stand. Nothing deeper is looked at, since an alias of YAML may stand inside what it repeats."""
+"""Sections of these keys. Nothing below them is searched, because a YAML alias there may contain itself."""
 
 
 def ignored_keys(values: Mapping[str, Any]) -> list[str]:
-    """The keys of nested values that have no effect, whatever their value."""
+    """The keys of nested values that have no effect for any value."""
     return [key for key, _ in _leaves(values) if key in IGNORED_KEYS]
 
 
 def without_ignored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values without the keys that are not read, and without the sections that are then empty.
+    """Nested values without the keys that are not read, and without sections that become empty.
 
     Raises:
         ValidationError: If a key of :data:`FIXED_KEYS` has another value.

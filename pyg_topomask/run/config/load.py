@@ -1,4 +1,4 @@
-"""YAML text and command-line overrides to a :class:`Config`, each problem with its file and line."""
+"""Read a :class:`Config` from YAML and command-line overrides; messages give the file and line of each problem."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ParsedConfig:
 
     Args:
         config: The config.
-        name: Its name, that of the folder of its runs: that of the file, and ``name_tag``.
-        file: The file, where there is one.
+        name: Name of the config and of the folder of its runs: the stem of the file, followed by ``name_tag``.
+        file: The file; None if the config was not read from a file.
         lines: The line of each key in the file.
-        overridden: The keys that the command line gave.
-        ignored: The keys given that the runner does not read.
+        overridden: The keys that were given on the command line.
+        ignored: The given keys that the runner does not read.
     """
 
     config: Config
@@ -45,7 +45,7 @@ class ParsedConfig:
             raise ConfigError("\n".join(lines))
 
     def describe(self, key: str, message: str) -> str:
-        """One line: where the key was set, its name, and the message."""
+        """One line with the place where the key was set, its name, and the message."""
         if any(name == key or (name.startswith(f"{key}.") and key not in self.lines) for name in self.overridden):
             return f"command line: {key}: {message}"
         line, parent = self.lines.get(key), key
@@ -62,7 +62,7 @@ def load(
     """Read a config from a file, a nested mapping or a :class:`Config`, apply overrides and validate it.
 
     Raises:
-        ConfigError: If the text is no YAML, a key is unknown, or values are wrong or contradict each other.
+        ConfigError: If the text is not YAML, a key is unknown, or values are wrong or contradict each other.
     """
     add_mask_sections()
     lines: dict[str, int] = {}
@@ -100,19 +100,19 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
         key, equals, text = rest.pop(0).partition("=")
         if not equals:
             if not rest:
-                raise ConfigError(f"command line: {key}: no value given; write {key}=VALUE or {key} VALUE")
+                raise ConfigError(f"command line: {key}: no value given; use {key}=VALUE or {key} VALUE")
             text = rest.pop(0)
         try:
             value = parse_value(text)
         except ValueError as error:
-            raise ConfigError(f"command line: {key}: {_shown(text)} is no YAML value ({error})") from None
+            raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
         *sections, name = key.split(".")
-        place: Any = values
+        inner: Any = values
         for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"command line: {key}: {section!r} is no section")
-        place[name] = value
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"command line: {key}: {section!r} is not a section")
+        inner[name] = value
         keys.append(key)
     return frozenset(keys)
 
@@ -136,15 +136,15 @@ def _explain(error: Any) -> tuple[str, str]:
     message = error["msg"].removeprefix("Value error, ")
     if kind == "less_than_equal":
         message = f"must be at most {error['ctx']['le']:,}"
-    first = message[0] if message[1:2].isupper() else message[0].lower()  # GCN stays as it is
+    first = message[0] if message[1:2].isupper() else message[0].lower()  # an acronym such as GCN keeps its capital
     return key, f"{first}{message[1:]} (got {_shown(given)})"
 
 
 def _shown(value: Any) -> str:
-    """A short text for any value: an alias of YAML can stand for billions of entries."""
+    """A short text for any value; a YAML alias can expand to billions of entries."""
     try:
         return _SHORT.repr(value)
-    except ValueError:  # Python prints no integers of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         return "an integer of thousands of digits"
 
 
@@ -153,7 +153,7 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 
 
 
 def _known_path(path: list[str]) -> list[str]:
-    """Down to the key, without the tags that pydantic appends for the members of a union."""
+    """The path down to the key, without the tags that pydantic appends for the members of a union."""
     depth = 0
     while depth < len(path) and section_of(path[:depth]) is not None:
         depth += 1
@@ -171,11 +171,11 @@ _OTHER_NAMES = {
     "hidden_dim": "gt.dim_hidden",
     "hidden_channels": "gt.dim_hidden",
 }
-"""Names that other libraries use -> our keys."""
+"""Names that other libraries use, mapped to our keys."""
 
 
 def _suggest_key(key: str) -> str:
-    """The key that other libraries call so, else the nearest of the same section, of that name, or of all."""
+    """Suggest our key for another library's name, else the nearest key of the section, of that name, or of all."""
     keys, (section, _, name) = all_keys(), key.rpartition(".")
     if name in _OTHER_NAMES:
         return f" Did you mean {_OTHER_NAMES[name]!r}?"

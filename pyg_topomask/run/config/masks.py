@@ -1,4 +1,4 @@
-"""A section for each mask, ``topomask.mask_<name>``, read off the mask's constructor."""
+"""A section for each mask, ``topomask.mask_<name>``, built from the arguments of the mask's constructor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pyg_topomask.run.config.base import Section
 from pyg_topomask.run.config.topomask import TopomaskConfig
 
 _NOT_KEYS = ("self", "heads", "name")
-"""Arguments that the runner gives itself."""
+"""Arguments that the runner sets itself."""
 
 _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.+(?:\n {8}.+)*)", re.MULTILINE)
-"""One entry under ``Args:`` in a docstring: names and text."""
+"""An entry under ``Args:`` in a docstring: names and text."""
 
 
 def add_mask_sections() -> bool:
-    """Give ``topomask`` a section for each mask that has none; whether there was one."""
+    """Add a section to ``topomask`` for each mask without one; return whether any was added."""
     added = {f"mask_{name}": cls for name, cls in MASK.items() if f"mask_{name}" not in TopomaskConfig.model_fields}
     for key, cls in added.items():
         section = mask_section(key, cls)
@@ -36,7 +36,10 @@ def add_mask_sections() -> bool:
 
 
 def mask_section(key: str, cls: type[Mask]) -> type[Section]:
-    """The arguments of a mask's constructor as a section; one without a default, or of no plain type, as None."""
+    """A section with the arguments of a mask's constructor that YAML can express.
+
+    A required argument has the default None here; if it is not given, the constructor raises an error.
+    """
     hints, texts, fields = get_type_hints(cls.__init__), _argument_texts(cls), {}
     for argument, parameter in inspect.signature(cls.__init__).parameters.items():
         hint = hints.get(argument, Any)
@@ -53,7 +56,7 @@ def mask_section(key: str, cls: type[Mask]) -> type[Section]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether YAML can say a value of that type."""
+    """Whether YAML can express a value of that type."""
     try:
         TypeAdapter(hint)
     except PydanticSchemaGenerationError:
@@ -62,7 +65,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _argument_texts(cls: type) -> dict[str, str]:
-    """Argument → what the class's docstring says of it."""
+    """The description of each argument in the class's docstring."""
     entries = _ENTRY.findall((inspect.getdoc(cls) or "").partition("\nArgs:\n")[2])
     plain = {names: re.sub(r":\w+:`(.*?)`", r"\1", " ".join(text.split())) for names, text in entries}
     return {name: text for names, text in plain.items() for name in names.split(", ")}

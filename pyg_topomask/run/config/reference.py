@@ -1,4 +1,4 @@
-"""The keys of a config for people and for editors, from the schema."""
+"""The keys of a config, as text for readers and as JSON schema for editors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Key(NamedTuple):
     """One key of a config."""
 
     name: str
-    """With its sections, such as ``gt.layers``."""
+    """Name with its sections, such as ``gt.layers``."""
     values: str
-    """What it may be, such as ``integer ≥ 1``."""
+    """Allowed values, such as ``integer ≥ 1``."""
     default: str
-    """Its default, as in YAML; ``required`` where there is none."""
+    """Default in the spelling of YAML; ``required`` if there is none."""
     description: str
-    """What it does."""
+    """What the key does."""
 
 
 def keys() -> Iterator[Key]:
-    """Every key that is read, section by section."""
+    """Every key that the runner reads, section by section."""
     schema = Config.model_json_schema()
     yield from _keys(schema, schema, "")
 
@@ -56,7 +56,7 @@ _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 
 def reference_text() -> str:
-    """The keys as text: name, values, default, and a sentence on each."""
+    """The keys as text: name, allowed values, default and description."""
     lines = ["keys"]
     for key in keys():
         lines += [f"  {key.name}: {key.values}; default {key.default}".replace("default required", "required")]
@@ -72,16 +72,16 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     for key in (*IGNORED_KEYS, *FIXED_KEYS):
         *sections, name = key.split(".")
-        place = schema
+        entry = schema
         for section in sections:
-            place = _resolved(schema, place["properties"].setdefault(section, {"type": "object", "properties": {}}))
+            entry = _resolved(schema, entry["properties"].setdefault(section, {"type": "object", "properties": {}}))
         known: dict[str, Any] = {"deprecated": True, "description": f"Has no effect: {IGNORED_KEYS.get(key)}."}
         if key in FIXED_KEYS:
             known = {"const": FIXED_KEYS[key], "description": "Nothing else is provided."}
-        place.setdefault("properties", {}).setdefault(name, known)
+        entry.setdefault("properties", {}).setdefault(name, known)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
 def _resolved(schema: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry that a ``$ref`` stands for."""
+    """The entry that a ``$ref`` refers to, or the entry itself."""
     return schema["$defs"][entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry

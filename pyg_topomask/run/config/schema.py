@@ -1,4 +1,4 @@
-"""A whole config: its sections, in GraphGPS's spelling, and the keys that stand above them."""
+"""The whole config: its sections, in GraphGPS's spelling, and the top-level keys."""
 
 from __future__ import annotations
 
@@ -28,104 +28,74 @@ from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, WandbConfig
 
 LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
-"""Metrics of which the smallest is best."""
+"""Metrics whose smallest value is best."""
 
 _METRIC_OF = {"regression": "mae", "classification_multilabel": "ap", "subtoken_prediction": "f1"}
 
-FREE_KEYS = (
-    "out_dir",
-    "name_tag",
-    "seed",
-    "num_workers",
-    "accelerator",
-    "devices",
-    "num_nodes",
-    "wandb",
-    "tensorboard_each_run",
-)
-"""Keys that do not make another experiment: the same results, in another place or for another seed."""
+FREE_KEYS = ("out_dir", "name_tag", "seed", "num_workers", "accelerator", "devices", "wandb", "tensorboard_each_run")
+"""Keys that may differ between runs of one experiment: they change the seed, the place or the device."""
 
 
 class Config(Section):
-    """A whole config."""
+    """The whole config."""
 
-    out_dir: str = Field(default="results", description="Folder of all results; --out goes before it.")
+    out_dir: str = Field(default="results", description="Folder of all results; the option --out overrides it.")
     name_tag: str = Field(
-        default="",
-        description="Results lie in <config name>-<name_tag>.",
-        pattern=r"^[\w.+-]*$",
+        default="", description="The folder of the runs is <config name>-<name_tag>.", pattern=r"^[\w.+-]*$"
     )
     metric_best: Literal[
-        "accuracy",
-        "accuracy-SBM",
-        "f1",
-        "precision",
-        "recall",
-        "auc",
-        "ap",
-        "mae",
-        "mse",
-        "rmse",
-        "r2",
-        "spearmanr",
-        "mrr",
-        "mrr_filt",
-        "mrr_filt_self",
-        "hits@1",
-        "hits@3",
-        "hits@10",
-        "miou",
-        "instance_miou",
-        "category_miou",
-        "hits@20",
-        "hits@50",
-        "hits@100",
-        "loss",
+        "accuracy", "accuracy-SBM", "f1", "precision", "recall", "auc", "ap", "mae", "mse", "rmse", "r2", "spearmanr",
+        "mrr", "mrr_filt", "mrr_filt_self", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100",
+        "miou", "instance_miou", "category_miou", "loss",
     ] = Field(
         default="accuracy",
-        description="Validation metric of the best epoch; auto, or none given: mae for regression, ap for several "
-        "labels, f1 for subtokens, else accuracy. mIoU is miou.",
-    )
+        description="Validation metric that chooses the best epoch. If it is auto or not given: mae for regression, "
+        "ap for several labels, f1 for subtokens, accuracy otherwise. mIoU is read as miou.",
+    )  # fmt: skip
     metric_agg: Literal["argmax", "argmin"] | None = Field(
-        default=None, description="Whether the largest or smallest is best; none: by the metric."
+        default=None, description="Whether the largest or the smallest value is best; none: decided by the metric."
     )
-    seed: int = Field(default=0, ge=0, lt=2**31, description="Seed of the first run; the next ones count up from it.")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="Seed of the first run; later runs count up from it.")
     run_multiple_splits: list[Count] = Field(
-        default=[], description="Values of `dataset.split_index` to run one after the other, with one seed."
+        default=[], description="Values of `dataset.split_index` to run one after the other, with the same seed."
     )
     num_workers: int = Field(
-        default=0, ge=0, le=1024, description="Processes that load data; no influence on the results."
+        default=0, ge=0, le=1024, description="Number of processes that load data; it does not change the results."
     )
     accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
-    devices: Size = Field(default=1, description="Always 1: several processes are started by `torchrun`.")
+    devices: Size = Field(default=1, description="Always 1; use `torchrun` to start several processes.")
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(
-        default="32-true", description="Arithmetic: single, double, or mixed with half precision."
+        default="32-true", description="Floating-point precision: single, double, or mixed with half precision."
     )
     compile: bool = Field(default=False, description="Compile the model with torch.compile.")
-    tensorboard_each_run: bool = Field(default=False, description="Write the curves of each seed for TensorBoard too.")
+    tensorboard_each_run: bool = Field(default=False, description="Also write the curves of each seed for TensorBoard.")
     dataset: DatasetConfig = Field(description="The data.")
-    train: TrainConfig = Field(default_factory=TrainConfig, description="Serving and evaluation.")
+    train: TrainConfig = Field(default_factory=TrainConfig, description="Batches, evaluation and checkpoints.")
     model: ModelConfig = Field(default_factory=ModelConfig, description="Model and loss.")
     gt: GTConfig = Field(default_factory=GTConfig, description="The layers.")
-    gnn: GNNConfig = Field(default_factory=GNNConfig, description="The head, and what comes before the layers.")
+    gnn: GNNConfig = Field(default_factory=GNNConfig, description="The head, and the part before the layers.")
     optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
     topomask: TopomaskConfig = Field(default_factory=TopomaskConfig, description="Our attentions and masks.")
-    prep: PrepConfig = Field(default_factory=PrepConfig, description="Exphormer's preparations of the graph.")
+    prep: PrepConfig = Field(default_factory=PrepConfig, description="Exphormer's preparation of the graph.")
     posenc_LapPE: LapPEConfig = Field(default_factory=LapPEConfig, description="Laplacian eigenvectors.")
     posenc_EquivStableLapPE: EquivStableLapPEConfig = Field(
         default_factory=EquivStableLapPEConfig, description="Laplacian eigenvectors that gate messages."
     )
-    posenc_SignNet: SignNetConfig = Field(default_factory=SignNetConfig, description="Eigenvectors, blind to signs.")
+    posenc_SignNet: SignNetConfig = Field(
+        default_factory=SignNetConfig, description="Laplacian eigenvectors, invariant to their signs."
+    )
     posenc_RWSE: KernelEncodingConfig = Field(
         default_factory=KernelEncodingConfig, description="Return probabilities of random walks."
     )
-    posenc_HKdiagSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig, description="Heat that stays.")
+    posenc_HKdiagSE: KernelEncodingConfig = Field(
+        default_factory=KernelEncodingConfig, description="Diagonal of the heat kernel."
+    )
     posenc_ElstaticSE: EncodingConfig = Field(default_factory=EncodingConfig, description="Electrostatic potentials.")
     posenc_GraphormerBias: GraphormerBiasConfig = Field(
         default_factory=GraphormerBiasConfig, description="Degrees and shortest-path distances."
     )
     posenc_RRWP: RelativeWalkConfig = Field(
-        default_factory=RelativeWalkConfig, description="Probabilities of walks between two nodes."
+        default_factory=RelativeWalkConfig, description="Probabilities that a walk from one node reaches another."
     )
     graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig, description="Graphormer's graph token.")
     pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig, description="A finished run to start from.")
@@ -141,7 +111,7 @@ class Config(Section):
     @classmethod
     def _metric_by_task(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("metric_best") == "mIoU":
-            return values | {"metric_best": "miou"}  # as k-MIP's files spell it
+            return values | {"metric_best": "miou"}  # the spelling in k-MIP's files
         if isinstance(values, dict) and values.get("metric_best", "auto") == "auto":
             data = values.get("dataset")
             task_type = data.get("task_type") if isinstance(data, dict) else getattr(data, "task_type", None)
@@ -150,13 +120,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _layers_of_custom_gnn(self) -> Config:
-        """GraphGPS's custom_gnn is its layer without attention, norm and feed-forward part; ``gnn`` names its sizes."""
+        """GraphGPS's custom_gnn is its layer without attention, norm and feed-forward part; ``gnn`` has its sizes."""
         gnn, conv = self.gnn, CUSTOM_GNN_CONVS.get(self.gnn.layer_type)
         if self.model.type == "custom_gnn" and conv is not None:
             layers = {"layer_type": f"{conv}+None", "layers": gnn.layers_mp, "dropout": gnn.dropout}
             layers |= {"dim_hidden": gnn.dim_inner or self.gt.dim_hidden, "layer_norm": False, "batch_norm": False}
             layers |= {"n_heads": 1}
-            # Not by attribute: a section that is set here does not count as given.
+            # Not by setattr, which would make these sections count as given.
             self.__dict__["gt"] = self.gt.model_copy(update=layers)
             self.__dict__["topomask"] = self.topomask.model_copy(update={"feed_forward": False})
         return self
@@ -165,8 +135,8 @@ class Config(Section):
     def _layers_of_san(self) -> Config:
         """GraphGPS's SANTransformer is its layer with SAN's attention and no convolution.
 
-        Where there is dropout it acts after the attention's output projection and once more after the feed-forward
-        part, as in all our layers; in GraphGPS's own program it acts before the projection.
+        Dropout acts after the attention's output projection and again after the feed-forward part, as in all our
+        layers. In GraphGPS's own program it acts before the projection.
         """
         if self.model.type == "SANTransformer" and (
             self.gt.layer_type == "SANLayer" or not self.is_given("gt.layer_type")
@@ -190,12 +160,12 @@ class Config(Section):
         return getattr(values, name) != type(values).model_fields[name].default
 
     def is_given(self, key: str) -> bool:
-        """Whether a key stands in the config, even with its default."""
+        """Whether the config contains a key, even with its default value."""
         *sections, name = key.split(".")
         return name in reduce(getattr, sections, self).model_fields_set
 
     def with_defaults(self, keys: Iterable[str]) -> Config:
-        """A copy with each ``section.name`` at its default."""
+        """A copy in which each ``section.name`` has its default value."""
         values = self.model_dump(exclude_unset=True)
         for key in keys:
             *sections, name = key.split(".")
@@ -212,7 +182,7 @@ class Config(Section):
 
 
 def add_mask_sections() -> None:
-    """Give ``topomask`` a section for each mask that was registered since the last call."""
+    """Add a section to ``topomask`` for each mask that was registered since the last call."""
     if masks.add_mask_sections():
         Config.model_rebuild(force=True)
 
@@ -221,7 +191,7 @@ add_mask_sections()
 
 
 def section_of(path: list[str]) -> type[BaseModel] | None:
-    """The model of a section by its path from the top; none where the path ends at a key or nowhere."""
+    """The model of the section at a path from the top; None if there is no section at that path."""
     model: type[BaseModel] | None = Config
     for name in path:
         info = model.model_fields.get(name) if model else None
@@ -231,7 +201,7 @@ def section_of(path: list[str]) -> type[BaseModel] | None:
 
 
 def all_keys(path: tuple[str, ...] = ()) -> list[str]:
-    """Every key of the schema, with its sections."""
+    """Every key of the schema, with the names of its sections."""
     model, keys = section_of(list(path)), []
     for name in model.model_fields if model else ():
         here = (*path, name)

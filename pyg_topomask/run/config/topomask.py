@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,55 +12,61 @@ from pyg_topomask.run.config.base import Count, Probability, Section, Width
 class TopomaskConfig(Section):
     """``topomask``: our attentions and masks, which GraphGPS does not have."""
 
-    num_walks: int = Field(default=16, ge=1, le=10**6, description="Random walks from each node.")
-    max_length: int = Field(default=4, ge=0, le=10**6, description="Longest walk, in edges.")
-    halt_prob: Probability = Field(default=0.5, description="Probability of halting, per step.")
+    num_walks: int = Field(default=16, ge=1, le=10**6, description="Number of random walks from each node.")
+    max_length: int = Field(default=4, ge=0, le=10**6, description="Largest length of a walk, in edges.")
+    halt_prob: Probability = Field(default=0.5, description="Probability that a walk halts, per step.")
     scheme: str = Field(default="iid", description="How walks from one node are coupled.")
     independent: bool = Field(
-        default=True, description="Two independent walk tables, so that the mask is unbiased everywhere."
+        default=True, description="Draw two independent walk tables, so that every mask entry is unbiased."
     )
     symmetric: bool = Field(
-        default=True, description="One modulation function for both tables, so that the mask is symmetric."
+        default=True, description="Use one modulation function for both tables, so that the mask is symmetric."
     )
     redraw: Count = Field(
         default=0,
-        description="Epochs from one draw of the training graphs' walks to the next; 0: never. Parts of a large graph "
-        "get walks of their own in each epoch.",
+        description="Number of epochs after which the training graphs get new walks; 0: never. Parts of a large graph "
+        "get new walks in each epoch.",
     )
     transition: Literal["uniform", "attention"] = Field(
         default="uniform",
-        description="Where walks step: uniform over neighbours, or, where they are redrawn, in proportion to the first "
-        "layer's attention over them (dynamic GKAT).",
+        description="Distribution of a walk's next node: uniform over the neighbours, or, for redrawn walks, in "
+        "proportion to the first layer's attention (dynamic GKAT).",
     )
-    pair_table: bool = Field(default=False, description="Store the pairs of nodes the mask reaches with the walks.")
+    pair_table: bool = Field(
+        default=False, description="Store, with the walks, the pairs of nodes at which the mask is not zero."
+    )
     mask: str = Field(
         default="none",
-        description="Mask of the attentions Masked and Linear, such as grf; none: ones within each graph. Its settings "
-        "go into mask_<name>.",
+        description="Mask of the attentions Masked and Linear, such as grf; none: all ones within each graph. The "
+        "section mask_<name> has its settings.",
     )
-    decay: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Weight of each further step (GKAT).")
-    alpha: Annotated[float, Field(ge=0)] = Field(default=1.0, description="Power of the mask's normalisation (GKAT).")
-    learnable: bool = Field(default=False, description="Learn `decay` and `alpha`, one of each per head (GKAT).")
+    decay: float = Field(default=1.0, gt=0, description="Factor on the weight per step of a walk (GKAT).")
+    alpha: float = Field(default=1.0, ge=0, description="Exponent of the mask's normalisation (GKAT).")
+    learnable: bool = Field(default=False, description="Learn one `decay` and one `alpha` per head (GKAT).")
     kernel: str = Field(
-        default="relu", description="Feature map of the linear attention; an attention may have a default of its own."
+        default="relu", description="Feature map of the linear attention; some attentions have another default."
     )
-    num_features: Width = Field(default=64, description="Random features per head of kernel softmax_rf, and Performer.")
+    num_features: Width = Field(
+        default=64, description="Number of random features per head (kernel softmax_rf, Performer)."
+    )
     path: Literal["auto", "factored", "pairwise", "blocks"] = Field(
         default="auto",
-        description="How the masked product is computed: by products with the mask, on the pairs it supports, or on "
-        "all pairs within each graph; auto: whichever is the least work. All give the same numbers.",
+        description="How masked attention is computed. factored: by products with the mask; pairwise: on the pairs at "
+        "which the mask is not zero; blocks: on all pairs within each graph; auto: by the least work. The results are "
+        "equal up to rounding.",
     )
     normalizer: Literal["bound", "signed"] = Field(
         default="bound",
-        description="What masked attention divides by: the sum of the bounding mask's weights, or of the mask's own, "
-        "as in the papers, where learned signs can cancel. The same where the mask has no negative entry.",
+        description="Denominator of masked attention. bound: the sum of the bounding mask's weights; signed: the sum "
+        "of the mask's own weights, as in the papers, which may cancel if they are learned. Both are equal if the mask "
+        "has no negative parameter.",
     )
-    num_virtual: Width = Field(default=30, description="Virtual nodes that sum up a graph (Primphormer).")
+    num_virtual: Width = Field(default=30, description="Number of virtual nodes that summarise a graph (Primphormer).")
     rank: Width = Field(default=30, description="Rank of the primal projections (Primphormer).")
-    eta: Annotated[float, Field(ge=0)] = Field(
-        default=0.1, description="Weight of the auxiliary loss that makes them singular vectors (Primphormer)."
+    eta: float = Field(
+        default=0.1, ge=0, description="Weight of the auxiliary loss, which trains the projections (Primphormer)."
     )
-    feed_forward: bool = Field(default=True, description="Whether a layer ends in a feed-forward part.")
+    feed_forward: bool = Field(default=True, description="Whether a layer ends with a feed-forward part.")
     normalize_features: bool = Field(default=False, description="Scale the features of each node to sum to one.")
-    input_dropout: Probability = Field(default=0.0, description="Dropout of node features, before the encoder.")
-    encoder_dropout: Probability = Field(default=0.0, description="Dropout of embedded nodes, after the encoder.")
+    input_dropout: Probability = Field(default=0.0, description="Dropout of node features before the encoder.")
+    encoder_dropout: Probability = Field(default=0.0, description="Dropout of node embeddings after the encoder.")

@@ -1,6 +1,6 @@
-"""Keys that a config gives and that change nothing, because another key decides that they are not read.
+"""Keys that are given but not read, because of the value of another key.
 
-GraphGPS's files are full of them, so they are named, not refused. Those of ``topomask`` are refused, in
+GraphGPS's files have many of them, so they are listed and not refused. Those of ``topomask`` are refused, in
 :mod:`pyg_topomask.run.check`.
 """
 
@@ -13,42 +13,31 @@ from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.schema import Config, all_keys
 
 _WARM_UP = ("cosine_with_warmup", "linear_with_warmup", "polynomial_with_warmup")
-_EXPHORMER = ("gt.layer_type", "Exphormer")
-
-_READ_WITH: dict[str, tuple[Any, ...]] = {
-    "gt.sparse": ("gt.layer_type", "KMIP"),
-    "gt.bigbird": ("gt.layer_type", "BigBird"),
-    "gt.full_graph": ("gt.layer_type", "SAN"),
-    "gt.gamma": ("gt.layer_type", "SAN"),
-    "prep.exp": _EXPHORMER,
-    "prep.use_exp_edges": _EXPHORMER,
-    "prep.exp_algorithm": _EXPHORMER,
-    "prep.exp_deg": _EXPHORMER,
-    "prep.exp_max_num_iters": _EXPHORMER,
-    "prep.add_edge_index": _EXPHORMER,
-    "prep.num_virt_node": _EXPHORMER,
-    "gnn.layer_type": ("model.type", "custom_gnn"),
-    "gnn.layers_mp": ("model.type", "custom_gnn"),
-    "gnn.residual": ("model.type", "custom_gnn"),
-    "model.param_budget": ("model.auto_satisfy_param_budget", True),
-    "dataset.edge_encoder_name": ("dataset.edge_encoder", True),
-    "dataset.edge_encoder_bn": ("dataset.edge_encoder", True),
-    "optim.momentum": ("optim.optimizer", "sgd"),
-    "optim.num_warmup_epochs": ("optim.scheduler", *_WARM_UP),
-    "optim.steps": ("optim.scheduler", "step"),
-    "optim.lr_decay": ("optim.scheduler", "step", "plateau"),
-    "optim.reduce_factor": ("optim.scheduler", "reduce_on_plateau"),
-    "optim.schedule_patience": ("optim.scheduler", "plateau", "reduce_on_plateau"),
-    "optim.min_lr": ("optim.scheduler", "reduce_on_plateau"),
-    "optim.clip_grad_norm_value": ("optim.clip_grad_norm", True),
-    "train.num_parts": ("train.sampler", "random_partition", "cluster"),
-    "train.neighbor_sizes": ("train.sampler", "neighbor"),
+_READERS: dict[tuple[Any, ...], str] = {
+    ("gt.layer_type", "KMIP"): "gt.sparse",
+    ("gt.layer_type", "BigBird"): "gt.bigbird",
+    ("gt.layer_type", "SAN"): "gt.full_graph gt.gamma",
+    ("gt.layer_type", "Exphormer"): "prep.exp prep.use_exp_edges prep.exp_algorithm prep.exp_deg "
+    "prep.exp_max_num_iters prep.add_edge_index prep.num_virt_node",
+    ("model.type", "custom_gnn"): "gnn.layer_type gnn.layers_mp gnn.residual",
+    ("model.auto_satisfy_param_budget", True): "model.param_budget",
+    ("dataset.edge_encoder", True): "dataset.edge_encoder_name dataset.edge_encoder_bn",
+    ("optim.optimizer", "sgd"): "optim.momentum",
+    ("optim.scheduler", *_WARM_UP): "optim.num_warmup_epochs",
+    ("optim.scheduler", "step"): "optim.steps",
+    ("optim.scheduler", "step", "plateau"): "optim.lr_decay",
+    ("optim.scheduler", "plateau", "reduce_on_plateau"): "optim.schedule_patience",
+    ("optim.scheduler", "reduce_on_plateau"): "optim.reduce_factor optim.min_lr",
+    ("optim.clip_grad_norm", True): "optim.clip_grad_norm_value",
+    ("train.sampler", "random_partition", "cluster"): "train.num_parts",
+    ("train.sampler", "neighbor"): "train.neighbor_sizes",
 }
-"""Key or section -> the key that decides whether it is read, and the values with which it is."""
+_READ_WITH = {key: row for row, keys in _READERS.items() for key in keys.split()}
+"""Key or section, mapped to the key that decides whether it is read, and the values with which it is read."""
 
 
 def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
-    """Reason -> the keys that were given and change nothing for that reason; an encoding's section stands for its keys.
+    """The keys that were given without effect, grouped by the reason; an encoding's section represents its keys.
 
     Args:
         parsed: A config without errors.
@@ -63,17 +52,17 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
     for section in (name for name in type(config).model_fields if name.startswith("posenc_")):
         given = getattr(config, section).model_fields_set - {"enable"}
         if given and section.removeprefix("posenc_") not in config.dataset.node_encoder_parts:
-            found.setdefault("dataset.node_encoder_name does not name it", []).append(section)
+            found.setdefault("dataset.node_encoder_name does not contain it", []).append(section)
     return found
 
 
 def _reason(config: Config, key: str) -> str | None:
-    """Why a key is not read with the values of the others; none where it is."""
+    """Why a key is not read with the values of the others; None if it is read."""
     decisive, *values = _READ_WITH.get(key) or _READ_WITH.get(key.rpartition(".")[0]) or (None,)
     if decisive is None:
         return None
     if decisive == "gt.layer_type":
-        return None if values[0] in config.gt.parts else f"gt.layer_type does not name {values[0]}"
+        return None if values[0] in config.gt.parts else f"gt.layer_type does not contain {values[0]}"
     if config.value(decisive) in values:
         return None
     return f"{decisive} is {config.value(decisive)}"

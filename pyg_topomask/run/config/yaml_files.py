@@ -1,4 +1,4 @@
-"""YAML to plain values and the line of each key; whatever a file holds, what is wrong with it fits in one line."""
+"""Read YAML as plain values and the line of each key; any invalid file gives a message of one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyg_topomask.run.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML reads ``1e-5`` as text; YAML 1.2 and GraphGPS's users read a number."""
+    """Reads ``1e-5`` as a number, as YAML 1.2 does; PyYAML reads it as text."""
 
 
 _Loader.add_implicit_resolver(
@@ -22,14 +22,14 @@ _Loader.add_implicit_resolver(
 
 
 def parse_value(text: str) -> Any:
-    """The value of YAML text, plain data only.
+    """The value of a YAML text, as plain data.
 
     Raises:
-        ValueError: If the text is no YAML.
+        ValueError: If the text is not YAML.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except Exception as error:  # PyYAML meets odd scalars, such as the date 2024-13-45, with errors of many kinds
+    except Exception as error:  # invalid scalars, such as the date 2024-13-45, raise many kinds of errors
         raise ValueError(_reason(error)) from None
 
 
@@ -37,7 +37,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """The values of a YAML file and the line of each dotted key.
 
     Raises:
-        ConfigError: If the file cannot be read, or holds no mapping.
+        ConfigError: If the file cannot be read, or does not contain a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{path}{where}: unreadable YAML: {_reason(error)}") from None
     if node is None:
-        raise ConfigError(f"{path}, line 1: a config is a mapping of sections, and this file holds none")
+        raise ConfigError(f"{path}, line 1: a config is a mapping of sections, and this file contains none")
     if not isinstance(values, dict):
         raise ConfigError(f"{path}, line 1: a config is a mapping of sections (got {type(values).__name__})")
     lines: dict[str, int] = {}
@@ -66,12 +66,12 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "brackets or sections are nested too deeply"
-    told = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
-    return str(told).partition("\n")[0] or type(error).__name__
+    reason = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+    return str(reason).partition("\n")[0] or type(error).__name__
 
 
 def _collect_lines(path: Path, node: yaml.Node, above: list[str], lines: dict[str, int]) -> None:
-    """Note the lines of a section's keys. No deeper, since an alias may repeat what holds it."""
+    """Record the lines of a section's keys, not of values below them: an alias there may contain itself."""
     if section_of(above) is None or not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
@@ -84,7 +84,7 @@ def _collect_lines(path: Path, node: yaml.Node, above: list[str], lines: dict[st
 
 
 def _fill_empty_sections(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    """A section without a key under it, which YAML reads as null, is one at its defaults."""
+    """Replace empty sections, which YAML reads as null, by sections with their default values."""
     filled = {}
     for key, value in values.items():
         here = [*path, str(key)]

@@ -66,8 +66,8 @@ def test_suggestions(tiny, key, suggestion):
         ("a: 1\n\tb: 2\n", r"line 2, column 1: unreadable YAML"),
         (TEXT + "  base_lr: 1\n", r"line 8: optim\.base_lr is given a second time \(first in line 7\)"),
         ("- 1\n", r"line 1: a config is a mapping of sections \(got list\)"),
-        ("", r"line 1: a config is a mapping of sections, and this file holds none"),
-        ("# dummy file\n", r"and this file holds none"),
+        ("", r"line 1: a config is a mapping of sections, and this file contains none"),
+        ("# dummy file\n", r"and this file contains none"),
         ("a: \x00\n", "unreadable YAML"),
         (TEXT.replace("2E-3", "fast"), r"line 7: optim\.base_lr: input should be a valid number.*\(got 'fast'\)"),
         (TEXT.replace("2E-3", ".inf"), r"line 7: optim\.base_lr: .*finite"),
@@ -101,9 +101,9 @@ def test_overrides_in_both_spellings(tiny):
     ("overrides", "message"),
     [
         (["optim.base_lr"], "no value given"),
-        (["gt.layers=[1"], "is no YAML value"),
-        (["seed.x=1"], r"unknown key|no section"),
-        (["gt.layers=2", "gt.layers.x=1"], "'layers' is no section"),
+        (["gt.layers=[1"], "is not a YAML value"),
+        (["seed.x=1"], r"unknown key|not a section"),
+        (["gt.layers=2", "gt.layers.x=1"], "'layers' is not a section"),
     ],
 )
 def test_wrong_overrides(tiny, overrides, message):
@@ -214,7 +214,7 @@ def test_odd_values_are_named_in_a_line(file, tiny, text, message):
     assert "\n" not in str(caught.value)
     key, _, value = text.partition(": ")
     if key == "seed":
-        with pytest.raises(ConfigError, match=r"command line: seed: .* is no YAML value") as caught:
+        with pytest.raises(ConfigError, match=r"command line: seed: .* is not a YAML value") as caught:
             load(tiny, [f"seed={value}"])
         assert len(str(caught.value)) < 500
 
