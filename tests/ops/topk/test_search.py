@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product
+from pyg_topomask.ops import topk_inner_product
 from pyg_topomask.ops.topk import backends, cpp
 from pyg_topomask.ops.topk.blockwise import best_keys
-from pyg_topomask.ops.topk.search import indexed_topk_attention, topk_inner_product_reference
+from pyg_topomask.ops.topk.search import topk_inner_product_reference
 
 ALWAYS = ["auto", "dense", "torch"]
 COMPILED = ["pruned", "cpp"]
@@ -176,67 +176,6 @@ def test_gradients_go_through_the_kept_scores():
     torch.testing.assert_close(grads[0], grads[1])
 
 
-def dense_attention(q, k, v, topk, batch):
-    score = torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5
-    score = score.masked_fill(batch[:, None] != batch, -torch.inf)
-    last = score.sort(dim=-1, descending=True)[0][..., : min(topk, score.size(-1))][..., -1:]
-    return (score.masked_fill(score < last, -torch.inf).softmax(-1) @ v.transpose(0, 1)).transpose(0, 1)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("topk", [1, 5, 200])
-def test_attention_and_its_gradients_equal_the_dense_form(topk, recompute):
-    batch = batch_of(SIZES)
-    q, k, v = (data(153, 3, dim).requires_grad_() for dim in (4, 4, 6))
-    out = topk_attention(q, k, v, topk, batch, recompute=recompute)
-    wanted = dense_attention(q, k, v, topk, batch)
-    torch.testing.assert_close(out, wanted, rtol=1e-10, atol=1e-10)
-    grad = torch.randn_like(out)
-    grads, others = (torch.autograd.grad(x, (q, k, v), grad) for x in (out, wanted))
-    torch.testing.assert_close(grads, others, rtol=1e-8, atol=1e-10)
-
-
-def test_attention_with_all_keys_is_full_softmax_attention():
-    q, k, v = (torch.randn(300, 2, 10) for _ in range(3))
-    full = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (q, k, v))).transpose(0, 1)
-    torch.testing.assert_close(topk_attention(q, k, v, 300), full, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(topk_attention(q, k, v, 1000), full, rtol=1e-6, atol=1e-6)
-
-
-def test_attention_gradcheck_and_dropout():
-    q, k, v = (data(7, 2, 3).requires_grad_() for _ in range(3))
-    batch = batch_of((5, 2))
-    assert torch.autograd.gradcheck(lambda *x: topk_attention(*x, 3, batch), (q, k, v))
-    ones = torch.ones(4000, 1, 1)
-    out = topk_attention(torch.randn(4000, 1, 4), torch.randn(4000, 1, 4), ones, 8, dropout=0.25)
-    assert (out != 1).any()
-    assert abs(float(out.mean()) - 1) < 0.02  # kept weights are scaled by 4/3
-
-
-def test_attention_keeps_no_more_places_than_there_are_keys():
-    batch = batch_of((2, 90, 1))
-    q, k, v = (data(93, 2, 3) for _ in range(3))
-    out, index = indexed_topk_attention(q, k, v, 10**12, batch)
-    assert index.shape == (93, 2, 90)
-    torch.testing.assert_close(out, dense_attention(q, k, v, 90, batch))
-    alone = indexed_topk_attention(q[:2], k[:2], v[:2], 20)[0]
-    assert torch.equal(alone, indexed_topk_attention(q, k, v, 20, batch)[0][:2])  # few places cost nothing
-    values, index = topk_inner_product(q, k, 300, batch)
-    assert values.shape == index.shape == (93, 2, 300)
-
-
-def test_attention_without_numbers_is_refused():
-    with pytest.raises(ValueError, match=r"a number for each head at least \(got \[4, 1, 0\]\)"):
-        topk_attention(torch.zeros(4, 1, 0), torch.zeros(4, 1, 0), torch.ones(4, 1, 2), 2)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_second_derivatives_of_attention(recompute):
-    q, k, v = (data(7, 2, 3).requires_grad_() for _ in range(3))
-    batch = batch_of((5, 2))
-    assert torch.autograd.gradgradcheck(lambda *x: topk_attention(*x, 3, batch, recompute=recompute), (q, k, v))
-
-
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure memory")
 def test_ties_everywhere_take_no_quadratic_memory():
     code = """
@@ -257,19 +196,6 @@ print((kib("VmHWM") - before) / 1024)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 10  # MiB
-
-
-def test_attention_is_equivariant_on_tie_free_data():
-    q, k, v = (data(90, 2, 5) for _ in range(3))
-    perm = torch.randperm(90)
-    torch.testing.assert_close(topk_attention(q[perm], k[perm], v[perm], 6), topk_attention(q, k, v, 6)[perm])
-
-
-def test_edge_index():
-    index = torch.tensor([[[1, 0], [1, -1]], [[0, -1], [1, 0]]])  # [N, H, topk]
-    assert topk_edge_index(index).tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
-    assert topk_edge_index(index, head=0).tolist() == [[0, 0, 1], [0, 1, 0]]
-    assert topk_edge_index(index[:, 1]).tolist() == [[0, 1, 1], [1, 0, 1]]
 
 
 @pytest.mark.parametrize(

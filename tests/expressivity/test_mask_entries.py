@@ -1,0 +1,104 @@
+import random
+
+import pytest
+import torch
+
+from pyg_topomask.expressivity import distinguishes, pairs
+from pyg_topomask.nn import GRFMask
+from pyg_topomask.operators import DenseOperator
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.transforms import AddRandomWalks
+from tests.expressivity.graphs import definition, graph, random_graph, relabelled
+
+
+def transition(data):
+    """P, with a zero row for nodes without a neighbour."""
+    adj = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
+    adj.index_put_(tuple(data.edge_index), torch.ones(data.num_edges, dtype=torch.float64), accumulate=True)
+    return adj / adj.sum(1, keepdim=True).clamp(min=1)
+
+
+def gkat_mask(data, alpha=1.0, length=3):
+    """The expectation of GKAT's mask, for walks of fixed length."""
+    visits = sum(torch.linalg.matrix_power(transition(data), step) for step in range(length + 1))
+    visits = visits / visits.norm(dim=1, keepdim=True) ** alpha
+    return visits @ visits.t()
+
+
+DECALIN = graph(10, [(i, (i + 1) % 10) for i in range(10)] + [(0, 5)])
+BICYCLOPENTYL = graph(10, [(s + i, s + (i + 1) % 5) for s in (0, 5) for i in range(5)] + [(0, 5)])
+
+
+def test_gkat_tells_apart_what_attention_without_a_mask_does_not():
+    """Decalin and bicyclopentyl: equal for colour refinement, not for attention under GKAT's exact mask."""
+    assert not distinguishes(DECALIN, BICYCLOPENTYL)
+    assert distinguishes(DECALIN, BICYCLOPENTYL, mask=gkat_mask)
+    assert distinguishes(DECALIN, BICYCLOPENTYL, mask=lambda data: DenseOperator(gkat_mask(data)))
+    report = pairs([DECALIN, BICYCLOPENTYL], mask=gkat_mask)
+    assert (report.apart_without, report.apart_with) == (0, 1)
+
+    def gap(mask):
+        x = torch.ones(10, 1, 3, dtype=torch.float64)
+        v = torch.stack([transition(data).ne(0).sum(1).double() for data in (DECALIN, BICYCLOPENTYL)])[:, :, None, None]
+        sums = [
+            masked_linear_attention(x, x, v[i], DenseOperator(mask(data))).sum()
+            for i, data in enumerate((DECALIN, BICYCLOPENTYL))
+        ]
+        return abs(float(sums[0] - sums[1]))
+
+    assert gap(gkat_mask) > 1e-4  # features are degrees, which colour refinement has after a round
+    assert gap(lambda data: transition(data) @ transition(data) + torch.eye(10)) < 1e-12  # a power series
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_verdict_with_a_mask_is_that_of_the_definition(directed):
+    rng, verdicts = random.Random(4), []
+    for trial in range(60):
+        n = rng.randrange(0, 6)
+        first = random_graph(rng, n, directed, trial % 2, trial % 3 == 0, directed)
+        second = random_graph(rng, n, directed, trial % 2, trial % 3 == 0, directed) if trial % 2 else first
+        second = relabelled(second, rng)
+        mask = (gkat_mask, transition, lambda data: transition(data) - torch.eye(data.num_nodes))[trial % 3]
+        rounds = rng.randrange(0, 3)
+        assert distinguishes(first, second, rounds=rounds, mask=mask) == definition(first, second, rounds, mask)
+        verdicts.append(definition(first, second, n, mask))
+        assert distinguishes(first, second, mask=mask) == verdicts[-1]
+        assert not distinguishes(first, relabelled(first, rng), mask=mask)
+    assert 5 < sum(verdicts) < 55
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (lambda data: GRFMask(1, 3)(AddRandomWalks(4, 3)(data.clone())), "'mask' differs .* sampled walks"),
+        (lambda data: torch.arange(100.0).view(10, 10), "'mask' differs"),
+        (lambda data: torch.ones(3, 3), r"\[N, N\] or \[H, N, N\] with N = 10 \(got \(3, 3\)\)"),
+        (lambda data: torch.full((10, 10), torch.nan), "'mask' holds NaN"),
+    ],
+    ids=["sampled", "numbering", "shape", "nan"],
+)
+def test_masks_that_cannot_be_compared(mask, message):
+    with pytest.raises(ValueError, match=message):
+        distinguishes(DECALIN, BICYCLOPENTYL, mask=mask)
+
+
+def test_a_mask_beside_graphs_without_edges():
+    first, second = graph(3, [], edge_attr=torch.zeros(0, 2)), graph(3, [(0, 1)], edge_attr=torch.ones(2, 2))
+    eye = lambda data: torch.eye(data.num_nodes)  # noqa: E731
+    assert distinguishes(first, second, mask=eye)
+    assert not distinguishes(first, first.clone(), mask=eye)
+
+
+def test_a_row_of_the_mask_is_what_a_node_sees():
+    """Nodes 1 and 2 see node 0, or 1 sees 0 and 2 sees 1: equal lists of what is seen, not of who is seen."""
+    triangle = [(0, 1), (1, 2), (0, 2)]
+    both = graph(3, triangle, sees_index=torch.tensor([[1, 2], [0, 0]]))
+    chain = graph(3, triangle, sees_index=torch.tensor([[1, 2], [0, 1]]))
+
+    def sees(data):
+        matrix = torch.full((3, 3), 0.5)
+        matrix[data.sees_index[0], data.sees_index[1]] = 1
+        return matrix
+
+    assert not distinguishes(both, chain, rounds=1, mask=sees)
+    assert distinguishes(both, chain, rounds=1, mask=lambda data: sees(data).t())
