@@ -4,6 +4,7 @@ from pyg_topomask.operators.algebra import (
     BlockDiagonalOperator,
     HeadStackOperator,
     KroneckerOperator,
+    ProductOperator,
     SumOperator,
 )
 from pyg_topomask.operators.base import MaskOperator
@@ -43,6 +44,7 @@ __all__ = [
     "OnesOperator",
     "PaddingOperator",
     "PowerSeriesOperator",
+    "ProductOperator",
     "ScaledOperator",
     "SparseFactorOperator",
     "SparseOperator",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import row_errors
+from pyg_topomask.ops.blocks import BlockLayout, block_layout
 
 
 class _CombinedOperator(MaskOperator):
@@ -152,6 +155,7 @@ class BlockDiagonalOperator(_CombinedOperator):
             raise ValueError("a block-diagonal mask needs at least one block (got none)")
         self.sizes = [operator.num_nodes for operator in operators]
         super().__init__(operators, sum(self.sizes))
+        self.has_blocks = all(operator.has_blocks for operator in operators)
 
     def _like(self, operators: list[MaskOperator]) -> BlockDiagonalOperator:
         return BlockDiagonalOperator(operators)
@@ -164,8 +168,65 @@ class BlockDiagonalOperator(_CombinedOperator):
         width = max(error.size(1) for error in errors)
         return torch.cat([error.expand(-1, width) for error in errors])
 
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        pieces: dict[int, list[Tensor]] = {}  # of each graph that is not empty, in order
+        leaves = layout.block.diff(prepend=layout.block[:1]) != 0
+        for operator, graph in zip(self.operators, leaves.cumsum(0).split(self.sizes)):
+            part = block_layout(graph - graph[:1])
+            for graphs, blocks in zip(part.groups.graphs, operator.blocks(part)):
+                if self.heads is not None and operator.heads is None:
+                    blocks = blocks[:, None].expand(-1, self.heads, -1, -1)
+                for number, block in zip(graphs, blocks):
+                    pieces.setdefault(number + int(graph[0]), []).append(block)
+        present = [number for number, size in enumerate(layout.groups.num_nodes) if size]
+        block_of = {number: _block_diagonal(pieces[rank]) for rank, number in enumerate(present)}
+        return [torch.stack([block_of[number] for number in graphs]) for graphs in layout.groups.graphs]
+
     def _matmul(self, x: Tensor) -> Tensor:
         return torch.cat([operator @ block for operator, block in zip(self.operators, x.split(self.sizes))])
+
+
+class ProductOperator(_CombinedOperator):
+    r"""Matrix product :math:`M = A B` of masks on the same nodes, such as :math:`\Phi \Phi^\top`.
+
+    Args:
+        left, right: The factors; one without heads is used for every head of the other.
+
+    Raises:
+        ValueError: If the factors differ in their nodes or heads, or the products of one are approximate.
+    """
+
+    def __init__(self, left: MaskOperator, right: MaskOperator) -> None:
+        if left.num_nodes != right.num_nodes:
+            raise ValueError(f"masks to multiply must share their nodes (got {[left.num_nodes, right.num_nodes]})")
+        if any(row_errors(operator) is not None for operator in (left, right)):
+            raise ValueError(f"the products of both factors must be exact (got {left} and {right})")
+        super().__init__([left, right], left.num_nodes)
+        self.left, self.right, self.has_blocks = left, right, left.has_blocks and right.has_blocks
+
+    def _like(self, operators: list[MaskOperator]) -> ProductOperator:
+        return ProductOperator(*operators)
+
+    @property
+    def T(self) -> ProductOperator:
+        return ProductOperator(self.right.T, self.left.T)
+
+    @property
+    def row_terms(self) -> int:
+        return min(self.num_nodes, prod(operator.row_terms for operator in self.operators))
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        factors = zip(self.left.blocks(layout), self.right.blocks(layout))
+        lift = self.left.heads != self.right.heads
+        return [
+            (b[:, None] if lift and b.dim() == 3 else b) @ (a[:, None] if lift and a.dim() == 3 else a)
+            for a, b in factors
+        ]
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        for operator in (self.right, self.left):
+            x = operator @ x if operator.heads is not None else (operator @ x.flatten(1)).view_as(x)
+        return x
 
 
 class KroneckerOperator(_CombinedOperator):
@@ -218,6 +279,15 @@ class KroneckerOperator(_CombinedOperator):
     @staticmethod
     def _apply(operator: MaskOperator, x: Tensor) -> Tensor:  # [n, H or 1, C]
         return operator @ x if operator.heads is not None else (operator @ x.flatten(1)).view_as(x)
+
+
+def _block_diagonal(blocks: list[Tensor]) -> Tensor:
+    """Block-diagonal matrix of ``[n, n]`` or ``[H, n, n]`` blocks."""
+    if len(blocks) == 1:
+        return blocks[0]
+    ends = [0, *accumulate(block.size(-1) for block in blocks)]
+    rows = [pad(block, (start, ends[-1] - stop)) for block, start, stop in zip(blocks, ends, ends[1:])]
+    return torch.cat(rows, dim=-2)
 
 
 def _row_sums(operator: MaskOperator) -> Tensor:

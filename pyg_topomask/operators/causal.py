@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.forest import Forest, build_forest
 from pyg_topomask.ops.products.trees import sweep_down, sweep_up
@@ -27,6 +28,8 @@ class CausalOperator(MaskOperator):
         ValueError: If ``batch`` is not sorted.
     """
 
+    has_blocks = True
+
     def __init__(self, batch: Tensor, reverse: bool = False) -> None:
         self.batch, self.reverse, self._chains = batch, reverse, _chains(batch)
         self.num_nodes, self.device, self.dtype = batch.numel(), batch.device, torch.get_default_dtype()
@@ -46,6 +49,12 @@ class CausalOperator(MaskOperator):
     @property
     def num_multiply_adds(self) -> int:
         return self.num_nodes
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        triangle = torch.tril if self.reverse else torch.triu
+        sizes = [(len(graphs), layout.groups.num_nodes[graphs[0]]) for graphs in layout.groups.graphs]
+        blocks = [triangle(torch.ones(n, n, dtype=self.dtype, device=self.device)).expand(g, n, n) for g, n in sizes]
+        return cut_blocks(blocks, self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:
         chains, sweep = self._chains, sweep_up if self.reverse else sweep_down

@@ -26,8 +26,9 @@ _LEAST_TOL = 1e-13
 class HeatOperator(MaskOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda T)` of an undirected graph, whose product does not form the matrix.
 
-    ``T`` is the Laplacian :math:`D - A` (``"combinatorial"``), :math:`(D - A) D^{-1}` (``"random_walk"``, whose columns
-    sum to one: :math:`M_{ij}` goes from ``j`` to ``i``), or :math:`-A` (``"adjacency"``). A node of degree 0 is only
+    ``T`` is the Laplacian :math:`D - A` (``"combinatorial"``), :math:`D^{-1/2} (D - A) D^{-1/2}` (``"normalized"``),
+    :math:`(D - A) D^{-1}` (``"random_walk"``, whose columns sum to one: :math:`M_{ij}` goes from ``j`` to ``i``), or
+    :math:`-A` (``"adjacency"``). A node of degree 0 is only
     connected to itself. The product is a Chebyshev series with an error of at most
     :math:`\mathrm{tol} \cdot \|M\|_2 \cdot \|x\|_2`; float32 inputs are computed in float64 if rounding would exceed
     it. Each connected component has its own interval and degree, which do not depend on the rest of the batch.
@@ -41,7 +42,7 @@ class HeatOperator(MaskOperator):
         num_nodes: ``N``.
         time: Diffusion time :math:`\lambda \ge 0`, a number, or ``[H]`` for one mask per head.
         edge_weight: Weights ≥ 0, equal in both directions, shape ``[E]``; one per edge if :obj:`None`.
-        laplacian: ``"combinatorial"``, ``"random_walk"`` or ``"adjacency"``.
+        laplacian: ``"combinatorial"``, ``"normalized"``, ``"random_walk"`` or ``"adjacency"``.
         tol: Relative error.
 
     Raises:

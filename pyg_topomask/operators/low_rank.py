@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
-from pyg_topomask.ops.blocks import BlockLayout, group_rows
+from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.segment import check_batch, segment_linear_attention, size_groups
 from pyg_topomask.ops.sparse import permute_rows
@@ -76,18 +76,7 @@ class LowRankOperator(MaskOperator):
             left, right = (x.unflatten(0, (len(graphs), -1)).transpose(1, 2) for x in (left, right))
             block = right @ left.mT  # [g, H or 1, n, n]
             blocks.append(block[:, 0] if self.heads is None else block)
-        return self._cut(blocks, layout)
-
-    def _cut(self, blocks: list[Tensor], layout: BlockLayout) -> list[Tensor]:
-        """Zero the pairs of different graphs, where a block of ``layout`` holds several of this mask's."""
-        batch = torch.zeros_like(layout.block) if self.batch is None else self.batch
-        leaves_graph, leaves_block = batch.diff() != 0, layout.block.diff() != 0
-        if bool((leaves_block & ~leaves_graph).any()):
-            raise ValueError("the mask joins nodes of different graphs; give it the 'batch' that attention has")
-        if not bool((leaves_graph & ~leaves_block).any()):
-            return blocks
-        same = [graph[:, None, :, None] == graph[:, None, None, :] for graph in group_rows(batch, layout.groups)]
-        return [block * (s[:, 0] if self.heads is None else s) for block, s in zip(blocks, same)]
+        return cut_blocks(blocks, torch.zeros_like(layout.block) if self.batch is None else self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:
         values = x.reshape(self.num_nodes, -1, x.size(-1))

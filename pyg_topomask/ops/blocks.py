@@ -161,3 +161,18 @@ def group_rows(x: Tensor, groups: SizeGroups) -> list[Tensor]:
     parts = permute_rows(x, groups.order, groups.inverse).split(rows) if rows else ()
     parts = [part.unflatten(0, (len(graphs), -1)) for graphs, part in zip(groups.graphs, parts)]
     return parts if x.dim() == 1 else [part.mT for part in parts]
+
+
+def cut_blocks(blocks: list[Tensor], batch: Tensor, layout: BlockLayout) -> list[Tensor]:
+    """Blocks ``[g, n, n]`` or ``[g, H, n, n]`` with zeros between the graphs of ``batch`` that share a block.
+
+    Raises:
+        ValueError: If a graph of ``batch`` reaches into two blocks.
+    """
+    leaves_graph, leaves_block = batch.diff() != 0, layout.block.diff() != 0
+    if bool((leaves_block & ~leaves_graph).any()):
+        raise ValueError("the mask joins nodes of different graphs; give it the 'batch' that attention has")
+    if not bool((leaves_graph & ~leaves_block).any()):
+        return blocks
+    same = [graph[:, :, None] == graph[:, None, :] for graph in group_rows(batch, layout.groups)]
+    return [block * (s if block.dim() == 3 else s[:, None]) for block, s in zip(blocks, same)]

@@ -4,13 +4,17 @@ import torch
 from pyg_topomask.operators import (
     BlockDiagonalOperator,
     DenseOperator,
+    DiagonalScaledOperator,
     HeadStackOperator,
+    HeatOperator,
     KroneckerOperator,
     OnesOperator,
+    ProductOperator,
     ScaledOperator,
     SparseFactorOperator,
     SumOperator,
 )
+from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import OperatorCase, dense_adjacency
 
 
@@ -143,6 +147,58 @@ class TestBlockDiagonalOperator(OperatorCase):
         return factor_dense(data) @ factor_dense(data, 2).t()
 
 
+class TestBlockDiagonalOfHeads(OperatorCase):
+    """Masks with heads of their own and shared ones in turn, each of a whole graph."""
+
+    def build(self, data):
+        parts = [data] if data.get("batch") is None else data.to_data_list()
+        shared = [SparseFactorOperator(factor(part), None, part.num_nodes) for part in parts]
+        ones = [torch.ones(op.num_nodes, 2, dtype=torch.float64) for op in shared]
+        own = [DiagonalScaledOperator(op, one, one) for op, one in zip(shared, ones)]
+        return BlockDiagonalOperator([op[i % 2] for i, op in enumerate(zip(own, shared))])
+
+    def reference(self, data):
+        return factor_dense(data).expand(2, -1, -1)
+
+
+def test_blocks_of_a_batch_that_is_finer_or_coarser_than_the_parts():
+    parts = [DenseOperator(torch.randn(n, n).double()) for n in (2, 3, 1, 2)]
+    parts = [SparseFactorOperator((op.matrix.nonzero().t(), op.matrix.flatten()), None, op.num_nodes) for op in parts]
+    op = BlockDiagonalOperator([BlockDiagonalOperator(parts[:2]), *parts[2:]])
+    dense = op.to_dense()
+    for batch in ([0, 0, 1, 1, 1, 4, 5, 5], [0] * 8, [1, 1, 1, 1, 1, 1, 2, 2], [0] * 5 + [2] * 3):
+        batch = torch.tensor(batch)
+        layout = block_layout(batch)
+        for graphs, blocks in zip(layout.groups.graphs, op.blocks(layout)):
+            for graph, block in zip(graphs, blocks):
+                own = batch == graph
+                torch.testing.assert_close(block, dense[own][:, own].t())
+    with pytest.raises(ValueError, match="different graphs"):
+        op.blocks(block_layout(torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])))
+
+
+class TestProductOperator(OperatorCase):
+    def build(self, data):
+        left, right = (SparseFactorOperator(factor(data, p), None, data.num_nodes) for p in (1, 2))
+        return ProductOperator(left, right.T)
+
+    def reference(self, data):
+        return factor_dense(data) @ factor_dense(data, 2).t()
+
+
+class TestProductWithSharedMask(OperatorCase):
+    """A factor per head and one for all heads."""
+
+    def build(self, data):
+        left = SparseFactorOperator(factor(data), None, data.num_nodes)
+        scale = torch.tensor([1.0, -2.0], dtype=torch.float64).expand(data.num_nodes, -1)
+        return ProductOperator(left, DiagonalScaledOperator(left.T, scale, torch.ones(data.num_nodes).double()))
+
+    def reference(self, data):
+        dense = factor_dense(data) @ factor_dense(data).t()
+        return torch.stack([dense, -2 * dense])
+
+
 class TestKroneckerOperator(OperatorCase):
     """The other factor is the identity: the matrix of a graph, node by node; see below for real products."""
 
@@ -248,6 +304,8 @@ EDGE = torch.tensor([[0], [1]])
         (lambda: HeadStackOperator([DenseOperator(torch.ones(2, 3, 3))]), ValueError, "each without heads"),
         (lambda: HeadStackOperator([ONES, DenseOperator(torch.ones(4, 4))]), ValueError, "share their nodes"),
         (lambda: BlockDiagonalOperator([]), ValueError, "at least one block"),
+        (lambda: ProductOperator(ONES, DenseOperator(torch.ones(4, 4))), ValueError, "share their nodes"),
+        (lambda: ProductOperator(ONES, HeatOperator(EDGE[:, :0], 3, 1.0)), ValueError, "must be exact"),
         (
             lambda: SparseFactorOperator((EDGE, torch.ones(2)), None, 3),
             ValueError,

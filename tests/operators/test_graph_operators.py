@@ -46,7 +46,12 @@ class HeatCase(OperatorCase):
         strength = adj.sum(1)
         lap = torch.diag(strength) - adj
         inverse = torch.where(strength > 0, 1 / torch.where(strength > 0, strength, 1), 1)
-        generator = {"combinatorial": lap, "random_walk": lap * inverse, "adjacency": -adj}[self.laplacian]
+        generator = {
+            "combinatorial": lap,
+            "normalized": inverse.sqrt()[:, None] * lap * inverse.sqrt(),
+            "random_walk": lap * inverse,
+            "adjacency": -adj,
+        }[self.laplacian]
         return torch.linalg.matrix_exp(-self.time[..., None, None] * generator)
 
 
@@ -56,6 +61,15 @@ class TestHeatOperator(HeatCase):
 
 class TestHeatOperatorPerHead(HeatCase):
     time = torch.tensor([0.3, 0.8, 0.0], dtype=torch.float64)
+
+
+class TestHeatOperatorOfTheNormalizedLaplacian(HeatCase):
+    laplacian = "normalized"
+
+
+class TestHeatOperatorOfTheNormalizedLaplacianPerHead(HeatCase):
+    laplacian = "normalized"
+    time = torch.tensor([2.0, 0.1], dtype=torch.float64)
 
 
 class TestHeatOperatorOfTheRandomWalk(HeatCase):
@@ -171,7 +185,7 @@ def hub_graphs():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("laplacian", ["combinatorial", "random_walk", "adjacency"])
+@pytest.mark.parametrize("laplacian", ["combinatorial", "normalized", "random_walk", "adjacency"])
 @pytest.mark.parametrize("number", range(3))
 def test_heat_meets_its_tolerance(number, laplacian, dtype):
     edges, num_nodes = hub_graphs()[number]
@@ -179,9 +193,10 @@ def test_heat_meets_its_tolerance(number, laplacian, dtype):
     adj = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
     adj[edge_index[0], edge_index[1]] = 1
     degree = adj.sum(1).clamp(min=1)
-    root = degree.sqrt() if laplacian == "random_walk" else torch.ones_like(degree)
+    root = degree.sqrt() if laplacian in ("normalized", "random_walk") else torch.ones_like(degree)
     generator = -adj if laplacian == "adjacency" else torch.diag(adj.sum(1)) - adj
     values, vectors = torch.linalg.eigh(generator / (root[:, None] * root))
+    root = root if laplacian == "random_walk" else torch.ones_like(degree)
     x = torch.randn(num_nodes, 3, dtype=dtype)
     for time in (0.1, 1.0, 10.0, 50.0):
         if -time * values[0] > log(torch.finfo(dtype).max):
@@ -207,7 +222,7 @@ def test_heat_of_a_graph_does_not_depend_on_its_batch_mates():
     small = Data(edge_index=pair, num_nodes=2)
     large = Data(edge_index=torch.cat([star, star.flip(0)], dim=1), num_nodes=201)
     batch = Batch.from_data_list([large, small])
-    for laplacian in ("combinatorial", "random_walk", "adjacency"):
+    for laplacian in ("combinatorial", "normalized", "random_walk", "adjacency"):
         alone = HeatOperator(pair, 2, torch.tensor(0.5), laplacian=laplacian, tol=1e-2)
         together = HeatOperator(batch.edge_index, 203, torch.tensor(0.5), laplacian=laplacian, tol=1e-2)
         x = torch.randn(203, 4, dtype=torch.float64)
@@ -226,7 +241,7 @@ EDGES = torch.tensor([[0, 1], [1, 0]])
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: HeatOperator(EDGES, 2, 1.0, laplacian="signed"), ValueError, "combinatorial, random_walk, adjacency"),
+        (lambda: HeatOperator(EDGES, 2, 1.0, laplacian="signed"), ValueError, "combinatorial, normalized, "),
         (lambda: HeatOperator(EDGES, 2, 1.0, tol=0.0), ValueError, r"'tol' must be in \[1e-13, 1\)"),
         (lambda: HeatOperator(EDGES, 2, -1.0), ValueError, "'time' must be a finite number of at least 0"),
         (lambda: HeatOperator(EDGES[:, :1], 2, 1.0), ValueError, "undirected graph, but edges 0 → 1"),

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern, spmm
 
-LAPLACIANS = ("combinatorial", "random_walk", "adjacency")
+LAPLACIANS = ("combinatorial", "normalized", "random_walk", "adjacency")
 
 # Steps of the power iteration for the largest eigenvalue.
 _POWER_STEPS = 64
@@ -96,10 +96,11 @@ def _generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, l
     _check_weights(pattern, adj.detach(), eps)
     strength = adj.new_zeros(num_nodes).index_add(0, row, adj)
     value, root = -adj, None
-    if laplacian == "random_walk":
+    if laplacian in ("normalized", "random_walk"):
         root = torch.where(strength > 0, strength, 1).sqrt()
         value = value / (root.index_select(0, row) * root.index_select(0, pattern.col.long()))
         strength = (strength > 0).double()
+        root = root if laplacian == "random_walk" else None
     if laplacian != "adjacency":
         value = value.index_add(0, diagonal, strength)
     with torch.no_grad():

@@ -20,6 +20,7 @@ def dense(graph, laplacian):
     safe = torch.where(strength > 0, strength, 1).rsqrt()
     return {
         "combinatorial": torch.diag(strength) - adj,
+        "normalized": safe[:, None] * (torch.diag(strength) - adj) * safe,
         "random_walk": safe[:, None] * (torch.diag(strength) - adj) * safe,
         "adjacency": -adj,
     }[laplacian]
