@@ -1,4 +1,4 @@
-"""Modules: masks, attention, the GraphGPS layer, encoders, heads, model and network."""
+"""Modules: masks, attention, the GraphGPS layer, encoders, heads, and whole models."""
 
 from pyg_topomask.nn import attention, mask
 from pyg_topomask.nn.attention import *  # noqa: F403

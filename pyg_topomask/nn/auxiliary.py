@@ -8,17 +8,17 @@ from torch.nn import Module
 
 
 def auxiliary_loss(module: Module) -> Tensor:
-    """Sum of what the last forward pass of ``module`` and its submodules added to the loss.
+    """Sum of the loss terms that ``module`` and its submodules set in their last forward pass.
 
-    A module takes part by setting its attribute ``auxiliary_loss`` to a scalar tensor in each forward pass. Under
-    gradient checkpointing use ``use_reentrant=False``, and under DDP ``find_unused_parameters=False``.
+    A module contributes by setting its attribute ``auxiliary_loss`` to a scalar tensor in each forward pass. Gradient
+    checkpointing needs ``use_reentrant=False``, and DDP needs ``find_unused_parameters=False``.
 
     Returns:
-        A scalar; zero, without a gradient, where no module adds anything.
+        A scalar; zero without a gradient if no module contributes.
 
     Raises:
-        RuntimeError: If a module in training has a term without a gradient: one from a pass under ``torch.no_grad``,
-            as reentrant checkpointing makes.
+        RuntimeError: If a module in training mode has a term without a gradient, because its last forward pass ran
+            under ``torch.no_grad``, as reentrant checkpointing does.
     """
     terms = []
     for part in module.modules():
@@ -28,8 +28,8 @@ def auxiliary_loss(module: Module) -> Tensor:
         learns = part.training and all(parameter.requires_grad for parameter in part.parameters())
         if learns and torch.is_grad_enabled() and not term.requires_grad:
             raise RuntimeError(
-                f"the auxiliary loss of {type(part).__name__} was computed without a gradient. Checkpoint with "
-                "use_reentrant=False, and read it after a forward pass outside of torch.no_grad()"
+                f"the auxiliary loss of {type(part).__name__} was computed without a gradient. Run the forward pass "
+                "outside torch.no_grad(), and checkpoint with use_reentrant=False"
             )
         terms.append(term)
     if terms:

@@ -11,10 +11,10 @@ from pyg_topomask.ops.dropout import dropout
 
 
 class Dropout(torch.nn.Dropout):
-    """`torch.nn.Dropout`, drawn as in `pyg_topomask.ops.dropout`, which costs little on CPU.
+    """`torch.nn.Dropout` with the random numbers of `pyg_topomask.ops.dropout`, which are cheap on CPU.
 
     Raises:
-        ValueError: If ``p`` is not in [0, 1]; PyTorch's takes NaN.
+        ValueError: If ``p`` is not in [0, 1]. Unlike PyTorch's module, this one also refuses NaN.
     """
 
     def __init__(self, p: float = 0.5) -> None:

@@ -1,4 +1,4 @@
-"""Dynamic GKAT: walks that are drawn afresh and follow the attention of a layer."""
+"""Dynamic GKAT: walks that are drawn again and follow the attention of a layer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pyg_topomask.checks import check_integer
 
 
 class WalkTransform(Protocol):
-    """What `redraw_walks` asks of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
+    """The part of :class:`~pyg_topomask.transforms.AddRandomWalks` that `redraw_walks` uses."""
 
     transition: str | None
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw afresh from here on."""
+        """Use the random draws of this epoch from now on."""
 
     def apply(self, graphs: Sequence[Data]) -> list[Data]:
         """Copies of the graphs with walks."""
@@ -33,30 +33,30 @@ def redraw_walks(
     forward: Callable[[Batch], Any] | None = None,
     batch_size: int = 32,
 ) -> list[Data]:
-    """The graphs with walks drawn afresh, along edges in proportion to a layer's attention over a node's neighbours.
+    """Draw new walks whose steps follow a layer's attention: from a node to its neighbours, in proportion to it.
 
-    The layer's input is what it is given in one pass of the model in evaluation mode over the graphs as they are; only
-    edges are scored, so nothing is quadratic in the nodes. Without a layer, steps follow the edge attribute that
-    ``transform`` names, as they do in its own calls, and are uniform on a graph without it.
+    The layer's inputs come from one pass of the model over the given graphs. Only edges are scored, so the cost is
+    linear in them. Without a layer, steps follow the edge attribute ``transform.transition``, as in a call of the
+    transform, and are uniform on a graph that lacks it.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, dynamic GKAT.
 
     Args:
         graphs: Graphs with walks from an earlier call of ``transform``; they are not changed.
         transform: :class:`~pyg_topomask.transforms.AddRandomWalks` with ``transition=`` set to the name of the edge
-            attribute that shall hold the attention.
-        epoch: Number of the epoch: with a ``seed``, walks are a function of (seed, epoch, graph, attention).
+            attribute that will hold the attention.
+        epoch: Number of the epoch. With a ``seed``, walks are a function of (seed, epoch, graph, attention).
         layer: Layer with ``edge_attention(x, edge_index)``, such as :class:`GKATAttention` or :class:`GKATConv`.
-        forward: Runs the model that ``layer`` is a part of on a batch. The caller sets it to evaluation mode.
+        forward: Function that runs the model with ``layer`` on a batch. Set the model to evaluation mode before.
         batch_size: Graphs in one pass.
 
     Returns:
         New graphs, in the same order.
 
     Raises:
-        TypeError: If ``batch_size`` is no integer.
-        ValueError: If it is below 1, there is a layer but no ``forward`` or no ``transition``, or the pass does not
-            reach the layer.
+        TypeError: If ``batch_size`` is not an integer.
+        ValueError: If ``batch_size`` is below 1, if there is a layer but no ``forward`` or no ``transition``, or if
+            the model does not call the layer exactly once.
     """
     if layer is None:
         return walks_along(graphs, transform, epoch)
@@ -77,14 +77,14 @@ def redraw_walks(
 def walks_along(
     graphs: Sequence[Data], transform: WalkTransform, epoch: int, weights: Sequence[Tensor] | None = None
 ) -> list[Data]:
-    """The graphs with walks drawn afresh, along edges in proportion to given weights.
+    """Draw new walks along edges, in proportion to given weights.
 
     Args:
         graphs: Graphs; they are not changed.
         transform: As in :func:`redraw_walks`.
         epoch: Number of the epoch.
-        weights: For each graph the weight of its edges, shape ``[E]``, ≥ 0, kept as its attribute
-            ``transform.transition``; as the graphs have it if :obj:`None`.
+        weights: For each graph the weights of its edges, shape ``[E]``, ≥ 0, stored as the new graph's attribute
+            ``transform.transition``. If :obj:`None`, the attribute stays as it is.
 
     Returns:
         New graphs, in the same order.

@@ -1,4 +1,4 @@
-"""Feature maps: non-negative features of queries and keys whose inner product is the attention kernel."""
+"""Feature maps: non-negative features of queries and keys, whose inner product is the attention kernel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyg_topomask.ops.segment import segment_max
 class FeatureMap(Module):
     """Maps queries and keys ``[N, H, D]`` to features ``[N, H, R]``.
 
-    Called as ``feature_map(q, k, batch)``; keys may be scaled by one factor per graph and head, and queries by one per
-    row, because both cancel in attention. ``batch`` is the graph of each node, sorted, or :obj:`None` for one graph.
+    Call it as ``feature_map(q, k, batch)``. ``batch`` is the graph of each node, sorted, or :obj:`None` for one graph.
+    A map may scale queries by a factor per row, and keys by a factor per graph and head: both cancel in attention.
     """
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -24,19 +24,19 @@ class FeatureMap(Module):
         return self.features(q), self.features(k)
 
     def features(self, x: Tensor) -> Tensor:
-        """Features of one side where both are mapped alike."""
+        """Features of the queries or the keys, for maps that treat both alike."""
         raise NotImplementedError
 
 
 class ReLUFeatures(FeatureMap):
-    """``relu(x)``. Rows without a positive entry attend to nothing and return zero."""
+    """``relu(x)``. A query without a positive entry attends to nothing and gets the output zero."""
 
     def features(self, x: Tensor) -> Tensor:
         return x.relu()
 
 
 class ELU1Features(FeatureMap):
-    """``elu(x) + 1``, positive (Katharopoulos et al., *Transformers are RNNs*, ICML 2020, Eq. 7)."""
+    """``elu(x) + 1``, always positive (Katharopoulos et al., *Transformers are RNNs*, ICML 2020, Eq. 7)."""
 
     def features(self, x: Tensor) -> Tensor:
         return torch.nn.functional.elu(x) + 1
@@ -50,7 +50,7 @@ class SquareFeatures(FeatureMap):
 
 
 class ExpFeatures(FeatureMap):
-    """``exp(x)``, entry by entry, divided by the largest of a query's row or of a graph's keys, which cancels."""
+    """``exp(x)``, entry by entry, divided by the largest entry of the query's row or of the graph's keys."""
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return (q - _row_max(q)).exp(), (k - _graph_max(k, batch)).exp()
@@ -61,19 +61,19 @@ class SoftmaxFeatures(FeatureMap):
 
     .. math:: \phi(x)_r = R^{-1/2} \exp(\omega_r \cdot x' - \|x'\|^2 / 2), \qquad x' = x / D^{1/4}
 
-    with :math:`\omega` Gaussian, orthogonal within blocks of ``D``. Exponents are lowered by their largest value, for
-    queries per row and head, for keys per graph and head: a factor that cancels in attention.
+    with Gaussian :math:`\omega` that are orthogonal within blocks of ``D``. The largest exponent is subtracted from the
+    others, per row and head for queries and per graph and head for keys. This factor cancels in attention.
 
     Reference: Choromanski et al., *Rethinking Attention with Performers*, ICLR 2021, arXiv:2009.14794, Lemma 1 and
     Section 2.4.
 
     Args:
-        head_channels: ``D``.
-        num_features: ``R``.
+        head_channels: Width ``D`` of a head.
+        num_features: Number ``R`` of random features.
         seed: Seed of the projection.
 
     Raises:
-        TypeError: If a size or count is no integer.
+        TypeError: If a count is not an integer.
         ValueError: If ``num_features`` is not positive.
     """
 
@@ -88,7 +88,7 @@ class SoftmaxFeatures(FeatureMap):
         self.redraw(torch.Generator().manual_seed(seed))
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw a fresh projection ``[R, D]`` from ``generator`` (of the CPU), or from torch's default generator."""
+        """Draw a new projection ``[R, D]`` from the CPU ``generator``, or from torch's default one if :obj:`None`."""
         num_features, channels = self.projection.shape
         gaussian = torch.randn(-(-num_features // channels), channels, channels, generator=generator)
         orthogonal, triangle = torch.linalg.qr(gaussian)
@@ -99,7 +99,7 @@ class SoftmaxFeatures(FeatureMap):
         self.projection = projection.to(self.projection)
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # In place, since features are the largest arrays of a layer: each of these steps would copy them.
+        # In place, since features are the largest arrays of a layer and each of these steps would copy them.
         q, k = self._exponents(q), self._exponents(k)
         scale = math.log(self.num_features) / 2
         return q.sub_(_row_max(q) + scale).exp_(), k.sub_(_graph_max(k, batch) + scale).exp_()

@@ -1,4 +1,4 @@
-"""The GraphGPS layer: message passing and attention, side by side."""
+"""The GraphGPS layer: message passing and attention in parallel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyg_topomask.typing import Adj
 
 
 class GPSLayer(Module):
-    r"""One GraphGPS layer, with any PyG convolution and any attention of this package.
+    r"""One GraphGPS layer with any PyG convolution and any attention of this package.
 
     .. math::
         X_M &= \mathrm{Norm}(\mathrm{Dropout}(\mathrm{MPNN}(X, E, A)) + X) \\
@@ -34,22 +34,23 @@ class GPSLayer(Module):
 
     Args:
         channels: Width ``C``.
-        conv: Message passing, called as ``conv(x, edge_index, **conv_kwargs)``; it returns ``x`` or, where it updates
-            edges, ``(x, edge_attr)``. One whose attribute ``has_residual`` is true drops out and adds ``x`` itself, as
-            `GatedGCN` does, and gets the norm only. No local branch if :obj:`None`.
-            A list makes several branches, each with a norm of its own; all read the same ``x`` and their sum is
-            :math:`X_M`; each is given those ``conv_kwargs`` that it takes. The edges of the last one that updates them
-            are handed on: let at most one do so.
+        conv: Convolution, called as ``conv(x, edge_index, **conv_kwargs)``. It returns ``x``, or ``(x, edge_attr)`` if
+            it updates edges. If its attribute ``has_residual`` is true, it applies dropout and adds ``x`` itself, as
+            `GatedGCN` does, and the layer adds only the norm. No local branch if :obj:`None`.
+            A list makes several branches, each with its own norm. All read the same ``x``, each gets the
+            ``conv_kwargs`` that it accepts, and their sum is :math:`X_M`. At most one of them should update edges,
+            because only the last update is returned.
         attn: Attention, called as ``attn(x, batch, graph)``, or a list of several. No global branch if :obj:`None`.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS),
             ``"graph_norm"`` (over the nodes of each graph, as in Exphormer) or :obj:`None`.
-        dropout: Probability of zeroing in both branches and the feed-forward part, in training.
+        dropout: Probability of zeroing an entry in both branches and the feed-forward part, in training.
         act: Activation of the feed-forward part, by PyG's names.
-        feed_forward: Whether the two-layer MLP, of width ``2 C``, follows. Without it the layer returns :math:`X'`.
+        feed_forward: Whether the two-layer MLP of hidden width ``2 C`` follows. Without it the layer returns
+            :math:`X'`.
 
     Raises:
         TypeError: If a branch is not a module.
-        ValueError: If both branches are missing or a name is unknown.
+        ValueError: If both branches are missing, a name is unknown, or ``dropout`` is not in [0, 1].
     """
 
     def __init__(
@@ -82,25 +83,25 @@ class GPSLayer(Module):
 
     @property
     def convs(self) -> list[Module]:
-        """The convolutions, none or several."""
+        """The convolutions; there may be none or several."""
         return _listed(self.conv)
 
     @property
     def attentions(self) -> list[Module]:
-        """The attentions, none or several."""
+        """The attentions; there may be none or several."""
         return _listed(self.attn)
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry, each once."""
+        """Attributes that the graph must carry, without repetition."""
         return requirements_of(*self.attentions)
 
     def takes(self, name: str) -> bool:
-        """Whether a convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
+        """Whether a convolution accepts an argument of that name, such as ``edge_attr`` or ``pe``."""
         return any(_accepts(type(conv).forward, name) for conv in self.convs)
 
     def initial_carry(self, num_graphs: int) -> Any:
-        """What the first layer's attention starts from; a list with an entry for each of several, where any has one."""
+        """The carry of the first layer: None if no attention has one, and a list if there are several attentions."""
         if not any(isinstance(part, Carrying) for part in self.attentions):
             return None
         carries = [part.initial_carry(num_graphs) if isinstance(part, Carrying) else None for part in self.attentions]
@@ -119,18 +120,18 @@ class GPSLayer(Module):
 
         Args:
             x: Nodes, shape ``[N, C]``.
-            edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``; only the convolution reads it.
+            edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``. Only the convolution reads it.
             batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with what the attention's mask needs.
-            carry: What the attention of the layer before handed on, for attentions that carry something; the first
-                layer takes `initial_carry`. Without it they start afresh, with a warning.
-            **conv_kwargs: For the convolution, such as ``edge_attr``.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            carry: The carry that the previous layer returned, for attentions that have one. The first layer takes
+                `initial_carry`. Without it, attention starts from its initial carry, with a warning.
+            **conv_kwargs: Further arguments of the convolution, such as ``edge_attr``.
 
         Returns:
-            ``x``; ``(x, edge_attr)`` where the convolution updates edges; ``(that, carry)`` with a carry.
+            ``x``, or ``(x, edge_attr)`` if the convolution updates edges. With a carry, ``(that, carry)``.
 
         Raises:
-            ValueError: If the carry is not one that the attention takes.
+            ValueError: If the attention has no carry or another kind of carry.
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
@@ -138,11 +139,10 @@ class GPSLayer(Module):
         edges: list[Tensor] = []
         several = isinstance(self.conv, ModuleList)
         for conv, norm in zip(self.convs, _listed(self.norm_conv, len(self.convs))):
+            accepted = conv_kwargs
             if several:
-                taken = {name: value for name, value in conv_kwargs.items() if _accepts(type(conv).forward, name)}
-            else:
-                taken = conv_kwargs
-            local = conv(x, edge_index, **taken)
+                accepted = {name: value for name, value in conv_kwargs.items() if _accepts(type(conv).forward, name)}
+            local = conv(x, edge_index, **accepted)
             if isinstance(local, tuple):
                 local, *edges = local
             if not getattr(conv, "has_residual", False):
@@ -164,7 +164,7 @@ class GPSLayer(Module):
         return result, handed if isinstance(self.attn, ModuleList) else handed[0]
 
     def _carries(self, carry: Any) -> list[Any]:
-        """The carry of each attention."""
+        """The carry of each attention, or None. Raises ValueError if ``carry`` does not fit the attentions."""
         attentions = self.attentions
         if carry is None:
             _warn_without_carry(attentions)
@@ -172,17 +172,17 @@ class GPSLayer(Module):
         carries = carry if isinstance(self.attn, ModuleList) else [carry]
         if not isinstance(carries, list) or len(carries) != len(attentions):
             raise ValueError(
-                f"'carry' must be as initial_carry(num_graphs) returns it: for {len(attentions)} attentions a list of "
-                f"as many (got {type(carry).__name__})"
+                f"'carry' must have the form that initial_carry(num_graphs) returns: for {len(attentions)} attentions "
+                f"a list of as many (got {type(carry).__name__})"
             )
         for part, given in zip(attentions, carries):
             if given is not None and not isinstance(part, Carrying):
-                raise ValueError(f"{type(part).__name__} carries nothing from layer to layer: leave out 'carry'")
+                raise ValueError(f"{type(part).__name__} carries nothing from layer to layer; leave out 'carry'")
         return carries
 
 
 def _branches(name: str, given: Module | Sequence[Module] | None) -> Module | None:
-    """The module, or a list of several."""
+    """The module, a list of several, or None."""
     parts = list(given) if isinstance(given, Sequence) else [given] if given is not None else []
     for part in parts:
         if not isinstance(part, Module):
@@ -207,14 +207,14 @@ def _listed(part: Module | None, missing: int = 0) -> list[Any]:
 
 
 def _warn_without_carry(attentions: Sequence[Module]) -> None:
-    """Warn where an attention starts afresh that would take over what the layer before hands on."""
+    """Warn if an attention starts from its initial carry although an earlier layer may have passed one on."""
     carrying = next((part for part in attentions if isinstance(part, Carrying)), None)
     if carrying is not None and not torch.compiler.is_compiling():
         warnings.warn(
-            f"{type(carrying).__name__} hands something from layer to layer, but this GPSLayer was called without "
-            "'carry': in a stack, that is another model. Give the first layer carry=layer.initial_carry(num_graphs) "
-            "and each other layer what the one before it returned, or use GPSStack or GPSModel, which also share the "
-            "parameters that belong to all layers",
+            f"{type(carrying).__name__} passes a carry from layer to layer, but this GPSLayer was called without "
+            "'carry'. In a stack, that is another model. Give the first layer carry=layer.initial_carry(num_graphs) "
+            "and every other layer the carry that the layer before it returned, or use GPSStack or GPSModel, which "
+            "also share the parameters that belong to all layers",
             stacklevel=6,  # the line that calls the layer
         )
 

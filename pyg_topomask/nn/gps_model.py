@@ -17,31 +17,27 @@ from pyg_topomask.typing import Adj
 
 
 class GPSModel(Module):
-    """Linear encoder, GraphGPS layers, pooling where asked for, and an MLP head.
+    """A linear encoder, GraphGPS layers, optional pooling, and an MLP head.
 
     Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
 
     Args:
         in_channels: Width of the node features.
         channels: Width ``C`` of the layers.
-        out_channels: Width of the output: classes or targets.
-        num_layers: Layers.
-        conv: Function of the layer's number that returns its convolution; no local branch if :obj:`None`.
-        attn: Function of the layer's number that returns its attention; no global branch if :obj:`None`.
-        edge_dim: Width of the edge features, encoded to ``C`` and given to the convolution as ``edge_attr``; edge
-            features are not used if :obj:`None`.
+        out_channels: Width of the output: the number of classes or targets.
+        num_layers, conv, attn: As in :class:`GPSStack`.
+        edge_dim: Width of the edge features, which are encoded to ``C`` and given to the convolution as ``edge_attr``.
+            Edge features are not used if :obj:`None`.
         pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; predictions per node if :obj:`None`.
-        norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"``, ``"graph_norm"`` or :obj:`None`.
-        dropout: Probability of zeroing after the encoder, in the layers and in the head, in training.
+        norm, feed_forward, checkpoint: As in :class:`GPSStack`.
+        dropout: Probability of zeroing an entry after the encoder, in the layers and in the head, in training.
         act: Activation of the layers and the head, by PyG's names.
-        feed_forward: Whether layers have their MLP.
-        head_layers: Linear layers of the head.
-        input_dropout: Probability of zeroing node features, in training; helps on sparse bags of words.
-        checkpoint: Whether layers are computed again in the backward pass, to save memory (`GPSStack`).
+        head_layers: Number of linear layers in the head.
+        input_dropout: Probability of zeroing a node feature, in training. It helps on sparse bags of words.
 
     Raises:
-        TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function.
-        ValueError: If a name is unknown or ``num_layers`` is not positive.
+        TypeError: If ``conv`` or ``attn`` is not a function, or a count is not an integer.
+        ValueError: If a name is unknown, or a count is not positive.
     """
 
     def __init__(
@@ -75,7 +71,7 @@ class GPSModel(Module):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry, each once."""
+        """Attributes that the graph must carry, without repetition."""
         return self.layers.requires
 
     def forward(
@@ -86,35 +82,32 @@ class GPSModel(Module):
         graph: Data | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
-        """Predict for each node, ``[N, out]``, or with a pool for each graph, ``[B, out]``.
+        """Predict for each node, ``[N, out_channels]``, or for each graph if pooling, ``[B, out_channels]``.
 
         Args:
-            x: Node features, shape ``[N, in]``.
+            x: Node features, shape ``[N, in_channels]``.
             edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``.
-            batch: Graph of each node, sorted; ``graph.batch`` or one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with what masks need.
-            edge_attr: Edge features, shape ``[E, edge_dim]``, where the model has ``edge_dim``.
+            batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
 
         Raises:
-            TypeError: If the convolution takes no edge features.
-            ValueError: If there are edge features without ``edge_dim``, or the other way round.
+            TypeError: If the convolution does not accept edge features.
+            ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
         """
-        if (self.edge_encoder is None) != (edge_attr is None):
-            raise ValueError(
-                "the model has no 'edge_dim', but is given 'edge_attr'"
-                if edge_attr is not None
-                else f"the model has edge_dim={self.edge_encoder.in_features}, but is given no 'edge_attr'"  # type: ignore[union-attr]
-            )
-        if edge_attr is not None and not self.layers.takes("edge_attr"):
-            raise TypeError(
-                f"{type(self.layers[0].conv).__name__} takes no 'edge_attr'; build the model without 'edge_dim'"
-            )
+        if self.edge_encoder is None and edge_attr is not None:
+            raise ValueError("the model has no 'edge_dim', but is given 'edge_attr'")
+        if self.edge_encoder is not None:
+            if edge_attr is None:
+                raise ValueError(f"the model has edge_dim={self.edge_encoder.in_features}, but is given no 'edge_attr'")
+            if not self.layers.takes("edge_attr"):
+                name = type(self.layers[0].conv).__name__
+                raise TypeError(f"{name} takes no 'edge_attr'; build the model without 'edge_dim'")
+            edge_attr = self.edge_encoder(edge_attr)
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = count_graphs(graph, batch)
         x = self.dropout(self.encoder(self.input_dropout(x)))
-        if self.edge_encoder is not None:
-            edge_attr = self.edge_encoder(edge_attr)
         x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr)
         if self.pool is not None:
             x = pool_nodes(x, batch, num_graphs, self.pool)

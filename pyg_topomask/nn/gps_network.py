@@ -1,4 +1,4 @@
-"""A whole network that reads a graph: encoders, GraphGPS layers, head."""
+"""A complete network that reads a graph: encoders, GraphGPS layers and a head."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.pool import count_graphs
 
 BIAS = "attn_bias"
-"""Attribute under which attention finds the bias of pairs: build it as ``FullAttention(…, attn_bias="attn_bias")``."""
+"""Graph attribute with the bias of node pairs, which ``FullAttention(…, attn_bias="attn_bias")`` reads."""
 
 
 class GPSNetwork(Module):
-    """Encoders, the layers of a `GPSStack` and a head, called as ``network(graph)``.
+    """Encoders, a `GPSStack` and a head, called as ``network(graph)``.
 
     Reference: Rampášek et al., *Recipe for a General, Powerful, Scalable Graph Transformer*, NeurIPS 2022,
     arXiv:2205.12454.
@@ -35,20 +35,22 @@ class GPSNetwork(Module):
         prediction = network(batch)  # [B, 10]
 
     Args:
-        node_encoder: ``encoder(graph) → [N, C]``.
+        node_encoder: Module ``encoder(graph) → [N, C]``.
         layers: The layers, of width ``C``.
-        head: ``head(x, graph)`` → prediction.
-        edge_encoder: ``encoder(graph) → [E, C]``, for convolutions that take ``edge_attr`` and attentions with
-            ``edge_dim``, which read it as ``graph.edge_attr``; left out if there are neither.
-        pe_encoder: ``encoder(graph) → [N, *]``, for convolutions that take ``pe``.
-        bias_encoder: ``encoder(graph) → [P, H]`` for every pair of nodes, which attention reads as ``graph.attn_bias``.
-        dropout: Probability of zeroing after the node encoder, in training.
-        graph_token: One more node per graph among those that the layers see; not handed to the head, or with
-            ``pool_token`` in place of the others.
-        pool_token: Whether the head gets the graph tokens alone, one per graph, whatever its pooling.
+        head: Module ``head(x, graph)`` that returns the prediction.
+        edge_encoder: Module ``encoder(graph) → [E, C]``, for convolutions that accept ``edge_attr`` and for attentions
+            with ``edge_dim``, which read its output as ``graph.edge_attr``. It is left out if there are none of these.
+        pe_encoder: Module ``encoder(graph) → [N, *]``, for convolutions that accept ``pe``.
+        bias_encoder: Module ``encoder(graph) → [P, H]`` for all pairs of nodes. Attention reads its output as
+            ``graph.attn_bias``.
+        dropout: Probability of zeroing an entry after the node encoder, in training.
+        graph_token: Adds a node to each graph that the layers see. The head sees only the other nodes, or with
+            ``pool_token`` only this one.
+        pool_token: Whether the head gets the graph tokens instead of the nodes. Its pooling then has no effect.
 
     Raises:
-        ValueError: If widths differ, or there is a ``pe_encoder`` that no convolution has a use for.
+        ValueError: If widths differ, no convolution accepts the output of ``pe_encoder``, or there is a ``pool_token``
+            without a ``graph_token``.
     """
 
     def __init__(
@@ -83,10 +85,10 @@ class GPSNetwork(Module):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry, each once."""
+        """Attributes that the graph must carry, without repetition."""
         parts = (self.node_encoder, self.edge_encoder, self.pe_encoder, self.bias_encoder, self.layers)
-        made = set() if self.bias_encoder is None else {BIAS}
-        return tuple(name for name in requirements_of(*parts) if name not in made)
+        computed = set() if self.bias_encoder is None else {BIAS}
+        return tuple(name for name in requirements_of(*parts) if name not in computed)
 
     def forward(self, graph: Data) -> Tensor:
         """The head's prediction for a ``Data`` or ``Batch``."""
@@ -96,28 +98,30 @@ class GPSNetwork(Module):
         return self.head(x, graph)
 
     def embed(self, graph: Data) -> Tensor:
-        """Nodes ``[N, C]`` after the last layer; the tokens ``[B, C]`` with ``pool_token``."""
+        """The nodes after the last layer, ``[N, C]``, or with ``pool_token`` the tokens, ``[B, C]``."""
         x = self.dropout(self.node_encoder(graph))
         extra: dict[str, Any] = {}
         for name, encoder in (("edge_attr", self.edge_encoder), ("pe", self.pe_encoder)):
             if encoder is not None:
                 extra[name] = encoder(graph)
         bias = None if self.bias_encoder is None else self.bias_encoder(graph)
-        given, place = graph, None
-        if self.graph_token is not None:
-            x, graph, bias, place = self.graph_token.insert(x, graph, bias)
+        position = None
+        if self.graph_token is None:
+            graph = copy(graph)  # shallow: the caller's graph is not changed
+        else:
+            x, graph, bias, position = self.graph_token.insert(x, graph, bias)
             if "pe" in extra:
-                extra["pe"] = extra["pe"].new_zeros(x.size(0), extra["pe"].size(1)).index_copy(0, place, extra["pe"])
-        graph = copy(graph) if graph is given else graph  # shallow: the caller's graph stays as it is
+                pe = extra["pe"]
+                extra["pe"] = pe.new_zeros(x.size(0), pe.size(1)).index_copy(0, position, pe)
         if bias is not None:
             graph[BIAS] = bias
         if self.attends_edges:
             graph.edge_attr = extra["edge_attr"]
         batch = graph.get("batch")
         x = self.layers(x, graph.edge_index, batch, graph, count_graphs(graph, batch), **extra)
-        if place is None:
+        if position is None:
             return x
         if not self.pool_token:
-            return x.index_select(0, place)
-        tokens = torch.ones(x.size(0), dtype=torch.bool, device=x.device).index_fill(0, place, False)
+            return x.index_select(0, position)
+        tokens = torch.ones(x.size(0), dtype=torch.bool, device=x.device).index_fill(0, position, False)
         return x[tokens]

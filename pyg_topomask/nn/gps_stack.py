@@ -1,4 +1,4 @@
-"""GraphGPS layers one after another: what they hand on, and how much of it is kept for the backward pass."""
+"""A stack of GraphGPS layers: passing edge features and carries on, and gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -21,27 +21,23 @@ from pyg_topomask.typing import Adj
 
 
 class GPSStack(ModuleList):
-    """A list of `GPSLayer` that passes on edge features and carries.
+    """A list of `GPSLayer` that passes edge features and carries from layer to layer.
 
     Args:
         channels: Width ``C``.
-        num_layers: Layers.
-        conv: Function of the layer's number that returns its convolution, or a list of several; no local branch if
-            :obj:`None`.
+        num_layers: Number of layers.
+        conv: Function of the layer's number (from 0) that returns its convolution, or a list of several; no local
+            branch if :obj:`None`.
         attn: Function of the layer's number that returns its attention, or a list of several; no global branch if
-            :obj:`None`. Attentions of one class carry on from layer to layer, also over layers of another. Those with
-            a method ``tie(first)`` are tied to the first of them: it makes a layer share the parameters that belong to
-            the whole stack.
-        norm: Norm of the layers: ``"batch_norm"``, ``"layer_norm"``, ``"graph_norm"`` or :obj:`None`.
-        dropout: Probability of zeroing in the layers, in training.
-        act: Activation of the layers, by PyG's names.
-        feed_forward: Whether layers have their MLP.
-        checkpoint: Whether layers are computed again in the backward pass instead of keeping what they computed: memory
-            of one layer instead of all, for about a third more time. Results are the same, dropout and running
-            statistics included.
+            :obj:`None`. A carry goes to the next attention of the same class, even if layers with another class lie
+            between. Attentions with a method ``tie(first)`` share parameters with the first attention of their class.
+        norm, dropout, act, feed_forward: As in :class:`GPSLayer`, for every layer.
+        checkpoint: Whether to compute layers again in the backward pass instead of storing their activations. This
+            needs the memory of one layer instead of all, and about a third more time. Results are the same, including
+            dropout and running statistics.
 
     Raises:
-        TypeError: If ``conv`` or ``attn`` is a module or a class instead of a function, or ``num_layers`` no integer.
+        TypeError: If ``conv`` or ``attn`` is not a function, or ``num_layers`` is not an integer.
         ValueError: If ``num_layers`` is not positive, a layer has neither branch, or layers share an attention with an
             auxiliary loss.
     """
@@ -96,17 +92,17 @@ class GPSStack(ModuleList):
         return super().__iter__()  # type: ignore[return-value]
 
     def __getitem__(self, number: int | slice) -> Any:
-        if isinstance(number, slice):  # ModuleList would call this class's constructor with the layers
+        if isinstance(number, slice):  # ModuleList would call the constructor of this class with the layers
             return ModuleList(list(self)[number])
         return super().__getitem__(number)
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Attributes that the graph must carry, each once."""
+        """Attributes that the graph must carry, without repetition."""
         return requirements_of(*self)
 
     def takes(self, name: str) -> bool:
-        """Whether some layer's convolution has an argument of that name, such as ``edge_attr`` or ``pe``."""
+        """Whether a convolution of some layer accepts an argument of that name, such as ``edge_attr`` or ``pe``."""
         return any(layer.takes(name) for layer in self)
 
     def forward(
@@ -124,9 +120,10 @@ class GPSStack(ModuleList):
             x: Nodes, shape ``[N, C]``.
             edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``.
             batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with what masks need.
-            num_graphs: ``B``; read off ``batch``, whose last graphs may be empty, if :obj:`None`.
-            **conv_kwargs: ``edge_attr`` ``[E, C]``, ``pe`` ``[N, *]``, …: each convolution gets those that it takes.
+            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
+            num_graphs: Number of graphs ``B``. Give it if the last graphs may be empty; if :obj:`None`, it is taken
+                from ``batch``.
+            **conv_kwargs: ``edge_attr [E, C]``, ``pe [N, *]``, and others. Each convolution gets those it accepts.
         """
         given = {name: value for name, value in conv_kwargs.items() if value is not None}
         if num_graphs is None:
@@ -159,15 +156,16 @@ class GPSStack(ModuleList):
 
 
 def _kinds(layer: GPSLayer) -> list[tuple[type, int]]:
-    """For each attention of a layer its class, and how many of that class stand before it: it carries on, and is tied
-    to, what is of the same kind in the layers before, whatever else they hold.
+    """For each attention of a layer its class and its rank among the layer's attentions of that class.
+
+    Attentions of the same kind in different layers pass a carry on and are tied.
     """
     types = [type(part) for part in layer.attentions]
-    return [(kind, types[:place].count(kind)) for place, kind in enumerate(types)]
+    return [(kind, types[:number].count(kind)) for number, kind in enumerate(types)]
 
 
 def _carry_in(layer: GPSLayer, carries: dict[Any, Any], num_graphs: int) -> Any:
-    """What a layer is given to carry: for each attention what the last one of its kind handed on, or its own start."""
+    """The carry for a layer: for each attention the last carry of its kind, or its initial one."""
     start = layer.initial_carry(num_graphs)
     if isinstance(start, list):
         return [None if own is None else carries.get(kind, own) for kind, own in zip(_kinds(layer), start)]
@@ -176,7 +174,7 @@ def _carry_in(layer: GPSLayer, carries: dict[Any, Any], num_graphs: int) -> Any:
 
 @contextmanager
 def _frozen_statistics(layer: Module) -> Iterator[None]:
-    """Keep running statistics as they are: the layer saw the same rows before."""
+    """Keep running statistics unchanged, because the layer has already seen these rows."""
     norms = [part for part in layer.modules() if isinstance(part, BatchNorm1d)]
     momenta = [norm.momentum for norm in norms]
     tracked = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]

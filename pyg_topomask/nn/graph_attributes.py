@@ -1,4 +1,4 @@
-"""Reading what a module needs from a graph, with messages that say what to add."""
+"""Reading a module's inputs from a graph, with messages that say what to add."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pyg_topomask.ops.memo import once_per_batch
 
 
 def requirements_of(*parts: Module | None) -> tuple[str, ...]:
-    """Attributes that these modules need on a graph, each once; a module without ``requires`` needs none."""
+    """Attributes that these modules need on a graph, without repetition; a module without ``requires`` needs none."""
     names = (name for part in parts for name in getattr(part, "requires", ()))
     return tuple(dict.fromkeys(names))
 
 
 def read_attributes(reader: Module, graph: Any, names: tuple[str, ...], remedy: str) -> list[Tensor]:
-    """Attributes ``names`` of a graph, for a module that reads them.
+    """The attributes ``names`` of a graph, for the module ``reader``.
 
     Raises:
         TypeError: If ``graph`` is not a homogeneous graph.
-        ValueError: If one is missing; the message says what to add.
+        ValueError: If there is no graph, or an attribute is missing; the message says what to add.
     """
     name = type(reader).__name__
     if graph is None:
@@ -39,11 +39,11 @@ def read_attributes(reader: Module, graph: Any, names: tuple[str, ...], remedy: 
 
 
 def read_edges(reader: Module, graph: Any) -> Tensor:
-    """The edges of a graph, shape ``[2, E]``, whether it holds ``edge_index`` or ``adj_t``.
+    """The edges of a graph, shape ``[2, E]``, from its ``edge_index`` or ``adj_t``.
 
     Raises:
         TypeError: If ``graph`` is not a homogeneous graph.
-        ValueError: If there is no graph, or it has neither.
+        ValueError: If there is no graph, or it has neither attribute.
     """
     read_attributes(reader, graph, (), "")
     adj = graph.get("edge_index")
@@ -54,10 +54,10 @@ def read_edges(reader: Module, graph: Any) -> Tensor:
 
 
 def read_edge_attr(graph: Data, edge_dim: int, num_edges: int, dtype: torch.dtype) -> Tensor:
-    """The edge features of a graph, shape ``[E, edge_dim]``, where ``[E]`` stands for width 1.
+    """The edge features of a graph, shape ``[E, edge_dim]``; the graph may store width 1 as ``[E]``.
 
     Raises:
-        ValueError: If there are none, or they have another shape.
+        ValueError: If the graph has none, or they have another shape.
     """
     edge_attr = graph.get("edge_attr")
     if edge_attr is None:
@@ -71,9 +71,10 @@ def read_edge_attr(graph: Data, edge_dim: int, num_edges: int, dtype: torch.dtyp
 
 
 def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "walks") -> None:
-    """Refuse a table that was drawn for a graph of another size, such as the one that a sampler took this one from.
+    """Refuse a table that was drawn for a graph of another size, such as the full graph of a sampled subgraph.
 
-    On CPU at once; on CUDA by an assertion that does not wait.
+    Raises:
+        ValueError: If the sizes differ. On CUDA, a device-side assertion fails instead, without synchronisation.
     """
     ptr = graph.get("ptr")
     batched = isinstance(size, Tensor) and size.dim() == 1 and ptr is not None
@@ -92,7 +93,7 @@ def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "
 
 
 def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
-    """Warn, as Python does once for each place in the code, where a mask covers longer walks than were stored.
+    """Warn if a mask covers longer walks than are stored on the graph; Python shows it once per calling line.
 
     Args:
         graph: The graph or batch.
@@ -105,7 +106,7 @@ def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
     if stored is not None and stored < max_length:
         warnings.warn(
             f"the walks on this graph were stored up to 'max_length' = {stored} hops, but the mask covers "
-            f"{max_length}: what it learns for longer walks has no effect. Give the mask and AddRandomWalks the same "
+            f"{max_length}: its parameters for longer walks have no effect. Give the mask and AddRandomWalks the same "
             "'max_length'",
             stacklevel=3,
         )

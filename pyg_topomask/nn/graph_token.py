@@ -1,4 +1,4 @@
-"""One more node for each graph, which attends to all others and from which the graph is predicted."""
+"""One extra node per graph that attends to all others, and from which the graph can be predicted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from pyg_topomask.ops.attention.full_softmax import all_pairs
 
 
 class GraphToken(Module):
-    r"""Puts a learned node, joined to nothing, in front of each graph's nodes.
+    r"""Puts a learned node without edges in front of each graph's nodes.
 
-    Attention sees it as any node, with a learned bias of its own, the same for all pairs that it is in; message passing
-    does not reach it. (GraphGPS inserts the nodes and leaves ``edge_index`` as it was, so that edges there join other
-    nodes than those of the graph.)
+    Attention treats it like any other node, with one learned bias for all pairs that contain it. Message passing does
+    not reach it. (GraphGPS inserts the nodes without renumbering ``edge_index``, so that its edges join wrong nodes.)
 
     Reference: Ying et al., *Do Transformers Really Perform Badly for Graph Representation?* (Graphormer), NeurIPS 2021,
     arXiv:2106.05234, Section 3.2.
@@ -35,31 +34,31 @@ class GraphToken(Module):
         self.pair = Parameter(normal_(torch.empty(1, heads), std=0.02))
 
     def insert(self, x: Tensor, graph: Data, bias: Tensor | None = None) -> tuple[Tensor, Data, Tensor | None, Tensor]:
-        """Nodes and biases with those of the tokens.
+        """Insert the tokens among the nodes and the biases.
 
         Args:
             x: Nodes, shape ``[N, C]``.
-            graph: The ``Data`` or ``Batch``; it stays as it is.
+            graph: The ``Data`` or ``Batch``; it is not changed.
             bias: Bias of each pair, shape ``[P, H]``, or :obj:`None`.
 
         Returns:
-            Nodes ``[N + B, C]``, a copy of the graph whose ``edge_index`` and ``batch`` are of these, the bias of their
-            pairs or :obj:`None`, and the places of the nodes among them, ``[N]``.
+            The ``N + B`` nodes and tokens ``[N + B, C]``; a copy of the graph with their ``edge_index`` and ``batch``;
+            the bias of their pairs, or :obj:`None`; and the position of each node among them, ``[N]``.
         """
         given = graph.get("batch")
         num_graphs = count_graphs(graph, given)
         batch = x.new_zeros(x.size(0), dtype=torch.long) if given is None else given
-        place = torch.arange(batch.numel(), device=x.device) + batch + 1
+        position = torch.arange(batch.numel(), device=x.device) + batch + 1
         token = torch.ones(batch.numel() + num_graphs, dtype=torch.bool, device=x.device)
-        token[place] = False
-        out = self.node.to(x.dtype).expand(token.numel(), -1).index_copy(0, place, x)
+        token[position] = False
+        out = self.node.to(x.dtype).expand(token.numel(), -1).index_copy(0, position, x)
         wider = copy(graph)
         of_token = torch.arange(num_graphs, device=x.device)
         wider.batch = torch.zeros(token.numel(), dtype=torch.long, device=x.device)
         wider.batch = wider.batch.masked_scatter(token, of_token).masked_scatter(~token, batch)
-        wider.edge_index, wider.num_nodes = place[graph.edge_index], token.numel()
+        wider.edge_index, wider.num_nodes = position[graph.edge_index], token.numel()
         if bias is not None:
             query, key = all_pairs(wider.batch)
-            ours = (~(token[query] | token[key])).nonzero().squeeze(1)
-            bias = self.pair.to(bias.dtype).expand(query.numel(), -1).index_copy(0, ours, bias)
-        return out, wider, bias, place
+            of_nodes = (~(token[query] | token[key])).nonzero().squeeze(1)
+            bias = self.pair.to(bias.dtype).expand(query.numel(), -1).index_copy(0, of_nodes, bias)
+        return out, wider, bias, position

@@ -1,4 +1,4 @@
-"""Norms of nodes and edges that stand no row, or one."""
+"""Norms of nodes and edges that accept zero rows or one row."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ NORMS = ("batch_norm", "layer_norm", "graph_norm")
 
 
 def build_norm(name: str | None, channels: int) -> Module | None:
-    """The norm of that name, for rows of width ``channels``.
+    """The norm of that name for rows of width ``channels``; None if ``name`` is :obj:`None`.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If the name is unknown.
     """
     if name is None:
         return None
@@ -24,12 +24,12 @@ def build_norm(name: str | None, channels: int) -> Module | None:
 
 
 def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> Tensor:
-    """Apply a norm to rows ``x`` ``[N, C]`` of the graphs ``batch``; nothing if :obj:`None`."""
+    """Apply a norm to the rows ``x [N, C]`` of the graphs in ``batch``; return ``x`` if the norm is :obj:`None`."""
     if norm is None or x.size(0) == 0:
         return x
     if isinstance(norm, (LayerNorm, GraphNorm)):
         return norm(x, batch)
     if isinstance(norm, BatchNorm1d) and norm.training and x.size(0) == 1:
-        # One node has no variance: normalise it by the running statistics.
+        # A single row has no variance: normalise it by the running statistics.
         return batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     return norm(x)

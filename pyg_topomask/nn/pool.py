@@ -1,4 +1,4 @@
-"""From nodes to graphs."""
+"""Pooling of nodes to graphs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ POOLS = {"mean": global_mean_pool, "add": global_add_pool, "max": global_max_poo
 
 
 def count_graphs(graph: Data | None, batch: Tensor | None) -> int:
-    """Number of graphs of a batch; the graph knows of empty ones at its end, which ``batch`` does not."""
+    """Number of graphs in a batch; ``graph`` also counts empty graphs at the end, which ``batch`` cannot show."""
     num_graphs = getattr(graph, "num_graphs", None) if batch is not None else 1
     return segments(batch).num_graphs if num_graphs is None else num_graphs
 
 
 def pool_nodes(x: Tensor, batch: Tensor | None, num_graphs: int, pool: str) -> Tensor:
-    """Mean, sum or maximum of the nodes ``[N, C]`` of each graph: ``[B, C]``, zero for a graph without nodes."""
+    """Mean, sum or maximum over each graph's nodes, ``[N, C] → [B, C]``; zero for a graph without nodes."""
     batch = x.new_zeros(x.size(0), dtype=torch.long) if batch is None else batch
     return POOLS[pool](x, batch, num_graphs)

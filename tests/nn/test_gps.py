@@ -172,7 +172,7 @@ def test_carry_goes_from_layer_to_layer():
     torch.testing.assert_close(handed, 1 + sums)
     assert torch.equal(edges, 2 * edge_attr)
     torch.testing.assert_close(out, layer.conv(x, batch.edge_index, edge_attr)[0] + 3 * x + (1 + sums)[batch.batch])
-    with pytest.warns(UserWarning, match="Carrying hands something from layer to layer"):
+    with pytest.warns(UserWarning, match="Carrying passes a carry from layer to layer"):
         afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
     torch.testing.assert_close(out - afresh, torch.ones_like(out))
 

@@ -29,7 +29,7 @@ ATTENTION: dict[str, type[Attention]] = {
     "SGFormer": SGFormerAttention,
     "Transformer": FullAttention,
 }
-"""Attention classes by the name that configs use."""
+"""Attention classes by their names in configs."""
 
 __all__ = [
     "ATTENTION",

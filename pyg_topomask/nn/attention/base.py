@@ -1,4 +1,4 @@
-"""What every attention promises, and what it may do besides."""
+"""The base class of attentions: what each of them promises, and what it may add."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pyg_topomask.ops.segment import check_batch
 class Attention(Module):
     r"""Base class of attentions: ``attn(x [N, C], batch=None, graph=None) → [N, C]``.
 
-    A subclass defines ``forward`` and starts it with :func:`check_input`. The rest is optional:
+    A subclass defines ``forward``, which should begin with :func:`check_input`. The rest is optional:
 
-    * **Graph attributes.** ``requires`` names what the graph must carry. Where that depends on constructor arguments,
-      override `requirements` as well, so that it is known without building the module.
-    * **Edge features.** ``edge_dim`` is the width of ``graph.edge_attr`` that the attention reads; :obj:`None` if none.
-    * **Carry** (protocol `Carrying`). An attention that hands something to the same attention of the next layer has
-      ``initial_carry(num_graphs)``. Called with ``carry=`` it returns ``(x, carry)``; called without, it starts afresh
-      and returns ``x``.
-    * **Shared parameters** (protocol `Tied`). ``tie(first)`` makes a layer use what it shares with an earlier one.
-    * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass, and
+    * **Graph attributes.** ``requires`` names the attributes that the graph must carry. If they depend on constructor
+      arguments, override `requirements` as well, so that they are known without building the module.
+    * **Edge features.** ``edge_dim`` is the width of ``graph.edge_attr`` if the attention reads it, else :obj:`None`.
+    * **Carry** (protocol `Carrying`). An attention that passes state to the same attention of the next layer has
+      ``initial_carry(num_graphs)``. Called with ``carry=``, it returns ``(x, carry)``. Called without, it uses the
+      initial carry and returns ``x``.
+    * **Shared parameters** (protocol `Tied`). ``tie(first)`` makes a layer share parameters with an earlier one.
+    * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass.
       :func:`~pyg_topomask.nn.auxiliary_loss` sums these terms over a model.
-    * **Dropout.** The argument ``dropout`` acts on the normalised weights where an attention forms them (softmax and
-      k-MIP attention), otherwise on the result before the output projection, in training only.
-    * **Configs.** ``config_keys`` maps constructor arguments to the keys of a config that set them. An argument without
-      a key keeps its default, and so does one whose ``topomask`` key is not given. The argument ``seed`` takes the key
-      ``seed``, from which each run and layer gets a number of its own.
+    * **Dropout.** The argument ``dropout`` acts in training only: on the normalised weights if the class forms them in
+      every case, otherwise on the result before the output projection.
+    * **Configs.** ``config_keys`` maps constructor arguments to the config keys that set them. An argument without a
+      key keeps its default, and so does one whose ``topomask`` key is not given. The key ``seed`` gives each run and
+      layer a different number.
 
     .. code-block:: python
 
@@ -53,28 +53,28 @@ class Attention(Module):
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; they divide ``channels`` unless ``divided`` is false.
+        heads: Number of heads ``H``; it must divide ``channels`` unless ``divided`` is false.
         divided: Whether every head has ``C / H`` channels.
 
     Raises:
-        TypeError: If a number is no integer.
-        ValueError: If ``heads`` does not divide ``channels``.
+        TypeError: If a number is not an integer.
+        ValueError: If a number is not positive, or ``heads`` does not divide ``channels``.
     """
 
     config_keys: ClassVar[Mapping[str, str]] = {}
-    """Constructor argument → key of a config that sets it."""
+    """Constructor argument → config key that sets it."""
     adds_loss: ClassVar[bool] = False
     """Whether a forward pass sets ``auxiliary_loss``."""
     channels: int
     """Width ``C`` of input and output."""
     heads: int
-    """Heads ``H``."""
+    """Number of heads ``H``."""
     requires: tuple[str, ...] = ()
     """Attributes that the graph must carry."""
     edge_dim: int | None = None
-    """Width of ``graph.edge_attr`` that is read; :obj:`None` if it is not."""
+    """Width of ``graph.edge_attr``; :obj:`None` if the attention does not read it."""
     auxiliary_loss: Tensor | None = None
-    """What the last forward pass adds to the loss."""
+    """Term that the last forward pass adds to the loss."""
 
     def __init__(self, channels: int, heads: int = 1, divided: bool = True) -> None:
         super().__init__()
@@ -85,29 +85,47 @@ class Attention(Module):
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:
-        """What ``requires`` is for these constructor arguments."""
+        """The value of ``requires`` for these constructor arguments."""
         return cls.requires
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh."""
+        """Initialise all parameters again."""
         for part in self.children():
             reset(part)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Any:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph."""
+        """Attend, ``[N, C] → [N, C]``.
+
+        Args:
+            x: Node features, shape ``[N, C]``, in the dtype of the parameters, which the output shares.
+            batch: Graph of each node, sorted, shape ``[N]``; ``graph.batch`` or one graph if :obj:`None`.
+            graph: The ``Data`` or ``Batch`` with the attributes ``requires``.
+
+        Raises:
+            TypeError: If ``x`` is not a floating-point tensor, or ``graph`` not a homogeneous graph.
+            ValueError: If a shape is wrong, a feature is not finite (checked on CPU), ``batch`` is not sorted, or the
+                graph lacks a required attribute.
+        """
         raise NotImplementedError
 
+    def _split_heads(self, x: Tensor, parts: int = 3) -> tuple[Tensor, ...]:
+        """Split a projection ``[N, parts · C]`` into parts of shape ``[N, H, D]``, such as queries, keys and values."""
+        return x.view(x.size(0), parts, self.heads, self.channels // self.heads).unbind(dim=1)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, heads={self.heads}"
+
     def __getstate__(self) -> dict[str, Any]:
-        # The last loss hangs on a graph of operations, which can neither be copied nor pickled.
+        # The last loss belongs to an autograd graph, which can neither be copied nor pickled.
         return {**self.__dict__, "auxiliary_loss": None}
 
 
 @runtime_checkable
 class Carrying(Protocol):
-    """An attention that hands something from layer to layer."""
+    """An attention that passes state from layer to layer."""
 
     def initial_carry(self, num_graphs: int) -> Any:
-        """What the first layer starts from."""
+        """The carry of the first layer."""
 
 
 @runtime_checkable
@@ -120,20 +138,20 @@ class Tied(Protocol):
 
 @runtime_checkable
 class EdgeAttention(Protocol):
-    """An attention that can score edges alone, which dynamic GKAT's walks follow."""
+    """An attention that can score edges alone, for the walks of dynamic GKAT."""
 
     def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Weight of each edge among those of its first node, shape ``[E]``, for inputs ``x`` of the layer."""
+        """Softmax weight of each edge among the edges of its first node, shape ``[E]``, for layer inputs ``x``."""
 
 
 def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | None) -> Tensor | None:
-    """Check what enters an attention, and return the batch vector to use.
+    """Check the inputs of an attention, and return the batch vector to use.
 
     Args:
         x: Node features, which must have shape ``[N, channels]`` and be finite.
         channels: Width ``C`` of the attention.
         batch: Graph of each node, sorted, shape ``[N]``.
-        graph: The ``Data`` or ``Batch`` whose ``batch`` is used where ``batch`` is :obj:`None`.
+        graph: The ``Data`` or ``Batch`` whose ``batch`` is used if ``batch`` is :obj:`None`.
 
     Returns:
         Graph of each node, or :obj:`None` for one graph.
@@ -146,18 +164,18 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
         raise TypeError(f"'x' must be a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'x' must have shape [N, {channels}] (got {list(x.shape)})")
-    checkable = not x.is_cuda and not torch.compiler.is_compiling()  # neither waits for a value
+    checkable = not x.is_cuda and not torch.compiler.is_compiling()  # the others cannot read values without waiting
     if checkable and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
         row = int((~x.isfinite()).any(dim=1).nonzero()[0])
         raise NonFiniteError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
     if batch is None and graph is not None:
         batch = graph.get("batch")
     if batch is not None:
-        if not isinstance(batch, Tensor) or batch.dim() == 2:  # a graph or its edges in the second place
+        if not isinstance(batch, Tensor) or batch.dim() == 2:  # a graph or its edges as the second argument
             got = list(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
             raise ValueError(
                 f"'batch' must be the graph of each node, [N] (got {got}); attention is called as "
-                "attn(x, batch, graph) or attn(x, graph=graph): what it needs of edges is on the graph"
+                "attn(x, batch, graph) or attn(x, graph=graph), and reads edges from the graph"
             )
         check_batch(batch, x.size(0))
     return batch

@@ -18,31 +18,28 @@ class BigBirdAttention(MaskedAttention):
     r"""Softmax attention of each block of nodes to neighbouring, random and global blocks of its graph.
 
     The nodes of a graph are cut, in order, into blocks of ``block_size``. The first and the last block attend to all
-    nodes and are attended to by all; every other block also attends to itself, to both neighbours and to
-    ``num_random`` further blocks. A graph of few blocks so gets full attention.
+    nodes, and all nodes attend to them. Every other block also attends to itself, to both neighbours and to
+    ``num_random`` further blocks. So a graph of few blocks gets full attention.
 
     Reference: Zaheer et al., *Big Bird: Transformers for Longer Sequences*, NeurIPS 2020, arXiv:2007.14062, Section 2.
-    The random blocks are a function of the graph's number of nodes and ``seed``, the same for all heads, so graphs in
-    a batch do not change each other; nothing is padded.
+    The random blocks are a function of ``seed`` and the graph's number of nodes, and all heads share them. So the
+    graphs of a batch do not influence each other. Nothing is padded.
 
-    **Not equivariant**: the result depends on the order of the nodes, which on a graph is arbitrary. It is here for
-    comparison with the papers' tables.
+    **Not equivariant**: the result depends on the order of the nodes, which is arbitrary in a graph. The class exists
+    for comparison with the papers' tables.
 
-    Cost: :math:`O(N b (5 + r) C)` for ``N`` nodes, ``b`` per block and ``r`` random blocks.
+    Cost: :math:`O(N b (5 + r) C)` for ``N`` nodes, ``b`` nodes per block and ``r`` random blocks.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``.
+        heads: Number of heads ``H``.
         block_size: Nodes per block; 3, as in GraphGPS.
         num_random: Random blocks that each block attends to; 3, as in GraphGPS.
-        seed: Seed of the random blocks. Give each layer its own to let layers see different blocks.
+        seed: Seed of the random blocks. Give each layer its own so that layers see different blocks.
         dropout, bias: As in :class:`MaskedAttention`.
 
-    Shapes:
-        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
-
     Raises:
-        TypeError: If a size or count is no integer.
+        TypeError: If a size or count is not an integer.
         ValueError: If ``heads`` does not divide ``channels``, or a count is out of range.
     """
 

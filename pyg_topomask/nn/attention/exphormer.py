@@ -24,36 +24,35 @@ class ExphormerAttention(Attention):
     .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_{j \to i}
         \mathrm{softmax}_{j}\!\left(q_i^h \cdot (k_j^h \odot e_{ji}^h) / \sqrt{D}\right) v_j^h
 
-    The edge vector :math:`e_{ji}` is a learned one of the edge's type (graph edge, expander edge, to and from a
-    virtual node) and, with ``edge_dim``, a linear map of ``edge_attr`` on graph edges. A type's vector starts as ones,
-    so that attention starts as plain dot-product attention. An edge that is there twice counts twice, and a node
-    without any edge gets the output of zero values.
+    Each edge type (graph edge, expander edge, edge to and edge from a virtual node) has a learned vector
+    :math:`e_{ji}`. With ``edge_dim``, a linear map of ``edge_attr`` is added on graph edges. The vectors start as ones,
+    so that the layer starts as plain dot-product attention. A duplicate edge counts twice, and a node without any edge
+    gets the output of zero values.
 
-    Virtual nodes see all nodes of their graph and are seen by all of them. What they have gathered travels to the
-    next layer as the carry, which replaces their features there, plus an embedding that each layer learns: so the
-    embedding of the first layer is where they start, and those of later layers have a gradient, too. What the virtual
-    nodes of the last layer gather is not used; only the row of ``edge_type`` for edges to virtual nodes then has a
-    zero gradient there.
+    Virtual nodes attend to all nodes of their graph, and all nodes attend to them. Their output is the carry to the
+    next layer. Their input is this carry plus an embedding that each layer learns, so the embedding of the first layer
+    is their initial state. The output of the last layer's virtual nodes is not used, so there the row of ``edge_type``
+    for edges to virtual nodes has a zero gradient.
 
     Reference: Shirzad et al., *Exphormer: Sparse Transformers for Graphs*, ICML 2023, arXiv:2303.06147. As in the
-    paper, weights are a softmax and heads are mixed by :math:`W_O`; the authors' program cuts scores to [−5, 5]
-    before the exponential, which stops their gradient, adds 1e-6 to the denominator, which shrinks the output of
-    nodes with low scores, and has no :math:`W_O`.
+    paper, weights are a softmax and :math:`W_O` mixes the heads. The authors' program clips scores to [−5, 5], which
+    stops their gradient, adds 1e-6 to the denominator, which shrinks the output of nodes with low scores, and has no
+    :math:`W_O`.
     Cost: :math:`O((E + E' + N V) C)` operations and :math:`O(E + E' + N (V + C))` memory for ``E'`` expander edges,
     and :math:`O(E C)` memory with ``edge_dim``.
 
-    The graph must carry expander edges: :class:`~pyg_topomask.transforms.AddExpanderEdges`.
+    The graph must have ``edge_index`` or ``adj_t``, and expander edges: add
+    :class:`~pyg_topomask.transforms.AddExpanderEdges` with the same ``num_virtual``.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; each has ``C / H`` channels.
-        num_virtual: Virtual nodes of each graph ``V``. 1 by default; the authors' configs have 0 to 6.
-        edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1), which then enters the attention.
-            It may be the output of an encoder that runs before the model; gradients reach it.
-        expander: Whether there are expander edges; without, graph edges and virtual nodes remain, as in the authors'
-            configs with ``prep.exp: False``.
-        graph_edges: Whether nodes see their neighbours in the graph; without, expander edges and virtual nodes remain,
-            as in the authors' ablation with ``prep.add_edge_index: False``, and ``edge_dim`` has no use.
+        heads: Number of heads ``H``; each has ``C / H`` channels.
+        num_virtual: Virtual nodes ``V`` of each graph; the authors' configs use 0 to 6.
+        edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1); edge features are not used if
+            :obj:`None`. They may be the output of an encoder that runs before the model; gradients reach it.
+        expander: Whether to use expander edges; false is ``prep.exp: False`` in the authors' configs.
+        graph_edges: Whether to use the edges of the graph; false is the authors' ablation ``prep.add_edge_index:
+            False``, which excludes ``edge_dim``.
         dropout: Probability of zeroing a normalised attention weight, in training.
         bias: Whether the projections have a bias.
 
@@ -61,8 +60,9 @@ class ExphormerAttention(Attention):
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``; carry: ``[B, V, C]``
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If ``heads`` does not divide ``channels`` or a size is out of range.
+        TypeError: If a size or count is not an integer.
+        ValueError: If ``heads`` does not divide ``channels``, a size or ``dropout`` is out of range, or ``edge_dim`` is
+            given without ``graph_edges``.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -91,7 +91,7 @@ class ExphormerAttention(Attention):
         if edge_dim is not None:
             edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not graph_edges and edge_dim is not None:
-            raise ValueError(f"edge_dim={edge_dim} is of graph edges, and 'graph_edges' is false")
+            raise ValueError(f"edge_dim={edge_dim} needs graph edges, but 'graph_edges' is false")
         check_dropout(dropout)
         self.num_virtual, self.edge_dim, self.dropout = num_virtual, edge_dim, dropout
         self.expander, self.graph_edges, self.requires = expander, graph_edges, self.requirements(expander=expander)
@@ -104,11 +104,11 @@ class ExphormerAttention(Attention):
 
     @classmethod
     def requirements(cls, *, expander: bool = True, **settings: Any) -> tuple[str, ...]:
-        """The expander edges, if there are any; the graph's own edges come besides."""
+        """The attributes of expander edges, unless ``expander`` is false."""
         return ("expander_index", "expander_size") if expander else ()
 
     def reset_parameters(self) -> None:
-        """Draw the projections and embeddings afresh."""
+        """Initialise the projections and embeddings again."""
         super().reset_parameters()
         with torch.no_grad():
             self.edge_type.fill_(1)
@@ -122,21 +122,13 @@ class ExphormerAttention(Attention):
     def forward(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, carry: Tensor | None = None
     ) -> Any:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+        """Attend, ``[N, C] → [N, C]``, as in :meth:`Attention.forward`.
 
-        Args:
-            x: Nodes, shape ``[N, C]``.
-            batch: Graph of each node, sorted, shape ``[N]``.
-            graph: The ``Data`` or ``Batch``, with expander edges.
-            carry: What the virtual nodes gathered in the layer before, shape ``[B, V, C]``. Without it they start
-                afresh.
-
-        Returns:
-            The nodes; with a carry, ``(nodes, carry)``.
+        Given a ``carry [B, V, C]`` from `initial_carry` or the previous layer, return ``(x, carry)``.
 
         Raises:
-            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks edges
-                or has those of another graph.
+            ValueError: Also if the expander edges belong to a graph of another size or were prepared for another
+                ``num_virtual``.
         """
         batch = check_input(x, self.channels, batch, graph)
         num_nodes, num_graphs = x.size(0), 1 if batch is None else segments(batch).num_graphs
@@ -146,7 +138,7 @@ class ExphormerAttention(Attention):
         virtual = self._virtual_nodes(carry, num_graphs)
         edges = typed_edges(edge_index, expander_index, batch, num_nodes, num_graphs, self.num_virtual)
         nodes = x if virtual is None else torch.cat([x, virtual.to(x.dtype)])
-        q, k, v = self.qkv(nodes).view(nodes.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)
+        q, k, v = self._split_heads(self.qkv(nodes))
         dtype = v.dtype
         edge = None
         if self.edge is not None:
@@ -167,7 +159,7 @@ class ExphormerAttention(Attention):
     def _from_origin(
         self, v: Tensor, batch: Tensor | None, num_nodes: int, num_graphs: int
     ) -> tuple[Tensor, Tensor | None]:
-        """`from_origin` of the real nodes ``v[:N]``, and the same origins for their graphs' virtual nodes."""
+        """Apply `from_origin` to the real nodes ``v[:N]``, with the same origins for their graphs' virtual nodes."""
         _, origin = from_origin(v[:num_nodes], batch)
         if origin is None:
             return v, None
@@ -177,13 +169,13 @@ class ExphormerAttention(Attention):
         return v - origin, origin
 
     def _check_carry(self, carry: Tensor, num_graphs: int) -> int:
-        """Number of graphs, those without a node included."""
+        """Check the carry, and return the number of graphs, including empty ones."""
         shape = carry.shape if isinstance(carry, Tensor) else ()
         if len(shape) != 3 or shape[0] < num_graphs or shape[1:] != (self.num_virtual, self.channels):
             got = list(shape) if isinstance(carry, Tensor) else type(carry).__name__
             raise ValueError(
                 f"'carry' must have shape [{num_graphs}, {self.num_virtual}, {self.channels}], graphs × virtual nodes "
-                f"× channels (got {got}); start from initial_carry(num_graphs)"
+                f"× channels (got {got}); start with initial_carry(num_graphs)"
             )
         return carry.size(0)
 
@@ -200,13 +192,13 @@ class ExphormerAttention(Attention):
         return edge_index if self.graph_edges else edge_index[:, :0], tables[0] if self.expander else None
 
     def _check_num_virtual(self, prepared: int | Tensor | None) -> None:
-        """Refuse graphs that were prepared for another number of virtual nodes; on CUDA without waiting."""
+        """Refuse graphs that were prepared for another number of virtual nodes; on CUDA without synchronisation."""
         if prepared is None:
             return
         same = (torch.as_tensor(prepared) == self.num_virtual).all()
         message = (
-            f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number; give "
-            "both the same"
+            f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number; use the "
+            "same number in both"
         )
         if same.is_cuda:
             torch._assert_async(same, message)
@@ -221,7 +213,7 @@ class ExphormerAttention(Attention):
         return (carry + self.virtual).flatten(0, 1)
 
     def _typed_keys(self, k: Tensor, num_nodes: int) -> Tensor:
-        """Keys of real nodes times the vector of each type that they send, then those of virtual nodes."""
+        """Keys of real nodes times the vector of each type of edge from them, then keys of virtual nodes."""
         kinds = self.edge_type.to(k.dtype).view(-1, self.heads, self.channels // self.heads)
         if self.virtual is None:
             return (kinds[:, None] * k).flatten(0, 1)
@@ -230,6 +222,6 @@ class ExphormerAttention(Attention):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.channels}, heads={self.heads}, num_virtual={self.num_virtual}, edge_dim={self.edge_dim}, "
-            f"expander={self.expander}, dropout={self.dropout}"
+            f"{super().extra_repr()}, num_virtual={self.num_virtual}, edge_dim={self.edge_dim}, "
+            f"expander={self.expander}, graph_edges={self.graph_edges}, dropout={self.dropout}"
         )

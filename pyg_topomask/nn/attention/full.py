@@ -15,18 +15,18 @@ from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
 
 class FullAttention(Attention):
-    r"""Softmax attention of each node to all nodes of its graph, with a bias for each pair or none.
+    r"""Softmax attention of each node to all nodes of its graph, with an optional bias for each pair.
 
     .. math:: \mathrm{out}_i = W_O \big\Vert_h \sum_j
         \mathrm{softmax}_j\!\left(q_i^h \cdot k_j^h / \sqrt{D} + b_{ij}^h\right) v_j^h
 
-    Reference: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, arXiv:1706.03762, Eq. 1 and Section 3.2.2; the
-    bias is that of Ying et al., *Do Transformers Really Perform Badly for Graph Representation?* (Graphormer), NeurIPS
+    References: Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, arXiv:1706.03762, Eq. 1 and Section 3.2.2;
+    for the bias, Ying et al., *Do Transformers Really Perform Badly for Graph Representation?* (Graphormer), NeurIPS
     2021, arXiv:2106.05234, Eqs. 6 and 7. GraphGPS calls the two ``Transformer`` and ``BiasedTransformer``.
 
-    Biases of a batch are one flat array, a row for each ordered pair of nodes that share a graph, in the order of
-    :func:`~pyg_topomask.ops.all_pairs`: graph after graph, row-major in each. A ``[n * n, H]`` attribute on each graph
-    is collated so by PyG itself; a learnable encoding computes it for the batch:
+    The biases of a batch are one flat array with a row for each ordered pair of nodes in a graph, in the order of
+    :func:`~pyg_topomask.ops.all_pairs`: graph after graph, row-major in each. PyG collates an attribute of shape
+    ``[n * n, H]`` on each graph in this order. A learnable encoding is computed for the batch:
 
     .. code-block:: python
 
@@ -34,24 +34,23 @@ class FullAttention(Attention):
         batch.attn_bias = self.distance_embedding(distance(query, key))  # [P, H], differentiable
         x = attn(x, batch.batch, batch)  # attn = FullAttention(C, H, attn_bias="attn_bias")
 
-    On CPU torch's fused kernel has no second derivative.
-    Cost: :math:`O(\sum_g n_g^2 C)` operations. Nothing is padded and no array over the pairs of the whole batch is
-    formed, apart from what :func:`~pyg_topomask.ops.attention.full_softmax.segment_softmax_attention` says of biases.
+    Cost: :math:`O(\sum_g n_g^2 C)` operations for graphs of :math:`n_g` nodes. Nothing is padded. Without biases, no
+    array over the pairs of the whole batch is formed; the cost of biases is documented at
+    :func:`~pyg_topomask.ops.attention.full_softmax.segment_softmax_attention`. On CPU, torch's fused kernel has no
+    second derivative.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; each has ``C / H`` channels.
+        heads: Number of heads ``H``; each has ``C / H`` channels.
         dropout: Probability of zeroing a normalised attention weight, in training.
         bias: Whether the projections have a bias.
-        attn_bias: Name of the graph's attribute that holds the bias of each pair, shape ``[P, H]`` or ``[P, 1]`` with
-            :math:`P = \sum_g n_g^2`, for example ``"attn_bias"``; no bias if :obj:`None`.
-
-    Shapes:
-        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+        attn_bias: Name of the graph attribute with the bias of each pair, such as ``"attn_bias"``; no bias if
+            :obj:`None`. The attribute is a floating-point tensor of shape ``[P, H]`` or ``[P, 1]`` with
+            :math:`P = \sum_g n_g^2`.
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If ``heads`` does not divide ``channels`` or ``dropout`` is out of range.
+        TypeError: If a size or count is not an integer.
+        ValueError: If ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -80,21 +79,14 @@ class FullAttention(Attention):
         return () if attn_bias is None else (attn_bias,)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
-
-        Raises:
-            TypeError: If the bias is not floating point.
-            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks the
-                bias.
-        """
         batch = check_input(x, self.channels, batch, graph)
         attn_bias = None
         if self.requires:
             remedy = "one row for each ordered pair of its nodes, shape [n * n, heads]"
             (attn_bias,) = read_attributes(self, graph, self.requires, remedy)
-        q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)  # [N, H, D]
+        q, k, v = self._split_heads(self.qkv(x))
         out = segment_softmax_attention(q, k, v, batch, attn_bias, self.dropout if self.training else 0.0)
         return self.out(out.flatten(1))
 
     def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}, dropout={self.dropout}, requires={self.requires}"
+        return f"{super().extra_repr()}, dropout={self.dropout}, requires={self.requires}"

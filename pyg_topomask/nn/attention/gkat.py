@@ -23,25 +23,25 @@ from pyg_topomask.ops.numerics import at_least_float32
 
 
 class GKATAttention(MaskedAttention):
-    """Attention under the random walks graph-nodes kernel.
+    """Attention under the random walks graph-nodes kernel, the mask :class:`~pyg_topomask.nn.RWGNKMask`.
 
-    With ``kernel="softmax_rf"`` this is the GKAT of the paper, linear in the stored walks; with ``kernel="softmax"``
-    its exact form GKAT-0, which the former tends to as ``num_features`` grows.
+    With ``kernel="softmax_rf"`` this is the paper's GKAT, whose cost is linear in the stored walks. With
+    ``kernel="softmax"`` it is the exact form GKAT-0, the limit of the former as ``num_features`` grows.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4.
 
-    The graph must carry walks: :class:`~pyg_topomask.transforms.AddRandomWalks` with the same ``max_length`` and
+    The graph must carry walks: add :class:`~pyg_topomask.transforms.AddRandomWalks` with the same ``max_length`` and
     ``name``. The paper's walks have a fixed length: ``halt_prob=0``.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; they share one mask unless ``learnable``.
-        num_features: Random features per head of ``"softmax_rf"``. The paper takes 256 on citation graphs and 8 to 16
-            on small ones.
-        kernel: Kernel, as in :class:`MaskedAttention`.
-        max_length: Longest walk in hops. 4 by default: on citation graphs the paper finds nothing gained beyond.
+        heads: Number of heads ``H``; they share one mask unless ``learnable`` is true.
+        num_features: Random features per head for ``"softmax_rf"``. The paper uses 256 on citation graphs and 8 to 16
+            on small graphs.
+        kernel: As in :class:`MaskedAttention`.
+        max_length: Longest walk in hops; 4, because the paper finds no gain from longer walks on citation graphs.
         decay, alpha: As in :class:`~pyg_topomask.nn.RWGNKMask`.
-        learnable: Learn ``decay`` and ``alpha``, one of each per head.
+        learnable: Whether to learn ``decay`` and ``alpha``, one of each per head.
         name: Prefix of the walk attributes on the graph.
         path, dropout, bias, seed, normalizer: As in :class:`MaskedAttention`.
     """
@@ -82,61 +82,60 @@ class GKATAttention(MaskedAttention):
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:
-        """The walks of :class:`~pyg_topomask.nn.RWGNKMask`."""
+        """The walk attributes that :class:`~pyg_topomask.nn.RWGNKMask` requires."""
         return RWGNKMask.requirements(**settings)
 
     def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Attention of each node over its neighbours, for dynamic GKAT: walks that follow it.
+        """Attention of each node over its neighbours, which the walks of dynamic GKAT follow.
 
-        Only edges are scored, so the cost is linear in them. Used by :func:`~pyg_topomask.nn.redraw_walks`.
+        Only edges are scored, so the cost is linear in them. :func:`~pyg_topomask.nn.redraw_walks` calls this method.
 
         Args:
             x: Input of the layer, shape ``[N, C]``.
-            edge_index: Edges (node, its neighbour) as columns, shape ``[2, E]``.
+            edge_index: Edges (node, neighbour) as columns, shape ``[2, E]``.
 
         Returns:
-            Weight of each edge, the mean over heads of the softmax over the node's edges, shape ``[E]``, without
-            gradient.
+            Weight of each edge without gradient, shape ``[E]``: the mean over heads of a softmax over the node's edges.
         """
         with torch.no_grad():
-            q, k, _ = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)
+            q, k, _ = self._split_heads(self.qkv(x))
             score = (q[edge_index[0]] * k[edge_index[1]]).sum(-1) * q.size(-1) ** -0.5
             return softmax(score, edge_index[0], num_nodes=x.size(0)).mean(1)
 
 
 class GKATConv(Module):
-    r"""A graph attention layer whose neighbourhoods are those of the random walks graph-nodes kernel.
+    r"""A graph attention layer whose neighbourhoods are the support of the random walks graph-nodes kernel.
 
     .. math:: x_i' = \mathrm{ELU}\Big(\sum_j \alpha_{ij} W x_j + b\Big), \qquad
         \alpha_{ij} \propto M_{ij} \exp(\mathrm{LeakyReLU}(a_1 \cdot W x_i + a_2 \cdot W x_j))
 
-    The layer of graph attention networks (Veličković et al., ICLR 2018, arXiv:1710.10903, Eqs. 3 to 6), the
-    adjacency replaced by the kernel: what Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, run on
-    citation graphs. Exact on the support of the kernel, without an array over all pairs of nodes.
-    Cost: in proportion to the pairs of nodes whose walks meet, which grow with the square of a hub's degree. More than
-    2^23 pairs are taken in parts, with a `PerformanceWarning`, so that memory stays below about 2 GiB.
+    This is the layer of graph attention networks (Veličković et al., ICLR 2018, arXiv:1710.10903, Eqs. 3 to 6) with
+    the kernel instead of the adjacency, as Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, use it on
+    citation graphs. It is exact on the support of the kernel, and forms no array over all pairs of nodes.
+    Cost: proportional to the number of node pairs whose walks meet, which grows with the square of a hub's degree.
+    More than 2^23 pairs are processed in parts, with a `PerformanceWarning`, so that memory stays below about 2 GiB.
 
-    The graph must carry walks: :class:`~pyg_topomask.transforms.AddRandomWalks` with ``independent=False``, the same
-    ``max_length`` and ``name``.
+    The graph must carry walks: add :class:`~pyg_topomask.transforms.AddRandomWalks` with ``independent=False`` and the
+    same ``max_length`` and ``name``.
 
     Args:
         in_channels: Width of the input.
         out_channels: Width ``D`` of each head.
-        heads: Heads ``H``.
-        concat: Concatenate the heads, else take their mean.
+        heads: Number of heads ``H``.
+        concat: Whether to concatenate the heads. Otherwise the output is their mean.
         negative_slope: Slope of the leaky ReLU; 0.2 as in graph attention networks.
-        dropout: Probability of zeroing a normalised weight in training; 0.6 in the paper.
-        elu: Apply the ELU. Leave it out of a last layer that returns logits.
-        bias: Whether there is a bias.
+        dropout: Probability of zeroing a normalised weight, in training; 0.6 in the paper.
+        elu: Whether to apply the ELU. Turn it off in a last layer that returns logits.
+        bias: Whether to add a bias.
         max_length, decay, alpha, learnable, name: As in :class:`GKATAttention`.
-        path: ``"pairwise"``, ``"blocks"`` or ``"auto"``; all give the same result.
-        normalizer: As in :class:`MaskedAttention`. The kernel has no negative entry, so both are the same.
+        path: ``"pairwise"``, ``"blocks"`` or ``"auto"``. All compute the same result.
+        normalizer: As in :class:`MaskedAttention`. The kernel has no negative entry, so both give the same result.
 
     Shapes:
-        - ``x``: ``[N, in_channels]``; output ``[N, H D]``, or ``[N, D]`` where heads are averaged
+        - ``x``: ``[N, in_channels]``; output: ``[N, H D]``, or ``[N, D]`` if ``concat`` is false
 
     Raises:
-        TypeError: If a size or count is no integer.
+        TypeError: If a size or count is not an integer.
         ValueError: If a width, ``heads`` or ``dropout`` is out of range, or a name is unknown.
     """
 
@@ -178,7 +177,7 @@ class GKATConv(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights afresh as graph attention networks do, and reset the mask."""
+        """Initialise the weights again as in graph attention networks, and reset the mask."""
         for weight in (self.lin.weight, self.att_receiver, self.att_sender):
             xavier_uniform_(weight)
         if self.bias is not None:
@@ -186,11 +185,7 @@ class GKATConv(Module):
         self.mask.reset_parameters()
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        """Attend. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
-
-        Raises:
-            ValueError: If a shape is wrong, a feature is not finite or the graph lacks walks.
-        """
+        """Attend; arguments and errors are those of :meth:`Attention.forward`."""
         batch = check_input(x, self.in_channels, batch, graph)
         v, receiver, sender = self.project(x)
         out = masked_additive_attention(
@@ -209,7 +204,7 @@ class GKATConv(Module):
         return (elu(out) if self.elu else out).to(x.dtype)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Values ``[N, H, D]``, and the receivers' and senders' parts of the score, ``[N, H]``."""
+        """Values ``[N, H, D]``, and the parts of the score from receivers and from senders, ``[N, H]`` each."""
         (v,) = at_least_float32(self.lin(x).view(x.size(0), self.heads, self.out_channels))
         return v, (v * self.att_receiver).sum(-1), (v * self.att_sender).sum(-1)
 

@@ -9,24 +9,22 @@ from pyg_topomask.nn.mask.grf import GRFMask
 
 
 class GRFAttention(MaskedAttention):
-    """Linear attention under a learnable power series of the adjacency, estimated by random walks: linear in nodes.
+    """Linear attention under a learnable power series of the adjacency that is estimated by random walks.
+
+    The mask is :class:`GRFMask`. The cost is linear in the number of nodes.
 
     Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024,
     arXiv:2410.03462, Algorithm 1 (symmetric) and Appendix D (not symmetric).
 
-    The graph must carry walks: :class:`~pyg_topomask.transforms.AddRandomWalks` with the same ``max_length``,
-    ``independent`` and ``name``.
+    The graph must carry walks: add :class:`~pyg_topomask.transforms.AddRandomWalks` with the same ``max_length``,
+    ``independent`` or ``diagonal``, and ``name``.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``, each with a modulation function of its own.
-        max_length: Longest walk in hops.
-        kernel: Kernel, as in :class:`MaskedAttention`; the paper uses ``"relu"``.
-        symmetric: Mask from two sets of features; otherwise from the queries' alone.
-        independent: Queries and keys have walks of their own, which makes the diagonal of the mask unbiased.
-        name: Prefix of the walk attributes on the graph.
+        heads: Number of heads ``H``; each learns its own modulation function.
+        kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
+        max_length, symmetric, independent, name, diagonal: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
-        diagonal: As in :class:`GRFMask`.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -62,5 +60,5 @@ class GRFAttention(MaskedAttention):
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:
-        """The walks of :class:`~pyg_topomask.nn.GRFMask`."""
+        """The walk attributes that :class:`~pyg_topomask.nn.GRFMask` requires."""
         return GRFMask.requirements(**settings)

@@ -24,31 +24,29 @@ class KMIPAttention(Attention):
         \mathrm{softmax}_j\!\left(q_i^h \cdot k_j^h / \sqrt{d_k}\right) v_j^h
 
     Reference: *On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*, equations 1 and 2. The
-    search is exact, padding never competes with nodes, and a graph with fewer than ``k`` nodes keeps them all.
-    Cost: :math:`O(N (k + C))` memory; the search is quadratic at worst, see
+    search is exact. A node of a graph with fewer than ``k`` nodes attends to all of them.
+    Cost: :math:`O(N (k + C))` memory. The time of the search is quadratic in the worst case; see
     :func:`~pyg_topomask.ops.topk_inner_product`.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``.
-        k: Keys that each query attends to. 10 by default, as in the authors' efficiency figure.
-        kq_dim: Width of one head's queries and keys. ``C / H`` by default, so that the layer is as large as softmax
-            attention; the authors tune it to 5 or 10.
-        val_dim: Width of one head's values. ``C / H`` by default.
+        heads: Number of heads ``H``.
+        k: Number of keys that each query attends to; 10, as in the authors' efficiency figure.
+        kq_dim: Width of one head's queries and keys. ``C / H`` if :obj:`None`, so that the layer is as large as softmax
+            attention. The authors tune it to 5 or 10.
+        val_dim: Width of one head's values. ``C / H`` if :obj:`None`.
         dropout: Probability of zeroing a normalised attention weight, in training.
-        head_agg: ``"linear"`` mixes the heads by an output projection; ``"none"`` only concatenates them, and then
-            ``val_dim * heads`` must be ``channels``.
+        head_agg: ``"linear"`` mixes the heads by an output projection. ``"none"`` only concatenates them, and requires
+            ``val_dim * heads == channels``.
         bias: Whether the projections have a bias.
-        backend: Search engine, as in :func:`~pyg_topomask.ops.topk_inner_product`; ``"auto"`` takes the fastest.
-        checkpoint: Keep only the chosen keys for the backward pass and compute scores and weights again there; the
-            search is not repeated.
-
-    Shapes:
-        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+        backend: Search engine, as in :func:`~pyg_topomask.ops.topk_inner_product`. ``"auto"`` takes the fastest.
+        checkpoint: Whether to store only the chosen keys for the backward pass and compute scores and weights again
+            there. The search is not repeated.
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If a size is below 1, heads and widths do not fit together, or a name is unknown.
+        TypeError: If a size or count is not an integer.
+        ValueError: If a size is below 1, heads and widths do not fit together, ``dropout`` is out of range, or a name
+            is unknown.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -101,13 +99,10 @@ class KMIPAttention(Attention):
     def forward(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, return_index: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+        """Attend, ``[N, C] → [N, C]``, as in :meth:`Attention.forward`.
 
-        With ``return_index``, also the nodes attended to, shape ``[N, H, k]``, best first, −1 where a graph has fewer;
-        :func:`~pyg_topomask.ops.topk_edge_index` makes edges of them.
-
-        Raises:
-            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
+        With ``return_index``, also return the chosen keys, shape ``[N, H, k]``, best first, with −1 where the graph has
+        fewer than ``k`` nodes. :func:`~pyg_topomask.ops.topk_edge_index` turns them into edges.
         """
         batch = check_input(x, self.channels, batch, graph)
         widths = [self.heads * self.kq_dim] * 2 + [self.heads * self.val_dim]
@@ -120,6 +115,6 @@ class KMIPAttention(Attention):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.channels}, heads={self.heads}, k={self.k}, kq_dim={self.kq_dim}, val_dim={self.val_dim}, "
+            f"{super().extra_repr()}, k={self.k}, kq_dim={self.kq_dim}, val_dim={self.val_dim}, "
             f"dropout={self.dropout}, backend={self.backend!r}"
         )

@@ -1,4 +1,4 @@
-"""Attention under any topological mask: the general form."""
+"""The general form of attention under a topological mask."""
 
 from __future__ import annotations
 
@@ -22,48 +22,46 @@ from pyg_topomask.ops.numerics import at_least_float32
 
 KERNELS = (*FEATURE_MAP, "softmax")
 
-# Random features N H R, beyond which heads attend one after the other and compute them again in the backward pass: a
-# third more time, and an H-th of the memory.
+# Number N H R of random features above which heads are computed one by one, and again in the backward pass. This takes
+# a third more time and 1/H of the memory.
 _MANY_FEATURES = 2**22
 
 
 class MaskedAttention(Attention):
-    r"""Multi-head attention with a low-rank or softmax kernel, under a topological mask or none.
+    r"""Multi-head attention with a low-rank or softmax kernel and an optional topological mask.
 
     .. math:: \mathrm{out}_i = \sum_j M_{ij} K(q_i, k_j) v_j \Big/ \sum_j B_{ij} K(q_i, k_j)
 
-    with the bounding mask :math:`B \ge |M|`. Where no parameter of the mask is negative, B is M and this is the
-    attention of the papers; elsewhere the output keeps the signs of the mask and never exceeds the largest value.
+    with the bounding mask :math:`B \ge |M|`. If no parameter of the mask is negative, B equals M and this is the
+    attention of the papers. Otherwise the output keeps the signs of the mask, and before the output projection no
+    entry exceeds the largest ``|v|`` of the graph.
 
-    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Definition 2.1 and Algorithm 1, which divide by the sum
-    of :math:`M_{ij}` (``normalizer="signed"``).
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Definition 2.1 and Algorithm 1. They divide by the sum
+    of :math:`M_{ij} K(q_i, k_j)` (``normalizer="signed"``).
     Cost: linear in the nodes for a low-rank kernel and a sparse or fast mask; see
-    :func:`~pyg_topomask.ops.masked_linear_attention`. With ``kernel="softmax"`` it grows with the pairs of nodes that
-    the mask joins, so with the square of a hub's degree; more than 2^23 pairs are taken in parts, with a
-    `PerformanceWarning`, so that memory stays below about 2 GiB.
+    :func:`~pyg_topomask.ops.masked_linear_attention`. With ``kernel="softmax"``, the cost grows with the number of
+    pairs in the mask's support, and so with the square of a hub's degree. More than 2^23 pairs are processed in parts,
+    with a `PerformanceWarning`, so that memory stays below about 2 GiB.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; each has ``C / H`` channels.
-        kernel: ``"relu"``, ``"elu1"``, ``"square"``, ``"exp"``: features of each entry; ``"softmax_rf"``: random
-            features of the softmax kernel; ``"softmax"``: the exact softmax kernel.
+        heads: Number of heads ``H``; each has ``C / H`` channels.
+        kernel: ``"relu"``, ``"elu1"``, ``"square"`` and ``"exp"`` map each entry to a feature. ``"softmax_rf"`` uses
+            random features of the softmax kernel, and ``"softmax"`` the exact softmax kernel.
         mask: Module that builds the mask from the graph; ones within each graph if :obj:`None`.
-        path: How to compute it: ``"auto"``, ``"factored"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``; all give the
-            same result.
-        num_features: Random features per head of ``"softmax_rf"``. 64 by default.
-        dropout: Probability of zeroing the result before the output projection, in training. Linear attention never
-            forms normalised weights, so dropout cannot act on them.
+        path: ``"auto"``, ``"factored"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``. All compute the same result;
+            ``"auto"`` chooses the cheapest.
+        num_features: Random features per head for ``"softmax_rf"``; 64 is about ``D log D`` for ``D`` = 24.
+        dropout: Probability of zeroing an entry of the result before the output projection, in training. Linear
+            attention forms no normalised weights that dropout could act on.
         bias: Whether the projections have a bias.
-        seed: Seed of the random features. Give each layer its own for layers whose errors are independent.
-        normalizer: ``"bound"`` divides by the sum of the bounding mask's weights; ``"signed"`` by that of the mask's,
-            as the papers do, where signs that cancel let outputs and gradients grow without limit.
-
-    Shapes:
-        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+        seed: Seed of the random features. Give each layer its own so that their errors are independent.
+        normalizer: ``"bound"`` divides by the sum of the bounding mask's weights. ``"signed"`` divides by the sum of
+            the mask's weights, as in the papers; if signs cancel, outputs and gradients then grow without bound.
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If ``heads`` does not divide ``channels`` or a name is unknown.
+        TypeError: If a size or count is not an integer, or ``mask`` is not a module.
+        ValueError: If ``heads`` does not divide ``channels``, ``dropout`` is out of range, or a name is unknown.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -93,7 +91,7 @@ class MaskedAttention(Attention):
         super().__init__(channels, heads)
         check_normalizer(normalizer)
         if mask is not None and not isinstance(mask, Module):
-            raise TypeError(f"'mask' must be a module that builds it, such as GRFMask (got {type(mask).__name__})")
+            raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask (got {type(mask).__name__})")
         if kernel not in KERNELS:
             raise ValueError(f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r})")
         if path not in PATHS or (kernel == "softmax" and path == "factored"):
@@ -115,14 +113,8 @@ class MaskedAttention(Attention):
         return requirements_of(mask)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
-
-        Raises:
-            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks what
-                the mask needs.
-        """
         batch = check_input(x, self.channels, batch, graph)
-        q, k, v = self.qkv(x).view(x.size(0), 3, self.heads, self.channels // self.heads).unbind(dim=1)  # [N, H, D]
+        q, k, v = self._split_heads(self.qkv(x))
         mask = self.build_mask(x, batch, graph)
         if self.feature_map is None:
             out = masked_softmax_attention(q, k, v, mask, batch, self.path, self.normalizer)
@@ -134,7 +126,7 @@ class MaskedAttention(Attention):
     def _attend_features(
         self, feature_map: FeatureMap, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask | None, batch: Tensor | None
     ) -> Tensor:
-        """Linear attention of features; of one head after the other where those of all heads are large."""
+        """Linear attention of features, head by head if there are many random features."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             q, k = feature_map(q, k, batch)
@@ -154,7 +146,4 @@ class MaskedAttention(Attention):
         return None if self.mask is None else self.mask(graph)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.channels}, heads={self.heads}, kernel={self.kernel!r}, path={self.path!r}, "
-            f"normalizer={self.normalizer!r}"
-        )
+        return f"{super().extra_repr()}, kernel={self.kernel!r}, path={self.path!r}, normalizer={self.normalizer!r}"

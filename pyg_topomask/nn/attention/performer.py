@@ -18,24 +18,21 @@ class PerformerAttention(MaskedAttention):
     """Linear attention with positive orthogonal random features of the softmax kernel (FAVOR+), redrawn in training.
 
     Reference: Choromanski et al., *Rethinking Attention with Performers*, ICLR 2021, arXiv:2009.14794, Sections 2.3
-    and 2.4. Keys enter numerator and denominator of their own graph only. Each head has ``C / H`` channels; GraphGPS
-    gives every head 64, whatever the width, and never redraws.
+    and 2.4. Each head has ``C / H`` channels; GraphGPS gives every head 64 channels at any width, and never redraws.
 
-    Projections are a function of ``seed`` and the number of training forwards, which the state dict holds: all
-    processes of a distributed run have the same, and a resumed run goes on with them. What gradient checkpointing
-    computes again is not counted; there, call ``backward`` before the next forward.
+    Projections are a function of ``seed`` and the number of training forwards, which is part of the state dict. So all
+    processes of a distributed run use the same projections, and a resumed run continues with them. Forwards that
+    gradient checkpointing repeats are not counted; with checkpointing, call ``backward`` before the next forward.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``.
-        num_features: Random features per head. 64 by default, about ``D log D`` for ``D`` = 24.
+        heads: Number of heads ``H``.
         redraw_interval: Training forwards between two draws of the projection; 1000, as in the reference
-            implementation's default. :obj:`None` never redraws.
-        seed: Seed of the projections. Give each layer its own for layers whose errors are independent.
-        dropout, bias: As in :class:`MaskedAttention`.
+            implementation. :obj:`None` never redraws.
+        num_features, seed, dropout, bias: As in :class:`MaskedAttention`.
 
     Raises:
-        TypeError: If a size or count is no integer.
+        TypeError: If a size or count is not an integer.
         ValueError: If ``heads`` does not divide ``channels``, or a count is below 1.
     """
 
@@ -64,32 +61,32 @@ class PerformerAttention(MaskedAttention):
         self._draw(0)
 
     def reset_parameters(self) -> None:
-        """Draw the parameters afresh and go back to the first projection."""
+        """Initialise the parameters again and return to the first projection."""
         super().reset_parameters()
         self.num_forwards = 0
         self._draw(0)
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw a fresh projection now, from ``generator`` (of the CPU) or torch's default generator."""
+        """Draw a new projection now, from the CPU ``generator`` or torch's default one if :obj:`None`."""
         self._features.redraw(generator)
 
     def get_extra_state(self) -> int:
-        """Number of training forwards so far, for the state dict."""
+        """The number of training forwards, for the state dict."""
         return self.num_forwards
 
     def set_extra_state(self, state: Any) -> None:
-        """Take the number of training forwards from a state dict."""
+        """Restore the number of training forwards from a state dict."""
         self.num_forwards = int(state)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        """Attend, as :class:`MaskedAttention` does; in training, redraw the projection when it is due."""
+        """Attend as :class:`MaskedAttention`; in training, redraw the projection when it is due."""
         if self.training and self.redraw_interval is not None:
             self._count(self.redraw_interval)
         return super().forward(x, batch, graph)
 
     @torch.compiler.disable
     def _count(self, interval: int) -> None:
-        if torch._C._current_graph_task_id() != -1:  # in a backward pass: checkpointing repeats an earlier forward
+        if torch._C._current_graph_task_id() != -1:  # in a backward pass, checkpointing repeats an earlier forward
             return
         if self.num_forwards > 0 and self.num_forwards % interval == 0:
             self._draw(self.num_forwards // interval)
@@ -105,7 +102,5 @@ class PerformerAttention(MaskedAttention):
         return self.feature_map
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.channels}, heads={self.heads}, num_features={self._features.num_features}, "
-            f"redraw_interval={self.redraw_interval}"
-        )
+        numbers = f"num_features={self._features.num_features}, redraw_interval={self.redraw_interval}"
+        return f"{self.channels}, heads={self.heads}, {numbers}"

@@ -10,19 +10,20 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import PolynormerAttention as DensePolynormerAttention
 
 from pyg_topomask.nn.attention.base import Attention, check_input
+from pyg_topomask.ops.attention.inputs import with_ones
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention
 
 
 class PolynormerAttention(Attention):
-    r"""Polynormer's global attention: sigmoid linear attention, gated by the node itself, each graph on its own.
+    r"""Polynormer's global attention: sigmoid linear attention within each graph, gated by the node itself.
 
     .. math:: a_i = \frac{\sum_j (\sigma(q_i) \cdot \sigma(k_j)) v_j}{\sum_j \sigma(q_i) \cdot \sigma(k_j)}, \qquad
         \mathrm{out}_i = \mathrm{relu}\big(W_O [\mathrm{LN}(a_i) \odot (W_H x_i + \beta)]\big)
 
-    over the nodes ``j`` of the graph of ``i``. The parameters are those of
-    :class:`torch_geometric.nn.attention.PolynormerAttention`, whose result it equals on one graph without padding. On
-    padded batches PyG's own counts padding in the denominator.
+    over the nodes ``j`` of the graph of ``i``. Parameters and, on a single graph, results are those of
+    :class:`torch_geometric.nn.attention.PolynormerAttention`. On padded batches, PyG's class counts padding in the
+    denominator; here nothing is padded.
 
     Reference: Deng et al., *Polynormer: Polynomial-Expressive Graph Transformer in Linear Time*, ICLR 2024,
     arXiv:2403.01232, Section 3.2.
@@ -30,18 +31,15 @@ class PolynormerAttention(Attention):
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; each has ``C / H`` channels.
+        heads: Number of heads ``H``; each has ``C / H`` channels.
         beta: The constant :math:`\beta`; 0.9, as in PyG.
-        qk_shared: Whether queries are the keys; yes, as in PyG.
-        bias: Whether queries, keys and values have a bias.
-        dropout: Probability of zeroing an output, in training.
-
-    Shapes:
-        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+        qk_shared: Whether queries equal keys; true, as in PyG.
+        bias: Whether the projections of queries, keys and values have a bias; none, as in PyG.
+        dropout: Probability of zeroing an entry of the output, in training.
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If ``heads`` does not divide ``channels``.
+        TypeError: If a size or count is not an integer.
+        ValueError: If ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -63,21 +61,12 @@ class PolynormerAttention(Attention):
         self.dense = DensePolynormerAttention(self.channels, self.heads, width, beta, bias, qk_shared, dropout)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
-
-        Raises:
-            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
-        """
         batch, dense = check_input(x, self.channels, batch, graph), self.dense
         gate, k, v = dense.h_lins(x), dense.k(x), dense.v(x)
         q = k if dense.qk_shared else dense.q(x)
         with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
             q, k, v = (part.unflatten(1, (-1, self.heads)).transpose(1, 2) for part in at_least_float32(q, k, v))
-            values = torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)  # [N, H, D + 1]
-            sums = segment_linear_attention(q.sigmoid(), k.sigmoid(), values, batch)
+            sums = segment_linear_attention(q.sigmoid(), k.sigmoid(), with_ones(v), batch)  # [N, H, D + 1]
             out = (sums[..., :-1] / (sums[..., -1:] + 1e-6)).transpose(1, 2).flatten(1)  # PyG's order: heads innermost
-        out = dense.lns(out.to(gate.dtype)) * (gate + self.dense.beta)
+        out = dense.lns(out.to(gate.dtype)) * (gate + dense.beta)
         return dense.dropout(dense.lin_out(out).relu())
-
-    def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}"

@@ -1,4 +1,4 @@
-"""Attention in its primal representation: Primphormer, and the attention on sequences that it comes from."""
+"""Attention in its primal representation: Primphormer, and the sequence attention on which it is based."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class _SumOfSquares(torch.autograd.Function):
 
 
 class _Primal(Attention):
-    r"""Queries and keys of length one, the objective ``J``, and the map from scores to the output.
+    """Queries and keys of unit length, the objective ``J``, and the map from scores to the output.
 
-    A subclass has parameters ``weight_e`` and ``weight_r`` of one shape, and computes the scores.
+    A subclass has parameters ``weight_e`` and ``weight_r`` of equal shape, and computes the scores.
     """
 
     adds_loss: ClassVar[bool] = True
@@ -54,17 +54,17 @@ class _Primal(Attention):
         self.out = Linear(2 * self.rank, self.channels // self.heads, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh."""
+        """Initialise all parameters again: orthogonal W_e and W_r, the square roots of Λ uniform in [0, 1)."""
         super().reset_parameters()
         uniform_(self.sqrt_lambda)
         orthogonal_(self.weight_e)
         orthogonal_(self.weight_r)
 
     def _features(self, x: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Queries of all heads, then keys, ``[2 H, N, D]``, and the dtype for the output."""
+        """Queries of all heads, then keys, ``[2 H, N, D]``, and the dtype of the output."""
         projected = self.qk(x)
         (qk,) = at_least_float32(projected)
-        # Heads first and contiguous: the small products of every head are then several times faster on CPU.
+        # With heads first and contiguous, the small product of each head is several times faster on CPU.
         qk = qk.unflatten(1, (2 * self.heads, -1)).transpose(0, 1).contiguous()
         norm = torch.linalg.vector_norm(qk, dim=-1, keepdim=True)
         return qk / torch.where(norm > _ZERO_NORM, norm, torch.inf), projected.dtype
@@ -79,7 +79,7 @@ class _Primal(Attention):
         energy = (squares * sqrt_lambda.square()).sum() / 2
         self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
         scores = dropout(scores, self.dropout, self.training)
-        # W_c [e; r] as W_ce e + W_cr r: nothing is concatenated.
+        # Compute W_c [e; r] as W_ce e + W_cr r, without concatenation.
         halves = scores.view(2, self.heads * num_nodes, self.rank) @ weight.view(-1, 2, self.rank).permute(1, 2, 0)
         out = halves.sum(dim=0).unflatten(0, (self.heads, num_nodes)).transpose(0, 1)
         if self.out.bias is not None:
@@ -88,60 +88,60 @@ class _Primal(Attention):
 
 
 class PrimphormerAttention(_Primal):
-    r"""Attention by projections that depend on the graph, in time linear in its nodes, and a loss that makes it one.
+    r"""Linear-time attention by graph-dependent projections, with the auxiliary loss of the primal objective.
 
-    For each head, with queries and keys of length one :math:`\phi_q, \phi_k`:
+    For each head, with queries :math:`\phi_q` and keys :math:`\phi_k` of unit length:
 
     .. math::
         e_i = f_X W_e \phi_q(x_i), \qquad r_i = f_X W_r \phi_k(x_i), \qquad
         \mathrm{out}_i = W_c [e_i ; r_i], \qquad
         f_X = F + \Big(\sum_{l} B_l\, \mathrm{mean}_{j} x_j^{(l)}\Big) \mathbf{1}^\top \in \mathbb{R}^{s \times N_s}
 
-    The sum runs over the layers up to this one: each adds its virtual node's update. All columns of it are equal, so
-    one vector ``u`` of length ``s`` per graph is carried from layer to layer, and :math:`f_X W = F W + u
-    (\mathbf{1}^\top W)` is never formed per graph. :math:`F` is shared by all layers (`tie`, which
-    :class:`~pyg_topomask.nn.GPSModel` calls); every layer has its own :math:`B, W_e, W_r, W_c` and :math:`\Lambda`.
+    The sum runs over the layers up to this one, each of which adds the update of its virtual node. All its columns are
+    equal. So the carry from layer to layer is one vector ``u`` of length ``s`` per graph, and :math:`f_X W = F W + u
+    (\mathbf{1}^\top W)` is never formed per graph. All layers share :math:`F` (`tie`, which
+    :class:`~pyg_topomask.nn.GPSStack` calls). Every layer has its own :math:`B, W_e, W_r, W_c` and :math:`\Lambda`.
 
-    After each call the attribute ``auxiliary_loss`` is :math:`J^2`,
+    After each call, the attribute ``auxiliary_loss`` is :math:`J^2` with
 
     .. math:: J = \tfrac12 \mathrm{mean}_i\, e_i^\top \Lambda e_i + \tfrac12 \mathrm{mean}_i\, r_i^\top \Lambda r_i
         - \mathrm{Tr}(W_e^\top W_r),
 
     averaged over heads before it is squared. Add it to the loss with the paper's weight η (0.1 or 0.01):
-    ``loss + eta * auxiliary_loss(model)``, also with ``eta=0``, so that :math:`\Lambda`, which only the objective
-    has a use for, has a gradient for DDP. The means run over all nodes of the batch, as in the paper's pseudo-code:
-    every node then counts the same whatever its graph's size, and with it the objective estimates the one over the
-    whole data set. So the loss depends on how graphs are batched, as batch norm does; the output does not.
+    ``loss + eta * auxiliary_loss(model)``. Do so even if η is 0, because :math:`\Lambda` enters nothing else and DDP
+    needs a gradient for it. The means run over all nodes of the batch, as in the paper's pseudo-code, so every node has
+    the same weight and the objective estimates that of the whole data set. The loss therefore depends on how graphs are
+    batched, as with batch norm; the output does not.
 
-    Gradient checkpointing needs ``use_reentrant=False``: the reentrant kind computes the loss without a gradient,
-    which :func:`~pyg_topomask.nn.auxiliary_loss` refuses.
+    Gradient checkpointing needs ``use_reentrant=False``, because reentrant checkpointing computes the loss without a
+    gradient, which :func:`~pyg_topomask.nn.auxiliary_loss` refuses.
 
-    Reference: *Primphormer: Efficient Graph Transformers with Primal Representations*, ICML 2025; of its submission,
-    *Primphormer: Leveraging Primal Representation for Graph Transformers*, equations 2.5 and 2.8,
-    Theorem 2, and Algorithm 1, whose regulariser has the square root of :math:`\Lambda` for its parameter.
-    Cost: :math:`O(N C s + N_s C s)` operations; :math:`O(N H s + N C)` memory.
+    Reference: *Primphormer: Efficient Graph Transformers with Primal Representations*, ICML 2025. Equations 2.5 and
+    2.8, Theorem 2 and Algorithm 1 are those of its submission, *Primphormer: Leveraging Primal Representation for Graph
+    Transformers*, whose regulariser is parametrised by the square root of :math:`\Lambda`.
+    Cost: :math:`O(N C s + N_s C s)` operations and :math:`O(N H s + N C)` memory.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; each has ``D = C / H`` channels.
-        num_virtual: Columns :math:`N_s` of :math:`f_X`. 30 by default, as in half of the authors' experiments.
-        rank: Length ``s`` of the scores. 30 by default; the authors always take :math:`s = N_s`.
+        heads: Number of heads ``H``; each has ``D = C / H`` channels.
+        num_virtual: Number :math:`N_s` of columns of :math:`f_X`; 30, as in half of the authors' experiments.
+        rank: Length ``s`` of the scores; 30, because the authors always use :math:`s = N_s`.
         dropout: Probability of zeroing an entry of the scores :math:`[e_i ; r_i]` before :math:`W_c`, in training.
-            The objective sees all of them.
+            It does not affect the objective.
         bias: Whether the projections of queries, keys and the virtual node, and :math:`W_c`, have a bias.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted, ``carry``: ``[B, s]``; output: ``[N, C]``
-        - parameters: :math:`F` is ``projection [s, N_s]``, :math:`B` ``virtual``, :math:`W_e, W_r` ``weight_e`` and
-          ``weight_r`` ``[N_s, C]`` (heads side by side), :math:`\Lambda^{1/2}` ``sqrt_lambda [H, s]``, :math:`W_c`
-          ``out``, queries and keys ``qk``
+        - parameters: :math:`F` is ``projection [s, N_s]``, :math:`B` is ``virtual``, :math:`W_e, W_r` are ``weight_e``
+          and ``weight_r`` ``[N_s, C]`` (heads side by side), :math:`\Lambda^{1/2}` is ``sqrt_lambda [H, s]``,
+          :math:`W_c` is ``out``, and ``qk`` projects to queries and keys
 
-    Numerics: half-precision inputs are scored in float32. A query or key shorter than 1e-12 has no direction: its
-    features and their gradient are zero.
+    Numerics: scores of half-precision inputs are computed in float32. A query or key shorter than 1e-12 has no
+    direction, so its features and their gradient are zero.
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If a size is below 1, ``heads`` does not divide ``channels`` or ``dropout`` is no probability.
+        TypeError: If a size or count is not an integer.
+        ValueError: If a size is below 1, ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -170,14 +170,12 @@ class PrimphormerAttention(_Primal):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh: orthogonal F, W_e and W_r, the square roots of Λ uniform in [0, 1)."""
+        """Initialise all parameters again: orthogonal F, W_e and W_r, the square roots of Λ uniform in [0, 1)."""
         super().reset_parameters()
         orthogonal_(self.projection)
 
     def tie(self, first: Module) -> None:
-        """Use the matrix F of ``first``, the attention of an earlier layer, from now on.
-
-        :class:`~pyg_topomask.nn.GPSModel` calls this on every layer's attention that has it, with the first such one.
+        """Share the matrix F of ``first``, the attention of an earlier layer. `GPSStack` calls this.
 
         Raises:
             TypeError: If ``first`` is of another class.
@@ -193,19 +191,16 @@ class PrimphormerAttention(_Primal):
         self.projection = first.projection
 
     def initial_carry(self, num_graphs: int) -> Tensor:
-        """The carry of the first layer, shape ``[B, s]``: zeros, so that f_X starts as F."""
+        """The carry of the first layer: zeros ``[B, s]``, so that f_X starts as F."""
         (projection,) = at_least_float32(self.projection)
         return projection.new_zeros(num_graphs, self.rank)
 
     def forward(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, carry: Tensor | None = None
     ) -> Any:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
+        """Attend, ``[N, C] → [N, C]``, as in :meth:`Attention.forward`.
 
-        With ``carry``, what `initial_carry` or the layer before returned, returns ``(x, carry)`` for the next layer.
-
-        Raises:
-            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
+        Given a ``carry [B, s]`` from `initial_carry` or the previous layer, return ``(x, carry)``.
         """
         batch = check_input(x, self.channels, batch, graph)
         if carry is None:
@@ -219,7 +214,7 @@ class PrimphormerAttention(_Primal):
             weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
             weight = weight.view(2, self.num_virtual, self.heads, -1).permute(0, 2, 3, 1).flatten(0, 1)  # [2 H, D, N_s]
             update = state if batch is None else state.index_select(0, batch)  # [N, s]
-            # F W φ and 1ᵀ W φ in one product, whose gradient is then one product, too.
+            # One product for F W φ and 1ᵀ W φ, so that the gradient is one product as well.
             weight = torch.cat([weight @ projection.t(), weight.sum(dim=2, keepdim=True)], dim=2)
             scores, factor = (features @ weight).split([self.rank, 1], dim=2)
             scores = torch.addcmul(scores, factor.contiguous(), update)
@@ -229,8 +224,8 @@ class PrimphormerAttention(_Primal):
     def _check_carry(self, carry: Tensor, batch: Tensor | None) -> Tensor:
         if not isinstance(carry, Tensor) or carry.dim() != 2 or carry.size(1) != self.rank:
             got = list(carry.shape) if isinstance(carry, Tensor) else type(carry).__name__
-            raise ValueError(f"'carry' must have shape [B, {self.rank}], as initial_carry(B) has (got {got})")
-        checkable = not carry.is_cuda and not torch.compiler.is_compiling()  # neither waits for a value
+            raise ValueError(f"'carry' must have shape [B, {self.rank}], like initial_carry(B) (got {got})")
+        checkable = not carry.is_cuda and not torch.compiler.is_compiling()  # the others cannot read values
         if batch is None:
             fits, needed = carry.size(0) == 1, 1
         else:
@@ -241,40 +236,40 @@ class PrimphormerAttention(_Primal):
         return carry
 
     def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}, num_virtual={self.num_virtual}, rank={self.rank}"
+        return f"{super().extra_repr()}, num_virtual={self.num_virtual}, rank={self.rank}"
 
 
 class PrimalAttention(_Primal):
-    r"""The attention on sequences that Primphormer comes from, for comparison. Not permutation equivariant.
+    r"""The sequence attention on which Primphormer is based, for comparison. **Not equivariant**.
 
     .. math::
         e_i = \big(f(X)^\top W_e\big)^\top \phi_q(x_i), \qquad r_i = \big(f(X)^\top W_r\big)^\top \phi_k(x_i), \qquad
         \mathrm{out}_i = W_c [e_i ; r_i]
 
-    for each head, where :math:`f(X)` holds that head's channels of ``num_samples`` nodes at evenly spaced places of
-    the graph's node order (the same node several times where there are fewer). So relabelling the nodes changes the
-    result: the method assumes a sequence. The attribute ``auxiliary_loss`` is that of `PrimphormerAttention`, with
-    the trace of the parameters :math:`W_e^\top W_r`, as the authors' scripts choose.
+    for each head. :math:`f(X)` holds the head's channels of ``num_samples`` nodes at evenly spaced positions in the
+    graph's node order; nodes repeat if there are fewer. The method assumes a sequence, so relabelling the nodes changes
+    the result. The attribute ``auxiliary_loss`` is that of `PrimphormerAttention`, with the trace of the parameters
+    :math:`W_e^\top W_r`, as in the authors' scripts.
 
     Reference: Chen et al., *Primal-Attention: Self-attention through Asymmetric Kernel SVD in Primal Representation*,
     NeurIPS 2023, arXiv:2305.19798.
-    Cost: :math:`O(N C s)` operations, :math:`O(N H s + N C)` memory.
+    Cost: :math:`O(N C s)` operations and :math:`O(N H s + N C)` memory.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``.
-        num_samples: Nodes sampled from each graph. 200 by default, ten times the rank, as in the authors' code.
-        rank: Length ``s`` of the scores. 20 by default, as in the authors' code.
+        heads: Number of heads ``H``.
+        num_samples: Nodes sampled from each graph; 200, ten times the rank, as in the authors' code.
+        rank: Length ``s`` of the scores; 20, as in the authors' code.
         dropout: Probability of zeroing an entry of the scores before :math:`W_c`, in training.
         bias: Whether the projections of queries and keys, and :math:`W_c`, have a bias.
 
     Shapes:
         - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
-        - ``weight_e``, ``weight_r``: ``[H, num_samples, s]``
+        - parameters ``weight_e``, ``weight_r``: ``[H, num_samples, s]``
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If a size is below 1, ``heads`` does not divide ``channels`` or ``dropout`` is no probability.
+        TypeError: If a size or count is not an integer.
+        ValueError: If a size is below 1, ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
     """
 
     def __init__(
@@ -294,15 +289,11 @@ class PrimalAttention(_Primal):
         self.reset_parameters()
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
-
-        Raises:
-            ValueError: If a shape is wrong, a feature is not finite, or ``batch`` is not sorted.
-        """
         batch = check_input(x, self.channels, batch, graph)
         features, dtype = self._features(x)
         with torch.autocast(x.device.type, enabled=False):
-            # e_i = sum_j (φ_q(x_i) · x_j) w_j, with w_j the rows of W_e whose sample is node j: linear attention.
+            # This is linear attention: e_i = sum_j (φ_q(x_i) · x_j) w_j, where w_j sums the rows of W_e that belong to
+            # samples of node j.
             key, weight = at_least_float32(x, torch.cat([self.weight_e, self.weight_r]).transpose(0, 1))
             node = self._sampled(x.size(0), batch)
             value = weight.new_zeros(x.size(0), *weight.shape[1:])  # [N, 2 H, s]
@@ -312,12 +303,12 @@ class PrimalAttention(_Primal):
             return self._finish(scores.transpose(0, 1).contiguous(), dtype)
 
     def _sampled(self, num_nodes: int, batch: Tensor | None) -> Tensor:
-        """Nodes at evenly spaced places of each graph that has any, ``num_samples`` each."""
+        """``num_samples`` nodes at evenly spaced positions in each graph that has nodes."""
         batch = torch.zeros(num_nodes, dtype=torch.long, device=self.weight_e.device) if batch is None else batch
         size = torch.bincount(batch)
         first = (size.cumsum(0) - size)[size > 0]
-        place = torch.arange(self.num_samples, device=size.device) * (size[size > 0, None] - 1)
-        return (first[:, None] + place // max(self.num_samples - 1, 1)).flatten()
+        offset = torch.arange(self.num_samples, device=size.device) * (size[size > 0, None] - 1)
+        return (first[:, None] + offset // max(self.num_samples - 1, 1)).flatten()
 
     def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}, num_samples={self.num_samples}, rank={self.rank}"
+        return f"{super().extra_repr()}, num_samples={self.num_samples}, rank={self.rank}"

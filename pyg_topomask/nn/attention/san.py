@@ -1,4 +1,4 @@
-"""Attention to neighbours and, with other queries, keys and weight, to all other nodes of the graph."""
+"""Attention to neighbours and, with separate queries, keys and weight, to all other nodes of the graph."""
 
 from __future__ import annotations
 
@@ -18,48 +18,46 @@ from pyg_topomask.ops.numerics import at_least_float32
 
 
 class SANAttention(Attention):
-    r"""Softmax attention over all pairs of a graph that tells its edges from the pairs without one.
+    r"""Softmax attention over all pairs of a graph, with different scores for edges and non-edges.
 
     .. math:: \mathrm{out}_i = W_O \Big\Vert_h \frac{\sum_j w_{ij}^h v_j^h}{\sum_j w_{ij}^h}, \qquad
         w_{ij} = \begin{cases}
         \frac{1}{1 + \gamma} \exp\bigl(q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}\bigr) & \text{for an edge } j \to i \\
         \frac{\gamma}{1 + \gamma} \exp\bigl(q'_i \cdot (k'_j \odot e') / \sqrt{D}\bigr)
-        & \text{for an absent pair, } j \ne i \end{cases}
+        & \text{for a non-edge, } j \ne i \end{cases}
 
-    Edges and absent pairs have queries and keys of their own (:math:`q, k` and :math:`q', k'`) and the same values. The
-    edge vector :math:`e_{ji}` is a linear map of ``edge_attr``, and :math:`e'` one of a learned vector in its place,
-    which the layers of a stack share; without ``edge_dim`` both are learned vectors of the layer that start as ones.
-    An edge that is there twice counts twice, a node sees itself only along a self loop, and a node with nothing to see
-    gets the output of zero values.
+    Edges and non-edges share the values, but have separate queries and keys (:math:`q, k` and :math:`q', k'`). The
+    edge vector :math:`e_{ji}` is a linear map of ``edge_attr``. For non-edges, :math:`e'` is a linear map of a learned
+    vector that all layers of a stack share. Without ``edge_dim``, both are learned vectors of the layer that start as
+    ones. A duplicate edge counts twice. A node attends to itself only along a self loop, and a node that attends to
+    nothing gets the output of zero values.
 
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021, arXiv:2106.03893.
-    As in the authors' program, whose port GraphGPS calls ``SANLayer``, edges and absent pairs share one denominator,
-    so that of the two factors only their ratio :math:`\gamma` remains. That program cuts scores to [−5, 5] before the
-    exponential, which stops their gradient, and adds 1e-6 to the denominator, which is as large as the weights of
-    absent pairs themselves where :math:`\gamma` is 1e-6, and so shrinks the output of nodes without edges; here it is
-    an exact softmax. The paper's layer, with its norms and feed-forward part, is a
+    As in the authors' program (``SANLayer`` in GraphGPS), edges and non-edges share one denominator, so that only the
+    ratio :math:`\gamma` of the two factors matters. Unlike that program, this is an exact softmax: the program clips
+    scores to [−5, 5], which stops their gradient, and adds 1e-6 to the denominator, which shrinks the output of nodes
+    without edges if :math:`\gamma` is as small. The paper's layer, with its norms and feed-forward part, is a
     :class:`~pyg_topomask.nn.GPSLayer` without convolution.
     Cost: :math:`O((E + \sum_g n_g^2) C)` operations and :math:`O(E C + H \sum_g n_g^2)` memory for graphs of
-    :math:`n_g` nodes, in dense blocks without padding; without ``full_graph`` :math:`O(E C)` of both.
+    :math:`n_g` nodes, in dense blocks without padding. Without ``full_graph``, both are :math:`O(E C)`.
+
+    The graph must have ``edge_index`` or ``adj_t``, and ``edge_attr`` if ``edge_dim`` is given.
 
     Args:
         channels: Width ``C`` of input and output.
-        heads: Heads ``H``; each has ``C / H`` channels.
+        heads: Number of heads ``H``; each has ``C / H`` channels.
         edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1). It may be the output of an
             encoder that runs before the model; gradients reach it.
-        gamma: Weight :math:`\gamma > 0` of absent pairs beside edges. 1e-5 as in GraphGPS, whose configs have 1e-6 to
+        gamma: Weight :math:`\gamma > 0` of non-edges relative to edges; 1e-5 as in GraphGPS, whose configs use 1e-6 to
             1e-1.
-        full_graph: Whether absent pairs are attended to.
-        dropout: Probability of zeroing a normalised attention weight, in training. 0, for the authors have none there.
-        bias: Whether the projections of nodes and edges have a bias; none, as in the authors' program. That of the
-            output always has one.
-
-    Shapes:
-        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+        full_graph: Whether to attend to non-edges.
+        dropout: Probability of zeroing a normalised attention weight, in training; 0, as in the authors' program.
+        bias: Whether the projections of nodes and edges have a bias; none, as in the authors' program. The output
+            projection always has one.
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If ``heads`` does not divide ``channels`` or a number is out of range.
+        TypeError: If a size or count is not an integer.
+        ValueError: If ``heads`` does not divide ``channels``, or a number is out of range.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -85,9 +83,7 @@ class SANAttention(Attention):
         if edge_dim is not None:
             edge_dim = check_integer("edge_dim", edge_dim, 1)
         if not (gamma > 0 and isfinite(gamma)):
-            raise ValueError(
-                f"'gamma' must be a positive number (got {gamma}); full_graph=False leaves out the pairs it weights"
-            )
+            raise ValueError(f"'gamma' must be a positive number (got {gamma}); full_graph=False leaves out non-edges")
         check_dropout(dropout)
         self.edge_dim, self.gamma, self.full_graph, self.dropout = edge_dim, gamma, full_graph, dropout
         self.qkv = Linear(channels, 3 * channels, bias=bias)
@@ -100,7 +96,7 @@ class SANAttention(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the projections and the vector of absent pairs afresh."""
+        """Initialise the projections and learned vectors again."""
         super().reset_parameters()
         with torch.no_grad():
             if self.edge_vector is not None:
@@ -109,9 +105,9 @@ class SANAttention(Attention):
                 self.absent_vector.fill_(1) if self.absent is None else self.absent_vector.normal_()
 
     def tie(self, first: Module) -> None:
-        """Use what stands for the features of absent pairs in ``first``, the attention of an earlier layer.
+        """Share the vector that replaces the features of non-edges with ``first``, the attention of an earlier layer.
 
-        :class:`~pyg_topomask.nn.GPSStack` calls this. Without ``edge_dim`` each layer keeps its own vector.
+        :class:`~pyg_topomask.nn.GPSStack` calls this. Without ``edge_dim``, each layer keeps its own vector.
 
         Raises:
             TypeError: If ``first`` is of another class.
@@ -121,56 +117,46 @@ class SANAttention(Attention):
             raise TypeError(f"SAN layers can be tied to each other only (got a {type(first).__name__})")
         if (first.edge_dim, first.full_graph) != (self.edge_dim, self.full_graph):
             raise ValueError(
-                "all layers must have the same 'edge_dim' and 'full_graph', since they share the vector of absent "
-                f"pairs (got {self.edge_dim} and {self.full_graph} after {first.edge_dim} and {first.full_graph})"
+                "all layers must have the same 'edge_dim' and 'full_graph', since they share the vector of non-edges "
+                f"(got {self.edge_dim} and {self.full_graph} after {first.edge_dim} and {first.full_graph})"
             )
         if self.absent is not None:
             self.absent_vector = first.absent_vector
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
-        """Attend, ``[N, C] → [N, C]``. ``batch=None`` means ``graph.batch`` where there is one, else one graph.
-
-        Raises:
-            ValueError: If a shape is wrong, a feature is not finite, ``batch`` is not sorted, or the graph lacks edges
-                or features of them, or joins nodes that ``batch`` parts.
-        """
         batch = check_input(x, self.channels, batch, graph)
         edge_index = read_edges(self, graph)
         edge = self._edge_vectors(graph, edge_index.size(1), x.dtype)
-        q, k, v = self._heads(self.qkv(x), 3)
-        absent = self._absent_tensors(x)
+        q, k, v = self._split_heads(self.qkv(x))
+        non_edges = self._non_edge_tensors(x)
         dtype = v.dtype
         with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
             q, k, v, edge = at_least_float32(q, k, v, edge)
-            if absent is not None:
-                absent_q, absent_k, vector = at_least_float32(*absent)
-                absent = absent_q * vector, absent_k
+            if non_edges is not None:
+                other_q, other_k, vector = at_least_float32(*non_edges)
+                non_edges = other_q * vector, other_k
             dropout = self.dropout if self.training else 0.0
-            out = san_attention(q, k, v, edge, edge_index, absent, self.gamma, batch, dropout)
+            out = san_attention(q, k, v, edge, edge_index, non_edges, self.gamma, batch, dropout)
         return self.out(out.to(dtype).flatten(1))
 
-    def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Parts of a projection, each ``[N, H, D]``."""
-        return x.view(x.size(0), parts, self.heads, self.channels // self.heads).unbind(dim=1)
-
     def _edge_vectors(self, graph: Data | None, num_edges: int, dtype: torch.dtype) -> Tensor:
-        """Vectors of edges, ``[E, H, D]``, or ``[1, H, D]`` for all alike."""
+        """Vectors of the edges, ``[E, H, D]``, or one vector for all of them, ``[1, H, D]``."""
         if self.edge is not None:
             edge = self.edge(read_edge_attr(graph, self.edge.in_features, num_edges, dtype))
         else:
-            assert self.edge_vector is not None  # it is there where 'edge_dim' is not
+            assert self.edge_vector is not None  # exists if 'edge_dim' is None
             edge = self.edge_vector[None]
-        return self._heads(edge, 1)[0]
+        return self._split_heads(edge, 1)[0]
 
-    def _absent_tensors(self, x: Tensor) -> tuple[Tensor, ...] | None:
-        """Queries and keys of absent pairs, ``[N, H, D]``, and what stands for their edge, ``[1, H, D]``."""
+    def _non_edge_tensors(self, x: Tensor) -> tuple[Tensor, ...] | None:
+        """Queries and keys of non-edges, ``[N, H, D]``, and the vector that replaces an edge's, ``[1, H, D]``."""
         if self.absent_qk is None or self.absent_vector is None:  # without 'full_graph'
             return None
         vector = self.absent_vector if self.absent is None else self.absent(self.absent_vector)
-        return *self._heads(self.absent_qk(x), 2), *self._heads(vector[None], 1)
+        return *self._split_heads(self.absent_qk(x), 2), *self._split_heads(vector[None], 1)
 
     def extra_repr(self) -> str:
         return (
-            f"{self.channels}, heads={self.heads}, edge_dim={self.edge_dim}, gamma={self.gamma}, "
+            f"{super().extra_repr()}, edge_dim={self.edge_dim}, gamma={self.gamma}, "
             f"full_graph={self.full_graph}, dropout={self.dropout}"
         )

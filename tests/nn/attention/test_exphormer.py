@@ -336,7 +336,7 @@ def test_requires_and_size():
         ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
         ({"num_virtual": -1}, r"'num_virtual' must be at least 0 \(got -1\)"),
         ({"edge_dim": 0}, r"'edge_dim' must be at least 1 \(got 0\)"),
-        ({"edge_dim": 3, "graph_edges": False}, r"edge_dim=3 is of graph edges"),
+        ({"edge_dim": 3, "graph_edges": False}, "edge_dim=3 needs graph edges"),
         ({"dropout": 1.0}, r"in \[0, 1\) \(got 1.0\)"),
     ],
 )
