@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from numbers import Real
 from operator import index
+
+from torch import Tensor
 
 
 class NonFiniteError(ValueError):
@@ -32,6 +35,18 @@ def check_integer(name: str, value: int, least: int | None = None, reason: str =
     if least is not None and number < least:
         raise ValueError(f"'{name}' must be at least {least}{reason and f': {reason}'} (got {value})")
     return number
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a setting that is not one of ``choices``. Raises ValueError."""
+    if value not in choices:
+        raise ValueError(f"'{name}' must be one of {', '.join(choices)} (got {value!r})")
+
+
+def check_floating(name: str, value: Tensor) -> None:
+    """Refuse a tensor that does not hold floating-point numbers. Raises TypeError."""
+    if not value.is_floating_point():
+        raise TypeError(f"'{name}' must be floating point (got {value.dtype}); use .float()")
 
 
 def check_dropout(dropout: float) -> None:

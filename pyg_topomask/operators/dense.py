@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.numerics import absolute, non_negative
 
@@ -26,8 +27,7 @@ class DenseOperator(MaskOperator):
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):
             raise ValueError(f"'matrix' must be [N, N] or [H, N, N] (got {list(matrix.shape)})")
-        if not matrix.is_floating_point():
-            raise TypeError(f"'matrix' must be floating point (got {matrix.dtype}); use .float()")
+        check_floating("matrix", matrix)
         self.matrix = matrix
         self.num_nodes, self.heads = matrix.size(-1), matrix.size(0) if matrix.dim() == 3 else None
         self.dtype, self.device = matrix.dtype, matrix.device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.operators.parameters import parameter_dtype, per_head
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
@@ -39,8 +40,7 @@ class ForestExpOperator(MaskOperator):
             raise ValueError(
                 f"'length' must have the shape of 'parent', {list(parent.shape)} (got {list(length.shape)})"
             )
-        if not length.is_floating_point():
-            raise TypeError(f"'length' must be floating point (got {length.dtype}); use .float()")
+        check_floating("length", length)
         self.length = torch.where(parent < 0, 0, length)
         (self.a, heads_a), (self.b, heads_b) = per_head("a", a), per_head("b", b)
         self.num_nodes, self.heads = parent.numel(), common_heads([heads_a, heads_b])

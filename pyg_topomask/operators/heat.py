@@ -7,6 +7,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
@@ -62,8 +63,7 @@ class HeatOperator(MaskOperator):
         tol: float = 1e-6,
     ) -> None:
         check_edges(edge_index, num_nodes, edge_weight)
-        if laplacian not in LAPLACIANS:
-            raise ValueError(f"'laplacian' must be one of {', '.join(LAPLACIANS)} (got {laplacian!r})")
+        check_choice("laplacian", laplacian, LAPLACIANS)
         if not _LEAST_TOL <= tol < 1:
             raise ValueError(f"'tol' must be in [{_LEAST_TOL:g}, 1): a relative error (got {tol})")
         self.time, self.heads = per_head("time", time)

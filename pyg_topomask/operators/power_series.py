@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
 from pyg_topomask.ops.csr import check_edges
@@ -36,8 +37,7 @@ class PowerSeriesOperator(MaskOperator):
         check_edges(edge_index, num_nodes, edge_weight)
         if coeffs.dim() not in (1, 2) or coeffs.size(-1) == 0:
             raise ValueError(f"'coeffs' must be [K + 1] or [H, K + 1] (got {list(coeffs.shape)})")
-        if not coeffs.is_floating_point():
-            raise TypeError(f"'coeffs' must be floating point (got {coeffs.dtype}); use .float()")
+        check_floating("coeffs", coeffs)
         pattern, entry = _merged(edge_index, num_nodes)
         weight = coeffs.detach().new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
         value = weight.new_zeros(pattern.nnz).index_add(0, entry, weight)

@@ -7,7 +7,7 @@ from math import prod
 
 from torch import Tensor
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_floating, check_integer
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
@@ -49,8 +49,7 @@ class ToeplitzOperator(EqualGraphsOperator):
                 f"'weight' must be {wanted}, 2 n - 1 along each axis of the grid {list(self.grid_shape)}, or have "
                 f"heads before that (got {list(weight.shape)})"
             )
-        if not weight.is_floating_point():
-            raise TypeError(f"'weight' must be floating point (got {weight.dtype}); use .float()")
+        check_floating("weight", weight)
         super().__init__(prod(self.grid_shape), num_graphs, weight.size(0) if heads else None)
         self.weight, self.dtype, self.device = weight, weight.dtype, weight.device
         self._transform_work = toeplitz_multiply_adds(self.grid_shape)

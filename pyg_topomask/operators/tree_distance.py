@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.checks import check_choice, check_floating
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.forest import largest_tree, sweep_passes, tree_distances
 from pyg_topomask.ops.blocks import BlockLayout
@@ -48,12 +49,10 @@ class TreeDistanceOperator(MaskOperator):
     has_blocks = True
 
     def __init__(self, parent: Tensor, values: Tensor, method: str = "auto") -> None:
-        if method not in METHODS:
-            raise ValueError(f"'method' must be one of {', '.join(METHODS)} (got {method!r})")
+        check_choice("method", method, METHODS)
         if values.dim() not in (1, 2) or values.size(-1) == 0:
             raise ValueError(f"'values' must be [K + 1] or [H, K + 1] (got {list(values.shape)})")
-        if not values.is_floating_point():
-            raise TypeError(f"'values' must be floating point (got {values.dtype}); use .float()")
+        check_floating("values", values)
         self.parent, self.values, self._order = parent, values, sibling_order(parent)
         self.num_nodes, self.heads = parent.numel(), values.size(0) if values.dim() == 2 else None
         self.dtype, self.device = values.dtype, parent.device

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_floating
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import Adj
 
@@ -92,8 +93,7 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
             )
     if edge_weight is None:
         return
-    if not edge_weight.is_floating_point():
-        raise TypeError(f"'edge_weight' must be floating point (got {edge_weight.dtype}); use .float()")
+    check_floating("edge_weight", edge_weight)
     if edge_weight.shape != edge_index.shape[1:]:
         raise ValueError(
             f"'edge_weight' must have one number per edge, [{edge_index.size(1)}] (got {list(edge_weight.shape)})"

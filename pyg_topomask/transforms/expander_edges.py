@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
@@ -78,8 +78,7 @@ class AddExpanderEdges(GraphTransform):
         degree, num_virtual = check_integer("degree", degree, 1), check_integer("num_virtual", num_virtual, 0)
         max_iters = check_integer("max_iters", max_iters, 1)
         seed = None if seed is None else check_integer("seed", seed)
-        if algorithm not in EXPANDERS:
-            raise ValueError(f"'algorithm' must be one of {', '.join(EXPANDERS)} (got {algorithm!r})")
+        check_choice("algorithm", algorithm, EXPANDERS)
         self.degree, self.num_virtual, self.seed = degree, num_virtual, seed
         self.max_iters, self.algorithm = max_iters, algorithm
 

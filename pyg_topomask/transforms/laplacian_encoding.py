@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.spectral import EIGVEC_NORMS, laplacian_eigenpairs, normalize_eigenvectors
 from pyg_topomask.transforms.encoding import Encoding, split_rows
@@ -58,8 +58,7 @@ class AddLaplacianEncoding(Encoding):
         max_freqs = check_integer("max_freqs", max_freqs, 1)
         if laplacian_norm not in ("sym", "rw", None):
             raise ValueError(f"'laplacian_norm' must be 'sym', 'rw' or None (got {laplacian_norm!r})")
-        if eigvec_norm not in EIGVEC_NORMS:
-            raise ValueError(f"'eigvec_norm' must be one of {', '.join(EIGVEC_NORMS)} (got {eigvec_norm!r})")
+        check_choice("eigvec_norm", eigvec_norm, EIGVEC_NORMS)
         check_name(name)
         self.max_freqs, self.laplacian_norm, self.eigvec_norm, self.name = max_freqs, laplacian_norm, eigvec_norm, name
 

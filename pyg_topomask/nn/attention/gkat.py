@@ -12,13 +12,13 @@ from torch.nn.init import xavier_uniform_, zeros_
 from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
-from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import check_input
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
+from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS
 from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
-from pyg_topomask.ops.attention.normalizer import check_normalizer
 from pyg_topomask.ops.numerics import at_least_float32
 
 
@@ -161,9 +161,8 @@ class GKATConv(Module):
         in_channels = check_integer("in_channels", in_channels, 1)
         out_channels, heads = check_integer("out_channels", out_channels, 1), check_integer("heads", heads, 1)
         check_dropout(dropout)
-        check_normalizer(normalizer)
-        if path not in ADDITIVE_PATHS:
-            raise ValueError(f"'path' must be one of {', '.join(ADDITIVE_PATHS)} (got {path!r})")
+        check_choice("normalizer", normalizer, NORMALIZERS)
+        check_choice("path", path, ADDITIVE_PATHS)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.elu = negative_slope, dropout, elu
         self.path, self.normalizer = path, normalizer

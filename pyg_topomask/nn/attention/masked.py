@@ -10,14 +10,15 @@ from torch.nn import Linear, Module
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention
 from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
-from pyg_topomask.ops.attention.normalizer import check_normalizer
 from pyg_topomask.ops.numerics import at_least_float32
 
 KERNELS = (*FEATURE_MAP, "softmax")
@@ -89,11 +90,10 @@ class MaskedAttention(Attention):
         normalizer: str = "bound",
     ) -> None:
         super().__init__(channels, heads)
-        check_normalizer(normalizer)
+        check_choice("normalizer", normalizer, NORMALIZERS)
         if mask is not None and not isinstance(mask, Module):
             raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask (got {type(mask).__name__})")
-        if kernel not in KERNELS:
-            raise ValueError(f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r})")
+        check_choice("kernel", kernel, KERNELS)
         if path not in PATHS or (kernel == "softmax" and path == "factored"):
             raise ValueError(f"'path' must be one of {', '.join(PATHS)}; 'softmax' is never factored (got {path!r})")
         self.kernel, self.mask, self.path, self.normalizer = kernel, mask, path, normalizer

@@ -1,4 +1,4 @@
-"""Support of block-sparse attention: neighbouring, random and global blocks of nodes, in node order."""
+"""Support of block-sparse attention: neighbouring, random and global blocks of consecutive nodes."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from pyg_topomask.ops.sparse import Pattern
 
 
 class _Blocks(NamedTuple):
-    """A batch's graphs, each cut into blocks of consecutive nodes, the last one perhaps shorter."""
+    """The graphs of a batch, each cut into blocks of consecutive nodes; the last block of a graph may be shorter."""
 
     graph: Tensor  # [M], graph of each block
-    place: Tensor  # [M], place of the block in its graph
-    total: Tensor  # [M], blocks of its graph
+    number: Tensor  # [M], number of the block within its graph
+    total: Tensor  # [M], number of blocks of its graph
     start: Tensor  # [M], first node
-    size: Tensor  # [M], nodes in the block
-    num_nodes: Tensor  # [M], nodes of its graph
+    size: Tensor  # [M], number of nodes in the block
+    num_nodes: Tensor  # [M], number of nodes of its graph
 
 
 @once_per_batch
 def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: int) -> Pattern:
-    """Pairs of nodes whose blocks see each other, built once per batch: a function of the graph's size and the seed.
+    """Pairs of nodes whose blocks attend to each other, a function of the graph's size and the seed.
 
-    The nodes of each graph are cut, in order, into blocks. The first and the last see all blocks and are seen by all;
-    every other block also sees itself, the one before, the one after, and up to ``num_random`` others.
+    The nodes of each graph are cut, in order, into blocks. The first and the last block attend to all blocks, and all
+    blocks attend to them. Every other block also attends to itself, to both neighbours, and to up to ``num_random``
+    other blocks.
 
     Cost: :math:`O(N b (5 + r))` pairs.
 
     Args:
         batch: Graph of each node, sorted, shape ``[N]``.
-        block_size: Nodes per block, ``b``.
-        num_random: Random blocks that each block sees, ``r``; distinct.
+        block_size: Number ``b`` of nodes per block.
+        num_random: Number ``r`` of distinct random blocks to which each block attends.
         seed: Seed of the random blocks.
     """
     blocks = _cut(batch, block_size)
     seen, per_block = _seen_blocks(blocks, num_random, seed)
-    first = per_block.cumsum(0) - per_block  # of each block's list in `seen`
+    first = per_block.cumsum(0) - per_block  # index of each block's list in `seen`
     block = torch.repeat_interleave(blocks.size)  # [N], block of each node
     row, entry = ragged_ranges(first[block], per_block[block])
     begin, size = blocks.start[seen[entry]], blocks.size[seen[entry]]
@@ -53,50 +54,50 @@ def block_sparse_support(batch: Tensor, block_size: int, num_random: int, seed: 
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
 def one_graph(num_nodes: int, device: torch.device) -> Tensor:
-    """``batch`` of a single graph: the same tensor again, so that what is built once per batch is built once."""
+    """``batch`` of a single graph. Repeated calls return the same tensor, so `once_per_batch` finds its results."""
     return torch.zeros(num_nodes, dtype=torch.long, device=device)
 
 
 def _cut(batch: Tensor, block_size: int) -> _Blocks:
     size = torch.bincount(batch)
     ptr, num_blocks = size.cumsum(0) - size, (size + block_size - 1) // block_size
-    graph, place = ragged_ranges(torch.zeros_like(num_blocks), num_blocks)
-    start = ptr[graph] + place * block_size
-    length = (size[graph] - place * block_size).clamp(max=block_size)
-    return _Blocks(graph, place, num_blocks[graph], start, length, size[graph])
+    graph, number = ragged_ranges(torch.zeros_like(num_blocks), num_blocks)
+    start = ptr[graph] + number * block_size
+    length = (size[graph] - number * block_size).clamp(max=block_size)
+    return _Blocks(graph, number, num_blocks[graph], start, length, size[graph])
 
 
 def _seen_blocks(blocks: _Blocks, num_random: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Blocks that each block sees, list after list, and the length of each list, shape ``[M]``."""
-    place, last = blocks.place, blocks.total - 1
-    is_global = (place == 0) | (place == last)
-    before = torch.where(place > 1, place - 1, -1)
-    after = torch.where(place + 1 < last, place + 1, -1)
-    some = torch.stack([torch.zeros_like(place), before, place, after, last], dim=1)
+    """Lists of the blocks to which each block attends, concatenated, and the length of each list, shape ``[M]``."""
+    number, last = blocks.number, blocks.total - 1
+    is_global = (number == 0) | (number == last)
+    before = torch.where(number > 1, number - 1, -1)
+    after = torch.where(number + 1 < last, number + 1, -1)
+    some = torch.stack([torch.zeros_like(number), before, number, after, last], dim=1)
     some = torch.cat([some, _random_blocks(blocks, num_random, seed)], dim=1)
     some = some.masked_fill(is_global[:, None], -1)
     owner, _ = (some >= 0).nonzero(as_tuple=True)
-    all_owner, all_seen = ragged_ranges(torch.zeros_like(place), blocks.total * is_global)
+    all_owner, all_seen = ragged_ranges(torch.zeros_like(number), blocks.total * is_global)
     owner, order = torch.cat([owner, all_owner]).sort(stable=True)
     seen = torch.cat([some[some >= 0], all_seen])[order]
-    block_of_graph = torch.arange(place.numel(), device=place.device) - place  # first block of each one's graph
-    return seen + block_of_graph[owner], torch.bincount(owner, minlength=place.numel())
+    block_of_graph = torch.arange(number.numel(), device=number.device) - number  # first block of the graph
+    return seen + block_of_graph[owner], torch.bincount(owner, minlength=number.numel())
 
 
 def _random_blocks(blocks: _Blocks, num_random: int, seed: int) -> Tensor:
-    """Distinct blocks of each block's graph, not global nor next to it, shape ``[M, r]``; −1 where there are no more.
+    """Distinct random blocks that are neither global nor neighbours, shape ``[M, r]``; −1 if there are no more.
 
     Floyd's sampling without replacement (Bentley and Floyd, *Programming pearls: a sample of brilliance*, CACM 1987).
     """
-    below_window = (blocks.place - 2).clamp(min=0)  # candidates 1 … place − 2, then place + 2 … total − 2
-    candidates = below_window + (blocks.total - 3 - blocks.place).clamp(min=0)
-    state = mix(mix(blocks.num_nodes * GOLDEN + wrap(seed + GOLDEN)) + (blocks.place + 1) * MIX_1)
-    chosen = torch.full((blocks.place.numel(), num_random), -1, device=state.device)
+    below_window = (blocks.number - 2).clamp(min=0)  # candidates 1 … number − 2, then number + 2 … total − 2
+    candidates = below_window + (blocks.total - 3 - blocks.number).clamp(min=0)
+    state = mix(mix(blocks.num_nodes * GOLDEN + wrap(seed + GOLDEN)) + (blocks.number + 1) * MIX_1)
+    chosen = torch.full((blocks.number.numel(), num_random), -1, device=state.device)
     for step in range(num_random):
         top = candidates - num_random + step
         rank = below(mix(state + wrap((step + 1) * GOLDEN)), (top + 1).clamp(min=1))
         rank = torch.where((chosen == rank[:, None]).any(dim=1), top, rank)
         chosen[:, step] = rank.masked_fill(top < 0, -1)
-    skip = blocks.place + 2 - below_window  # from the rank of a candidate after the window to its place
+    skip = blocks.number + 2 - below_window  # from the rank of a candidate after the window to its number
     block = chosen + torch.where(chosen < below_window[:, None], 1, skip[:, None])
     return block.masked_fill(chosen < 0, -1)

@@ -1,4 +1,4 @@
-"""Softmax attention along typed edges: graph edges, expander edges, and edges to and from virtual nodes."""
+"""Softmax attention along edges of several types: graph edges, expander edges, edges to and from virtual nodes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pyg_topomask.ops.sparse import Pattern, sampled_product
 
 
 class TypedEdges(NamedTuple):
-    """Who attends to whom, sorted by receiver; virtual nodes come after the ``N`` real ones.
+    """Edges of all types, sorted by receiver; virtual nodes are numbered after the ``N`` real nodes.
 
-    Keys are multiplied by a vector of the edge's type. So the table of keys holds each sender once for every type of
-    edge that it sends along, and the same few sparse products serve all types.
+    Keys are multiplied by a vector that depends on the type of the edge. The key table therefore has one row per sender
+    and type, so that a few sparse products are enough for all types.
     """
 
     keys: Pattern
-    """Columns are rows of the key table: ``N`` keys for each type that real nodes send (graph edges, expander edges,
-    edges to virtual nodes), then ``B V`` of the virtual nodes."""
+    """Columns are rows of the key table: ``N`` rows for each type whose senders are real nodes (graph edges, expander
+    edges, edges to virtual nodes), then ``B V`` rows for the virtual nodes."""
     values: Pattern
     """The same edges; columns are the ``N + B V`` nodes."""
     graph_edge: Tensor
-    """Place of each edge of ``edge_index``, shape ``[E]``."""
+    """Entry of each edge of ``edge_index``, shape ``[E]``."""
 
 
 @once_per_batch
@@ -42,15 +42,16 @@ def typed_edges(
 
     Args:
         edge_index: Edges ``j → i``, along which ``i`` attends to ``j``, shape ``[2, E]``.
-        expander_index: Expander edges, shape ``[2, E']``; there is no such type if :obj:`None`.
+        expander_index: Expander edges, shape ``[2, E']``; none if :obj:`None`.
         batch: Graph of each node, below ``num_graphs``, shape ``[N]``; one graph if :obj:`None`.
         num_nodes: ``N``.
         num_graphs: ``B``.
-        num_virtual: Virtual nodes of each graph ``V``; virtual node ``v`` of graph ``g`` has number ``N + g V + v``.
-            They attend to all nodes of their graph and all these to them, but not to each other.
+        num_virtual: Number ``V`` of virtual nodes per graph; virtual node ``v`` of graph ``g`` is node ``N + g V + v``.
+            Virtual nodes and real nodes of the same graph attend to each other, but virtual nodes do not attend to
+            virtual nodes.
 
     Raises:
-        TypeError, ValueError: If edges name nodes that are not there.
+        TypeError, ValueError: If an edge contains a node that does not exist.
     """
     parts = [("edge_index", edge_index)]
     if expander_index is not None:
@@ -66,19 +67,19 @@ def typed_edges(
         real = real.repeat_interleave(num_virtual)
         edges += [torch.stack([real, virtual]), torch.stack([virtual, real])]
     sender, receiver = torch.cat(edges, dim=1)
-    # Real senders have one block of N keys for each type; virtual senders, numbered from N, come after the last.
-    block = [place * num_nodes for place in range(len(edges))]
+    # Real senders have one block of N keys per type. Virtual senders, whose numbers start at N, come last.
+    first_key = [position * num_nodes for position in range(len(edges))]
     if num_virtual:
-        block[-1] -= num_nodes
-    column = torch.cat([index[0] + first for index, first in zip(edges, block)])
+        first_key[-1] -= num_nodes
+    column = torch.cat([index[0] + first for index, first in zip(edges, first_key)])
     num_virtual *= num_graphs
     num_columns = (len(edges) - (num_virtual > 0)) * num_nodes + num_virtual
     order = (receiver * num_columns + column).argsort()
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
+    entry = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
     num_rows = num_nodes + num_virtual
     keys = Pattern(receiver[order], column[order], num_rows, num_columns)
     values = Pattern(receiver[order], sender[order], num_rows, num_rows)
-    return TypedEdges(keys, values, place[: edge_index.size(1)].clone())
+    return TypedEdges(keys, values, entry[: edge_index.size(1)].clone())
 
 
 def edge_softmax_attention(
@@ -90,32 +91,27 @@ def edge_softmax_attention(
     dropout: float = 0.0,
     origin: Tensor | None = None,
 ) -> Tensor:
-    r"""Each receiver's softmax over its edges of :math:`q_i \cdot k_j / \sqrt{D}`, applied to the senders' values.
+    r"""Softmax attention of each receiver to its senders, with scores :math:`q_i \cdot k_j / \sqrt{D}`.
 
-    Cost: :math:`O(E D)` operations for ``E`` edges of all types, :math:`O(E)` memory beyond the arguments, per head.
+    Cost per head: :math:`O(E D)` operations for ``E`` edges of all types, :math:`O(E)` memory beyond the arguments.
 
     Args:
         q: Queries, shape ``[N + B V, H, D]``, float32 or float64.
         k: The key table of :class:`TypedEdges`, shape ``[columns, H, D]``.
         v: Values, shape ``[N + B V, H, D]``.
-        edges: Who attends to whom.
-        edge_score: Added to the scores of graph edges, shape ``[E, H]``.
+        edges: The edges.
+        edge_score: Term that is added to the scores of graph edges, shape ``[E, H]``; none if :obj:`None`.
         dropout: Probability of zeroing a normalised weight.
-        origin: What was taken from the values (`from_origin`) and is added to the result, shape ``[N + B V, H, D]``.
+        origin: Origin that was subtracted from the values (`from_origin`) and is added to the result, same shape.
 
     Returns:
-        Shape ``[N + B V, H, D]``; zero where a receiver has no edge.
+        Shape ``[N + B V, H, D]``; zero for a receiver without edges.
     """
-    q, k, v = (x.transpose(0, 1).contiguous() for x in (q * q.size(-1) ** -0.5, k, v))  # one block per head
-    extra = [None] * q.size(0) if edge_score is None else edge_score.unbind(1)
-    origins = [None] * q.size(0) if origin is None else origin.unbind(1)
-    out = []
-    for q_head, k_head, v_head, added, start in zip(q.unbind(0), k.unbind(0), v.unbind(0), extra, origins):
-        score = sampled_product(edges.keys, q_head, k_head)
-        if added is not None:
-            score = score.index_add(0, edges.graph_edge, added)
-        out.append(softmax_over_entries(edges.values, score, v_head, dropout).divide(start))
-    return torch.stack(out, dim=1)
+    q, k = (x.transpose(0, 1).contiguous() for x in (q * q.size(-1) ** -0.5, k))  # one block per head
+    scores = [sampled_product(edges.keys, *head) for head in zip(q.unbind(0), k.unbind(0))]
+    if edge_score is not None:
+        scores = [score.index_add(0, edges.graph_edge, added) for score, added in zip(scores, edge_score.unbind(1))]
+    return softmax_over_entries(edges.values, scores, v, dropout).divide(origin)
 
 
 def edge_scores(q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tensor:
@@ -123,7 +119,7 @@ def edge_scores(q: Tensor, k: Tensor, edge: Tensor, edge_index: Tensor) -> Tenso
 
     Args:
         q, k: Queries and keys, shape ``[N, H, D]``.
-        edge: Vectors :math:`e` of the edges, shape ``[E, H, D]``, or ``[1, H, D]`` for all alike.
+        edge: Vectors :math:`e` of the edges, shape ``[E, H, D]``, or ``[1, H, D]`` for the same vector on all edges.
         edge_index: Edges, shape ``[2, E]``.
 
     Returns:
@@ -143,8 +139,8 @@ def edge_softmax_attention_reference(
         extra = extra.index_copy(0, edges.graph_edge, edge_score)
     out = []
     for node in range(q.size(0)):
-        mine = (edges.keys.row == node).nonzero().squeeze(1)
-        keys, values = k[edges.keys.col[mine].long()], v[edges.values.col[mine].long()]
-        score = (q[node] * keys).sum(-1) / q.size(-1) ** 0.5 + extra[mine]
+        entry = (edges.keys.row == node).nonzero().squeeze(1)
+        keys, values = k[edges.keys.col[entry].long()], v[edges.values.col[entry].long()]
+        score = (q[node] * keys).sum(-1) / q.size(-1) ** 0.5 + extra[entry]
         out.append((score.softmax(0)[..., None] * values).sum(0))
     return torch.stack(out) if out else v

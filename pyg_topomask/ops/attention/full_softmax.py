@@ -1,4 +1,4 @@
-"""Exact softmax attention within each graph of a batch: no padding, and no array over the pairs of the whole batch."""
+"""Exact softmax attention within each graph of a batch, without padding or an array over all pairs of the batch."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def segment_softmax_attention(
     .. math:: \mathrm{out}_i = \sum_j \mathrm{softmax}_j\!\left(q_i \cdot k_j / \sqrt{R} + b_{ij}\right) v_j
 
     Graphs of equal size share one call of torch's fused kernel. On 2 cores this was as fast as a loop over the graphs
-    where all sizes differ, 2.3 times faster where they repeat, and faster than groups of similar size with padding.
+    if all sizes differ, 2.3 times as fast if sizes repeat, and faster than padding groups of similar size.
 
-    Cost: :math:`O(\sum_g n_g^2 (R + D))` operations and :math:`O(N (R + D))` memory; on CPU a bias that requires a
-    gradient, and dropout, keep the :math:`\sum_g n_g^2` weights as well.
+    Cost: :math:`O(\sum_g n_g^2 (R + D))` operations and :math:`O(N (R + D))` memory. On CPU, dropout or a bias that
+    requires a gradient also keeps the :math:`\sum_g n_g^2` weights.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
-        bias: Added to the scores, shape ``[P, H]``, or ``[P, 1]`` for all heads alike: one row for each of the
-            :math:`P = \sum_g n_g^2` pairs, in the order of `all_pairs`.
+        bias: Term that is added to the scores, shape ``[P, H]``, or ``[P, 1]`` if all heads share it. It has one row
+            for each of the :math:`P = \sum_g n_g^2` pairs, in the order of `all_pairs`. None if :obj:`None`.
         dropout: Probability of zeroing a normalised weight.
 
     Returns:
@@ -50,7 +50,7 @@ def segment_softmax_attention(
             added = added.permute(0, 3, 1, 2).expand(-1, q.size(1), -1, -1)
         return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
 
-    v, origin = (v, None) if dropout else from_origin(v, batch)  # with dropout weights do not add up to one
+    v, origin = (v, None) if dropout else from_origin(v, batch)  # with dropout, weights do not add up to one
     out = in_groups(attend, groups, q, k, v)
     return out if origin is None else out + origin
 
@@ -69,10 +69,10 @@ def segment_softmax_attention_reference(
 
 
 def all_pairs(batch: Tensor) -> Tensor:
-    """Ordered pairs of nodes that share a graph: rows of a bias per pair, graph after graph, row-major in each.
+    """Ordered pairs of nodes in the same graph, sorted by graph and, within each graph, in row-major order.
 
-    The pair of the nodes ``i`` and ``j`` of a graph with ``n`` nodes, counted from 0 in the graph, is its row
-    ``i * n + j``. So a ``[n * n, H]`` attribute on each graph collates to the bias of the batch.
+    If the nodes of a graph with ``n`` nodes are counted from 0, the pair ``(i, j)`` is number ``i * n + j`` of its
+    graph. Therefore, an attribute ``[n * n, H]`` on each graph collates to the bias of the batch.
 
     Args:
         batch: Graph of each node, sorted, shape ``[N]``.
@@ -86,12 +86,12 @@ def all_pairs(batch: Tensor) -> Tensor:
 
 
 def check_pair_bias(bias: Tensor, num_nodes: list[int], heads: int) -> None:
-    """Refuse a bias that is not ``[P, H]`` or ``[P, 1]`` for graphs of so many nodes. Raises ValueError, TypeError."""
+    """Refuse a bias that is not ``[P, H]`` or ``[P, 1]`` for graphs of these sizes. Raises ValueError and TypeError."""
     if not bias.is_floating_point():
         raise TypeError(f"the bias of pairs must be floating point (got {bias.dtype})")
     num_pairs = sum(n * n for n in num_nodes)
     if bias.dim() != 2 or bias.size(0) != num_pairs or bias.size(1) not in (1, heads):
         raise ValueError(
-            f"the bias of pairs must have shape [{num_pairs}, {heads}], a row for each of the n * n ordered pairs of "
-            f"each graph, or [{num_pairs}, 1] (got {list(bias.shape)})"
+            f"the bias must have one row for each of the n * n ordered pairs of each graph, shape [{num_pairs}, "
+            f"{heads}] or [{num_pairs}, 1] (got {list(bias.shape)})"
         )

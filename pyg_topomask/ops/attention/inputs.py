@@ -1,19 +1,24 @@
-"""Queries, keys and values: what every attention checks and prepares."""
+"""Checks and preparation of queries, keys and values that several attentions share."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import segments
+from pyg_topomask.ops.segment import check_batch, segments
 
-# Size from which a value's rounding error, multiplied by features as large, is worth avoiding.
+NORMALIZERS = ("bound", "signed")
+
+# Values larger than this have rounding errors that become harmful when they are multiplied by features of equal size.
 _HUGE = 2.0**20
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Refuse queries, keys and values that do not fit together. Raises ValueError and TypeError."""
+    """Refuse queries, keys and values whose shapes or dtypes do not match. Raises ValueError and TypeError."""
     if q.dim() != 3 or q.shape != k.shape or v.dim() != 3 or v.shape[:2] != q.shape[:2]:
         raise ValueError(
             "'q' and 'k' must be [N, H, R] and 'v' [N, H, D] "
@@ -23,25 +28,48 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise TypeError(f"'q', 'k' and 'v' must share one floating dtype (got {q.dtype}, {k.dtype} and {v.dtype})")
 
 
+def check_masked_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    batch: Tensor | None,
+    path: str,
+    paths: Collection[str],
+    normalizer: str,
+) -> None:
+    """Check the arguments that all masked attentions share.
+
+    Raises:
+        ValueError: If shapes disagree, ``batch`` is not sorted, or the path or the normaliser is unknown.
+        TypeError: If ``q``, ``k`` and ``v`` do not share one floating dtype.
+    """
+    check_qkv(q, k, v)
+    check_choice("normalizer", normalizer, NORMALIZERS)
+    check_choice("path", path, paths)
+    if batch is not None:
+        check_batch(batch, q.size(0))
+
+
 def with_ones(v: Tensor) -> Tensor:
-    """Values with a last column of ones, whose weighted sum is the denominator."""
+    """Append a column of ones to the values. Its weighted sum is the denominator."""
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], dim=-1)
 
 
 def from_origin(v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Values less an origin of their graph, and the origin: the first node's value in channels where it is huge.
+    """Subtract an origin from the values of each graph; return the differences and the origin.
 
-    Where weights add up to one, a mean of values is the origin plus the mean of their differences from it. Huge equal
-    values so differ by exactly zero. Without this, the rounding error of their mean would reach the gradients of
-    scores, and features of 1e15 would multiply it beyond the range of float32.
+    The origin is the value of the graph's first node in channels where it is huge, and 0 in the others. If weights add
+    up to one, the mean of the values is the origin plus the mean of the differences, and equal huge values differ by
+    exactly zero. Otherwise, the rounding error of their mean would enter the gradients of the scores, where features of
+    1e15 would multiply it beyond the range of float32.
 
     Args:
         v: Values, shape ``[N, H, D]``.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
 
     Returns:
-        Shape ``[N, H, D]``, and the origin without a gradient, ``[N, H, D]``, or ``[1, H, D]`` for one graph;
-        :obj:`None` where no value is known to be huge.
+        Differences, shape ``[N, H, D]``; and the origin without a gradient, ``[N, H, D]``, or ``[1, H, D]`` for one
+        graph, or :obj:`None` if no origin was subtracted.
     """
     if v.size(0) == 0:
         return v, None
@@ -56,6 +84,6 @@ def from_origin(v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor | None]
 
 @once_per_batch
 def _first_nodes(batch: Tensor) -> Tensor:
-    """First node of each graph, shape ``[B]``; any node for a graph without nodes."""
+    """First node of each graph, shape ``[B]``; an arbitrary node for a graph without nodes."""
     first = torch.tensor(segments(batch).ptr[:-1], device=batch.device)
     return first.clamp(max=batch.numel() - 1)

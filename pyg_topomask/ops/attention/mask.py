@@ -1,4 +1,4 @@
-"""What attention asks of a mask, which operators answer and a plain tensor is made to."""
+"""The interface of masks that attention uses; operators have it, and plain tensors are wrapped."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from pyg_topomask.ops.blocks import BlockLayout, count_block_entries
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Pattern
 
-# Entries of dense blocks for each number that a mask stores, up to which blocks are taken. A pair in a block costs a
-# fifth to a tenth of one in a sparse pattern, and no pattern need be found; the limit keeps memory within a constant
-# of the stored numbers.
+# Dense blocks are used up to this many entries per number that the mask stores, so that memory stays proportional to
+# the stored numbers. A pair in a block costs a fifth to a tenth of a pair in a pattern, and no pattern is built.
 _BLOCK_ENTRIES = 4
 
-# Pairs for each number that a mask stores, up to which they are listed. A hub that every walk visits makes the support
-# dense: the limit keeps memory, about 100 bytes a pair, within a constant of the stored numbers.
+# Pairs are listed up to this many per number that the mask stores, so that memory (about 100 bytes per pair) stays
+# proportional to the stored numbers, even if every walk visits the same hub and the support is dense.
 MOST_PAIRS = 64
 
 
 class AttentionMask(Protocol):
-    """A mask as attention sees it; :class:`~pyg_topomask.operators.MaskOperator` says what each part means."""
+    """The part of :class:`~pyg_topomask.operators.MaskOperator` that attention uses; it is documented there."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -56,7 +55,7 @@ class AttentionMask(Protocol):
 
 
 class TensorMask:
-    """A plain tensor, ``[N, N]`` or ``[H, N, N]``, as a mask. Raises ValueError if it has another shape."""
+    """Mask from a tensor of shape ``[N, N]`` or ``[H, N, N]``. Raises ValueError for other shapes."""
 
     is_dense, has_blocks, num_pairs, pairs_by_row, error = True, False, None, None, 0.0
 
@@ -71,19 +70,19 @@ class TensorMask:
 
     @property
     def bound(self) -> TensorMask:
-        """The tensor's absolute value; this mask itself where no entry is negative."""
+        """Mask of the absolute values; this mask itself if no entry is negative."""
         return self if non_negative(self.matrix) else TensorMask(absolute(self.matrix))
 
     def pairs(self) -> tuple[Pattern, Tensor]:
-        """Refused: the support of a tensor is not looked for."""
+        """Always refused: the support of a tensor is not computed."""
         raise ValueError("path 'pairwise' needs a sparse support, but the mask is a tensor; use path 'dense'")
 
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        """Refused, as `pairs`."""
+        """Always refused, as `pairs`."""
         return self.pairs()
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        """Refused: a tensor is used whole."""
+        """Always refused: a tensor is used as a whole."""
         raise ValueError("path 'blocks' needs each graph's own block, but the mask is a tensor; use path 'dense'")
 
     def to_dense(self) -> Tensor:
@@ -97,10 +96,10 @@ class TensorMask:
 
 
 def read_mask(mask: AttentionMask | Tensor, q: Tensor) -> AttentionMask:
-    """The mask of an attention with queries ``q`` ``[N, H, R]``.
+    """Check the mask of attention with queries ``q`` ``[N, H, R]``; wrap it if it is a tensor.
 
     Raises:
-        ValueError: If it is for other nodes or heads.
+        ValueError: If its number of nodes or heads differs from that of ``q``.
         TypeError: If it is neither an operator nor a tensor.
     """
     if isinstance(mask, Tensor):
@@ -117,7 +116,7 @@ def read_mask(mask: AttentionMask | Tensor, q: Tensor) -> AttentionMask:
 
 
 def row_errors(mask: AttentionMask) -> Tensor | None:
-    """Absolute errors of a mask's entries by row, shape ``[N, H or 1]``; :obj:`None` where its products are exact."""
+    """Absolute error of the entries of each row, shape ``[N, H or 1]``; :obj:`None` if products are exact."""
     error = mask.error
     if isinstance(error, Tensor):
         return error.reshape(-1, 1).expand(mask.num_nodes, 1) if error.dim() < 2 else error
@@ -125,7 +124,7 @@ def row_errors(mask: AttentionMask) -> Tensor | None:
 
 
 def prefers_blocks(mask: AttentionMask, batch: Tensor | None) -> bool:
-    """Whether dense blocks of the graphs are small beside what the mask stores."""
+    """Whether the dense blocks of the graphs are small compared to the numbers that the mask stores."""
     if not mask.has_blocks:
         return False
     return count_block_entries(mask.num_nodes if batch is None else batch) <= _BLOCK_ENTRIES * mask.num_multiply_adds

@@ -1,4 +1,4 @@
-"""Additive attention, the scores of graph attention networks, under a topological mask."""
+"""Attention with additive scores, as in graph attention networks, under a topological mask."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from pyg_topomask.ops.attention.inputs import check_qkv
+from pyg_topomask.ops.attention.inputs import check_masked_attention
 from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.masked_softmax import block_softmax, softmax_on_pairs
-from pyg_topomask.ops.attention.normalizer import (
-    Normalizer,
-    check_normalizer,
-    normalized_reference,
-    sums_of_blocks,
-)
+from pyg_topomask.ops.attention.normalizer import Normalizer, normalized_reference, sums_of_blocks
 from pyg_topomask.ops.attention.pairs import sums_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.segment import check_batch
 from pyg_topomask.ops.sparse import Pattern
 
 PATHS = ("auto", "pairwise", "blocks")
@@ -37,16 +31,16 @@ def masked_additive_attention(
     dropout: float = 0.0,
     normalizer: str = "bound",
 ) -> Tensor:
-    r"""Each node's weighted mean of values, with the scores of graph attention networks.
+    r"""Attention with the scores of graph attention networks.
 
     .. math:: \mathrm{out}_i = \frac{\sum_j M_{ij} \exp(e_{ij})\, v_j}{\sum_j B_{ij} \exp(e_{ij})}, \qquad
         e_{ij} = \mathrm{LeakyReLU}(r_i + s_j)
 
-    with the bounding mask :math:`B \ge |M|`, which is the mask itself where nothing in it is negative.
+    with the bounding mask :math:`B \ge |M|`, which is the mask itself if none of its parameters is negative.
 
     Reference: Veličković et al., *Graph Attention Networks*, ICLR 2018, arXiv:1710.10903, Eq. 3, with the mask of
     Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
-    Cost: :math:`O(P D)` per head for ``P`` pairs in the support of the mask; with blocks all pairs within graphs.
+    Cost: :math:`O(P D)` per head for ``P`` pairs in the support of the mask; with blocks, for all pairs within graphs.
     Memory is bounded as in `masked_softmax_attention`.
 
     Args:
@@ -60,25 +54,19 @@ def masked_additive_attention(
         normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
 
     Returns:
-        Shape ``[N, H, D]``; rows whose denominator vanishes are zero.
+        Shape ``[N, H, D]``. Rows whose denominator vanishes are zero.
 
     Raises:
-        ValueError: If shapes disagree, ``batch`` is not sorted, the mask cannot serve the path or a name is unknown.
-        NotImplementedError: If the mask is of a class without a bounding mask.
+        ValueError, NotImplementedError: As in `masked_linear_attention`.
     """
-    check_normalizer(normalizer)
-    if path not in PATHS:
-        raise ValueError(f"'path' must be one of {', '.join(PATHS)} (got {path!r})")
     if receiver.dim() != 2 or v.dim() != 3:
         raise ValueError(
             f"'receiver' must be [N, H] and 'v' [N, H, D] (got {list(receiver.shape)} and {list(v.shape)})"
         )
-    check_qkv(receiver[..., None], sender[..., None], v)
+    check_masked_attention(receiver[..., None], sender[..., None], v, batch, path, PATHS, normalizer)
     with torch.autocast(v.device.type, enabled=False):
         receiver, sender, v, dtype = *at_least_float32(receiver, sender, v), v.dtype
         masks = Normalizer.of(read_mask(mask, v), normalizer)
-        if batch is not None:
-            check_batch(batch, v.size(0))
         values, origin = (v, None) if dropout else masks.from_origin(v, batch)
         if path == "blocks" or (path == "auto" and prefers_blocks(masks.mask, batch)):
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)

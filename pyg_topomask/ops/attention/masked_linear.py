@@ -2,11 +2,11 @@ r"""Linear attention under a topological mask that is known by its products.
 
 .. math:: \mathrm{out}_i = \frac{\sum_j M_{ij}\, (q_i \cdot k_j)\, v_j}{\sum_j B_{ij}\, (q_i \cdot k_j)}
 
-with the bounding mask :math:`B \ge |M|`, which is the mask itself where nothing in it is negative.
+with the bounding mask :math:`B \ge |M|`, which is the mask itself if none of its parameters is negative.
 
 Reference: Choromanski et al., *From block-Toeplitz Matrices to Differential Equations on Graphs*, ICML 2022,
 arXiv:2107.07999, Definition 2.1, Lemma 3.1 and Algorithm 1; the pairwise path is Reid et al. 2024, arXiv:2410.03462,
-Algorithm 1, evaluated on the support of the mask. The papers divide by the sum of :math:`M_{ij}`, as
+Algorithm 1, evaluated on the support of the mask. The papers use :math:`M` in the denominator, too, as
 ``normalizer="signed"`` does.
 """
 
@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention.inputs import check_qkv, from_origin, with_ones
+from pyg_topomask.ops.attention.inputs import check_masked_attention, from_origin, with_ones
 from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
-    check_normalizer,
     error_floor,
     normalized_reference,
     row_tolerance,
@@ -32,17 +31,17 @@ from pyg_topomask.ops.attention.normalizer import (
 )
 from pyg_topomask.ops.attention.pairs import HeadSums, sums_of_pairs
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two, weighted_mean
-from pyg_topomask.ops.segment import check_batch, segment_linear_attention, segment_max, segment_sum
+from pyg_topomask.ops.segment import segment_linear_attention, segment_max, segment_sum
 from pyg_topomask.ops.sparse import Pattern, sampled_product
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 
-# Numbers in one slice of the factored path's N × m(d+1) intermediate, and the fewest columns worth one product.
+# Numbers in one slice of the factored path's intermediate, N × R (D + 1), and the fewest columns per product.
 _SLICE_NUMEL = 2**24
 _SLICE_COLUMNS = 64
 
-# Scoring a pair costs as much as this many features more than it has, and a multiply-add in a product with the mask as
-# much as this many on pairs: measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs a node.
+# Fixed cost of a pair, in features, and cost of a multiply-add in a product with the mask relative to one on pairs.
+# Measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs per node.
 _PAIR_OVERHEAD = 96
 _FACTORED_COST = 4
 
@@ -57,52 +56,56 @@ def masked_linear_attention(
     normalizer: str = "bound",
     signed_features: bool | None = None,
 ) -> Tensor:
-    r"""Attention with the kernel :math:`K(q_i, k_j) = q_i \cdot k_j` of features that a feature map has produced.
+    r"""Attention with the kernel :math:`K(q_i, k_j) = q_i \cdot k_j`, where ``q`` and ``k`` are mapped features.
 
-    Each node's output is a mean of values with weights :math:`M_{ij} K_{ij} / S_i`. By default :math:`S_i = \sum_j
+    Each node's output is the sum of the values with weights :math:`M_{ij} K_{ij} / S_i`. By default :math:`S_i = \sum_j
     B_{ij} |K|_{ij}`, with the bounding mask :math:`B_{ij} \ge |M_{ij}|` (`MaskOperator.bound`) and :math:`|K|_{ij} =
-    \sum_r |q_{ir}| |k_{jr}|`: the output keeps the signs of the mask, never exceeds the largest value, and has
-    gradients without cancellation. Where no parameter of the mask and no feature is negative, :math:`B = M` and this is
-    the attention of the papers. ``normalizer="signed"`` divides by :math:`\sum_j M_{ij} K_{ij}`, as the papers do
-    always: where signs cancel, outputs and gradients grow without limit.
+    \sum_r |q_{ir}| |k_{jr}|`. The output then keeps the signs of the mask, never exceeds the largest value, and its
+    gradients do not suffer from cancellation. If no parameter of the mask and no feature is negative, :math:`B = M`,
+    and this is the attention of the papers. ``normalizer="signed"`` always divides by :math:`\sum_j M_{ij} K_{ij}`, as
+    the papers do; if signs cancel, outputs and gradients grow without limit.
 
-    The output is zero with zero gradient where :math:`S_i` is zero or all its terms are next to underflow (below
-    2^-112 in float32), as with random features of very long queries; where the mask's products are approximate, and
-    :math:`S_i` is within their error; and with ``"signed"`` where the denominator is of the size of its own rounding
-    errors. The scale of ``mask``, ``q`` and ``k`` changes nothing.
+    The output and its gradient are zero
 
-    Cost, per head, with ``P`` pairs in the support of the mask and ``T`` multiply-adds in one product ``mask @ x``:
-    factored :math:`O(T R D)` with at most 64 columns or 2^24 numbers of the intermediate in memory, recomputed in the
-    backward pass; pairwise :math:`O(P (R + D))`; blocks :math:`O(S (R + D))` with :math:`S = \sum_g n_g^2` the pairs
-    within graphs; dense :math:`O(N^2 (R + D))`; without a mask :math:`O(N R D)`.
+    - if :math:`S_i` is zero, or all its terms are close to underflow (below 2^-112 in float32), as with random features
+      of very long queries;
+    - if products with the mask are approximate, and :math:`S_i` is not larger than their error;
+    - with ``"signed"``, if the denominator is not larger than its own rounding errors.
+
+    The scale of ``mask``, ``q`` and ``k`` does not change the result.
+
+    Cost per head, for ``P`` pairs in the support of the mask and ``T`` multiply-adds in one product ``mask @ x``:
+
+    - factored: :math:`O(T R D)`; at most 64 columns or 2^24 numbers of the intermediate are in memory at a time, and
+      they are computed again in the backward pass;
+    - pairwise: :math:`O(P (R + D))`;
+    - blocks: :math:`O(S (R + D))`, where :math:`S = \sum_g n_g^2` is the number of pairs within graphs;
+    - dense: :math:`O(N^2 (R + D))`;
+    - without a mask: :math:`O(N R D)`.
 
     Args:
         q, k: Queries and keys after the feature map, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
         mask: Operator or tensor ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
-        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. A mask tells graphs apart itself.
-        path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"blocks"`` all
-            pairs within graphs, ``"dense"`` forms the whole mask; ``"auto"`` weighs the work of each and takes the
-            least. All give the same numbers.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The mask itself separates graphs.
+        path: ``"factored"`` multiplies by the mask, ``"pairwise"`` scores the pairs in its support, ``"blocks"`` scores
+            all pairs within graphs, ``"dense"`` forms the whole mask, and ``"auto"`` takes the path with the least
+            estimated work. All paths give the same result up to rounding.
         normalizer: ``"bound"`` or ``"signed"``, see above.
-        signed_features: Whether ``q`` or ``k`` may hold negative numbers. If :obj:`None`, it is looked up on CPU and
-            assumed on CUDA, where the answer would have to be waited for.
+        signed_features: Whether ``q`` or ``k`` may contain negative numbers. If :obj:`None`, they are checked on CPU;
+            on CUDA negative numbers are assumed, because a check would wait for the device.
 
     Returns:
-        Shape ``[N, H, D]``, of the dtype of ``v``. Half precision inputs are computed in float32.
+        Shape ``[N, H, D]``, with the dtype of ``v``. Inputs in half precision are computed in float32.
 
     Raises:
-        ValueError: If shapes disagree, ``batch`` is not sorted, the mask cannot serve the path or a name is unknown.
-        NotImplementedError: If the mask is of a class without a bounding mask.
+        ValueError: If shapes disagree, ``batch`` is not sorted, the mask does not support the path, or a name is
+            unknown.
+        NotImplementedError: If the mask's class has no bounding mask.
     """
-    check_qkv(q, k, v)
-    check_normalizer(normalizer)
-    if path not in PATHS:
-        raise ValueError(f"'path' must be one of {', '.join(PATHS)} (got {path!r})")
+    check_masked_attention(q, k, v, batch, path, PATHS, normalizer)
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
-        if batch is not None:
-            check_batch(batch, q.size(0))
         if signed_features is None:
             signed_features = not (non_negative(q) and non_negative(k))
         scale_q, scale_k = _scales(q, k, batch)
@@ -111,7 +114,7 @@ def masked_linear_attention(
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         values, origin = (v, None) if signed_features else masks.from_origin(v, batch)
         path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
-        if path == "pairwise":  # scales each head by itself
+        if path == "pairwise":  # each head is scaled separately
             attend = _on_pairs(masks, signed_features)
             sums = sums_of_pairs(attend, masks, [q, scale_q], [k, scale_k, values], MOST_PAIRS)
             return masks.mean(sums, v, batch, origin).to(dtype)
@@ -148,7 +151,7 @@ def masked_linear_attention_reference(
 
 
 def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batch: Tensor | None = None) -> str:
-    """Path of least cost for a mask, ``R`` features and ``D`` channels per head."""
+    """Path with the least estimated cost for a mask, ``R`` features and ``D`` channels per head."""
     if mask.is_dense:
         return "dense"
     if prefers_blocks(mask, batch):
@@ -162,9 +165,9 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
 
 
 def _scales(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Factors, ``[N, H, 1]``, of queries by row and of keys by graph, so that no product of features leaves the range.
+    """Scales ``[N, H, 1]`` of queries (by row) and of keys (by graph) that keep products of features within the range.
 
-    They are powers of two and cancel in attention, so no digit of the result changes.
+    They are powers of two and cancel in the quotient, so they do not change any digit of the result.
     """
     with torch.no_grad():
         row, top = (_size(x) for x in (q, k))
@@ -176,12 +179,12 @@ def _scales(q: Tensor, k: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]
 
 
 def _size(x: Tensor) -> Tensor:
-    """Sum of absolute values over the last dimension, kept: on CPU a fourth of the time of their maximum."""
+    """Sum of absolute values over the last dimension, ``[*, 1]``; on CPU 4 times as fast as their maximum."""
     return x.abs().sum(-1, keepdim=True)
 
 
 def _kernel_size(q: Tensor, k: Tensor, batch: Tensor | None, power: int) -> Tensor:
-    r"""Bound :math:`\sum_r |q_{ir}| \|k_{\cdot r}\|_p` of the norms of the kernel's rows in a graph, ``[N, H, 1]``."""
+    r"""Upper bound :math:`\sum_r |q_{ir}| \|k_{\cdot r}\|_p` on the norm of each row of the kernel, ``[N, H, 1]``."""
     terms = k.abs().pow(power)
     size = terms.sum(0) if batch is None else segment_sum(terms, batch).index_select(0, batch)
     return (q.abs() * size.pow(1 / power)).sum(-1, keepdim=True)
@@ -231,13 +234,13 @@ def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_feature
 
 
 def _on_pairs(masks: Normalizer, signed_features: bool) -> HeadSums:
-    """Sums of linear attention on pairs; see `sums_of_pairs`. Features come with their scales."""
+    """Sums of linear attention on pairs, for `sums_of_pairs`; the scales of ``q`` and ``k`` are separate arrays."""
 
     def attend(
         pattern: Pattern, entry: Tensor, bound: Tensor, receivers: Sequence[Tensor], senders: Sequence[Tensor]
     ) -> Tensor:
         (q, scale_q), (k, scale_k, v) = receivers, senders
-        q, k = q * scale_q, k * scale_k  # the contiguous copies that are needed anyway
+        q, k = q * scale_q, k * scale_k  # contiguous copies, which the products need anyway
         kernel = size = sampled_product(pattern, q, k)
         if signed_features:
             size = sampled_product(pattern, absolute(q), absolute(k))
@@ -248,7 +251,7 @@ def _on_pairs(masks: Normalizer, signed_features: bool) -> HeadSums:
 
 
 def _in_block(masks: Normalizer, signed_features: bool) -> Callable[..., Tensor]:
-    """Sums of linear attention in one block; see `sums_of_blocks`."""
+    """Sums of linear attention in one block, for `sums_of_blocks`."""
 
     def attend(entry: Tensor, bound: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k = q.mT.contiguous(), k.mT.contiguous()  # [g, H, R, n]

@@ -1,4 +1,4 @@
-"""Softmax attention under a mask, whatever the scores: on the pairs in its support, and in dense blocks."""
+"""Softmax attention under a mask with any scores, on the pairs in the support of the mask or in dense blocks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
-from pyg_topomask.ops.attention.inputs import check_qkv
+from pyg_topomask.ops.attention.inputs import check_masked_attention
 from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
-    check_normalizer,
     error_floor,
     normalized_reference,
     sums_in_blocks,
@@ -22,7 +21,6 @@ from pyg_topomask.ops.attention.normalizer import (
 )
 from pyg_topomask.ops.attention.pairs import HeadSums, sums_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.segment import check_batch
 from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product
 from pyg_topomask.typing import PerformanceWarning
 
@@ -40,36 +38,30 @@ def masked_softmax_attention(
 ) -> Tensor:
     r"""Attention with the exact softmax kernel :math:`K(q_i, k_j) = \exp(q_i \cdot k_j / \sqrt{R})`.
 
-    Cost: :math:`O(P (R + D))` for a mask with a sparse support, :math:`O(N^2)` otherwise; without a mask, each graph's
-    own softmax attention, no array over the whole batch. Memory: 50 to 200 bytes for each pair and 45 for each pair and
-    head, up to 2^23 pairs, which hubs soon exceed: a star of 3,000 nodes has as many. More pairs are listed for a part
-    of the rows at a time, and again in the backward pass, with a `PerformanceWarning`: memory stays below about 2 GiB
-    beside what the mask stores.
+    Cost: :math:`O(P (R + D))` for a mask with a sparse support, :math:`O(N^2)` otherwise. Without a mask, softmax
+    attention is computed within each graph, and no array over the pairs of the whole batch is formed.
+    Memory: 50 to 200 bytes per pair and 45 bytes per pair and head, for up to 2^23 pairs. Graphs with hubs soon have
+    more: a star of 3,000 nodes has 9 million. The pairs are then listed for one part of the rows at a time, and again
+    in the backward pass, and a `PerformanceWarning` is given. Memory stays below about 2 GiB plus that of the mask.
 
     Args:
         q, k: Queries and keys, shape ``[N, H, R]``.
         v: Values, shape ``[N, H, D]``.
         mask: Operator or tensor ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
-        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. A mask tells graphs apart itself.
-        path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``: blocks where graphs are small beside what the
-            mask stores, pairwise where it has a sparse support.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The mask itself separates graphs.
+        path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``: blocks if they are small compared to the mask's
+            stored numbers, else pairwise if the mask has a sparse support, else dense.
         normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
 
     Returns:
         Shape ``[N, H, D]``. Rows whose denominator vanishes are zero, as in `masked_linear_attention`.
 
     Raises:
-        ValueError: If shapes disagree, ``batch`` is not sorted, the mask cannot serve the path or a name is unknown.
-        NotImplementedError: If the mask is of a class without a bounding mask.
+        ValueError, NotImplementedError: As in `masked_linear_attention`.
     """
-    check_qkv(q, k, v)
-    check_normalizer(normalizer)
-    if path not in PATHS:
-        raise ValueError(f"the softmax kernel takes path 'auto', 'pairwise', 'blocks' or 'dense' (got {path!r})")
+    check_masked_attention(q, k, v, batch, path, PATHS, normalizer)
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
-        if batch is not None:
-            check_batch(batch, q.size(0))
         if mask is None:
             return segment_softmax_attention(q, k, v, batch).to(dtype)
         masks = Normalizer.of(read_mask(mask, q), normalizer)
@@ -105,7 +97,7 @@ def softmax_on_pairs(
     """Sums of softmax attention on pairs, for `sums_of_pairs` with senders ``k, v``.
 
     Args:
-        score: Scores ``[P]`` of the pairs of a pattern, from one head's receivers and its ``k``.
+        score: Computes the scores ``[P]`` of the pairs of a pattern from one head's receivers and its ``k``.
         signed, dropout: As in `sums_on_pairs`.
     """
 
@@ -114,7 +106,7 @@ def softmax_on_pairs(
     ) -> Tensor:
         k, v = senders
         scores = score(pattern, receivers, k)
-        # The largest score of a row is a factor that cancels; pairs of bound 0 do not count.
+        # The largest score of a row cancels in the quotient; pairs with bound 0 are ignored.
         top = row_maximum(pattern, scores.detach().masked_fill(bound == 0, -torch.inf))
         kernel = exp_below(scores, top.index_select(0, pattern.row))
         total = None if bound is entry else bound * kernel
@@ -129,7 +121,7 @@ def block_softmax(
     """Sums of softmax attention in one block, for `sums_of_blocks`.
 
     Args:
-        score: Scores ``[g, H, n, n]``, senders before receivers, of queries and keys ``[g, H, n, R]``.
+        score: Scores ``[g, H, n, n]`` (senders, receivers) of queries and keys ``[g, H, n, R]``.
         signed, dropout: As in `sums_on_pairs`.
     """
 
@@ -142,15 +134,16 @@ def block_softmax(
 
 
 def exp_below(score: Tensor, top: Tensor) -> Tensor:
-    """``exp(score − top)``, also where an entry of 0 lets a score exceed the top, for the gradient to that entry.
+    """``exp(score − top)``, where ``top`` is the largest score of the row among pairs with a non-zero bound.
 
-    It is cut there at e^40, and rows without an entry have no top.
+    Pairs with bound 0 may exceed the top. Their exponentials matter only for the gradient of their mask entry, and are
+    limited to e^40. Rows without pairs have the top −inf, which counts as 0.
     """
     return (score - top.masked_fill(top == -torch.inf, 0)).clamp(max=40).exp()
 
 
 def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
-    """Exponentials of scores ``[g, H, n, n]`` below the largest of each receiver, as :func:`exp_below`."""
+    """`exp_below` of scores ``[g, H, n, n]`` with the top of each receiver."""
     if score.size(-2) == 0:
         return score
     return exp_below(score, score.detach().masked_fill(bound == 0, -torch.inf).amax(-2, keepdim=True))
@@ -159,7 +152,7 @@ def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
 def _choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
     if prefers_blocks(mask, batch):
         return "blocks"
-    if mask.pairs_by_row is not None or mask.num_pairs is not None:  # the latter may list them
+    if mask.pairs_by_row is not None or mask.num_pairs is not None:  # num_pairs may list the pairs
         return "pairwise"
     if not mask.is_dense:
         warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)

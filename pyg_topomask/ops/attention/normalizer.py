@@ -1,14 +1,14 @@
-r"""What masked attention divides by, one rule for every kernel and every path.
+r"""The denominators of masked attention: one rule for all kernels and all paths.
 
-With the bounding mask :math:`B_{ij} \ge |M_{ij}|` and the kernel's size :math:`|K|_{ij} \ge |K_{ij}|`, which is the
-kernel itself where features are not negative,
+Let :math:`B_{ij} \ge |M_{ij}|` be the bounding mask, and let :math:`|K|_{ij} \ge |K_{ij}|` be the size of the kernel,
+which is the kernel itself if no feature is negative. Then
 
 .. math:: S_i = \sum_j B_{ij} |K|_{ij}.
 
-``normalizer="bound"`` divides by :math:`S_i`: outputs keep the signs of the mask, never exceed the largest value, and
-nothing cancels. Where neither mask nor kernel can be negative, :math:`S_i` is the denominator of the papers.
-``normalizer="signed"`` divides by :math:`\sum_j M_{ij} K_{ij}`, the papers' own, which learned signs can bring near
-zero; the output is zero where it is at most min(terms of a row, 1024) machine epsilons times :math:`S_i`.
+``normalizer="bound"`` divides by :math:`S_i`. Outputs keep the signs of the mask, never exceed the largest value, and
+nothing cancels. If neither mask nor kernel can be negative, :math:`S_i` is the denominator of the papers.
+``normalizer="signed"`` divides by :math:`\sum_j M_{ij} K_{ij}`, as the papers do. Learned signs can bring this sum
+close to zero; the output is zero if the sum is at most min(terms of a row, 1024) machine epsilons times :math:`S_i`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from pyg_topomask.ops.numerics import weighted_mean
 from pyg_topomask.ops.segment import in_groups, segment_max, segment_sum
 from pyg_topomask.ops.sparse import Pattern, spmm
 
-NORMALIZERS = ("bound", "signed")
-
-# Terms of a sum beyond which its rounding error is not taken to grow: errors of many terms largely cancel.
+# The rounding error of a sum is assumed to grow up to this number of terms; errors of more terms largely cancel.
 _MOST_TERMS = 1024
 
 
 class Normalizer(NamedTuple):
-    """A mask, its bounding mask and which of the two denominators is wanted."""
+    """A mask, its bounding mask, and the choice of the denominator."""
 
     mask: AttentionMask
     bound: AttentionMask
     signed: bool
+    """Whether the denominator is the signed sum."""
 
     @classmethod
     def of(cls, mask: AttentionMask, normalizer: str) -> Normalizer:
-        """The normaliser of a mask, by name. Raises NotImplementedError if the mask has no bounding mask."""
+        """The normaliser with the given name. Raises NotImplementedError if the mask has no bounding mask."""
         return cls(mask, mask.bound, normalizer == "signed")
 
     def pairs(self, dtype: torch.dtype, rows: tuple[int, int] | None = None) -> tuple[Pattern, Tensor, Tensor]:
@@ -50,7 +49,7 @@ class Normalizer(NamedTuple):
 
         Args:
             dtype: Dtype of entries and bounds.
-            rows: First row and the one after the last; all rows, perhaps rearranged, if :obj:`None`.
+            rows: First row and last row + 1; all rows, possibly permuted (`Pattern.order`), if :obj:`None`.
 
         Raises:
             ValueError: If the mask has no sparse support.
@@ -64,10 +63,10 @@ class Normalizer(NamedTuple):
         return pattern, entries, entries if self.bound is self.mask else listed(self.bound)[1]
 
     def blocks(self, layout: BlockLayout, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-        """Entries and bounds of each group of graphs, ``[g, H or 1, n, n]``, senders before receivers.
+        """Entries and bounds of each group of graphs, ``[g, H or 1, n, n]`` (senders, receivers).
 
         Raises:
-            ValueError: If the mask is not known by its blocks, or joins two graphs.
+            ValueError: If the mask has no blocks, or connects two graphs.
         """
         entries = [_with_heads(block, dtype) for block in self.mask.blocks(layout)]
         if self.bound is self.mask:
@@ -75,12 +74,12 @@ class Normalizer(NamedTuple):
         return list(zip(entries, (_with_heads(block, dtype) for block in self.bound.blocks(layout))))
 
     def dense(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Entries and bounds of the whole mask as one block, ``[1, H or 1, N, N]``, senders before receivers."""
+        """Entries and bounds of the whole mask as one block, ``[1, H or 1, N, N]`` (senders, receivers)."""
         entry = _with_heads(self.mask.to_dense().mT[None], dtype)
         return entry, entry if self.bound is self.mask else _with_heads(self.bound.to_dense().mT[None], dtype)
 
     def from_origin(self, v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """`from_origin` where the weights of a node add up to one, else the values as they are."""
+        """Apply `from_origin` if the weights of each node add up to one; otherwise return the values unchanged."""
         return from_origin(v, batch) if self.bound is self.mask else (v, None)
 
     def mean(
@@ -91,33 +90,28 @@ class Normalizer(NamedTuple):
         origin: Tensor | None = None,
         floor: Tensor | None = None,
     ) -> Tensor:
-        """Weighted means ``[N, H, D]`` of sums ``[N, H, D + 1]`` or ``[N, H, D + 2]``, as `weighted_mean` reads them.
+        """Outputs ``[N, H, D]`` of attention.
 
         Args:
-            sums: The sums.
+            sums: Sums in the form of `weighted_mean`, shape ``[N, H, D + 1]`` or ``[N, H, D + 2]``.
             v: Values, shape ``[N, H, D]``.
             batch: Graph of each node.
-            origin: What was taken from the values before they were summed.
-            floor: Size below which a denominator is the error of the mask's products, shape ``[N, H, 1]``.
+            origin: Origin that was subtracted from the values before they were summed.
+            floor: Error of the denominator due to approximate products with the mask, shape ``[N, H, 1]``; none if
+                :obj:`None`.
         """
         out = weighted_mean(sums, v.size(-1), row_tolerance(v, batch, self.signed, self.mask), floor, origin)
         if floor is None or self.signed:
             return out
-        largest = v.detach().abs()  # what approximate products add must not exceed it either
+        largest = v.detach().abs()  # the error of approximate products must not exceed it either
         largest = largest.amax(0) if batch is None else segment_max(largest, batch).index_select(0, batch)
         return out.clamp(-largest, largest)
 
 
-def check_normalizer(normalizer: str) -> None:
-    """Refuse an unknown name. Raises ValueError."""
-    if normalizer not in NORMALIZERS:
-        raise ValueError(f"'normalizer' must be one of {', '.join(NORMALIZERS)} (got {normalizer!r})")
-
-
 def row_tolerance(x: Tensor, batch: Tensor | None, signed: bool, mask: AttentionMask | None = None) -> float | Tensor:
-    """Size of a denominator of rounding errors alone, relative to :math:`S_i`: a number, or ``[N, 1, 1]``.
+    """Rounding error of a denominator relative to :math:`S_i`: a number, or a tensor ``[N, 1, 1]``.
 
-    It depends on the node's own graph, not on the others in the batch.
+    It depends only on the node's own graph, not on the other graphs of the batch.
     """
     eps = torch.finfo(x.dtype).eps
     if not signed:
@@ -139,13 +133,13 @@ def sums_on_pairs(
     Args:
         pattern: The support, ``P`` pairs.
         weight: Weights :math:`M_{ij} K_{ij}`, shape ``[P]``.
-        total: Weights :math:`B_{ij} |K|_{ij}`, shape ``[P]``; the former themselves if :obj:`None`.
+        total: Weights :math:`B_{ij} |K|_{ij}`, shape ``[P]``; the same as ``weight`` if :obj:`None`.
         v: Values, shape ``[N, D]``.
-        signed: Whether the denominator is the sum of the former.
-        dropout: Probability of zeroing a weight; the denominator keeps it.
+        signed: Whether the denominator is the sum of ``weight``.
+        dropout: Probability of zeroing a weight in the numerator.
 
     Returns:
-        Shape ``[N, D + 1]`` or ``[N, D + 2]``, as `weighted_mean` reads it.
+        Shape ``[N, D + 1]`` or ``[N, D + 2]``, in the form of `weighted_mean`.
     """
     ones = v.new_ones(v.size(0), 1)
     if dropout:
@@ -159,15 +153,14 @@ def sums_on_pairs(
 
 
 def sums_in_blocks(weight: Tensor, total: Tensor | None, v: Tensor, signed: bool, dropout: float = 0.0) -> Tensor:
-    """Sums over dense blocks, senders before receivers; arguments as in `sums_on_pairs`.
+    """Sums over dense blocks; arguments as in `sums_on_pairs`.
 
-    Channels come before nodes in the product: on CPU that is twice as fast for narrow heads.
+    In the product, channels come before nodes, which is twice as fast on CPU for narrow heads.
 
     Args:
-        weight: Shape ``[g, H, n, n]``.
-        total: Shape ``[g, H, n, n]``.
-        v: Shape ``[g, H, n, D]``.
-        signed, dropout: As there.
+        weight, total: Weights (senders, receivers), shape ``[g, H, n, n]``.
+        v: Values, shape ``[g, H, n, D]``.
+        signed, dropout: As in `sums_on_pairs`.
 
     Returns:
         Shape ``[g, H, n, D + 1]`` or ``[g, H, n, D + 2]``.
@@ -191,11 +184,11 @@ def sums_of_blocks(
     k: Tensor,
     v: Tensor,
 ) -> Tensor:
-    """Sums within each graph under its dense block of the mask, graphs of equal size in one call.
+    """Sums within each graph, with its dense block of the mask; graphs of equal size are computed in one call.
 
     Args:
-        function: Takes entries and bounds ``[g, H or 1, n, n]`` of ``g`` graphs of ``n`` nodes, senders before
-            receivers, and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; gives sums as `sums_in_blocks` does.
+        function: Takes entries and bounds ``[g, H or 1, n, n]`` (senders, receivers) of ``g`` graphs of ``n`` nodes,
+            and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; returns sums in the form of `sums_in_blocks`.
         masks: The mask.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
         q, k: Shape ``[N, H, R]``.
@@ -205,7 +198,7 @@ def sums_of_blocks(
         Shape ``[N, H, D + 1]`` or ``[N, H, D + 2]``.
 
     Raises:
-        ValueError: If the mask is not known by its blocks, or joins two graphs.
+        ValueError: If the mask has no blocks, or connects two graphs.
     """
     layout = one_graph_layout(q.size(0), q.device) if batch is None else block_layout(batch)
     blocks = masks.blocks(layout, q.dtype)
@@ -216,12 +209,12 @@ def sums_of_blocks(
 
 
 def error_floor(masks: Normalizer, kernel_size: Callable[[], Tensor]) -> Tensor | None:
-    """Size of a denominator within the error of the mask's products; :obj:`None` where they are exact.
+    """Error of each denominator due to approximate products with the mask; :obj:`None` if they are exact.
 
     Args:
         masks: The mask.
-        kernel_size: Gives the size of each row of the kernel over its graph, shape ``[N, H, 1]``: its norm where the
-            mask multiplies the kernel's features, its sum where each entry of the mask has an error of its own.
+        kernel_size: Computes the size of each row of the kernel within its graph, shape ``[N, H, 1]``: the norm of the
+            row if the mask multiplies the kernel's features, the sum of the row if each mask entry has its own error.
     """
     errors = row_errors(masks.mask)
     if errors is None:
@@ -248,7 +241,7 @@ def normalized_reference(
         mask: Mask, shape ``[N, N]`` or ``[H, N, N]``.
         bound: Bounding mask; the absolute value of the mask if :obj:`None`.
         normalizer: ``"bound"`` or ``"signed"``.
-        tolerance: Size of a signed denominator that vanishes, relative to :math:`S_i`.
+        tolerance: A signed denominator up to this multiple of :math:`S_i` counts as zero.
     """
     weight = mask * kernel
     bound = torch.where(mask < 0, -mask, mask) if bound is None else bound

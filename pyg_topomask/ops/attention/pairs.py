@@ -1,7 +1,7 @@
-"""Sums over the pairs in the support of a mask: over all at once, or over the pairs of some rows after the others.
+"""Sums over the pairs in the support of a mask: over all pairs together, or over one part of the rows at a time.
 
-Walks from everywhere meet in a hub, which makes a pair of every two nodes that they come from: pairs grow with the
-square of a hub's degree, however few numbers the mask stores. So pairs are counted before they are listed.
+Any two nodes whose walks visit the same hub form a pair, so the number of pairs grows with the square of a hub's
+degree, even if the mask stores few numbers. Pairs are therefore counted before they are listed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import PerformanceWarning
 
-# Pairs that are listed at once, and weights, pairs times heads, that are kept for the backward pass. Listing takes 50
-# to 200 bytes a pair, a kept weight about 45: together at most about 2 GiB.
+# Number of pairs that are listed together, and number of weights (pairs times heads) that are kept for the backward
+# pass. Listing takes 50 to 200 bytes per pair, and a kept weight takes about 45 bytes: at most about 2 GiB together.
 _PAIRS_AT_ONCE = 2**23
 _WEIGHTS_KEPT = 2**24
 
-# Pairs and weights for each number that the mask stores, up to which they are listed and kept in any case.
+# Pairs are listed together, and their weights kept, at least up to this many per number that the mask stores.
 _PAIRS_PER_NUMBER = 4
 
 _warned: list[str] = []
 
 HeadSums = Callable[[Pattern, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
+"""Function that computes the sums of one head, in the form of `weighted_mean`, with one row per receiver. Its arguments
+are the pattern of ``P`` pairs, their entries and bounds ``[P]``, and the head's arrays of receivers and of senders."""
 
 
 def sums_of_pairs(
@@ -40,17 +42,16 @@ def sums_of_pairs(
 ) -> Tensor:
     """Sums over the support of a mask, head by head.
 
-    Up to 2^23 pairs are listed at once, and up to 2^24 weights (pairs times heads) kept for the backward pass; more if
-    the mask itself stores so many numbers. Where there are more weights, they are computed again in the backward pass,
-    one head after the other. Where there are more pairs, those of a part of the rows are listed at a time, and again in
-    the backward pass, which then has no derivative of its own: memory stays bounded, and time grows.
+    Up to 2^23 pairs are listed together, and up to 2^24 weights (pairs times heads) are kept for the backward pass, or
+    more if the mask itself stores many numbers. Additional weights are computed again in the backward pass, head by
+    head. If there are more pairs, they are listed for one part of the rows at a time, and again in the backward pass,
+    which is then not differentiable itself. Memory stays bounded, and time grows.
 
     Args:
-        function: Takes the pairs of one head, its entries and bounds ``[P]``, and its arrays of receivers and senders;
-            gives its sums, as `weighted_mean` reads them, a row for each receiver.
+        function: Computes the sums of one head.
         masks: The mask.
-        receivers, senders: Arrays ``[N, H, *]`` that the sums are made of.
-        pairs_per_number: Pairs that may be listed for each number that the mask stores; at least 4, and twice as many
+        receivers, senders: Arrays of shape ``[N, H, *]`` that ``function`` needs.
+        pairs_per_number: Number of pairs that may be listed per number that the mask stores; at least 4. Twice as many
             weights may be kept.
 
     Returns:
@@ -76,7 +77,7 @@ def sums_of_pairs(
 
     def part(start: int, stop: int, receivers: Sequence[Tensor], senders: Sequence[Tensor]) -> Tensor:
         pattern, entries, bounds = masks.pairs(dtype, (start, stop))
-        # Nodes of the backward graph hold the pattern that they were made with, which checkpointing does not free: it
+        # The backward graph holds the pattern of each part, which checkpointing does not free. Therefore, each pattern
         # is emptied when the next part is listed, and filled again in the backward pass.
         held = patterns.setdefault(start, pattern)
         listed = dict(vars(pattern))
@@ -101,9 +102,9 @@ def _head_sums(
     senders: Sequence[Tensor],
     again: bool = False,
 ) -> Tensor:
-    """Sums of all heads; with ``again`` they are computed again in the backward pass, and nothing is kept for it."""
+    """Sums of all heads. With ``again``, nothing is kept for the backward pass, which computes the sums again."""
     out = []
-    # Unbound, not indexed, by head: the gradient of an index is as large as all heads.
+    # Heads are unbound, not indexed: the gradient of an index is as large as all heads together.
     rows, columns = (zip(*(x.unbind(1) for x in arrays)) for arrays in (receivers, senders))
     for head, arrays in enumerate(zip(rows, columns)):
         entry = entries if entries.dim() == 1 else entries[:, head]
@@ -117,9 +118,9 @@ def _warn_once(num_pairs: int, num_parts: int) -> None:
     if _warned:
         return
     text = (
-        f"the mask joins up to {num_pairs:,} pairs of nodes, as a hub makes a pair of every two nodes whose walks "
-        f"visit it. Attention takes them in {num_parts} parts and lists them again in the backward pass: memory stays "
-        "bounded, and time grows"
+        f"the mask has up to {num_pairs:,} pairs of nodes, because any two nodes whose walks visit the same hub form a "
+        f"pair. Attention lists them in {num_parts} parts, and again in the backward pass: memory stays bounded, and "
+        "time grows"
     )
     warnings.warn(text, PerformanceWarning, stacklevel=5)
     _warned.append(text)

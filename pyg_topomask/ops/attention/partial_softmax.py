@@ -1,4 +1,4 @@
-"""Softmax attention over a part of each receiver's pairs, so that parts of different form become one softmax."""
+"""Softmax attention over a part of each receiver's pairs; several parts can be joined to one softmax."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pyg_topomask.ops.sparse import Pattern, row_maximum, spmm
 
 
 class PartialSoftmax(NamedTuple):
-    """Numerators and denominators of a softmax over some pairs, both divided by the exponential of a row's maximum."""
+    """Numerators and denominators of a softmax over some pairs, divided by the exponential of each row's top score."""
 
     sums: Tensor
     """Weighted sums of values, shape ``[N, *, D]``."""
     total: Tensor
-    """Sums of weights, shape ``[N, *, 1]``; zero where a receiver has no pair."""
+    """Sums of weights, shape ``[N, *, 1]``; 0 for a receiver without pairs."""
     top: Tensor
-    """The largest score, shape ``[N, *, 1]``, without a gradient; −inf where a receiver has no pair."""
+    """Largest score, shape ``[N, *, 1]``, without a gradient; −inf for a receiver without pairs."""
 
     def divide(self, origin: Tensor | None = None) -> Tensor:
-        """The softmax over these pairs alone, shape ``[N, *, D]``; zero where a receiver has no pair.
+        """Softmax over these pairs, shape ``[N, *, D]``; zero for a receiver without pairs.
 
         Args:
-            origin: What was taken from the values before they were summed, shape ``[N, *, D]``, without a gradient.
+            origin: Origin that was subtracted from the values (`from_origin`), shape ``[N, *, D]``, without a gradient.
         """
         empty = self.total == 0
         mean = self.sums / self.total.masked_fill(empty, 1)
@@ -34,7 +34,7 @@ class PartialSoftmax(NamedTuple):
 
 
 def join_softmax(parts: Sequence[PartialSoftmax], origin: Tensor | None = None) -> Tensor:
-    """One softmax over the pairs of all parts, shape ``[N, *, D]``; zero where a receiver has no pair in any."""
+    """Softmax over the pairs of all parts, shape ``[N, *, D]``; zero for a receiver without pairs."""
     top = torch.stack([part.top for part in parts]).amax(0)
     top = top.masked_fill(top == -torch.inf, 0)
     scales = [(part.top - top).exp() for part in parts]  # the largest is 1, so the denominator is at least 1
@@ -43,20 +43,23 @@ def join_softmax(parts: Sequence[PartialSoftmax], origin: Tensor | None = None) 
     return PartialSoftmax(sums, total, top).divide(origin)
 
 
-def softmax_over_entries(pattern: Pattern, score: Tensor, v: Tensor, dropout: float = 0.0) -> PartialSoftmax:
-    """One head's softmax over the entries of each row of a pattern.
+def softmax_over_entries(pattern: Pattern, scores: Sequence[Tensor], v: Tensor, dropout: float = 0.0) -> PartialSoftmax:
+    """Softmax over the entries of each row of a pattern.
 
     Args:
-        pattern: Positions of the entries; rows are receivers, columns senders.
-        score: Score of each entry, shape ``[nnz]``.
-        v: Values of the senders, shape ``[num_cols, D]``.
-        dropout: Probability of zeroing a weight; the denominator keeps it.
+        pattern: Positions of the entries; rows are receivers, columns are senders.
+        scores: Scores of the entries for each head, ``H`` tensors of shape ``[nnz]``.
+        v: Values of the senders, shape ``[num_cols, H, D]``.
+        dropout: Probability of zeroing a weight in the numerator.
 
     Returns:
-        Parts of shapes ``[num_rows, D]``, ``[num_rows, 1]`` and ``[num_rows, 1]``.
+        Parts of shapes ``[num_rows, H, D]``, ``[num_rows, H, 1]`` and ``[num_rows, H, 1]``.
     """
-    top = row_maximum(pattern, score)  # a factor that cancels
-    weight = (score - top.index_select(0, pattern.row)).exp()
-    total = spmm(pattern, weight, weight.new_ones(pattern.num_cols, 1))
-    sums = spmm(pattern, zero_some(weight, dropout) if dropout else weight, v)
-    return PartialSoftmax(sums, total, top[:, None])
+    heads = []
+    for score, values in zip(scores, v.transpose(0, 1).contiguous().unbind(0)):
+        top = row_maximum(pattern, score)  # a factor that cancels
+        weight = (score - top.index_select(0, pattern.row)).exp()
+        total = spmm(pattern, weight, weight.new_ones(pattern.num_cols, 1))
+        sums = spmm(pattern, zero_some(weight, dropout) if dropout else weight, values)
+        heads.append((sums, total, top[:, None]))
+    return PartialSoftmax(*(torch.stack(part, dim=1) for part in zip(*heads)))

@@ -1,4 +1,4 @@
-"""Softmax attention over all pairs of a graph, of which edges and the others are scored differently."""
+"""Softmax attention over all pairs of a graph, with different scores for edges and for non-edges."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ def san_attention(
     batch: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    r"""Softmax attention of each node to its neighbours and, with another score, to the other nodes of its graph.
+    r"""Softmax attention of each node to its neighbours and, with different scores, to the other nodes of its graph.
 
     .. math:: \mathrm{out}_i = \frac{\sum_{j \to i} e^{s_{ji}} v_j + \gamma \sum_{j \not\to i} e^{s'_{ji}} v_j}
         {\sum_{j \to i} e^{s_{ji}} + \gamma \sum_{j \not\to i} e^{s'_{ji}}}, \qquad
         s_{ji} = q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}, \quad s'_{ji} = q'_i \cdot k'_j / \sqrt{D}
 
-    Edges are an entry each, so an edge that is there twice counts twice. Absent pairs are those of two different nodes
-    of one graph without an edge; they are scored in dense blocks, those of graphs of equal size in one product. Both
-    parts are sums below a maximum of their own and are joined by the larger one.
+    Each edge is a separate term, so an edge that is given twice counts twice. Non-edges are pairs of two different
+    nodes of the same graph without an edge. They are scored in dense blocks; graphs of equal size share one product.
 
-    Cost, per head: :math:`O((E + \sum_g n_g^2) D)` operations and :math:`O(E D + \sum_g n_g^2)` memory; without
-    ``absent`` :math:`O(E D)` of both.
+    Cost per head: :math:`O((E + \sum_g n_g^2) D)` operations and :math:`O(E D + \sum_g n_g^2)` memory. Without
+    ``absent``, both are :math:`O(E D)`.
 
     Args:
         q, k, v: Queries and keys of edges, and values, shape ``[N, H, D]``, float32 or float64.
-        edge: Vectors :math:`e` of the edges, shape ``[E, H, D]``, or ``[1, H, D]`` for all alike.
+        edge: Vectors :math:`e` of the edges, shape ``[E, H, D]``, or ``[1, H, D]`` for the same vector on all edges.
         edge_index: Edges ``j → i``, along which ``i`` attends to ``j``, shape ``[2, E]``.
-        absent: Queries :math:`q'` and keys :math:`k'` of absent pairs, each ``[N, H, D]``; attention to neighbours only
+        absent: Queries :math:`q'` and keys :math:`k'` for non-edges, each ``[N, H, D]``; attention to neighbours only
             if :obj:`None`.
-        gamma: Weight of absent pairs, positive.
+        gamma: Weight of non-edges, positive.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
         dropout: Probability of zeroing a normalised weight.
 
     Returns:
-        Shape ``[N, H, D]``; zero where a node has nothing to attend to.
+        Shape ``[N, H, D]``; zero for a node without any pair.
 
     Raises:
-        TypeError, ValueError: If edges name nodes that are not there or, with ``absent``, join two graphs (on CPU).
+        TypeError, ValueError: If an edge contains a node that does not exist or, with ``absent``, connects two graphs
+            (checked on CPU).
     """
     edges = typed_edges(edge_index, None, None, v.size(0), 1, 0)
     if v.size(0) == 0:
@@ -63,11 +63,9 @@ def san_attention(
     score = edge_scores(q, k, edge, edge_index)
     score = torch.zeros_like(score).index_copy(0, edges.graph_edge, score)  # in the order of the pattern
     v, origin = (v, None) if dropout else from_origin(v, batch)
-    scores, values = (x.transpose(0, 1).contiguous().unbind(0) for x in (score, v))
-    heads = [softmax_over_entries(edges.values, *head, dropout=dropout) for head in zip(scores, values)]
-    parts = [PartialSoftmax(*(torch.stack(part, dim=1) for part in zip(*heads)))]
+    parts = [softmax_over_entries(edges.values, score.t().contiguous().unbind(0), v, dropout)]
     if absent is not None:
-        parts.append(_absent_softmax(*absent, v, log(gamma), edge_index, batch, dropout))
+        parts.append(_non_edge_softmax(*absent, v, log(gamma), edge_index, batch, dropout))
     return join_softmax(parts, origin)
 
 
@@ -85,9 +83,9 @@ def san_attention_reference(
     batch = torch.zeros(v.size(0), dtype=torch.long) if batch is None else batch
     out = []
     for node in range(v.size(0)):
-        mine = edge_index[1] == node
-        sender = edge_index[0, mine]
-        score = (q[node] * k[sender] * (edge if edge.size(0) == 1 else edge[mine])).sum(-1) / q.size(-1) ** 0.5
+        entering = edge_index[1] == node
+        sender = edge_index[0, entering]
+        score = (q[node] * k[sender] * (edge if edge.size(0) == 1 else edge[entering])).sum(-1) / q.size(-1) ** 0.5
         if absent is not None:
             others = [
                 other
@@ -101,10 +99,10 @@ def san_attention_reference(
 
 
 @once_per_batch
-def _not_absent(edge_index: Tensor, batch: Tensor) -> list[Tensor]:
-    """For each group of ``g`` graphs of ``n`` nodes which pairs (sender, receiver) are edges or a node with itself.
+def _edges_and_loops(edge_index: Tensor, batch: Tensor) -> list[Tensor]:
+    """Whether each pair (sender, receiver) of a graph is an edge or a node with itself.
 
-    Each ``[g, 1, n, n]``, boolean; built once per batch.
+    For each group of ``g`` graphs of ``n`` nodes: boolean, ``[g, 1, n, n]``.
     """
     node = torch.arange(batch.numel(), device=batch.device)
     sender, receiver = torch.cat([edge_index.long(), torch.stack([node, node])], dim=1)
@@ -112,16 +110,16 @@ def _not_absent(edge_index: Tensor, batch: Tensor) -> list[Tensor]:
     return [(block > 0)[:, None] for block in filled]
 
 
-def _absent_softmax(
+def _non_edge_softmax(
     q: Tensor, k: Tensor, v: Tensor, log_weight: float, edge_index: Tensor, batch: Tensor | None, dropout: float
 ) -> PartialSoftmax:
-    """Part of the absent pairs. One array of all pairs is kept for the backward pass: what writes in place needs none.
+    """Softmax over non-edges. Only one array of all pairs is kept for the backward pass, since others are overwritten.
 
-    As in the blocks of masked attention weights are transposed and channels come before nodes.
+    As in `sums_in_blocks`, weights are (senders, receivers), and channels come before nodes.
     """
     batch = one_graph(v.size(0), v.device) if batch is None else batch
     groups = size_groups(batch)
-    hidden = {graphs[0]: block for graphs, block in zip(groups.graphs, _not_absent(edge_index, batch))}
+    hidden = {graphs[0]: block for graphs, block in zip(groups.graphs, _edges_and_loops(edge_index, batch))}
 
     def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         score = (k @ q.mT.contiguous()).masked_fill_(hidden[graphs[0]], -torch.inf)  # [g, H, n, n]

@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
 from torch import Tensor
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.csr import CSR, root_strengths, sym_normalize, to_csr
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected
 from pyg_topomask.ops.encodings.lapack import lowest_eigenpairs, lowest_of_one
@@ -249,8 +250,7 @@ def normalize_eigenvectors(vectors: Tensor, values: Tensor, batch: GraphBatch, n
     Returns:
         Shape ``[N, k]``.
     """
-    if norm not in EIGVEC_NORMS:
-        raise ValueError(f"'norm' must be one of {', '.join(EIGVEC_NORMS)} (got {norm!r})")
+    check_choice("norm", norm, EIGVEC_NORMS)
     graph = torch.repeat_interleave(torch.arange(len(batch.sizes)), torch.tensor(batch.sizes, dtype=torch.int64))
     size = vectors.abs()
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.topk import cpp, triton
 from pyg_topomask.ops.topk.blockwise import best_keys
 
@@ -76,8 +77,7 @@ def find(problem: Problem, backend: str) -> Tensor:
         ValueError: If there is no such engine, or the named one cannot serve.
     """
     if backend != "auto":
-        if backend not in ENGINES:
-            raise ValueError(f"'backend' must be one of {', '.join(BACKENDS)} (got {backend!r})")
+        check_choice("backend", backend, BACKENDS)
         reason = ENGINES[backend].refuses(problem)
         if reason is not None:
             raise ValueError(f"backend {backend!r} cannot serve: {reason}; backend='auto' takes one that can")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 
 SCHEMES = ("iid", "antithetic", "repelling")
 
@@ -44,8 +44,7 @@ def walk_settings(
     max_length = check_integer("max_length", max_length, 0, "it counts hops")
     if not 0.0 <= halt_prob < 1.0:
         raise ValueError(f"'halt_prob' is a per-step probability in [0, 1) (got {halt_prob})")
-    if scheme not in SCHEMES:
-        raise ValueError(f"'scheme' must be one of {', '.join(SCHEMES)} (got {scheme!r})")
+    check_choice("scheme", scheme, SCHEMES)
     if block_size is not None and scheme != "repelling":
         raise ValueError(f"'block_size' is for scheme='repelling' (got {block_size} and scheme={scheme!r})")
     if scheme == "repelling":
@@ -62,6 +61,6 @@ def diagonal_of(independent: bool, diagonal: str | None) -> str:
     """How the diagonal of a mask is estimated: ``diagonal``, or by default what ``independent`` means. Raises
     ValueError.
     """
-    if diagonal is not None and diagonal not in DIAGONALS:
-        raise ValueError(f"'diagonal' must be one of {', '.join(DIAGONALS)} (got {diagonal!r})")
+    if diagonal is not None:
+        check_choice("diagonal", diagonal, DIAGONALS)
     return diagonal or ("independent" if independent else "shared")

@@ -103,11 +103,11 @@ def test_dropout_keeps_the_expectation():
 
 
 def test_which_pairs_are_absent_is_found_once_for_a_batch():
-    from pyg_topomask.ops.attention.san import _not_absent
+    from pyg_topomask.ops.attention.san import _edges_and_loops
 
     batch = batch_of("odd", "path", "star")
-    blocks = _not_absent(batch.edge_index, batch.batch)
-    assert _not_absent(batch.edge_index, batch.batch) is blocks
+    blocks = _edges_and_loops(batch.edge_index, batch.batch)
+    assert _edges_and_loops(batch.edge_index, batch.batch) is blocks
     assert sum(block.sum().item() for block in blocks) == 13 + 3 + 6 + 8 - 1  # nodes and edges, two of which are both
 
 
