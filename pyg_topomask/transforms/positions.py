@@ -1,0 +1,52 @@
+"""Positions of the nodes of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data.datapipes import functional_transform
+
+from pyg_topomask.transforms.base import GraphTransform
+from pyg_topomask.transforms.graph_input import num_nodes_of
+
+
+@functional_transform("add_positions")
+class AddPositions(GraphTransform):
+    """Add the position of each node in its sequence, for :class:`~pyg_topomask.nn.LowRankMask`.
+
+    Adds to the ``Data`` ``position`` ``[N]``, float. Only differences of positions matter to the mask, so positions
+    that PyG's ``subgraph`` takes from a larger graph stay valid.
+
+    Args:
+        source: Name of a node attribute ``[N]`` with the positions, such as times or residue numbers. If :obj:`None`,
+            the position is the number of the node in its graph.
+
+    Raises:
+        ValueError: If the attribute is missing, does not have one finite number per node, or the graph is a batch.
+        TypeError: If the graph is a ``HeteroData``.
+    """
+
+    def __init__(self, source: str | None = None) -> None:
+        self.source = source
+
+    def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
+        return [{"position": self._positions(graph)} for graph in graphs]
+
+    def _positions(self, data: Data) -> Tensor:
+        num_nodes, dtype = num_nodes_of(data), torch.get_default_dtype()
+        if self.source is None:
+            batch = data.get("batch")
+            if batch is not None and batch.numel() and int(batch.max()):
+                raise ValueError("positions are numbers within a graph: apply AddPositions before batching")
+            return torch.arange(num_nodes, dtype=dtype)
+        found = data.get(self.source)
+        if not isinstance(found, Tensor) or found.numel() != num_nodes or not bool(found.isfinite().all()):
+            got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(
+                f"the attribute {self.source!r} must have one finite number per node, [{num_nodes}] ({got=})"
+            )
+        return found.to(dtype).view(-1)
