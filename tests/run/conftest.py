@@ -28,7 +28,7 @@ def curves():
 @pytest.fixture(autouse=True)
 def _no_curves(request, monkeypatch):
     if "curves" not in request.fixturenames:  # drawing takes as long as the rest of a small run
-        monkeypatch.setattr("pyg_topomask.run.runner.write_curves", lambda path, *_: path.touch())
+        monkeypatch.setattr("pyg_topomask.run.seed_run.write_curves", lambda path, *_: path.touch())
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 STARTER = """
 import json, os, random, signal, sys
 import torch
-from pyg_topomask.run import cli, runner
+from pyg_topomask.run import cli, seed_run
 from pyg_topomask.run.training import lightning_module
 
 def count(owner, name, step):
@@ -39,12 +39,12 @@ def start(out, kill_at, done):  # of the present config
             seen.append(name)
         for owner, name in [(os, "replace")] + [(lightning_module.GraphModule, f"{p}_step") for p in PARTS]:
             count(owner, name, step)
-        epochs_done = runner.epochs_done
+        epochs_done = seed_run.epochs_done
         def resume(*args):
             print(epochs_done(*args), file=open(done + ".resumed", "a"))
             return epochs_done(*args)
-        runner.epochs_done = resume
-        runner.write_curves = lambda path, *_: path.touch()  # drawing takes as long as the rest
+        seed_run.epochs_done = resume
+        seed_run.write_curves = lambda path, *_: path.touch()  # drawing takes as long as the rest
         torch.set_num_threads(1)
         os.dup2(os.open(done + ".log", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 1)
         os.dup2(1, 2)

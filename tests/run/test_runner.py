@@ -324,8 +324,8 @@ def test_missing_loggers_are_noted_and_not_needed(tiny, tmp_path, monkeypatch, c
     monkeypatch.setattr("pyg_topomask.run.output.loggers.is_installed", lambda package: False)
     run_config(tiny, tmp_path, overrides=["wandb.use=true", "tensorboard_each_run=true", "optim.max_epoch=2"])
     text = capsys.readouterr().out
-    assert "wandb is not installed; going on without it" in text
-    assert "tensorboard is not installed; going on without it" in text
+    assert "wandb is not installed; the run continues without it" in text
+    assert "tensorboard is not installed; the run continues without it" in text
 
 
 def test_tensorboard_and_csv_hold_the_same_curves(tiny, tmp_path):
@@ -343,7 +343,7 @@ def test_tensorboard_and_csv_hold_the_same_curves(tiny, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is there")
 def test_without_wandb_a_run_says_so_and_goes_on(tiny, tmp_path, capsys):
     run_config(tiny, tmp_path, overrides=["wandb.use=true", "optim.max_epoch=2"])
-    assert "wandb is not installed; going on without it" in capsys.readouterr().out
+    assert "wandb is not installed; the run continues without it" in capsys.readouterr().out
     assert (tmp_path / "config" / "0" / "result.json").exists()
 
 

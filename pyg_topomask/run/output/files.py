@@ -1,4 +1,4 @@
-"""Text files, and folders to write to."""
+"""Writing text files and making folders."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pyg_topomask.run.errors import RunError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file, completely or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file, completely or not at all."""
     write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def make_folder(path: Path, purpose: str) -> None:
-    """Make a folder and its parents, and see that it can be written to.
+    """Make a folder and its parents, and check that files can be written to it.
 
     Raises:
-        RunError: If it cannot.
+        RunError: If they cannot.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

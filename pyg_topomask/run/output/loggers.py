@@ -1,4 +1,4 @@
-"""Loggers beside our own ``metrics.csv``: TensorBoard, Weights & Biases."""
+"""Loggers in addition to our own ``metrics.csv``: TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def is_installed(package: str) -> bool:
 
 
 def build_loggers(config: Config, folder: Path, name: str, note: Callable[[str], None]) -> list[Logger]:
-    """The loggers that the config asks for and that are installed; ``note`` is told of one that is not.
+    """The loggers that the config requests; ``note`` is called with a message if one is not installed.
 
-    Weights & Biases writes below the run's folder; where ``$WANDB_MODE`` is offline, there alone.
+    Weights & Biases writes below the folder of the run; if ``$WANDB_MODE`` is ``offline``, it writes only there.
     """
     loggers: list[Logger] = []
     if config.tensorboard_each_run:
         if is_installed("tensorboard") or is_installed("tensorboardX"):
             loggers.append(TensorBoardLogger(str(folder), name="", version="tensorboard"))
         else:
-            note("note: tensorboard_each_run is true, but tensorboard is not installed; going on without it")
+            note("note: tensorboard_each_run is true, but tensorboard is not installed; the run continues without it")
     if config.wandb.use:
         if is_installed("wandb"):
             loggers.append(_wandb(config, folder, name))
         else:
-            note("note: wandb.use is true, but wandb is not installed; going on without it")
+            note("note: wandb.use is true, but wandb is not installed; the run continues without it")
     return loggers
 
 

@@ -1,4 +1,4 @@
-"""A live progress display on a terminal, plain lines elsewhere."""
+"""A live progress display on a terminal, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 PLAIN_LINES = 10
-"""Lines that a job prints where there is no terminal, unless it is slow."""
+"""Number of lines that a job prints without a terminal, unless it is slow."""
 
 LEAST_SECONDS, HEARTBEAT_SECONDS = 5.0, 60.0
 
 
 class Job:
-    """One line of the display: something with a known number of steps.
+    """One line of the display: a task with a known number of steps.
 
-    Without a terminal, a line is printed after each tenth of the steps, if 5 seconds have gone by since the last one.
+    Without a terminal, a line is printed after each tenth of the steps if 5 seconds have passed since the last line.
 
     Args:
-        display: Where it is shown.
-        title: What it does.
+        display: The display.
+        title: What the job does.
         total: Number of steps.
-        done: Steps that are done at the beginning.
-        heartbeat: Whether a line is printed after a minute without one, too.
+        done: Number of steps done at the beginning.
+        heartbeat: Whether a line is also printed after a minute without one.
     """
 
     def __init__(self, display: Display, title: str, total: int, done: int = 0, heartbeat: bool = True) -> None:
@@ -49,7 +49,7 @@ class Job:
             self.display.print(f"{self.title}: {done}/{self.total}  {note}".rstrip())
 
     def finish(self, note: str = "") -> None:
-        """Leave the final line."""
+        """Show the final line."""
         seconds = time.perf_counter() - self._start
         if self._task is not None and self.display.progress is not None:
             self.display.progress.update(self._task, completed=self.done, total=self.done, note=note)
@@ -58,7 +58,7 @@ class Job:
             self.display.print(f"{self.title}: done in {seconds:.1f} s  {note}".rstrip())
 
     def remove(self) -> None:
-        """Take the line away; for what is of no interest once it is over."""
+        """Remove the line of a job that is of no interest once it is done."""
         if self._task is not None and self.display.progress is not None:
             self.display.progress.remove_task(self._task)
 
@@ -67,7 +67,7 @@ class Display:
     """Progress of one or several runs; a context manager.
 
     Args:
-        console: Where to draw; standard output if :obj:`None`. Without a terminal there, plain lines are printed.
+        console: Console to draw on; standard output if :obj:`None`. If it is not a terminal, plain lines are printed.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -98,7 +98,7 @@ class Display:
             self.progress = None
 
     def job(self, title: str, total: int, done: int = 0, heartbeat: bool = True) -> Job:
-        """Begin a new line."""
+        """Start a job on a new line."""
         return Job(self, title, total, done, heartbeat)
 
     def print(self, text: str) -> None:

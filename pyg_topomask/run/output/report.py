@@ -1,4 +1,4 @@
-"""What a run leaves behind for people: tables of numbers, curves, a summary over seeds."""
+"""Reports of a run: its table of metrics, curves, and the summary over seeds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PERCENT = ("accuracy", "accuracy-SBM")
 
 
 def format_metric(name: str, value: float, std: float | None = None) -> str:
-    """A metric's value for people, such as ``78.10 ± 0.42``; percent where that is usual."""
+    """A metric's value as text, such as ``78.10 ± 0.42``; in percent for accuracies."""
     scale, digits = (100, 2) if name in PERCENT else (1, 4)
     return f"{scale * value:.{digits}f}" + (f" ± {scale * std:.{digits}f}" if std is not None else "")
 
 
 def headline(metrics: Mapping[str, Any], metric_best: str) -> str:
-    """The metric to show people: ``metric_best`` or, where that is the loss, the task's first other one."""
+    """The metric to show: ``metric_best``, or the task's first other metric if that is the loss."""
     if metric_best != "loss":
         return metric_best
     names = (key.partition("_")[2] for key in metrics if key.startswith("val_"))
@@ -35,7 +35,7 @@ def headline(metrics: Mapping[str, Any], metric_best: str) -> str:
 
 
 def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """One line for each evaluated epoch."""
+    """Write a CSV file with a line for each evaluated epoch."""
     names = [name for name in rows[0] if all(name in row for row in rows)]
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -48,7 +48,7 @@ def write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
 def write_curves(
     path: Path, rows: Sequence[Mapping[str, float]], best_epoch: int, title: str, metric: str = "accuracy"
 ) -> None:
-    """Loss and the metric by epoch, training and validation, the best epoch marked."""
+    """Plot the loss and the metric by epoch, for training and validation, and mark the best epoch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -60,7 +60,7 @@ def write_curves(
     names = list(dict.fromkeys(["loss", metric]))
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
         for part, colour, text in (("train", "#7f7f7f", "training"), ("val", "#1f77b4", "validation")):
-            values = [row.get(f"{part}_{name}", math.nan) for row in rows]  # ranks are not computed in training
+            values = [row.get(f"{part}_{name}", math.nan) for row in rows]  # training has no ranks
             axes.plot(epochs, values, color=colour, label=text, lw=1.4, marker=marker)
         best = next(row for row in rows if row["epoch"] == best_epoch)
         axes.axvline(best_epoch, color="#d62728", lw=0.8, ls=":")
@@ -75,7 +75,7 @@ def write_curves(
 
 
 def peak_memory_mib() -> float | None:
-    """Largest resident memory of this process so far, where the system tells."""
+    """Largest resident memory of this process so far; None on systems that do not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -85,19 +85,19 @@ def peak_memory_mib() -> float | None:
 
 
 def _spread(values: Sequence[float]) -> float:
-    # Not every Python's pstdev takes NaN, which is what a score of a part without any positive is.
+    # Some versions of pstdev fail for NaN, the score of a part without positives.
     return statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def rounded(value: float) -> float:
-    """A number with the digits that float32 has."""
+    """The number rounded to 8 digits, the precision of float32."""
     return float(f"{value:.8g}")
 
 
 def summarize(
     name: str, version: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy", layer_type: str = ""
 ) -> dict[str, Any]:
-    """Mean and standard deviation over seeds (population, as GraphGPS has it) of every metric at the best epoch.
+    """Mean and standard deviation (of the population, as in GraphGPS) over seeds of every metric at the best epoch.
 
     The metric that chose the epoch and the loss come first, then the task's other metrics.
     """

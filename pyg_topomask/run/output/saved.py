@@ -1,8 +1,7 @@
-"""What finished runs left in an output folder, read back."""
+"""Reading the files of runs in an output folder."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
 
 
 class _Result(BaseModel):
-    """What a summary needs of ``result.json``."""
+    """The keys of ``result.json`` that a summary needs."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -32,7 +31,7 @@ class _Result(BaseModel):
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """The result of one seed; none where it is not finished.
+    """The result of one seed; None if it is not finished.
 
     Raises:
         RunError: If the file is damaged.
@@ -41,25 +40,20 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it holds no mapping")
-        _Result.model_validate(found)
+        return _Result.model_validate_json(path.read_bytes()).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
         reason = " ".join([*map(str, first["loc"]), first["msg"].lower()])
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    else:
-        return found
+    except OSError as error:
+        reason = error.strerror or str(error)
     raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again")
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The results of all finished seeds of a config, in their order.
+    """The results of all finished seeds of a config, in order.
 
     Raises:
-        RunError: If one is damaged, or they hold different metrics.
+        RunError: If one is damaged, or they contain different metrics.
     """
     found = {path: result for path in sorted(folder.iterdir()) if (result := read_result(path)) is not None}
     results = sorted(found.values(), key=lambda result: (result["seed"], result.get("split_index") or 0))
@@ -67,7 +61,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         other = sorted(result["metrics"].keys() ^ results[0]["metrics"].keys())
         if other:
             raise RunError(
-                f"{path / 'result.json'} has other metrics than the seeds beside it ({', '.join(other[:3])}); "
+                f"{path / 'result.json'} has other metrics than the other seeds ({', '.join(other[:3])}); "
                 "delete it to run that seed again"
             )
     return results
@@ -77,7 +71,7 @@ def read_config(path: Path) -> Config:
     """The resolved config of a run.
 
     Raises:
-        RunError: If it is missing, damaged or of another version.
+        RunError: If the file is missing, damaged or from another version.
     """
     try:
         return Config.model_validate(read_yaml(path)[0])
@@ -90,37 +84,37 @@ def read_config(path: Path) -> Config:
 
 
 def refuse_other_runs(folder: Path, config: Config) -> None:
-    """Raise if the folder holds runs that differ in more than seed, place and device.
+    """Check that runs in the folder differ from the config in seed, place and device only.
 
     Raises:
-        RunError: With the first differences.
+        RunError: If a run differs in other keys; the message gives the first differences.
     """
     try:
         paths = sorted(folder.glob("*/config.yaml"))
     except OSError as error:
         raise RunError(f"the output folder {folder} cannot be read: {error.strerror}") from None
-    mine = compared(config)
+    here = compared(config)
     for path in paths:
         try:
-            theirs = compared(read_config(path))
+            there = compared(read_config(path))
         except RunError as error:
             raise RunError(f"{error}; choose another --out") from None
-        different = [f"{key} is {theirs[key]} there and {mine[key]} here" for key in mine if mine[key] != theirs[key]]
+        different = [f"{key} is {there[key]} there and {here[key]} here" for key in here if here[key] != there[key]]
         if different:
             more = f", and {len(different) - 3} more" if len(different) > 3 else ""
-            tag = config.gt.layer_type if theirs["gt.layer_type"] != config.gt.layer_type else "other"
+            tag = config.gt.layer_type if there["gt.layer_type"] != config.gt.layer_type else "other"
             untagged = folder.name.removesuffix(f"-{config.name_tag}")
             raise RunError(
-                f"{folder} holds a run of another config ({'; '.join(different[:3])}{more}): nothing was overwritten. "
-                f"Choose another --out, or a name of its own: name_tag={tag} puts it into {untagged}-{tag}."
+                f"{folder} contains a run of another config ({'; '.join(different[:3])}{more}): nothing was "
+                f"overwritten. Choose another --out or a name_tag: name_tag={tag} puts it into {untagged}-{tag}."
             )
 
 
 def compared(config: Config) -> dict[str, Any]:
-    """The keys that make it another experiment, and their values."""
-    free = [*FREE_KEYS, "dataset.dir"]  # a place too
+    """The keys that define the experiment, and their values."""
+    free = [*FREE_KEYS, "dataset.dir"]  # only the place of the raw files
     if config.run_multiple_splits:
-        free.append("dataset.split_index")  # differs from one run of the folder to the next
+        free.append("dataset.split_index")  # differs between the runs of one folder
     if searches_width(config):
-        free += WIDTH_KEYS  # found, whatever was given
+        free += WIDTH_KEYS  # the values given are replaced
     return {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}

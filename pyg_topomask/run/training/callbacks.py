@@ -1,4 +1,4 @@
-"""Callbacks: seeds by epoch, the record of a run, early stopping."""
+"""Callbacks: seeds of the epochs, walks that follow the attention, the record of a run, early stopping."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pyg_topomask.transforms import AddRandomWalks
 
 
 class EpochSeed(pl.Callback):
-    """Make all that is random in an epoch a function of (seed, epoch), so that a resumed run equals an undisturbed one.
+    """Make every random draw of an epoch a function of (seed, epoch), so that a resumed run equals an undisturbed one.
 
     Args:
         seed: Seed of the run.
-        start: Epoch that training begins or resumes at.
-        set_epoch: Called with the number of an epoch before the loader's pass.
+        start: Epoch at which training begins or resumes.
+        set_epoch: Called with the number of an epoch before the loader starts its pass.
     """
 
     def __init__(self, seed: int, start: int, set_epoch: Callable[[int], None]) -> None:
@@ -38,31 +38,31 @@ class EpochSeed(pl.Callback):
         self.prepare(start)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ahead of the loader's first batch."""
+        """Set the epoch before the loader's first batch."""
         self.prepare(trainer.current_epoch)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Seed here, since Lightning skips ``on_train_epoch_start`` in the first epoch after resuming."""
+        """Seed here, because Lightning skips ``on_train_epoch_start`` in the first epoch after resuming."""
         if batch_idx == 0:
             torch.manual_seed((self.seed + 1_000_003 * rank()) * 1_000_003 + trainer.current_epoch)
 
 
 class RedrawWalks(pl.Callback):
-    """Dynamic GKAT: walks that are drawn afresh and follow the first layer's attention over neighbours.
+    """Dynamic GKAT: redrawn walks that follow the first layer's attention over neighbours.
 
-    Training graphs get new ones before every ``period``-th epoch but the first, whose steps are uniform. Graphs that
-    are evaluated get theirs before each evaluation, so that metrics are a function of the weights. The attention
-    that the walks of the next epoch follow lies in the checkpoints: a resumed run has the same walks.
+    Training graphs get new walks before every ``period``-th epoch except the first, whose walks are uniform. Validation
+    and test graphs get new walks before each evaluation, so that metrics are a function of the weights. Checkpoints
+    contain the attention that the walks of the next epoch follow, so that a resumed run has the same walks.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.
 
     Args:
         transform: The transform that drew the walks, with ``transition=`` set.
-        batch_size: Graphs in one pass of the model.
-        train: The training graphs, where there is training.
-        period: Epochs that share their walks.
+        batch_size: Number of graphs in one pass of the model.
+        train: The training graphs; None without training.
+        period: Number of epochs that share their walks.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class RedrawWalks(pl.Callback):
         self.epoch, self.weight = 0, torch.empty(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the training walks follow: a number for each edge of all graphs, in their order."""
+        """The epoch of the last draw, and the attention that its walks follow: a number per edge of all graphs."""
         return {"epoch": self.epoch, "weight": self.weight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.epoch, self.weight = state["epoch"], state["weight"]
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draw what a resumed run had, before the loader's workers."""
+        """Draw the walks of a resumed run, before the loader's workers start."""
         if self.train is not None and self.epoch > 0:
             weights = self.weight.split([graph.num_edges for graph in self.train.graphs])
             self.train.replace(walks_along(self.train.graphs, self.transform, self.epoch, weights))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draw what is due in the next epoch, so that its checkpoint has it."""
+        """Draw the walks of the next epoch, so that its checkpoint contains their attention."""
         following = trainer.current_epoch + 1
         if self.train is None or following % self.period != 0 or following == trainer.max_epochs:
             return
@@ -95,12 +95,12 @@ class RedrawWalks(pl.Callback):
         self.weight = torch.cat([graph[self.transform.transition] for graph in graphs])
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ahead of each evaluation."""
+        """Draw walks before each evaluation."""
         loader: Any = trainer.val_dataloaders
         self._redraw(loader.dataset, pl_module, epoch=0)
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ahead of the test, with the weights of the best epoch."""
+        """Draw walks before the test, with the weights of the best epoch."""
         loader: Any = trainer.test_dataloaders
         self._redraw(loader.dataset, pl_module, epoch=0)
 
@@ -125,14 +125,14 @@ class RedrawWalks(pl.Callback):
 
 
 class Recorder(Checkpoint):
-    """Keep the metrics of every evaluated epoch, the best and the last checkpoint, each file whole or absent.
+    """Write the metrics of every evaluated epoch and the best and the last checkpoint, each completely or not at all.
 
-    Its state lies in the checkpoints: a resumed run goes on with the rows and the best epoch so far.
+    Checkpoints contain its state, so that a resumed run keeps the rows and the best epoch.
 
     Args:
-        folder: Where ``metrics.csv``, ``best.ckpt`` and ``last.ckpt`` go.
+        folder: Folder of ``metrics.csv``, ``best.ckpt`` and ``last.ckpt``.
         config: Gives the metric, the periods, and the number of epochs.
-        on_epoch: Called with (epochs done, row or none) after each epoch.
+        on_epoch: Called with (number of epochs done, row or None) after each epoch.
     """
 
     def __init__(self, folder: Path, config: Config, on_epoch: Callable[[int, dict[str, float] | None], None]) -> None:
@@ -145,19 +145,19 @@ class Recorder(Checkpoint):
         self._since = time.perf_counter()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """The rows, the best epoch, and the time so far."""
         return {"rows": self.rows, "best_epoch": self.best_epoch, "seconds": self.elapsed()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.rows, self.best_epoch, self.seconds = list(state["rows"]), state["best_epoch"], float(state["seconds"])
         if not all(isinstance(value, float) for row in self.rows for value in row.values()):
-            raise TypeError("a metric is no number")
+            raise TypeError("a metric is not a number")
         if self.best_epoch not in ([row["epoch"] for row in self.rows] or [-1]):
             raise ValueError("no metrics of the best epoch")
 
     def elapsed(self) -> float:
-        """Seconds of training, those before a resumption included."""
+        """Seconds of training, including those before an interruption."""
         return self.seconds + time.perf_counter() - self._since
 
     def best_row(self) -> dict[str, float]:
@@ -165,7 +165,7 @@ class Recorder(Checkpoint):
         return next(row for row in self.rows if row["epoch"] == self.best_epoch)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Do not go on with a run that had stopped early before it was killed."""
+        """Stop a resumed run that had already stopped early before it was killed."""
         self.started, self._since = True, time.perf_counter()
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping) and callback.wait_count >= callback.patience:
@@ -174,11 +174,11 @@ class Recorder(Checkpoint):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Note the learning rate, which the schedule has changed by the end of the epoch."""
+        """Record the learning rate, because the schedule changes it before the end of the epoch."""
         self.lr = trainer.optimizers[0].param_groups[0]["lr"]
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the epoch, after everything else has seen it."""
+        """Record the epoch, after all other callbacks."""
         epoch, row = trainer.current_epoch, None
         if (epoch + 1) % self.config.train.eval_period == 0:
             values = trainer.callback_metrics
@@ -187,7 +187,7 @@ class Recorder(Checkpoint):
             self.rows.append(row)
             if self._is_best(row):
                 self.best_epoch = epoch
-                self._save(trainer, BEST, weights_only=True)  # written often, and never resumed from
+                self._save(trainer, BEST, weights_only=True)  # written often, and never used to resume
             if is_main():
                 write_metrics(self.folder / "metrics.csv", self.rows)
         last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
@@ -200,12 +200,12 @@ class Recorder(Checkpoint):
             return True
         key = f"val_{self.config.metric_best}"
         new, old = row[key], self.best_row()[key]
-        if math.isnan(old):  # such as the area under a curve without positives
+        if math.isnan(old):  # such as the area under the ROC curve without positives
             return not math.isnan(new)
         return new > old if self.config.best_is_max else new < old
 
     def _save(self, trainer: pl.Trainer, name: str, weights_only: bool = False) -> None:
-        trainer.save_checkpoint(self.folder / name, weights_only)  # the first process writes, and the others wait
+        trainer.save_checkpoint(self.folder / name, weights_only)  # the first process writes while the others wait
 
 
 def early_stopping(config: Config) -> list[EarlyStopping]:

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole, read as data, and checked before they are used."""
+"""Checkpoints: written atomically, read as data only, and checked before use."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ BEST, LAST = "best.ckpt", "last.ckpt"
 
 
 class CheckpointFiles(TorchCheckpointIO):
-    """Lightning's way of writing and reading checkpoints, whole or not at all, and without executing any of them."""
+    """Lightning's plugin for files: writes checkpoints completely or not at all, and executes nothing from them."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a file."""
+        """Write a checkpoint."""
         save_tensors(checkpoint, Path(path))
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a file onto the CPU."""
+        """Read a checkpoint onto the CPU."""
         return load_tensors(Path(path))
 
 
 def read_checkpoint(path: Path, advice: str, key: str = "") -> dict[str, Any]:
-    """A checkpoint that holds weights, ``state_dict``, and the number of their ``epoch``.
+    """Read a checkpoint and check that it contains weights (``state_dict``) and the number of their ``epoch``.
 
     Args:
         path: The file.
-        advice: What to do where it does not.
-        key: The setting that names the file, for messages.
+        advice: What to do if the file is unusable, for messages.
+        key: The setting that gave the path, for messages.
 
     Raises:
-        RunError: If it is missing, damaged or no checkpoint.
+        RunError: If the file is missing, damaged or not a checkpoint.
     """
     name = f"{key}: {path}" if key else str(path)
     try:
         found = load_tensors(path)
     except FileNotFoundError:
-        raise RunError(f"{name} is not there; {advice}") from None
+        raise RunError(f"{name} does not exist; {advice}") from None
     except UnreadableFileError as error:
         reason = str(error).removeprefix(f"{path} cannot be read: ")
         raise RunError(f"{name} is damaged ({reason}); {advice}") from None
@@ -52,20 +52,20 @@ def read_checkpoint(path: Path, advice: str, key: str = "") -> dict[str, Any]:
         isinstance(name, str) and (isinstance(value, Tensor) or name.endswith("_extra_state"))
         for name, value in weights.items()
     ):
-        raise RunError(f"{name} is damaged (it holds no weights); {advice}")
+        raise RunError(f"{name} is damaged (it contains no weights); {advice}")
     if type(found.get("epoch")) is not int or found["epoch"] < 0:
         raise RunError(f"{name} is damaged (its epoch is {found.get('epoch')!r}); {advice}")
     return found
 
 
 def load_weights(module: Module, weights: Mapping[str, Any], origin: str, advice: str) -> None:
-    """Give a module the weights of a checkpoint, in place.
+    """Load the weights of a checkpoint into a module, in place.
 
     Args:
         module: The module.
         weights: Its ``state_dict``.
-        origin: The file, and the key that names it, for messages.
-        advice: What to do where they do not fit.
+        origin: The file and the key that gave its path, for messages.
+        advice: What to do if the weights do not fit, for messages.
 
     Raises:
         RunError: If names or shapes differ, or a value is wrong.
@@ -81,7 +81,7 @@ def load_weights(module: Module, weights: Mapping[str, Any], origin: str, advice
 
 
 def differences(own: Mapping[str, Any], weights: Mapping[str, Any]) -> str:
-    """Names of the weights that a model and a checkpoint do not share in the same shape, the first three of them."""
+    """Text with the first three weights that only one of a model and a checkpoint has, or that differ in shape."""
     wrong = sorted(own.keys() ^ weights.keys())
     wrong += [name for name in own if name in weights and _shape(own[name]) != _shape(weights[name])]
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -89,15 +89,15 @@ def differences(own: Mapping[str, Any], weights: Mapping[str, Any]) -> str:
 
 
 def epochs_done(folder: Path, own: Mapping[str, Any], max_epoch: int) -> int:
-    """Epochs that were trained before a run was interrupted; 0 where it starts from the beginning.
+    """Number of epochs that an interrupted run has trained; 0 if it starts from the beginning.
 
     Args:
         folder: Folder of the seed.
-        own: Weights of the model that is about to be trained.
+        own: Weights of the model to be trained.
         max_epoch: Number of epochs of the run.
 
     Raises:
-        RunError: If the checkpoints are damaged, or of another model.
+        RunError: If the checkpoints are damaged, or belong to another model.
     """
     if not ((folder / LAST).exists() and (folder / BEST).exists()):
         return 0
@@ -110,7 +110,7 @@ def epochs_done(folder: Path, own: Mapping[str, Any], max_epoch: int) -> int:
         if done > max_epoch:
             wrong = f"after {done} epochs of {max_epoch}"
         elif name == LAST and not _can_be_resumed(found):
-            wrong = "what training goes on from is missing"
+            wrong = "the state of the training is missing"
         if wrong:
             raise RunError(f"{path} is damaged, or of another run ({wrong}); {advice}")
     return done

@@ -1,4 +1,4 @@
-"""Modes that train nothing: evaluate a finished run, or write its predictions for OGB's hidden molecules."""
+"""Modes without training: evaluate a finished run, or write its predictions for OGB's hidden molecules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyg_topomask.run.data.formats.base import need
 from pyg_topomask.run.training.lightning_module import GraphModule
 
 HIDDEN = {"val": "test-dev", "test": "test-challenge"}
-"""Part of ``PCQM4Mv2-inference`` -> OGB's name of it."""
+"""OGB's names for the parts of ``PCQM4Mv2-inference``."""
 
 
 def evaluate(trainer: pl.Trainer, module: GraphModule, loaders: Iterable[DataLoader]) -> dict[str, float]:
@@ -29,15 +29,15 @@ def evaluate(trainer: pl.Trainer, module: GraphModule, loaders: Iterable[DataLoa
 
 
 def write_submission(module: GraphModule, val: DataLoader, test: DataLoader, folder: Path) -> None:
-    """Predictions for PCQM4Mv2's hidden parts, in the files that OGB asks for."""
+    """Write predictions for PCQM4Mv2's hidden parts in OGB's file format."""
     evaluator: Any = need("ogb.lsc", "the submission").PCQM4Mv2Evaluator()
     for part, loader in (("val", val), ("test", test)):
-        predicted = predictions(module, loader).clamp(0, 50).view(-1)  # gaps of energy lie there
+        predicted = predictions(module, loader).clamp(0, 50).view(-1)  # the range of energy gaps
         evaluator.save_test_submission(input_dict={"y_pred": predicted}, dir_path=str(folder), mode=HIDDEN[part])
 
 
 def predictions(module: GraphModule, loader: Any) -> Tensor:
-    """Predictions for all batches, in their order, on the module's device."""
+    """Predictions for all batches in order, computed on the module's device and returned on the CPU."""
     module.eval()
     with torch.no_grad():
         found = [module.task.shaped(module(batch.to(module.device))).cpu() for batch in loader]

@@ -29,9 +29,9 @@ PARTS = ("train", "val", "test")
 class GraphModule(pl.LightningModule):
     """A model with its task.
 
-    Metrics are those of a whole split, not means over batches. The loss that is minimised has ``topomask.eta`` times
-    the auxiliary loss added; the loss that is reported is the task's alone. Of a graph with ``mask`` only those nodes
-    count.
+    Metrics are computed on a whole split, not averaged over batches. Training minimises the loss of the task plus
+    ``topomask.eta`` times the auxiliary loss; the reported loss is that of the task. If a graph has a ``mask``, only
+    the nodes in it count.
 
     Args:
         model: The model; its prediction has a row for each graph, node, or column of ``edge_label_index``.
@@ -44,7 +44,7 @@ class GraphModule(pl.LightningModule):
         self.model, self.config, self.task = model, config, task
         self._called: Any = [torch.compile(model, dynamic=True) if config.compile else model]  # no second submodule
         built = {part: build_metrics(task, config.metric_best) for part in PARTS}
-        built["train"].pop("links", None)  # ranks need every pair of nodes scored: not worth it in training
+        built["train"].pop("links", None)  # too expensive in training, because ranks need the scores of all pairs
         self.metrics = ModuleDict({f"{part}_metrics": ModuleDict(metrics) for part, metrics in built.items()})
 
     def forward(self, data: Data) -> Tensor:
@@ -54,7 +54,7 @@ class GraphModule(pl.LightningModule):
     def _predict(self, data: Data) -> Tensor:
         try:
             prediction = self(data)
-        except ValueError as error:  # modules refuse NaN
+        except ValueError as error:  # modules raise it for NaN
             if not all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
                 raise self._diverged("the weights are no longer finite") from None
             if not isinstance(error, NonFiniteError):
@@ -102,7 +102,7 @@ class GraphModule(pl.LightningModule):
                 metric.update(prediction, target)
 
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
-        """Loss of one batch, times the number of batches to a step: Lightning divides by it, GraphGPS sums."""
+        """Loss of one batch times ``batch_accumulation``: Lightning divides by it, but GraphGPS sums gradients."""
         loss = self._step(batch, "train")
         loss = loss + self.config.topomask.eta * auxiliary_loss(self.model)
         return loss * self.config.optim.batch_accumulation
@@ -116,7 +116,7 @@ class GraphModule(pl.LightningModule):
         self._step(batch, "test")
 
     def collect(self, part: str) -> dict[str, float]:
-        """Metrics of a split since the last call, over all processes."""
+        """Metrics of a split over all processes; resets them."""
         values: dict[str, float] = {}
         for metric in self.metrics[part + "_metrics"].values():  # type: ignore[operator]
             values |= {f"{part}_{name}": float(value) for name, value in metric.compute().items()}
@@ -124,36 +124,34 @@ class GraphModule(pl.LightningModule):
         return values
 
     def share_buffers(self) -> None:
-        """Let all processes have the running statistics of the first, as when a checkpoint is loaded."""
+        """Copy the first process's running statistics to all processes, as loading a checkpoint does."""
         if self.trainer.world_size > 1:
             for buffer in self.buffers():
                 torch.distributed.broadcast(buffer, 0)
 
     def on_validation_epoch_start(self) -> None:
-        """Let all processes evaluate the same model."""
+        """Make all processes evaluate the same model."""
         self.share_buffers()
 
     def on_validation_epoch_end(self) -> None:
-        """Hand the validation metrics to Lightning, for early stopping."""
+        """Pass the validation metrics to Lightning, for early stopping."""
         self.log_dict(self.collect("val"))
 
     def on_test_epoch_end(self) -> None:
-        """Hand the test metrics to Lightning."""
+        """Pass the test metrics to Lightning."""
         self.log_dict(self.collect("test"))
 
     def on_train_epoch_end(self) -> None:
-        """Hand the training metrics to Lightning, and stop a run that has diverged."""
+        """Pass the training metrics to Lightning, and stop a run that has diverged."""
         values = self.collect("train")
-        for name, loss in (("training", values["train_loss"]), ("validation", self._val_loss())):
+        val_loss = float(self.trainer.callback_metrics.get("val_loss", 0.0))
+        for name, loss in (("training", values["train_loss"]), ("validation", val_loss)):
             if not math.isfinite(loss):
                 raise self._diverged(f"the {name} loss is {loss}")
         self.log_dict(values)
 
-    def _val_loss(self) -> float:
-        return float(self.trainer.callback_metrics.get("val_loss", 0.0))
-
     def configure_optimizers(self) -> Any:
-        """Optimiser, and schedule by epoch."""
+        """The optimiser, and the schedule by epoch."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         optimizer = build_optimizer(self.config, trained)
         scheduler: Any = build_scheduler(self.config, optimizer)
@@ -164,7 +162,7 @@ class GraphModule(pl.LightningModule):
 
 
 def _with_candidates(data: Data) -> tuple[Data, Candidates]:
-    """The batch with the pairs to rank added after its labelled edges."""
+    """The batch with the pairs to rank appended to its labelled edges."""
     pairs = candidates(data)
     data = copy.copy(data)
     data.edge_label_index = torch.cat([data.edge_label_index, pairs.edge_index], dim=1)

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, M
 from pyg_topomask.run.config import Config
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "adamW": AdamW, "adagrad": Adagrad, "sgd": SGD}
-"""Name in ``optim.optimizer`` -> class."""
+"""Optimisers by their names in ``optim.optimizer``."""
 
 
 def build_optimizer(config: Config, parameters: Iterable[Parameter]) -> Optimizer:
@@ -24,9 +24,9 @@ def build_optimizer(config: Config, parameters: Iterable[Parameter]) -> Optimize
 
 
 def learning_rate_factor(name: str, epoch: int, num_warmup_epochs: int, max_epoch: int, base_lr: float = 1.0) -> float:
-    """GraphGPS's ``*_with_warmup``: linear from 0 (1e-6 in epoch 0) to 1, then half a cosine, or a line, down.
+    """GraphGPS's ``*_with_warmup``: linear from 0 (1e-6 in epoch 0) to 1, then down along half a cosine or a line.
 
-    The line ends at 0 (``linear_with_warmup``) or at a learning rate of 1e-7 (``polynomial_with_warmup``, of power 1).
+    The line ends at 0 (``linear_with_warmup``) or at a learning rate of 1e-7 (``polynomial_with_warmup`` of power 1).
     """
     if epoch < num_warmup_epochs:
         return max(1e-6, epoch / num_warmup_epochs)
@@ -40,7 +40,7 @@ def learning_rate_factor(name: str, epoch: int, num_warmup_epochs: int, max_epoc
 
 
 def build_scheduler(config: Config, optimizer: Optimizer) -> LRScheduler | None:
-    """The schedule, stepped once an epoch; a :class:`ReduceLROnPlateau` with the validation loss."""
+    """The schedule, stepped once per epoch; a :class:`ReduceLROnPlateau` reads the validation loss."""
     optim, name = config.optim, config.optim.scheduler
     if name == "none":
         return None

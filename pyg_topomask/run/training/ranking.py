@@ -1,21 +1,24 @@
-"""Area under the ROC curve, average precision, and ranks of links, on whole arrays of scores."""
+"""Metrics of ranked scores: areas under curves, and the ranks of links."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torch_geometric.data import Data
+from torchmetrics.utilities import dim_zero_cat
 
 from pyg_topomask.ops.segment import ragged_ranges
+from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
 
-Score = Callable[[Tensor, Tensor], Tensor]
+HITS = (1, 3, 10)
 
 
 def average_precision(score: Tensor, positive: Tensor) -> Tensor:
-    r""":math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct scores from the top down, without interpolation.
+    r""":math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct scores in descending order, without interpolation.
 
     Args:
         score: Scores, shape ``[n]``.
@@ -30,25 +33,29 @@ def average_precision(score: Tensor, positive: Tensor) -> Tensor:
     return (gained * found / seen).sum() / found[-1]
 
 
+def mean_rank(values: Tensor) -> Tensor:
+    """Rank of each value in ascending order, from 1; equal values share their mean rank."""
+    _, inverse, count = values.unique(return_inverse=True, return_counts=True)
+    return (count.cumsum(0) - (count - 1) / 2).double()[inverse]
+
+
 def area_under_roc(score: Tensor, positive: Tensor) -> Tensor:
-    """Probability that a positive scores above a negative, ties counting one half.
+    """Probability that a positive scores above a negative; ties count one half.
 
     Args:
         score: Scores, shape ``[n]``.
         positive: Boolean, shape ``[n]``, with entries of both kinds.
     """
-    _, inverse, count = score.unique(return_inverse=True, return_counts=True)
-    below = count.cumsum(0) - count
-    rank = (below.double() + (count.double() + 1) / 2)[inverse]  # mean rank of equal scores, from 1
     num_positive = positive.sum().double()
     num_negative = positive.numel() - num_positive
-    return (rank[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
+    rank_sum = mean_rank(score)[positive].sum()
+    return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-def mean_over_labels(score: Score, prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean of a score over labels, as OGB's evaluators have it.
+def mean_over_labels(score: Callable[[Tensor, Tensor], Tensor], prediction: Tensor, target: Tensor) -> Tensor:
+    """Mean of a score over labels, as in OGB's evaluators.
 
-    Unknown (NaN) targets are left out, and so is a label that lacks positives or negatives. NaN if none is left.
+    Unknown (NaN) targets are left out, and so are labels without positives or without negatives. NaN if none is left.
 
     Args:
         score: Function of (scores ``[n]``, positive ``[n]``).
@@ -61,23 +68,46 @@ def mean_over_labels(score: Score, prediction: Tensor, target: Tensor) -> Tensor
         positive = target[known, column] == 1
         if bool(positive.any()) and not bool(positive.all()):
             values.append(score(prediction[known, column], positive))
-    return torch.stack(values).mean() if values else prediction.new_tensor(float("nan"), dtype=torch.double)
+    return mean_or_nan(values, prediction)
+
+
+class RankScores(StoredScores):
+    """``auc`` and ``ap`` on the whole split, the mean over labels of the exact areas, equal to OGB's evaluators.
+
+    Logits are compared directly, because a sigmoid would round large logits to equal scores.
+
+    Args:
+        names: ``auc``, ``ap`` or both.
+        num_classes: Number of classes if the targets are classes: each is compared with the others, and the value is
+            the mean over classes.
+    """
+
+    def __init__(self, names: Sequence[str], num_classes: int | None = None) -> None:
+        super().__init__()
+        self.names, self.num_classes = tuple(names), num_classes
+
+    def compute(self) -> dict[str, Tensor]:
+        prediction, target = self.stored()
+        if self.num_classes is not None:
+            prediction, target = prediction.log_softmax(1), one_hot(target.view(-1).long(), self.num_classes)
+        scores = {"auc": area_under_roc, "ap": average_precision}
+        return {name: mean_over_labels(scores[name], prediction, target.float()) for name in self.names}
 
 
 @dataclass
 class Candidates:
-    """Every node of the graph as the end of each positive link: what MRR ranks.
+    """For each positive link, every node of its graph as a possible end; MRR ranks them.
 
     Shapes: P pairs, L positive links in all graphs.
     """
 
-    edge_index: Tensor  # [2, P] start, candidate end; those of one link stand together
+    edge_index: Tensor  # [2, P] start and candidate end; the pairs of one link are adjacent
     link: Tensor  # [P] the link that a pair is a candidate for
     is_end: Tensor  # [P] whether the candidate is the link's own end
     is_other: Tensor  # [P] whether the pair is another positive link
     graph: Tensor  # [L] graph of each link
     num_graphs: int
-    num_labelled: Tensor  # 0-dim: labelled edges, positive and negative, in the batch
+    num_labelled: Tensor  # 0-dim: number of labelled edges in the batch, positive and negative
 
 
 def candidates(data: Data) -> Candidates:
@@ -99,7 +129,7 @@ def candidates(data: Data) -> Candidates:
 
 
 def link_ranks(score: Tensor, pairs: Candidates, skip: Tensor) -> Tensor:
-    """Rank ``[L]`` of each link's end among its candidates, the mean of best and worst where scores are equal.
+    """Rank ``[L]`` of each link's end among its candidates; equal scores share their mean rank.
 
     Args:
         score: Score of each pair, shape ``[P]``.
@@ -111,3 +141,60 @@ def link_ranks(score: Tensor, pairs: Candidates, skip: Tensor) -> Tensor:
     rival = ~(skip | pairs.is_end)
     beaten = ((score > own) & rival).double() + ((score == own) & rival).double() / 2
     return 1 + beaten.new_zeros(links).index_add_(0, pairs.link, beaten)
+
+
+class LinkRanks(Scores):
+    """``mrr``, ``mrr_filt``, ``mrr_filt_self`` and ``hits@1/3/10`` of links ranked among the nodes of their graph.
+
+    ``mrr``: every node of the graph competes, also other positive ends and the start itself. ``mrr_filt``: other
+    positive ends are left out. ``mrr_filt_self``: the start is left out, too. As in GraphGPS and LRGB, a value is the
+    mean over the links of a graph (0 if it has none), then over the graphs of a batch, then over the batches, weighted
+    by their numbers of labelled edges. The batches of several processes are joined to one. Equal scores share their
+    mean rank, as in OGB's evaluators.
+
+    Reference: Dwivedi et al., *Long Range Graph Benchmark*, NeurIPS 2022; Tönshoff et al., *Where Did the Gap Go?*,
+    arXiv:2309.00367, Section 3 for the filters.
+    """
+
+    names = ("mrr", "mrr_filt", "mrr_filt_self", *(f"hits@{k}" for k in HITS))
+    rows: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("rows", [], dist_reduce_fx="cat")
+
+    def update(self, score: Tensor, pairs: Candidates) -> None:
+        """Add a batch: the score of each pair, shape ``[P]``."""
+        start, candidate = pairs.edge_index
+        skips = (torch.zeros_like(pairs.is_other), pairs.is_other, pairs.is_other | (start == candidate))
+        raw, filtered, without_self = (link_ranks(score, pairs, skip) for skip in skips)
+        values = [1 / raw, 1 / filtered, 1 / without_self, *((raw <= k).double() for k in HITS)]
+        table = torch.stack(values, dim=1)  # [L, metrics]
+        sums = table.new_zeros(pairs.num_graphs, table.size(1)).index_add_(0, pairs.graph, table)
+        links = pairs.graph.bincount(minlength=pairs.num_graphs).clamp(min=1)
+        row = [sums.new_tensor([len(self.rows), pairs.num_graphs, float(pairs.num_labelled)])]
+        self.rows.append(torch.cat([*row, (sums / links.unsqueeze(1)).sum(0)]).unsqueeze(0))
+
+    def compute(self) -> dict[str, Tensor]:
+        rows = dim_zero_cat(self.rows)
+        number, inverse = rows[:, 0].unique(return_inverse=True)  # parts of one batch on several processes
+        merged = rows.new_zeros(number.numel(), rows.size(1)).index_add_(0, inverse, rows)
+        graphs, edges, sums = merged[:, 1:2], merged[:, 2:3], merged[:, 3:]
+        values = (sums / graphs * edges).sum(0) / edges.sum()
+        return dict(zip(self.names, values.unbind()))
+
+
+class CommonHits(StoredScores):
+    """OGB's Hits@K: the share of positive edges that score above the K-th best negative of the whole split."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k, self.names = k, (f"hits@{k}",)
+
+    def compute(self) -> dict[str, Tensor]:
+        score, target = (values.view(-1) for values in self.stored())
+        positive, negative = score[target == 1], score[target == 0]
+        if negative.numel() < self.k:
+            return {self.names[0]: torch.ones((), dtype=torch.double, device=score.device)}
+        threshold = negative.topk(self.k).values[-1]
+        return {self.names[0]: (positive > threshold).double().mean()}

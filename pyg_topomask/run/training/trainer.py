@@ -1,4 +1,4 @@
-"""Lightning's trainer as the runner uses it."""
+"""Lightning's trainer with the settings of the runner."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def build_trainer(config: Config, **more: Any) -> pl.Trainer:
     several = world_size() > 1
     cuda = config.accelerator != "cpu" and torch.cuda.is_available()
     if several:
-        # Buffers are shared by the module before evaluation: a broadcast in each forward pass would wait for ever
-        # where one process has a batch more to evaluate.
+        # The module shares its buffers before an evaluation. A broadcast in each forward pass would never return if
+        # one process had one more batch to evaluate than the others.
         more |= {
             "strategy": DDPStrategy(broadcast_buffers=False, find_unused_parameters=False),
             "devices": local_world_size(),

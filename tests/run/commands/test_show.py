@@ -82,7 +82,7 @@ def test_trained_weights_are_shown(kmip, tmp_path):
     (folder / "best.ckpt").write_bytes(b"junk")
     with pytest.raises(RunError, match=r"--checkpoint: .*best\.ckpt is damaged"):
         picture("attention", kmip, checkpoint=folder)
-    with pytest.raises(RunError, match=r"--checkpoint: .*none is not there"):
+    with pytest.raises(RunError, match=r"--checkpoint: .*none does not exist"):
         picture("attention", kmip, checkpoint=tmp_path / "none")
 
 

@@ -1,0 +1,213 @@
+"""Train and test one seed of a config, and write its result."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import yaml
+from torch_geometric.transforms import BaseTransform
+
+from pyg_topomask import __version__
+from pyg_topomask.run.check import task_problems
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.formats import LoadedDataset
+from pyg_topomask.run.data.loaders import Splits, evaluation_loaders, loaders, prepare
+from pyg_topomask.run.distributed import is_main, world_size
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.build import build_model, sized
+from pyg_topomask.run.model.pretrained import load_pretrained
+from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.output.files import make_folder, write_json, write_text
+from pyg_topomask.run.output.loggers import build_loggers
+from pyg_topomask.run.output.progress import Display, Job
+from pyg_topomask.run.output.report import PERCENT, format_metric, headline, peak_memory_mib, rounded, write_curves
+from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
+from pyg_topomask.run.training.inference import evaluate, write_submission
+from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.run.training.trainer import build_trainer
+from pyg_topomask.tensor_files import reason_of
+from pyg_topomask.transforms import AddRandomWalks
+
+
+@dataclass
+class SeedRun:
+    """One seed, or one split, of a config.
+
+    Args:
+        config: The config, with the seed and split of this run.
+        folder: Folder of its files.
+        title: Title for messages.
+    """
+
+    config: Config
+    folder: Path
+    title: str
+    sampling_transforms: list[BaseTransform] = field(default_factory=list, init=False)
+
+    def run(self, dataset: LoadedDataset, display: Display) -> None:
+        """Train and test, or only evaluate, and write the result."""
+        if is_main():
+            make_folder(self.folder, "the output folder")
+        seed = self.config.seed
+        pl.seed_everything(seed, workers=True, verbose=False)
+        for key, problem in task_problems(self.config, dataset.task):
+            raise RunError(f"{key}: {problem}")
+        self.sampling_transforms = build_sampling_transforms(self.config, seed)
+        splits = self._prepare(dataset, display)
+        torch.manual_seed(seed)
+        module = self._build_module(splits)
+        if is_main():  # written only now, so that a run that fails before does not claim the folder for its config
+            values = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
+            write_text(self.folder / "config.yaml", values)
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        with _quiet():
+            if self.config.train.is_inference:
+                self._infer(module, splits, display)
+            else:
+                self._train(module, splits, display)
+
+    def _prepare(self, dataset: LoadedDataset, display: Display) -> Splits:
+        doing = "drawing walks" if self.sampling_transforms else "preparing"
+        job = display.job(f"{self.title}: {doing}", len(dataset), heartbeat=False)
+        transforms = self.sampling_transforms
+        splits = prepare(self.config, dataset, self.config.seed, transforms, tick=lambda: job.update(job.done + 1))
+        job.remove()
+        return splits
+
+    def _build_module(self, splits: Splits) -> GraphModule:
+        """The model at its final width, with pretrained weights if the config names a run."""
+        sizes = (splits.in_channels, splits.task.num_outputs, splits.edge_channels, splits.task.level)
+        self.config = sized(self.config, *sizes)
+        model = build_model(self.config, *sizes)
+        module = GraphModule(model, self.config, splits.task)
+        if self.config.pretrained.dir:
+            load_pretrained(model, self.config)
+        return module
+
+    def _infer(self, module: GraphModule, splits: Splits, display: Display) -> None:
+        """Evaluate the pretrained model, and write its predictions if the mode requests them."""
+        start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
+        metrics = evaluate(build_trainer(self.config, callbacks=self._redraw_walks()), module, parts)
+        if self.config.train.mode == "PCQM4Mv2-inference" and is_main():
+            write_submission(module, *parts[1:], self.folder)
+        times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
+        display.print(f"{self.title}: {self._write_result(metrics, module, splits, times)}")
+
+    def _train(self, module: GraphModule, splits: Splits, display: Display) -> None:
+        """Train or resume, test the best epoch, and draw the curves."""
+        job = display.job(self.title, self.config.optim.max_epoch)
+        recorder, test = self._fit_and_test(module, splits, job, display)
+        metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
+        if is_main():
+            best = headline(metrics, self.config.metric_best)
+            write_curves(self.folder / "curves.png", recorder.rows, recorder.best_epoch, self.title, best)
+        times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
+        text = self._write_result(metrics, module, splits, times)
+        job.finish(f"{text} (best after {recorder.best_epoch + 1} epochs)")
+
+    def _write_result(
+        self, metrics: dict[str, float], module: GraphModule, splits: Splits, times: dict[str, float]
+    ) -> str:
+        """Write ``result.json``, wait until it is written, and return the test metric as text."""
+        cuda = round(torch.cuda.max_memory_allocated() / 2**20, 1) if torch.cuda.is_available() else None
+        result = {
+            "seed": self.config.seed,
+            "split_index": self.config.dataset.split_index,
+            "version": __version__,
+            "torch": torch.__version__,
+            "metrics": {name: rounded(value) for name, value in metrics.items()},
+            **times,
+            "graphs_or_nodes": splits.sizes,
+            "num_parameters": sum(parameter.numel() for parameter in module.model.parameters()),
+            "processes": world_size(),
+            "peak_memory_mib": peak_memory_mib(),
+            "peak_cuda_mib": cuda,
+        }
+        if is_main():
+            write_json(self.folder / "result.json", result)
+        if world_size() > 1:
+            torch.distributed.barrier()  # all processes read the result
+        best = headline(metrics, self.config.metric_best)
+        return f"test {best} {format_metric(best, metrics[f'test_{best}'])}" + (" %" if best in PERCENT else "")
+
+    def _redraw_walks(self, train: Any = None) -> list[RedrawWalks]:
+        """The callback that redraws walks along the attention, if the config requests it."""
+        if self.config.topomask.transition == "uniform":
+            return []
+        (transform,) = (step for step in self.sampling_transforms if isinstance(step, AddRandomWalks))
+        return [RedrawWalks(transform, self.config.train.batch_size, train, self.config.topomask.redraw)]
+
+    def _fit_and_test(
+        self, module: GraphModule, splits: Splits, job: Job, display: Display
+    ) -> tuple[Recorder, dict[str, float]]:
+        config, folder = self.config, self.folder
+
+        def on_epoch(done: int, row: dict[str, float] | None) -> None:
+            note = ""
+            if row:
+                best = headline(row, config.metric_best)
+                note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
+            job.update(done, note)
+
+        start = epochs_done(folder, module.state_dict(), config.optim.max_epoch)
+        if start:
+            display.print(f"{self.title}: resuming after {start} epochs")
+        job.update(start)
+        recorder = Recorder(folder, config, on_epoch)
+        train, val, test = loaders(config, splits, config.seed)
+        if hasattr(train.sampler, "set_epoch"):
+            train.sampler.set_epoch(start)
+        seeds = EpochSeed(config.seed, start, splits.set_epoch)
+        trainer = build_trainer(
+            config,
+            callbacks=[seeds, *self._redraw_walks(train.dataset), *early_stopping(config), recorder],
+            check_val_every_n_epoch=config.train.eval_period,
+            gradient_clip_val=config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
+            accumulate_grad_batches=config.optim.batch_accumulation,
+            logger=build_loggers(config, folder, self.title, display.print) if is_main() else False,
+            default_root_dir=folder,
+        )
+        try:
+            trainer.fit(module, train, val, ckpt_path=folder / LAST if start else None)
+        except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt from error
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError, StopIteration) as error:
+            if start and not recorder.started:
+                raise RunError(
+                    f"{folder / LAST} is damaged, or of another version ({type(error).__name__}: {reason_of(error)}); "
+                    "delete it to train that seed from the start"
+                ) from error
+            raise
+        again = "delete it to train that seed again"
+        load_weights(module, read_checkpoint(folder / BEST, again)["state_dict"], str(folder / BEST), again)
+        trainer.test(module, test, verbose=False)
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide Lightning's advice on devices, loader workers and logging, which the user cannot follow here."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"lightning\..*")
+        warnings.filterwarnings("ignore", message=".*num_workers.*|.*infer the `batch_size`.*|.*LeafSpec.*")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

@@ -1,0 +1,56 @@
+"""Base classes of the metrics: several named values from one pass over the predictions of a whole split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+
+class Scores(Metric):
+    """A metric whose :meth:`compute` returns a dictionary; its states are summed or joined over processes."""
+
+    full_state_update = False
+    higher_is_better = None
+    is_differentiable = False
+    names: Sequence[str] = ()
+    """Names of the values."""
+
+    def add_sums(self, *states: str, size: int | None = None) -> None:
+        """Add states in double precision, numbers or vectors, that start at zero and are summed over batches."""
+        for name in states:
+            zeros = torch.zeros(() if size is None else size, dtype=torch.double)
+            self.add_state(name, zeros, dist_reduce_fx="sum")
+
+    def compute(self) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+
+class StoredScores(Scores):
+    """A metric that stores every prediction and target until the end."""
+
+    predictions: list[Tensor]
+    targets: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("predictions", [], dist_reduce_fx="cat")
+        self.add_state("targets", [], dist_reduce_fx="cat")
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        self.predictions.append(prediction.detach())
+        self.targets.append(target.detach())
+
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """All predictions and targets, each ``[n, T]``."""
+        joined = (dim_zero_cat(state) for state in (self.predictions, self.targets))
+        prediction, target = (values if values.dim() > 1 else values.unsqueeze(1) for values in joined)
+        return prediction, target
+
+
+def mean_or_nan(values: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Mean of 0-dimensional tensors; NaN, on the device of ``like``, if there are none."""
+    return torch.stack(list(values)).mean() if values else like.new_tensor(float("nan"), dtype=torch.double)
