@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads
+from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, common_nodes, product_by_head
 from pyg_topomask.ops.attention.mask import row_errors
-from pyg_topomask.ops.blocks import BlockLayout, block_layout
+from pyg_topomask.ops.blocks import BlockLayout, block_layout, multiply_blocks
 
 
 class _CombinedOperator(MaskOperator):
@@ -77,9 +77,7 @@ class SumOperator(_CombinedOperator):
     """
 
     def __init__(self, *operators: MaskOperator) -> None:
-        if len({operator.num_nodes for operator in operators}) != 1:
-            raise ValueError(f"masks to add must share their nodes (got {[op.num_nodes for op in operators]})")
-        super().__init__(operators, operators[0].num_nodes)
+        super().__init__(operators, common_nodes(operators, "add"))
 
     def _like(self, operators: list[MaskOperator]) -> SumOperator:
         return SumOperator(*operators)
@@ -116,9 +114,7 @@ class HeadStackOperator(_CombinedOperator):
     def __init__(self, operators: Sequence[MaskOperator]) -> None:
         if not operators or any(operator.heads is not None for operator in operators):
             raise ValueError(f"a stack needs at least one mask, each without heads (got {list(operators)})")
-        if len({operator.num_nodes for operator in operators}) != 1:
-            raise ValueError(f"masks to stack must share their nodes (got {[op.num_nodes for op in operators]})")
-        super().__init__(operators, operators[0].num_nodes)
+        super().__init__(operators, common_nodes(operators, "stack"))
         self.heads = len(operators)
 
     def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
@@ -197,11 +193,9 @@ class ProductOperator(_CombinedOperator):
     """
 
     def __init__(self, left: MaskOperator, right: MaskOperator) -> None:
-        if left.num_nodes != right.num_nodes:
-            raise ValueError(f"masks to multiply must share their nodes (got {[left.num_nodes, right.num_nodes]})")
         if any(row_errors(operator) is not None for operator in (left, right)):
             raise ValueError(f"the products of both factors must be exact (got {left} and {right})")
-        super().__init__([left, right], left.num_nodes)
+        super().__init__([left, right], common_nodes([left, right], "multiply"))
         self.left, self.right, self.has_blocks = left, right, left.has_blocks and right.has_blocks
 
     def _like(self, operators: list[MaskOperator]) -> ProductOperator:
@@ -216,17 +210,10 @@ class ProductOperator(_CombinedOperator):
         return min(self.num_nodes, prod(operator.row_terms for operator in self.operators))
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        factors = zip(self.left.blocks(layout), self.right.blocks(layout))
-        lift = self.left.heads != self.right.heads
-        return [
-            (b[:, None] if lift and b.dim() == 3 else b) @ (a[:, None] if lift and a.dim() == 3 else a)
-            for a, b in factors
-        ]
+        return multiply_blocks(self.right.blocks(layout), self.left.blocks(layout))  # blocks are transposed
 
     def _matmul(self, x: Tensor) -> Tensor:
-        for operator in (self.right, self.left):
-            x = operator @ x if operator.heads is not None else (operator @ x.flatten(1)).view_as(x)
-        return x
+        return product_by_head(self.left, product_by_head(self.right, x))
 
 
 class KroneckerOperator(_CombinedOperator):
@@ -271,14 +258,10 @@ class KroneckerOperator(_CombinedOperator):
         shape, outer, inner = x.shape, self.left.num_nodes, self.right.num_nodes
         x = x.reshape(outer, inner, self.heads or 1, x.size(-1))  # [N_1, N_2, H or 1, C]
         x = x.permute(1, 2, 0, 3).reshape(inner, x.size(2), outer * shape[-1])
-        x = self._apply(self.right, x).view(inner, self.heads or 1, outer, shape[-1])
+        x = product_by_head(self.right, x).view(inner, self.heads or 1, outer, shape[-1])
         x = x.permute(2, 1, 0, 3).reshape(outer, x.size(1), inner * shape[-1])
-        x = self._apply(self.left, x).view(outer, self.heads or 1, inner, shape[-1])
+        x = product_by_head(self.left, x).view(outer, self.heads or 1, inner, shape[-1])
         return x.transpose(1, 2).reshape(shape)
-
-    @staticmethod
-    def _apply(operator: MaskOperator, x: Tensor) -> Tensor:  # [n, H or 1, C]
-        return operator @ x if operator.heads is not None else (operator @ x.flatten(1)).view_as(x)
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:

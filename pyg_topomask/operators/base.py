@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import Pattern
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
 """Classes that ``+`` and ``*`` build, by name. Their files import this one, so they register themselves here."""
@@ -152,6 +156,12 @@ class MaskOperator(ABC):
         """
         raise ValueError(f"path 'blocks' needs the dense blocks of graphs; {type(self).__name__} has none")
 
+    def _blocks_by_product(self, layout: BlockLayout, pattern: Pattern) -> list[Tensor]:
+        """`blocks` from one product, for a mask of a graph with the edges of ``pattern``."""
+        check_within_graphs(layout, pattern.row, pattern.col)
+        eye = identity_columns(layout, self.dtype)
+        return column_blocks(layout, self @ (eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1)))
+
     @abstractmethod
     def _matmul(self, x: Tensor) -> Tensor:
         """Product with ``x`` of shape ``[N, C]``, or ``[N, H, C]`` if the mask has heads."""
@@ -210,6 +220,35 @@ class MaskOperator(ABC):
     def __repr__(self) -> str:
         heads = "" if self.heads is None else f", heads={self.heads}"
         return f"{type(self).__name__}(num_nodes={self.num_nodes}{heads})"
+
+
+class SymmetricOperator(MaskOperator):
+    """A mask that is its own transpose."""
+
+    @property
+    def T(self) -> Self:
+        return self
+
+
+class NonNegativeOperator(MaskOperator):
+    """A mask that never has a negative entry, and is therefore its own bounding mask."""
+
+    @property
+    def bound(self) -> Self:
+        return self
+
+
+def product_by_head(operator: MaskOperator, x: Tensor) -> Tensor:
+    """Product with ``x`` ``[N, C]`` or ``[N, H, C]``; a mask without heads is used for every head."""
+    return operator @ x if operator.heads is not None else (operator @ x.flatten(1)).view_as(x)
+
+
+def common_nodes(operators: Sequence[MaskOperator], purpose: str) -> int:
+    """Common number of nodes of masks. Raises ValueError if the numbers differ."""
+    sizes = [operator.num_nodes for operator in operators]
+    if len(set(sizes)) != 1:
+        raise ValueError(f"masks to {purpose} must share their nodes (got {sizes})")
+    return sizes[0]
 
 
 def common_heads(heads: list[int | None]) -> int | None:

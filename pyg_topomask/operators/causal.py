@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.forest import Forest, build_forest
@@ -13,7 +13,7 @@ from pyg_topomask.ops.products.trees import sweep_down, sweep_up
 from pyg_topomask.ops.segment import segments
 
 
-class CausalOperator(MaskOperator):
+class CausalOperator(NonNegativeOperator):
     r"""Causal mask, :math:`M_{ij} = 1` if ``j ≤ i`` and both are in the same sequence, in the order of the nodes.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3. Cost of ``op @ x`` for ``x`` of shape
@@ -37,10 +37,6 @@ class CausalOperator(MaskOperator):
     @property
     def T(self) -> CausalOperator:
         return CausalOperator(self.batch, not self.reverse)
-
-    @property
-    def bound(self) -> CausalOperator:
-        return self
 
     @property
     def row_terms(self) -> int:

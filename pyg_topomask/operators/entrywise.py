@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads
+from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, common_nodes
 from pyg_topomask.operators.dense import DenseOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.low_rank import LowRankOperator
@@ -28,8 +28,7 @@ def entrywise_product(left: MaskOperator, right: MaskOperator) -> MaskOperator:
         ValueError: If the masks differ in nodes or heads, or have different grids or graphs.
         TypeError: If no fast product of these two kinds of masks is known.
     """
-    if left.num_nodes != right.num_nodes:
-        raise ValueError(f"masks to multiply must share their nodes (got {[left.num_nodes, right.num_nodes]})")
+    common_nodes([left, right], "multiply")
     common_heads([left.heads, right.heads])
     for one, other in ((left, right), (right, left)):
         if isinstance(one, ScaledOperator):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_floating
-from pyg_topomask.operators.base import MaskOperator, common_heads
+from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator, common_heads
 from pyg_topomask.operators.parameters import parameter_dtype, per_head
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
 from pyg_topomask.ops.numerics import coarsest_eps
@@ -14,7 +14,7 @@ from pyg_topomask.ops.products.forest import SiblingOrder, sibling_order
 from pyg_topomask.ops.products.trees import forest_product, meeting_depths, sweep_down
 
 
-class ForestExpOperator(MaskOperator):
+class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
     r"""Mask :math:`M_{ij} = e^{a\,\mathrm{dist}(i, j) + b}` of path lengths in a forest; 0 between different trees.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3, Lemma 3.5 and Appendix A.8. Cost of
@@ -45,14 +45,6 @@ class ForestExpOperator(MaskOperator):
         (self.a, heads_a), (self.b, heads_b) = per_head("a", a), per_head("b", b)
         self.num_nodes, self.heads = parent.numel(), common_heads([heads_a, heads_b])
         self.dtype, self.device = parameter_dtype(length, a, b), parent.device
-
-    @property
-    def T(self) -> ForestExpOperator:
-        return self
-
-    @property
-    def bound(self) -> ForestExpOperator:
-        return self
 
     @property
     def row_terms(self) -> int:

@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
 from pyg_topomask.operators.toeplitz import check_grid_shape
@@ -17,7 +18,7 @@ from pyg_topomask.ops.products.kronecker import grid_heat, grid_multiply_adds, p
 _ROUNDING = 8.0
 
 
-class GridHeatOperator(EqualGraphsOperator):
+class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda L)` of a grid, the Kronecker product of the heat kernels of its paths.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4, and Section 4.1. The closed form that
@@ -41,14 +42,6 @@ class GridHeatOperator(EqualGraphsOperator):
         check_time(self.time)
         super().__init__(prod(self.grid_shape), num_graphs, heads)
         self.dtype, self.device = parameter_dtype(time), self.time.device
-
-    @property
-    def T(self) -> GridHeatOperator:
-        return self
-
-    @property
-    def bound(self) -> GridHeatOperator:
-        return self
 
     @property
     def error(self) -> float:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_choice
-from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
-from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
+from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
@@ -24,15 +24,15 @@ _ROUNDING = 2.0
 _LEAST_TOL = 1e-13
 
 
-class HeatOperator(MaskOperator):
+class HeatOperator(NonNegativeOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda T)` of an undirected graph, whose product does not form the matrix.
 
     ``T`` is the Laplacian :math:`D - A` (``"combinatorial"``), :math:`D^{-1/2} (D - A) D^{-1/2}` (``"normalized"``),
     :math:`(D - A) D^{-1}` (``"random_walk"``, whose columns sum to one: :math:`M_{ij}` goes from ``j`` to ``i``), or
-    :math:`-A` (``"adjacency"``). A node of degree 0 is only
-    connected to itself. The product is a Chebyshev series with an error of at most
-    :math:`\mathrm{tol} \cdot \|M\|_2 \cdot \|x\|_2`; float32 inputs are computed in float64 if rounding would exceed
-    it. Each connected component has its own interval and degree, which do not depend on the rest of the batch.
+    :math:`-A` (``"adjacency"``). A node of degree 0 is connected only to itself. The product is a Chebyshev series
+    with an error of at most :math:`\mathrm{tol} \cdot \|M\|_2 \cdot \|x\|_2`; float32 inputs are computed in float64 if
+    rounding would exceed it. Each connected component has its own interval and degree, which do not depend on the rest
+    of the batch.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4 and Theorem 4.1.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O((E + N)\, K\, C)`; the degree ``K`` grows like the square
@@ -89,10 +89,6 @@ class HeatOperator(MaskOperator):
         return operator
 
     @property
-    def bound(self) -> HeatOperator:
-        return self
-
-    @property
     def error(self) -> float | Tensor:
         if self.laplacian != "adjacency":
             return self.tol
@@ -105,11 +101,7 @@ class HeatOperator(MaskOperator):
         return self._coeffs.size(0) * (self._generator.pattern.nnz + 2 * self.num_nodes)
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        pattern = self._generator.pattern
-        check_within_graphs(layout, pattern.row, pattern.col)
-        eye = identity_columns(layout, self.dtype)
-        eye = eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1)
-        return column_blocks(layout, self @ eye)
+        return self._blocks_by_product(layout, self._generator.pattern)
 
     def _check_range(self, dtype: torch.dtype) -> None:
         if self.laplacian != "adjacency" or not self._generator.low.numel():

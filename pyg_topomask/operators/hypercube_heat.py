@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
 from pyg_topomask.ops.products.kronecker import hypercube_heat, hypercube_kernel, hypercube_multiply_adds
 
 
-class HypercubeHeatOperator(EqualGraphsOperator):
+class HypercubeHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda L)` of a hypercube, whose neighbouring nodes differ in one bit.
 
     .. math:: M_{ij} = \left(\frac{1 + e^{-2 \lambda}}{2}\right)^{dim} \tanh(\lambda)^{\mathrm{Hamming}(i, j)}
@@ -33,14 +34,6 @@ class HypercubeHeatOperator(EqualGraphsOperator):
         check_time(self.time)
         super().__init__(2**self.dim, num_graphs, heads)
         self.dtype, self.device = parameter_dtype(time), self.time.device
-
-    @property
-    def T(self) -> HypercubeHeatOperator:
-        return self
-
-    @property
-    def bound(self) -> HypercubeHeatOperator:
-        return self
 
     @property
     def num_multiply_adds(self) -> int:

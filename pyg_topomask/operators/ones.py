@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
 from pyg_topomask.ops.segment import segment_sum, segments
 
 
-class OnesOperator(MaskOperator):
+class OnesOperator(SymmetricOperator, NonNegativeOperator):
     r"""Mask of ones within each graph, :math:`M_{ij} = 1` if ``i`` and ``j`` are in the same graph.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3 (packing).
@@ -27,14 +27,6 @@ class OnesOperator(MaskOperator):
         self.batch = batch
         self.num_nodes, self.device = batch.numel(), batch.device
         self.dtype = torch.get_default_dtype()
-
-    @property
-    def T(self) -> OnesOperator:
-        return self
-
-    @property
-    def bound(self) -> OnesOperator:
-        return self
 
     @property
     def num_multiply_adds(self) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.operators.ones import OnesOperator
 from pyg_topomask.operators.scaled import DiagonalScaledOperator
 
 
-class PaddingOperator(MaskOperator):
+class PaddingOperator(NonNegativeOperator):
     r"""Mask of real nodes, :math:`M_{ij} = 1` if ``j`` is real and in the graph of ``i``: no node reads a padding node.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.
@@ -41,10 +41,6 @@ class PaddingOperator(MaskOperator):
     def T(self) -> DiagonalScaledOperator:
         real = self.node_mask.to(self.dtype)
         return DiagonalScaledOperator(self.ones, real, torch.ones_like(real))
-
-    @property
-    def bound(self) -> PaddingOperator:
-        return self
 
     @property
     def row_terms(self) -> int:

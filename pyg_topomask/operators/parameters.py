@@ -7,6 +7,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_floating
+
 
 def per_head(name: str, value: float | Tensor) -> tuple[Tensor, int | None]:
     """A parameter as a tensor ``[H]`` or ``[1]``, with its ``H``, or :obj:`None` if all heads share it.
@@ -28,6 +30,19 @@ def per_head(name: str, value: float | Tensor) -> tuple[Tensor, int | None]:
     if value.dim() > 1:
         raise ValueError(f"'{name}' must be one number, or one for each head, [H] (got {list(value.shape)})")
     return value.reshape(-1), value.size(0) if value.dim() == 1 else None
+
+
+def coefficient_heads(name: str, value: Tensor) -> int | None:
+    """``H`` of coefficients ``[H, K + 1]``, or :obj:`None` for coefficients ``[K + 1]`` that all heads share.
+
+    Raises:
+        ValueError: If the tensor has another shape, or no coefficient.
+        TypeError: If it is not floating point.
+    """
+    if value.dim() not in (1, 2) or value.size(-1) == 0:
+        raise ValueError(f"'{name}' must be [K + 1] or [H, K + 1] (got {list(value.shape)})")
+    check_floating(name, value)
+    return value.size(0) if value.dim() == 2 else None
 
 
 def check_time(time: Tensor) -> None:

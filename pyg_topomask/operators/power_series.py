@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator
-from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
+from pyg_topomask.operators.parameters import coefficient_heads
+from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
@@ -35,9 +35,6 @@ class PowerSeriesOperator(MaskOperator):
 
     def __init__(self, edge_index: Tensor, num_nodes: int, coeffs: Tensor, edge_weight: Tensor | None = None) -> None:
         check_edges(edge_index, num_nodes, edge_weight)
-        if coeffs.dim() not in (1, 2) or coeffs.size(-1) == 0:
-            raise ValueError(f"'coeffs' must be [K + 1] or [H, K + 1] (got {list(coeffs.shape)})")
-        check_floating("coeffs", coeffs)
         pattern, entry = _merged(edge_index, num_nodes)
         weight = coeffs.detach().new_ones(edge_index.size(1)) if edge_weight is None else edge_weight
         value = weight.new_zeros(pattern.nnz).index_add(0, entry, weight)
@@ -45,7 +42,7 @@ class PowerSeriesOperator(MaskOperator):
 
     def _set(self, basis: Basis, coeffs: Tensor) -> None:
         self.basis, self.coeffs = basis, coeffs
-        self.num_nodes, self.heads = basis.pattern.num_rows, coeffs.size(0) if coeffs.dim() == 2 else None
+        self.num_nodes, self.heads = basis.pattern.num_rows, coefficient_heads("coeffs", coeffs)
         self.dtype, self.device = coeffs.dtype, coeffs.device
 
     def _like(self, basis: Basis, coeffs: Tensor) -> PowerSeriesOperator:
@@ -82,10 +79,7 @@ class PowerSeriesOperator(MaskOperator):
         return self.num_nodes + (self.coeffs.size(-1) - 1) * (self.basis.pattern.nnz + self.num_nodes)
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        check_within_graphs(layout, self.basis.pattern.row, self.basis.pattern.col)
-        eye = identity_columns(layout, self.dtype)
-        eye = eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1)
-        return column_blocks(layout, self @ eye)
+        return self._blocks_by_product(layout, self.basis.pattern)
 
     def _matmul(self, x: Tensor) -> Tensor:
         coeffs = self.coeffs.view(-1, self.coeffs.size(-1)).t()[:, None]  # [K + 1, 1, H or 1]

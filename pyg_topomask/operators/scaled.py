@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads
+from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, product_by_head
 from pyg_topomask.ops.attention.mask import row_errors
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
@@ -190,8 +190,7 @@ class DiagonalScaledOperator(WrappedOperator):
     def _matmul(self, x: Tensor) -> Tensor:
         left, right = (self._aligned(diagonal, x) for diagonal in (self.left, self.right))
         x = right * x
-        x = (self.operator @ x.flatten(1)).view_as(x) if self.operator.heads is None else self.operator @ x
-        return left * x
+        return left * product_by_head(self.operator, x)
 
     @staticmethod
     def _aligned(diagonal: Tensor, x: Tensor) -> Tensor:

@@ -24,7 +24,3 @@ class SparseOperator(SparseFactorOperator):
 
     def __init__(self, index: Tensor, value: Tensor, num_nodes: int) -> None:
         super().__init__((index, value), None, num_nodes)
-
-    @property
-    def T(self) -> SparseFactorOperator:
-        return SparseFactorOperator.from_factors(None, self.left, self.num_nodes)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.checks import check_choice, check_floating
-from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.checks import check_choice
+from pyg_topomask.operators.base import SymmetricOperator
 from pyg_topomask.operators.forest import largest_tree, sweep_passes, tree_distances
+from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
@@ -27,7 +28,7 @@ _HISTOGRAM_COST = 4
 _ROUNDING = 16.0
 
 
-class TreeDistanceOperator(MaskOperator):
+class TreeDistanceOperator(SymmetricOperator):
     r"""Mask :math:`M_{ij} = f(\mathrm{dist}(i, j))` of hop distances in a forest; 0 between different trees.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 6, Lemmas 6.1 and 6.2, and Appendix A.11.
@@ -50,18 +51,11 @@ class TreeDistanceOperator(MaskOperator):
 
     def __init__(self, parent: Tensor, values: Tensor, method: str = "auto") -> None:
         check_choice("method", method, METHODS)
-        if values.dim() not in (1, 2) or values.size(-1) == 0:
-            raise ValueError(f"'values' must be [K + 1] or [H, K + 1] (got {list(values.shape)})")
-        check_floating("values", values)
         self.parent, self.values, self._order = parent, values, sibling_order(parent)
-        self.num_nodes, self.heads = parent.numel(), values.size(0) if values.dim() == 2 else None
+        self.num_nodes, self.heads = parent.numel(), coefficient_heads("values", values)
         self.dtype, self.device = values.dtype, parent.device
         self._num_hops = min(values.size(-1) - 1, diameter(self._order.tree))
         self.method = self._cheapest() if method == "auto" else method
-
-    @property
-    def T(self) -> TreeDistanceOperator:
-        return self
 
     @property
     def bound(self) -> TreeDistanceOperator:

@@ -143,11 +143,13 @@ def product_blocks(layout: BlockLayout, left: Entries | None, right: Entries | N
         return fill_blocks(layout, col, row, value)
     first = fill_blocks(layout, row, col, value)
     second = first if right is left else fill_blocks(layout, *right)
-    lift = value.dim() != right[2].dim()  # one factor is shared by the heads of the other
-    return [
-        (b[:, None] if lift and b.dim() == 3 else b) @ (a[:, None] if lift and a.dim() == 3 else a).mT
-        for a, b in zip(first, second)
-    ]
+    return multiply_blocks(second, [block.mT for block in first])
+
+
+def multiply_blocks(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+    """Products of blocks ``[g, n, n]`` or ``[g, H, n, n]``; blocks without heads are used for every head."""
+    lifted = ([x[:, None] if x.dim() < max(a.dim(), b.dim()) else x for x in (a, b)] for a, b in zip(left, right))
+    return [a @ b for a, b in lifted]
 
 
 def _identity(layout: BlockLayout) -> Entries:
