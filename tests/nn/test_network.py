@@ -229,7 +229,7 @@ def test_edge_decoding(decoding):
     if decoding == "concat":
         assert HEADS["edge"](C, 3, decoding=decoding)(x, batch).shape == (6, 3)
     else:
-        with pytest.raises(ValueError, match="gives one score per pair, but 3 are asked for"):
+        with pytest.raises(ValueError, match="gives one score per pair, but 3 are requested"):
             HEADS["edge"](C, 3, decoding=decoding)
 
 
@@ -239,7 +239,7 @@ def test_edge_decoding(decoding):
         (lambda: HEADS["graph"](C, 3, pool="median"), r"mean, add, max \(got 'median'\)"),
         (lambda: HEADS["edge"](C, decoding="bilinear"), r"dot, cosine_similarity, concat \(got 'bilinear'\)"),
         (lambda: HEADS["edge"](C)(torch.ones(4, C), GRAPHS["path"]), "needs 'edge_label_index'.*RandomLinkSplit"),
-        (lambda: HEADS["san_graph"](3, 2), "halves 3 channels 2 times"),
+        (lambda: HEADS["san_graph"](3, 2), "3 channels cannot be halved 2 times"),
     ],
 )
 def test_bad_arguments_are_refused(build, message):

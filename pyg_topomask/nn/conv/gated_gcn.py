@@ -28,18 +28,18 @@ class GatedGCN(Module):
     Dwivedi et al., *Benchmarking Graph Neural Networks*, JMLR 2023, arXiv:2003.00982, for the edge features and the
     normalised gates.
 
-    Cost: :math:`O((N + E) C^2)` operations; beside its input and output one ``[E, C]`` array is kept for the backward
+    Cost: :math:`O((N + E) C^2)` operations. Besides input and output, one ``[E, C]`` array is stored for the backward
     pass of the sums, and two for norm and activation.
 
     Args:
         channels: Width ``C`` of nodes and edges.
-        dropout: Probability of zeroing in both updates, in training.
+        dropout: Probability of zeroing an entry of both updates, in training.
         act: Activation of both updates, by PyG's names.
-        residual: Whether nodes are added to their update, after dropout. If not, both are left to the caller; edges
-            always are added.
+        residual: Whether to apply dropout to the update of the nodes and to add ``x``. Otherwise the caller does both.
+            Edges always have dropout and a residual.
         equivariant_stable: Whether gates are scaled by the distance of positional encodings ``pe``.
-        update_edges: Whether edges are updated. In the last layer nothing reads them, and parameters without a
-            gradient stop distributed training.
+        update_edges: Whether edges are updated. Turn it off in the last layer, where nothing reads them: parameters
+            without a gradient stop distributed training.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GatedGCN(Module):
     def forward(
         self, x: Tensor, edge_index: Adj, edge_attr: Tensor | None = None, pe: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Update nodes, and edges where asked to.
+        """Update nodes and, with ``update_edges``, edges.
 
         Args:
             x: Nodes, shape ``[N, C]``.
@@ -78,8 +78,8 @@ class GatedGCN(Module):
             ``(x [N, C], edge_attr [E, C])``, or ``x`` without ``update_edges``.
 
         Raises:
-            TypeError: If ``edge_index`` is no tensor: the order of edge features would be lost.
-            ValueError: If edge features or encodings are missing, or of another shape.
+            TypeError: If ``edge_index`` is not a tensor, because the order of edge features would be lost.
+            ValueError: If edge features or encodings are missing or have another shape.
         """
         if not isinstance(edge_index, Tensor):
             raise TypeError(f"GatedGCN needs edges as a [2, E] tensor (got {type(edge_index).__name__})")

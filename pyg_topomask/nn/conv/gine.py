@@ -9,7 +9,7 @@ from pyg_topomask.nn.conv.stable_gate import StableGate
 
 
 class StableGINEConv(Module):
-    r"""Graph isomorphism convolution with edge features, whose messages are scaled by the gate of `StableGate`.
+    r"""Graph isomorphism convolution with edge features and messages scaled by the gate of `StableGate`.
 
     .. math:: x_i' = h\Bigl(x_i + \sum_{j \to i} r_{ij}\, \mathrm{ReLU}(x_j + e_{ij})\Bigr)
 
@@ -26,7 +26,7 @@ class StableGINEConv(Module):
         self.nn, self.gate = nn, StableGate(channels)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, pe: Tensor | None = None) -> Tensor:
-        """``[N, C] → [N, C]``, for edge features ``[E, C]`` and encodings ``pe`` ``[N, *]``."""
+        """``[N, C] → [N, C]`` for edge features ``[E, C]`` and encodings ``pe [N, *]``. Raises ValueError without."""
         source, target = edge_index
         message = (x.index_select(0, source) + edge_attr).relu() * self.gate(pe, edge_index)
         return self.nn(x.index_add(0, target, message.to(x.dtype)))

@@ -1,4 +1,4 @@
-"""Gate of an edge by the distance of its ends' positional encodings."""
+"""A gate for edges: the distance between the positional encodings of their ends."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch_geometric.nn.resolver import activation_resolver
 class StableGate(Module):
     r"""Scalar gate :math:`r_{ij} = \mathrm{sigmoid}(\mathrm{MLP}(\|p_i - p_j\|^2))` of each edge, in (0, 1).
 
-    It does not change when the encodings ``p`` are rotated or reflected, so with raw eigenvectors neither their signs
-    nor the basis of a repeated eigenvalue matter.
+    Rotations and reflections of the encodings ``p`` do not change it. So with raw eigenvectors, neither their signs nor
+    the basis of a repeated eigenvalue matter.
 
     Reference: Wang et al., *Equivariant and Stable Positional Encoding for More Powerful Graph Neural Networks*,
     ICLR 2022, arXiv:2203.00199, the PEG layer.
 
     Args:
         channels: Hidden width of the MLP.
-        act: Its activation, by PyG's names.
+        act: Activation of the MLP, by PyG's names.
     """
 
     def __init__(self, channels: int, act: str = "relu") -> None:
@@ -26,14 +26,14 @@ class StableGate(Module):
         self.mlp = Sequential(Linear(1, channels), activation_resolver(act), Linear(channels, 1), Sigmoid())
 
     def forward(self, pe: Tensor | None, edge_index: Tensor) -> Tensor:
-        """Gates ``[E, 1]`` of the edges ``[2, E]`` for encodings ``pe`` ``[N, *]``.
+        """Gates ``[E, 1]`` of the edges ``[2, E]`` for encodings ``pe [N, *]``.
 
         Raises:
             ValueError: If there are no encodings.
         """
         if pe is None:
             raise ValueError(
-                "the equivariant-stable gate needs positional encodings: give 'pe' [N, k], as the encoder "
+                "the equivariant-stable gate needs positional encodings: give 'pe' [N, k], which the encoder "
                 "EquivStableLapPE makes from the transform AddLaplacianEncoding"
             )
         source, target = edge_index

@@ -1,4 +1,4 @@
-"""Encoders of a graph's attributes, by GraphGPS's names."""
+"""Encoders of graph attributes, under the names of GraphGPS."""
 
 from pyg_topomask.nn.encoder.base import ComposedNodeEncoder, Encoder, NormalizedEncoder
 from pyg_topomask.nn.encoder.features import (
@@ -55,9 +55,9 @@ POSITIONAL_ENCODERS: dict[str, type[Encoder]] = {
     "GraphormerBias": GraphormerBias,
     "RRWP": RelativeWalkBias,
 }
-"""Name -> encoding. The first five are concatenated to node features (`ComposedNodeEncoder`), `EquivStableLapPE` goes
-to convolutions as ``pe``, and the last two are biases of attention; with `GraphormerBias`, `GraphormerDegrees` is added
-to the nodes."""
+"""Name -> encoding. `ComposedNodeEncoder` concatenates the first five to node features. Convolutions read
+`EquivStableLapPE` as ``pe``. The last two are biases of attention; `GraphormerBias` is used together with
+`GraphormerDegrees`, which is added to the nodes."""
 
 __all__ = [
     "EDGE_ENCODERS",

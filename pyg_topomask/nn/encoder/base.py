@@ -1,4 +1,4 @@
-"""What an encoder asks of a graph, and encoders of encoders."""
+"""The base class of encoders, and encoders that combine others."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from pyg_topomask.nn.norm import apply_norm
 
 
 class Encoder(Module):
-    """Turns attributes of a graph into learned vectors, called as ``encoder(graph) → [rows, channels]``."""
+    """Maps graph attributes to learned vectors, called as ``encoder(graph) → [rows, channels]``.
+
+    There is one row per node, edge or pair of nodes, as the class says.
+    """
 
     requires: tuple[str, ...] = ()
     """Attributes that the graph must carry."""
     remedy: str = "them to the data"
-    """What to add where they are missing, for error messages."""
+    """What to add if they are missing, for error messages."""
     channels: int
     """Width of the output."""
 
     def forward(self, graph: Data) -> Tensor:
-        """One row per node, edge or pair of nodes, as the class says."""
+        """The vectors, ``[rows, channels]``. Raises TypeError and ValueError as `read`."""
         raise NotImplementedError
 
     def read(self, graph: Any) -> list[Tensor]:
@@ -35,13 +38,29 @@ class Encoder(Module):
 
         Raises:
             TypeError: If ``graph`` is not a homogeneous graph.
-            ValueError: If one is missing; the message names what to add.
+            ValueError: If one is missing; the message says what to add.
         """
         return read_attributes(self, graph, self.requires, self.remedy)
 
+    def read_table(self, graph: Any, num_columns: int) -> Tensor:
+        """The attribute of `requires` as a table ``[rows, num_columns]``; the graph may store one column as ``[rows]``.
+
+        Raises:
+            TypeError: If ``graph`` is not a homogeneous graph.
+            ValueError: If the attribute is missing or has another number of columns.
+        """
+        (table,) = self.read(graph)
+        table = table.unsqueeze(1) if table.dim() == 1 else table
+        if table.dim() != 2 or table.size(1) != num_columns:
+            raise ValueError(
+                f"{type(self).__name__} was built for {num_columns} columns in '{self.requires[0]}' "
+                f"(got {list(table.shape)}); give the encoder and the data the same number"
+            )
+        return table
+
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
-    """Linear layers; a ReLU follows each of them, the last one included."""
+    """Linear layers, each followed by a ReLU, including the last one."""
     num_layers = check_integer("layers", num_layers, 1)
     widths = [in_channels, *[hidden] * (num_layers - 1), out_channels]
     parts: list[Module] = []
@@ -51,28 +70,28 @@ def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) 
 
 
 def raw_norm_layer(name: str | None, width: int) -> BatchNorm1d | None:
-    """Norm of raw encodings before anything is learned: ``"batch_norm"`` over ``width`` columns, or :obj:`None`."""
+    """Norm of the ``width`` columns of raw encodings: ``"batch_norm"``, or none if :obj:`None`. Raises ValueError."""
     if name not in (None, "batch_norm"):
         raise ValueError(f"'raw_norm' must be 'batch_norm' or None (got {name!r})")
     return None if name is None else BatchNorm1d(width)
 
 
 class ComposedNodeEncoder(Encoder):
-    r"""Node features beside any number of positional encodings.
+    r"""Concatenates an encoder of node features with any number of positional encodings.
 
     .. math:: x_i = [\,\mathrm{base}_i + \textstyle\sum_a \mathrm{added}_{a, i} \;\|\; p_{1, i} \;\|\; p_{2, i} \dots]
 
-    The base gets what the encodings leave of the width, as in GraphGPS: Rampášek et al., NeurIPS 2022,
-    arXiv:2205.12454, Section 3.1.
+    The base gets the width that the encodings leave, as in GraphGPS: Rampášek et al., NeurIPS 2022, arXiv:2205.12454,
+    Section 3.1.
 
     Args:
         channels: Width ``C`` of the result.
-        base: Function of its width that returns the encoder of node features; :obj:`None` if encodings fill the width.
-        positional: Encoders that are concatenated, each with its ``channels``.
-        added: Functions of the base's width that return encoders which are added to it (`GraphormerDegrees`).
+        base: Function of a width that returns the encoder of node features; :obj:`None` if encodings fill the width.
+        positional: Encoders to concatenate, each with its ``channels``.
+        added: Functions of the base's width that return encoders to add to the base (`GraphormerDegrees`).
 
     Raises:
-        ValueError: If the encodings leave no width for the base, or some and there is no base.
+        ValueError: If the encodings leave no width for the base, or leave some although there is no base.
     """
 
     def __init__(
@@ -97,7 +116,7 @@ class ComposedNodeEncoder(Encoder):
 
     @property
     def requires(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Attributes that the graph must carry, each once."""
+        """Attributes that the graph must carry, without repetition."""
         return requirements_of(self.base, *self.added, *self.positional)
 
     def forward(self, graph: Data) -> Tensor:
@@ -115,7 +134,7 @@ class NormalizedEncoder(Encoder):
     """An encoder followed by a batch norm (GraphGPS's ``node_encoder_bn`` and ``edge_encoder_bn``).
 
     Args:
-        encoder: The encoder, with its ``channels``.
+        encoder: The encoder.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -124,5 +143,5 @@ class NormalizedEncoder(Encoder):
         self.norm = BatchNorm1d(encoder.channels)
 
     def forward(self, graph: Data) -> Tensor:
-        """Rows of the encoder, normalised."""
+        """The normalised rows of the encoder."""
         return apply_norm(self.norm, self.encoder(graph))

@@ -1,4 +1,4 @@
-"""Encoders of node and edge features: categories, numbers, or nothing at all."""
+"""Encoders of node and edge features: categories, numbers, or no features."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.norm import apply_norm
 
 ATOM_SIZES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
-"""Categories of OGB's nine atom features: Hu et al., *Open Graph Benchmark*, NeurIPS 2020, arXiv:2005.00687; atomic
-number, chirality, degree, charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring."""
+"""Numbers of categories of OGB's nine atom features: atomic number, chirality, degree, charge, hydrogens, radical
+electrons, hybridisation, aromatic, in a ring. Reference: Hu et al., *Open Graph Benchmark*, NeurIPS 2020,
+arXiv:2005.00687."""
 BOND_SIZES = (5, 6, 2)
-"""Categories of OGB's three bond features: type, stereo, conjugated."""
+"""Numbers of categories of OGB's three bond features: type, stereo, conjugated."""
 AST_SIZES = (98, 10030, 21)
-"""Categories of ogbg-code2's node types and attributes, and depths 0 to 20, where deeper nodes count as 20."""
+"""Numbers of ogbg-code2's node types, node attributes, and depths 0 to 20; deeper nodes count as 20."""
 
 
 class CategoricalEncoder(Encoder):
-    """Sum of one learned vector for each column of integer features.
+    """Sums one learned vector for each column of integer features.
 
     Args:
         channels: Width ``C``.
         sizes: Number of categories of each column.
-        attribute: ``"x"`` or ``"edge_attr"``; further columns of it are ignored by `TypeDictNode` alone.
+        attribute: Name of the features, ``"x"`` or ``"edge_attr"``.
 
     Raises:
-        ValueError: On a graph with another number of columns, or a category that is out of range (on CPU at once, on
-            CUDA by an assertion that does not wait).
+        ValueError: If a number of categories is below 1. When called, if the graph has another number of columns or a
+            category is out of range; on CUDA, the latter fails a device-side assertion instead.
     """
 
     size: Tensor
@@ -44,7 +45,7 @@ class CategoricalEncoder(Encoder):
     def __init__(self, channels: int, sizes: Sequence[int], attribute: str) -> None:
         super().__init__()
         if min(sizes) < 1:
-            raise ValueError(f"an encoder of categories needs at least one in each column (got {list(sizes)})")
+            raise ValueError(f"'sizes' must be at least one in each column (got {list(sizes)})")
         self.channels, self.sizes, self.attribute, self.requires = channels, tuple(sizes), attribute, (attribute,)
         self.table = EmbeddingBag(sum(sizes), channels, mode="sum")
         for part in self.table.weight.data.split(list(sizes)):
@@ -53,7 +54,7 @@ class CategoricalEncoder(Encoder):
         self.register_buffer("first", torch.tensor([0, *sizes[:-1]]).cumsum(0), persistent=False)
 
     def columns(self, graph: Data) -> Tensor:
-        """The integers ``[rows, len(sizes)]`` of a graph."""
+        """The integer features of a graph, ``[rows, len(sizes)]``."""
         value = self.read(graph)[0]
         return value.unsqueeze(1) if value.dim() == 1 else value
 
@@ -66,7 +67,7 @@ class CategoricalEncoder(Encoder):
                 f"(got {list(value.shape)}, {value.dtype})"
             )
         known = ((value >= 0) & (value < self.size)).all(0)
-        message = f"{type(self).__name__}: '{self.attribute}' has a category outside of {list(self.sizes)}"
+        message = f"{type(self).__name__}: '{self.attribute}' has a category outside the ranges {list(self.sizes)}"
         if known.is_cuda:
             torch._assert_async(known.all(), message)
         elif not bool(known.all()):
@@ -78,21 +79,21 @@ class CategoricalEncoder(Encoder):
 
 
 class AtomEncoder(CategoricalEncoder):
-    """OGB's atoms: ``x`` ``[N, 9]``."""
+    """OGB's atoms: ``x [N, 9]``."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, ATOM_SIZES, "x")
 
 
 class BondEncoder(CategoricalEncoder):
-    """OGB's bonds: ``edge_attr`` ``[E, 3]``."""
+    """OGB's bonds: ``edge_attr [E, 3]``."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, BOND_SIZES, "edge_attr")
 
 
 class ASTNodeEncoder(CategoricalEncoder):
-    """Nodes of ogbg-code2's syntax trees: type and attribute ``x`` ``[N, 2]``, and ``node_depth`` ``[N]``."""
+    """Nodes of ogbg-code2's syntax trees: type and attribute ``x [N, 2]``, and ``node_depth [N]``."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, AST_SIZES, "x")
@@ -105,14 +106,14 @@ class ASTNodeEncoder(CategoricalEncoder):
 
 
 class ASTEdgeEncoder(CategoricalEncoder):
-    """Edges of ogbg-code2: ``edge_attr`` ``[E, 2]``, whether next-token edge and whether inverse."""
+    """Edges of ogbg-code2: ``edge_attr [E, 2]``, whether a next-token edge and whether an inverse edge."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, (2, 2), "edge_attr")
 
 
 class TypeDictNodeEncoder(CategoricalEncoder):
-    """One type per node: the first column of ``x`` (ZINC has 28, AQSOL 65)."""
+    """One type per node: the first column of ``x``. ZINC has 28 types, AQSOL 65."""
 
     def __init__(self, channels: int, num_types: int) -> None:
         super().__init__(channels, (num_types,), "x")
@@ -123,19 +124,19 @@ class TypeDictNodeEncoder(CategoricalEncoder):
 
 
 class TypeDictEdgeEncoder(CategoricalEncoder):
-    """One type per edge: ``edge_attr`` ``[E]`` or ``[E, 1]`` (ZINC has 4, AQSOL 5)."""
+    """One type per edge: ``edge_attr [E]`` or ``[E, 1]``. ZINC has 4 types, AQSOL 5."""
 
     def __init__(self, channels: int, num_types: int) -> None:
         super().__init__(channels, (num_types,), "edge_attr")
 
 
 class LinearNodeEncoder(Encoder):
-    """Linear map of numbers ``x`` ``[N, in_channels]``.
+    """Linear map of numerical features ``x [N, in_channels]``.
 
     Args:
         channels: Width ``C``.
-        in_channels: Columns of the attribute.
-        dropout: Probability of zeroing a number, in training; helps on sparse bags of words.
+        in_channels: Number of feature columns.
+        dropout: Probability of zeroing a feature, in training. It helps on sparse bags of words.
     """
 
     requires = ("x",)
@@ -147,18 +148,12 @@ class LinearNodeEncoder(Encoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[rows, C]``."""
-        (value,) = self.read(graph)
-        value = value.unsqueeze(1) if value.dim() == 1 else value
-        if value.dim() != 2 or value.size(1) != self.linear.in_features:
-            raise ValueError(
-                f"{type(self).__name__} was built for {self.linear.in_features} columns in '{self.requires[0]}' "
-                f"(got {list(value.shape)})"
-            )
+        value = self.read_table(graph, self.linear.in_features)
         return self.linear(self.dropout(value.to(self.linear.weight.dtype)))
 
 
 class LinearEdgeEncoder(LinearNodeEncoder):
-    """Linear map of numbers ``edge_attr`` ``[E, in_channels]``, or ``[E]``."""
+    """Linear map of numerical features ``edge_attr [E, in_channels]``, or ``[E]`` for one column."""
 
     requires = ("edge_attr",)
 
@@ -174,7 +169,7 @@ class SuperpixelNodeEncoder(LinearNodeEncoder):
 
 
 class SuperpixelEdgeEncoder(LinearEdgeEncoder):
-    """Edges of PascalVOC-SP and COCO-SP: 2 numbers on region boundaries, 1 on other graphs of the benchmark."""
+    """Edges of PascalVOC-SP and COCO-SP: 2 features on region boundary graphs, 1 on the benchmark's other graphs."""
 
     def __init__(self, channels: int, in_channels: int = 2) -> None:
         super().__init__(channels, in_channels)
@@ -188,7 +183,7 @@ class PPAEdgeEncoder(LinearEdgeEncoder):
 
 
 class ConstantNodeEncoder(Encoder):
-    """The same learned vector for all nodes, as ogbg-ppa's nodes have no features.
+    """The same learned vector for all nodes, for data without node features, such as ogbg-ppa.
 
     Args:
         channels: Width ``C``.
@@ -217,17 +212,17 @@ class ConstantEdgeEncoder(ConstantNodeEncoder):
 
 
 class MLPNodeEncoder(Encoder):
-    """GraphGym's layers before message passing: linear, batch norm, dropout, activation, each row scaled to length 1.
+    """GraphGym's layers before message passing: linear, batch norm, dropout, activation, rows scaled to length 1.
 
     Args:
         channels: Width ``C``.
-        in_channels: Columns of ``x``.
+        in_channels: Number of feature columns.
         layers: Number of layers.
-        dropout: Probability of zeroing, in training.
+        dropout: Probability of zeroing an entry, in training.
         act: Activation, by PyG's names.
-        batch_norm: Whether there is a batch norm; it replaces the bias.
-        l2_norm: Whether rows are scaled to length 1.
-        base: Encoder whose rows ``[N, in_channels]`` go in instead of ``x``.
+        batch_norm: Whether to use a batch norm, which replaces the bias.
+        l2_norm: Whether to scale rows to length 1.
+        base: Encoder whose rows ``[N, in_channels]`` are the input; ``x`` if :obj:`None`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from pyg_topomask.ops.edge_sum import neighbour_sum
 
 
 class _EigenEncoder(Encoder):
-    """Reads ``{name}_vectors`` and ``{name}_values``, ``[N, k]``, NaN where a graph has fewer than k eigenpairs."""
+    """Reads ``{name}_vectors [N, k]`` and ``{name}_values [N, k]``, which hold NaN for eigenpairs a graph lacks."""
 
     def __init__(self, channels: int, max_freqs: int, name: str) -> None:
         super().__init__()
@@ -36,11 +36,7 @@ class _EigenEncoder(Encoder):
         self.remedy = f"the transform AddLaplacianEncoding(max_freqs={max_freqs}{named})"
 
     def read(self, graph: Any) -> list[Tensor]:
-        """Eigenvectors and eigenvalues.
-
-        Raises:
-            ValueError: If there are not ``max_freqs`` of them.
-        """
+        """Eigenvectors and eigenvalues. Raises ValueError if there are not ``max_freqs`` of them."""
         attributes = super().read(graph)
         for name, value in zip(self.requires, attributes):
             if value.dim() != 2 or value.size(1) != self.max_freqs:
@@ -52,12 +48,12 @@ class _EigenEncoder(Encoder):
 
 
 class LapPE(_EigenEncoder):
-    r"""Encodes each pair (eigenvector entry, eigenvalue) of a node by one network and sums over the pairs.
+    r"""Encodes each pair (eigenvector entry, eigenvalue) of a node by one network, and sums over the pairs.
 
     .. math:: p_i = \rho\Bigl(\sum_{f=1}^{k} \phi(u_{f, i}, \lambda_f)\Bigr)
 
-    A graph with fewer than ``max_freqs`` eigenvectors sums over those that it has. As their signs are arbitrary, each
-    graph's are drawn anew in every training step (GraphGPS draws one sign for the whole batch).
+    A graph with fewer than ``max_freqs`` eigenvectors sums over those that it has. The signs of eigenvectors are
+    arbitrary, so they are drawn for each graph in every training step (GraphGPS draws one sign for the whole batch).
 
     References: Rampášek et al., NeurIPS 2022, arXiv:2205.12454, for the DeepSet; Kreuzer et al., *Rethinking Graph
     Transformers with Spectral Attention*, NeurIPS 2021, arXiv:2106.03893, for the Transformer.
@@ -65,16 +61,16 @@ class LapPE(_EigenEncoder):
     Args:
         channels: Width of the encoding (``dim_pe``).
         max_freqs: Number ``k`` of eigenvectors.
-        model: :math:`\phi`: ``"DeepSet"``, an MLP with ReLU of hidden width ``2 * channels``, or ``"Transformer"`` over
-            a node's pairs.
+        model: The network :math:`\phi`: ``"DeepSet"``, an MLP with ReLU of hidden width ``2 * channels``, or
+            ``"Transformer"`` over a node's pairs.
         layers: Layers of :math:`\phi`.
         heads: Heads of the Transformer.
         post_layers: Layers of the MLP :math:`\rho`; the identity if 0.
-        raw_norm: ``"batch_norm"`` normalises each frequency before :math:`\phi`; :obj:`None` does not.
+        raw_norm: ``"batch_norm"`` normalises each frequency before :math:`\phi`; no norm if :obj:`None`.
         name: Name of the transform's attributes.
 
     Raises:
-        ValueError: If ``model`` is unknown, or ``heads`` do not divide ``channels``.
+        ValueError: If ``model`` is unknown, or the Transformer's ``heads`` do not divide ``channels``.
     """
 
     def __init__(
@@ -112,7 +108,7 @@ class LapPE(_EigenEncoder):
         pairs = torch.stack([vectors, values], dim=2).nan_to_num()  # [N, k, 2]
         x = self.phi(apply_norm(self.raw_norm, pairs))
         if self.transformer is not None and x.size(0) > 0:
-            # A node without any eigenvector would have nothing to attend to; it is zeroed below.
+            # A node without any eigenvector is not hidden, because it must attend to something; it is zeroed below.
             hidden = missing & ~missing.all(dim=1, keepdim=True)
             x = self.transformer(x, src_key_padding_mask=hidden)
         x = x.masked_fill(missing.unsqueeze(2), 0.0).sum(dim=1)
@@ -128,18 +124,20 @@ def _random_signs(graph: Data, vectors: Tensor) -> Tensor:
 
 
 class EquivStableLapPE(_EigenEncoder):
-    r"""Eigenvectors for convolutions that look at distances :math:`\|p_i - p_j\|^2` alone (`GatedGCN`).
+    r"""Eigenvectors for convolutions that use only distances :math:`\|p_i - p_j\|^2` (`GatedGCN`).
+
+    With ``linear=False`` the encodings are the eigenvectors themselves, as in the paper. Results computed from their
+    distances then depend neither on their signs nor on the basis of a repeated eigenvalue. The default is GraphGPS's
+    linear map and norm, which lose this property.
 
     Reference: Wang et al., *Equivariant and Stable Positional Encoding for More Powerful Graph Neural Networks*,
-    ICLR 2022, arXiv:2203.00199. With ``linear=False`` the encodings are the eigenvectors themselves, as there, and
-    what is computed from their distances depends neither on their signs nor on the basis of a repeated eigenvalue.
-    GraphGPS's linear map and norm, the default, give that up.
+    ICLR 2022, arXiv:2203.00199.
 
     Args:
         channels: Width ``C`` of the linear map.
         max_freqs: Number ``k`` of eigenvectors.
-        raw_norm: ``"batch_norm"`` normalises each frequency first; :obj:`None` does not.
-        linear: Whether eigenvectors are mapped to ``C`` channels; if not, the encoding has ``k``.
+        raw_norm: ``"batch_norm"`` normalises each frequency first; no norm if :obj:`None`.
+        linear: Whether to map eigenvectors to ``C`` channels. Otherwise the encoding has ``k`` channels.
         name: Name of the transform's attributes.
 
     Raises:
@@ -171,23 +169,23 @@ class SignNet(_EigenEncoder):
 
     .. math:: p_i = \rho\bigl([\phi(u_1)_i + \phi(-u_1)_i, \dots, \phi(u_k)_i + \phi(-u_k)_i]\bigr)
 
-    with a graph isomorphism network :math:`\phi`, and :math:`\rho` an MLP of the concatenation (``"MLP"``) or of the
-    sum (``"DeepSet"``). Both signs pass through :math:`\phi` in one batch, so that batch norms see both, and the result
-    depends on no sign in training either. Eigenvectors that a graph lacks contribute zero.
+    with a graph isomorphism network :math:`\phi` and an MLP :math:`\rho` of the concatenation (``"MLP"``) or of the sum
+    (``"DeepSet"``). Both signs pass through :math:`\phi` in one batch. So batch norms see both, and the result is
+    independent of signs in training as well. Eigenvectors that a graph lacks contribute zero.
 
     Reference: Lim et al., *Sign and Basis Invariant Networks for Spectral Graph Representation Learning*, ICLR 2023,
     arXiv:2202.13013, Section 2.
 
-    Cost: ``layers`` times ``2 k (N phi_hidden + E)`` by ``phi_hidden``; it dominates a small model.
+    Cost: :math:`O(L k (N h + E) h)` for ``L`` layers of hidden width ``h``, which dominates the cost of a small model.
 
     Args:
         channels: Width of the encoding (``dim_pe``).
         max_freqs: Number ``k`` of eigenvectors.
         model: ``"MLP"`` or ``"DeepSet"``.
         layers: Layers of :math:`\phi`, at least 2.
-        post_layers: Layers of :math:`\rho`.
+        post_layers: Layers of :math:`\rho`, at least 1.
         phi_hidden_dim: Hidden width.
-        phi_out_dim: Width of :math:`\phi`.
+        phi_out_dim: Output width of :math:`\phi`.
         name: Name of the transform's attributes.
 
     Raises:
@@ -234,7 +232,7 @@ class SignNet(_EigenEncoder):
 
 
 class _NormedMLP(Module):
-    """Linear layers with ReLU and then batch norm between them."""
+    """Linear layers with a ReLU and then a batch norm between them."""
 
     def __init__(self, in_channels: int, hidden: int, out_channels: int, num_layers: int) -> None:
         super().__init__()

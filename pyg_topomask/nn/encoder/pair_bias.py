@@ -1,4 +1,4 @@
-r"""Encoders of pairs of nodes, ``[P, H]`` with :math:`P = \sum_g n_g^2`: biases for full softmax attention.
+r"""Encoders of node pairs, ``[P, H]`` with :math:`P = \sum_g n_g^2`, as biases of full softmax attention.
 
 Rows are the pairs (query, key) of each graph in row-major order, graph after graph.
 """
@@ -18,21 +18,21 @@ _STD = 0.02  # of Graphormer's initial weights
 
 
 class GraphormerBias(Encoder):
-    r"""Graphormer's bias by distance, and by the edges on a shortest path.
+    r"""Graphormer's bias by distance and by the edges on a shortest path.
 
     .. math::
         b_{ij} = s_{d(i, j)} + \frac{1}{\max(1, d(i, j))} \sum_{t=1}^{d(i, j)} W_t\, c_{\mathrm{type}(t)}
 
-    with learned :math:`s` and :math:`c` in :math:`\mathbb{R}^H` and :math:`W_t` of shape ``[H, H]``. Nodes that no path
-    joins have a distance of their own.
+    with learned :math:`s` and :math:`c` in :math:`\mathbb{R}^H` and :math:`W_t` of shape ``[H, H]``. Pairs that no path
+    connects have a separate :math:`s`.
 
     Reference: Ying et al., *Do Transformers Really Perform Badly for Graph Representation?*, NeurIPS 2021,
     arXiv:2106.05234, Sections 3.1.2 and 3.1.3.
 
     Args:
-        heads: Heads ``H``.
+        heads: Number of heads ``H``.
         num_spatial_types: Number of distances that are distinguished, from 0 on.
-        num_edge_types: Edge types along paths; distance alone if :obj:`None`.
+        num_edge_types: Number of edge types along paths; only distances are used if :obj:`None`.
         name: Name of the transform's attributes.
     """
 
@@ -65,22 +65,22 @@ class GraphormerBias(Encoder):
         types = paths[0].long()  # [P, T], −1 after the end of the path
         steps, num_types = types.size(1), self.edge.size(0)
         table = torch.einsum("eh,thk->tek", self.edge, self.step[:steps]).flatten(0, 1)  # [T types, H]
-        end = torch.cat([table, table.new_zeros(1, self.channels)])
-        place = types + torch.arange(steps, device=types.device) * num_types
-        place = place.masked_fill(types < 0, table.size(0))
-        along = embedding_bag(place, end, mode="sum") if place.numel() else bias.new_zeros(bias.shape)
+        row = types + torch.arange(steps, device=types.device) * num_types
+        row = row.masked_fill(types < 0, table.size(0))  # a last row of zeros
+        table = torch.cat([table, table.new_zeros(1, self.channels)])
+        along = embedding_bag(row, table, mode="sum") if row.numel() else bias.new_zeros(bias.shape)
         return bias + along / distance.clamp(min=1).unsqueeze(1)
 
 
 class RelativeWalkBias(Encoder):
-    """Linear map of the probabilities that random walks of several lengths lead from one node to another.
+    """Linear map of the probabilities that random walks of given lengths lead from one node to another.
 
     Reference: Ma et al., *Graph Inductive Biases in Transformers without Message Passing* (GRIT), ICML 2023,
     arXiv:2305.17589, Section 3.1.
 
     Args:
-        heads: Heads ``H``.
-        in_channels: Number of steps.
+        heads: Number of heads ``H``.
+        in_channels: Number of walk lengths.
         name: Name of the transform's attribute.
     """
 
@@ -92,13 +92,7 @@ class RelativeWalkBias(Encoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[P, H]``."""
-        (table,) = self.read(graph)
-        if table.dim() != 2 or table.size(1) != self.linear.in_features:
-            raise ValueError(
-                f"RelativeWalkBias was built for {self.linear.in_features} columns in '{self.requires[0]}' "
-                f"(got {list(table.shape)}); give the encoder and the transform the same steps"
-            )
-        return self.linear(table)
+        return self.linear(self.read_table(graph, self.linear.in_features))
 
 
 class GraphormerDegrees(Encoder):
@@ -108,8 +102,8 @@ class GraphormerDegrees(Encoder):
 
     Args:
         channels: Width ``C``.
-        num_in_degrees, num_out_degrees: Number of degrees that are distinguished, from 0 on. A greater degree counts
-            as the last.
+        num_in_degrees, num_out_degrees: Number of degrees that are distinguished, from 0 on. Greater degrees count as
+            the last one.
         name: Name of the transform's attributes.
     """
 

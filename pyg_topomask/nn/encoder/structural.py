@@ -1,6 +1,8 @@
-"""Encoders of numbers that describe each node's place: return probabilities, heat, electrostatics."""
+"""Encoders of numbers that describe each node's position: return probabilities, heat, electrostatics."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import Linear, Module
@@ -12,40 +14,44 @@ from pyg_topomask.ops.encodings.pair_encodings import NUM_ELECTROSTATIC
 
 
 class StructuralEncoder(Encoder):
-    """Linear map or MLP of a table with one row per node.
+    """Linear map or MLP of the numbers that a transform stores for each node.
 
-    Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454, Table 1 and Section 3.1; the random-walk encoding is
-    that of Dwivedi et al., *Graph Neural Networks with Learnable Structural and Positional Representations*, ICLR 2022,
-    arXiv:2110.07875.
+    Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454, Table 1 and Section 3.1.
 
     Args:
         channels: Width of the encoding (``dim_pe``).
-        in_channels: Columns of the table: the number of steps or times.
-        attribute: Its name on the graph.
-        remedy: The transform that adds it.
+        in_channels: Numbers per node.
         model: ``"Linear"``, or ``"MLP"`` with ReLU and hidden width ``2 * channels``.
         layers: Layers of the MLP.
-        raw_norm: ``"batch_norm"`` normalises each column first; :obj:`None` does not.
+        raw_norm: ``"batch_norm"`` normalises each column first; no norm if :obj:`None`.
+        name: Name given to the transform; its default name if :obj:`None`.
 
     Raises:
-        ValueError: If a name is unknown; on a graph whose table has another number of columns.
+        ValueError: If a name is unknown. When called, if the graph has another count of numbers per node.
     """
+
+    transform: ClassVar[str]
+    """The transform that stores the numbers."""
+    attribute: ClassVar[str]
+    """Name of the graph attribute, where ``{name}`` is the transform's name."""
+    default_name: ClassVar[str]
+    """Default name of the transform."""
 
     def __init__(
         self,
         channels: int,
         in_channels: int,
-        attribute: str,
-        remedy: str,
         model: str = "Linear",
         layers: int = 2,
         raw_norm: str | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__()
         if model.lower() not in ("linear", "mlp"):
             raise ValueError(f"'model' of {type(self).__name__} must be Linear or MLP (got {model!r})")
         self.channels, self.in_channels = channels, in_channels
-        self.requires, self.remedy = (attribute,), f"the transform {remedy}"
+        self.requires = (self.attribute.format(name=self.default_name if name is None else name),)
+        self.remedy = f"the transform {self.transform}"
         self.raw_norm = raw_norm_layer(raw_norm, in_channels)
         linear = model.lower() == "linear"
         self.encode: Module = (
@@ -54,47 +60,29 @@ class StructuralEncoder(Encoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, channels]``."""
-        (table,) = self.read(graph)
-        if table.dim() != 2 or table.size(1) != self.in_channels:
-            raise ValueError(
-                f"{type(self).__name__} was built for {self.in_channels} columns in '{self.requires[0]}' "
-                f"(got {list(table.shape)}); give the encoder and the transform the same steps"
-            )
-        return self.encode(apply_norm(self.raw_norm, table))
+        return self.encode(apply_norm(self.raw_norm, self.read_table(graph, self.in_channels)))
 
 
 class RWSE(StructuralEncoder):
-    """Return probabilities of random walks of several lengths; arguments of `StructuralEncoder`."""
+    """Return probabilities of random walks, one for each number of steps.
 
-    def __init__(
-        self,
-        channels: int,
-        in_channels: int,
-        model: str = "Linear",
-        layers: int = 2,
-        raw_norm: str | None = None,
-        name: str = "random_walk",
-    ) -> None:
-        super().__init__(channels, in_channels, f"{name}_diagonal", "AddRandomWalkEncoding", model, layers, raw_norm)
+    Reference: Dwivedi et al., *Graph Neural Networks with Learnable Structural and Positional Representations*, ICLR
+    2022, arXiv:2110.07875. Arguments are those of `StructuralEncoder`.
+    """
+
+    transform, attribute, default_name = "AddRandomWalkEncoding", "{name}_diagonal", "random_walk"
 
 
 class HKdiagSE(StructuralEncoder):
-    """Diagonal of the heat kernel at several times; arguments of `StructuralEncoder`."""
+    """Diagonal of the heat kernel, one number for each time; arguments are those of `StructuralEncoder`."""
 
-    def __init__(
-        self,
-        channels: int,
-        in_channels: int,
-        model: str = "Linear",
-        layers: int = 2,
-        raw_norm: str | None = None,
-        name: str = "heat",
-    ) -> None:
-        super().__init__(channels, in_channels, f"{name}_diagonal", "AddHeatDiagonalEncoding", model, layers, raw_norm)
+    transform, attribute, default_name = "AddHeatDiagonalEncoding", "{name}_diagonal", "heat"
 
 
 class ElstaticSE(StructuralEncoder):
-    """Statistics of the electrostatic potential between nodes; arguments of `StructuralEncoder`."""
+    """Statistics of the electrostatic potential between nodes; arguments are those of `StructuralEncoder`."""
+
+    transform, attribute, default_name = "AddElectrostaticEncoding", "{name}", "electrostatic"
 
     def __init__(
         self,
@@ -103,6 +91,6 @@ class ElstaticSE(StructuralEncoder):
         model: str = "Linear",
         layers: int = 2,
         raw_norm: str | None = None,
-        name: str = "electrostatic",
+        name: str | None = None,
     ) -> None:
-        super().__init__(channels, in_channels, name, "AddElectrostaticEncoding", model, layers, raw_norm)
+        super().__init__(channels, in_channels, model, layers, raw_norm, name)

@@ -17,8 +17,8 @@ HEADS: dict[str, type[Module]] = {
     "mlp_graph": MLPGraphHead,
     "ogb_code_graph": CodeGraphHead,
 }
-"""GraphGPS's name -> head, built as ``cls(channels, out_channels, …)``; its ``default`` is the one named by the task's
-level. Which nodes or edges count, such as those of a split, is for the caller to say."""
+"""GraphGPS's name -> head, built as ``cls(channels, out_channels, …)``. GraphGPS's ``default`` is the head named after
+the task's level. The caller selects the nodes or edges that count, such as those of a split."""
 
 __all__ = [
     "HEADS",

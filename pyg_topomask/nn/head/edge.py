@@ -14,23 +14,20 @@ DECODINGS = ("dot", "cosine_similarity", "concat")
 
 
 class EdgeHead(Module):
-    """Scores of the pairs ``graph.edge_label_index`` ``[2, L]``.
+    """Scores of the pairs ``graph.edge_label_index [2, L]``.
 
-    With ``"dot"`` and ``"cosine_similarity"`` nodes pass through an MLP of width ``C``, and a pair's score, unbounded
-    for the former, compares the two; with ``"concat"`` the MLP reads both. All pairs of a graph, which ranking
-    metrics look at, are scored from ``z = head.embed(x)`` by ``head.decode(z, pairs)``.
+    With ``"dot"`` and ``"cosine_similarity"``, an MLP of width ``C`` maps each node, and the score compares the two
+    results. With ``"concat"``, the MLP reads both nodes. To score other pairs, as ranking metrics do, call
+    ``head.decode(head.embed(x), pairs)``.
 
     Args:
         channels: Width ``C`` of the nodes.
-        out_channels: Classes or targets: 1, or more with ``"concat"``.
-        layers: Linear layers of the MLP.
-        dropout: Probability of zeroing between them, in training.
-        act: Activation between them, by PyG's names.
-        l2_norm: Whether hidden rows are scaled to length 1, as in GraphGym (see `NodeHead`).
+        out_channels: Number of classes or targets: 1, or more with ``"concat"``.
+        layers, dropout, act, l2_norm: As in `NodeHead`.
         decoding: ``"dot"``, ``"cosine_similarity"`` or ``"concat"``.
 
     Raises:
-        ValueError: If ``decoding`` is unknown or gives one number where more are asked for.
+        ValueError: If ``decoding`` is unknown, or gives one number although more are requested.
     """
 
     def __init__(
@@ -47,13 +44,13 @@ class EdgeHead(Module):
         if decoding not in DECODINGS:
             raise ValueError(f"'decoding' must be one of {', '.join(DECODINGS)} (got {decoding!r})")
         if decoding != "concat" and out_channels != 1:
-            raise ValueError(f"decoding={decoding!r} gives one score per pair, but {out_channels} are asked for")
+            raise ValueError(f"decoding={decoding!r} gives one score per pair, but {out_channels} are requested")
         self.decoding = decoding
         wide, out = (2 * channels, out_channels) if decoding == "concat" else (channels, channels)
         self.mlp = MLPHead(channels, out, layers, dropout, act, l2_norm, in_channels=wide)
 
     def embed(self, x: Tensor) -> Tensor:
-        """What `decode` compares, ``[N, C]``."""
+        """Node embeddings for `decode`, ``[N, C]``."""
         return x if self.decoding == "concat" else self.mlp(x)
 
     def decode(self, z: Tensor, pairs: Tensor) -> Tensor:
@@ -70,7 +67,7 @@ class EdgeHead(Module):
         """``[N, C] → [L]``, or ``[L, out_channels]``.
 
         Raises:
-            ValueError: If the graph does not say which pairs to score.
+            ValueError: If the graph has no ``edge_label_index``.
         """
         pairs = graph.get("edge_label_index")
         if pairs is None:

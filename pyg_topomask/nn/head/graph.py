@@ -13,7 +13,7 @@ from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 
 
 class _Pooled(Module):
-    """Pools nodes and maps each graph by ``self.predict``.
+    """Pools the nodes of each graph and maps the result by ``self.predict``.
 
     Raises:
         ValueError: If ``pool`` is unknown.
@@ -37,12 +37,7 @@ class GraphHead(_Pooled):
     """Pooling and an MLP of equal widths.
 
     Args:
-        channels: Width ``C`` of the nodes.
-        out_channels: Classes or targets.
-        layers: Linear layers.
-        dropout: Probability of zeroing between them, in training.
-        act: Activation between them, by PyG's names.
-        l2_norm: Whether hidden rows are scaled to length 1, as in GraphGym (see `NodeHead`).
+        channels, out_channels, layers, dropout, act, l2_norm: As in `NodeHead`.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
     """
 
@@ -61,16 +56,12 @@ class GraphHead(_Pooled):
 
 
 class MLPGraphHead(_Pooled):
-    """Pooling and an MLP of equal widths with dropout before every layer, the first one too.
+    """Pooling and an MLP of equal widths with dropout before every layer, including the first one.
 
     Reference: the experiments of *On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*.
 
     Args:
-        channels: Width ``C`` of the nodes.
-        out_channels: Classes or targets.
-        layers: Linear layers.
-        dropout: Probability of zeroing, in training.
-        act: Activation between layers, by PyG's names.
+        channels, out_channels, layers, dropout, act: As in `NodeHead`.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
     """
 
@@ -93,11 +84,9 @@ class SANGraphHead(_Pooled):
     Reference: the read-out of Dwivedi et al., *Benchmarking Graph Neural Networks*, JMLR 2023, arXiv:2003.00982.
 
     Args:
-        channels: Width ``C`` of the nodes.
-        out_channels: Classes or targets.
-        act: Activation between layers, by PyG's names.
+        channels, out_channels, act: As in `NodeHead`.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
-        halvings: Hidden layers; 2, whatever the number of layers that GraphGPS's configs give.
+        halvings: Number of hidden layers; GraphGPS always uses 2, whatever its configs say.
 
     Raises:
         ValueError: If a width would be less than 1.
@@ -108,7 +97,7 @@ class SANGraphHead(_Pooled):
     ) -> None:
         super().__init__(pool)
         if channels >> halvings < 1:
-            raise ValueError(f"a head that halves {channels} channels {halvings} times has none left")
+            raise ValueError(f"{channels} channels cannot be halved {halvings} times; lower 'halvings'")
         parts: list[Module] = []
         for number in range(halvings):
             parts += [Linear(channels >> number, channels >> (number + 1)), activation_resolver(act)]
@@ -116,16 +105,15 @@ class SANGraphHead(_Pooled):
 
 
 class CodeGraphHead(_Pooled):
-    """Sub-tokens of a function's name for ogbg-code2: one linear map for each place in the sequence.
+    """Sub-tokens of a function's name for ogbg-code2, with one linear map for each position in the sequence.
 
-    Reference: Hu et al., *Open Graph Benchmark*, NeurIPS 2020, arXiv:2005.00687, Section 5.3: the 5,000 most frequent
-    sub-tokens, unknown and end, and at most 5 of them.
+    Reference: Hu et al., *Open Graph Benchmark*, NeurIPS 2020, arXiv:2005.00687, Section 5.3.
 
     Args:
         channels: Width ``C`` of the nodes.
-        out_channels: Size of the vocabulary.
+        out_channels: Size of the vocabulary; 5002 for the 5,000 most frequent sub-tokens, unknown and end.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
-        max_length: Places in the sequence.
+        max_length: Length of the sequence; 5, as in the reference.
     """
 
     def __init__(self, channels: int, out_channels: int = 5002, pool: str = "mean", max_length: int = 5) -> None:

@@ -1,4 +1,4 @@
-"""The MLP in which heads end."""
+"""The MLP at the end of every head."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pyg_topomask.nn.dropout import Dropout
 
 
 class MLPHead(Module):
-    """MLP of equal widths, the last layer linear.
+    """MLP with hidden layers of equal width.
 
     Args:
-        channels: Width of the hidden layers, and of the input if ``in_channels`` is :obj:`None`.
+        channels: Width of the hidden layers.
         out_channels: Width of the output.
-        num_layers: Linear layers.
-        dropout: Probability of zeroing before each but the first, in training.
-        act: Activation between them, by PyG's names.
-        l2_norm: Whether hidden rows are scaled to length 1 after the activation.
-        in_channels: Width of the input.
+        num_layers: Number of linear layers.
+        dropout: Probability of zeroing an entry before every layer but the first, in training.
+        act: Activation between layers, by PyG's names.
+        l2_norm: Whether to scale hidden rows to length 1 after the activation.
+        in_channels: Width of the input; ``channels`` if :obj:`None`.
 
     Raises:
-        TypeError: If a size or count is no integer.
-        ValueError: If ``num_layers`` is not positive.
+        TypeError: If ``num_layers`` is not an integer.
+        ValueError: If ``num_layers`` is not positive, or ``dropout`` is out of range.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class MLPHead(Module):
         self.layers = Sequential(*hidden, Linear(widths[-1], out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[*, channels] → [*, out_channels]``."""
+        """``[*, in_channels] → [*, out_channels]``."""
         return self.layers(x)
 
 
 class _UnitRows(Module):
-    """Scales rows to length 1; a zero row stays."""
+    """Scales rows to length 1; a zero row is unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
         return normalize(x, dim=-1)

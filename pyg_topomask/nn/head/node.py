@@ -14,12 +14,12 @@ class NodeHead(Module):
 
     Args:
         channels: Width ``C`` of the nodes.
-        out_channels: Classes or targets.
-        layers: Linear layers.
-        dropout: Probability of zeroing between them, in training.
-        act: Activation between them, by PyG's names.
-        l2_norm: Whether hidden rows are scaled to length 1. Results published with GraphGPS have it, by way of
-            GraphGym's MLP, whose hidden layers always do so (and have ReLU and no dropout).
+        out_channels: Number of classes or targets.
+        layers: Number of linear layers.
+        dropout: Probability of zeroing an entry between layers, in training.
+        act: Activation between layers, by PyG's names.
+        l2_norm: Whether to scale hidden rows to length 1. Published results of GraphGPS include this scaling, because
+            GraphGym's MLP always does it (with ReLU and without dropout).
     """
 
     def __init__(
