@@ -82,7 +82,7 @@ def test_degenerate_masks_can_be_drawn(matrix):
         ({"mask": torch.ones(3, 2)}, ValueError, r"\[N, N\].*got \(3, 2\)"),
         ({"mask": torch.ones(0, 0)}, ValueError, "N > 0"),
         ({"mask": torch.ones(2, 3, 3), "head": 2}, IndexError, "'head' is 2, but the mask has 2 heads"),
-        ({"mask": torch.ones(3, 3), "edge_index": EDGES}, ValueError, "holds node 3, but the rest has 3 nodes"),
+        ({"mask": torch.ones(3, 3), "edge_index": EDGES}, ValueError, "holds node 3, but there are 3 nodes"),
         ({"mask": torch.ones(4, 4), "edge_index": EDGES, "node": 4}, IndexError, "'node' is 4"),
         ({"mask": torch.ones(2001, 2001), "edge_index": EDGES}, ValueError, "the limit is 2000"),
     ],

@@ -1,4 +1,4 @@
-"""What the test reads of a graph: edges, the encodings of nodes and edges, and nothing that relabelling changes."""
+"""What the test reads from a graph: edges and equivariant encodings of nodes and edges."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Transform = Callable[[Data], Data]
 _T = TypeVar("_T")
 
 EIGEN_GAP = 1e-6
-"""Eigenvalues of the normalised Laplacian closer than this belong to one eigenspace."""
+"""Eigenvalues of the normalised Laplacian that are closer than this belong to one eigenspace."""
 
 MAX_EIGEN_NODES = 4096
-"""Largest graph whose Laplacian is decomposed, densely in float64: about a minute of one core."""
+"""Largest graph whose Laplacian is decomposed; the dense float64 decomposition takes about a minute on one core."""
 
 _EIGENVECTORS = "laplacian_eigenvector_pe"
 _INVARIANTS = "laplacian_invariants"
@@ -32,20 +32,20 @@ _RELABELLINGS = 2
 
 
 def laplacian_invariants(data: Data, k: int) -> Tensor:
-    r"""What Laplacian eigenvectors 1 to ``k`` say of a node whatever their sign and basis, shape ``[N, 2k]``, float64.
+    r"""Invariants of Laplacian eigenvectors 1 to ``k`` under changes of sign and basis, ``[N, 2k]``, float64.
 
-    For each of the eigenvalues number 1 to ``k`` (number 0, the smallest, is left out, as PyG does) of
-    :math:`I - D^{-1/2} A D^{-1/2}`: the eigenvalue, and :math:`P_{vv}` of the projector :math:`P` onto its whole
-    eigenspace. An eigenspace that ``k`` cuts is completed. Columns that a small graph lacks hold −1. Equal edges add
-    up, self-loops are left out and, so that the spectrum is real, ``A`` is the mean of both directions.
+    For each of the eigenvalues 1 to ``k`` of :math:`I - D^{-1/2} A D^{-1/2}` (eigenvalue 0, the smallest, is left out,
+    as in PyG), they are the eigenvalue and the entry :math:`P_{vv}` of the projector :math:`P` onto its eigenspace. An
+    eigenspace that ``k`` would cut is used completely. Columns that a small graph lacks hold −1. Equal edges add up,
+    self-loops are left out, and ``A`` is the mean of both directions, so that the spectrum is real.
 
     Args:
-        data: Graph with ``edge_index`` and perhaps ``edge_weight``.
+        data: Graph with ``edge_index`` and optionally ``edge_weight``.
         k: Number of eigenvectors.
 
     Raises:
-        ValueError: If the graph has more than 4096 nodes (the decomposition is dense) or a node's weights add up to
-            less than zero.
+        ValueError: If the graph has more than 4096 nodes (the decomposition is dense), or the sum of a node's weights
+            is negative.
     """
     num_nodes = int(data.num_nodes or 0)
     if num_nodes > MAX_EIGEN_NODES:
@@ -75,7 +75,7 @@ def laplacian_invariants(data: Data, k: int) -> Tensor:
 
 
 class _LaplacianInvariants(BaseTransform):
-    """Stands in for PyG's AddLaplacianEigenvectorPE, on graphs of any size."""
+    """Replaces PyG's AddLaplacianEigenvectorPE, on graphs of any size."""
 
     def __init__(self, k: int, attr_name: str | None) -> None:
         self.k, self.attr_name = k, attr_name
@@ -92,8 +92,10 @@ class _LaplacianInvariants(BaseTransform):
 def encode(
     dataset: Sequence[Data], transform: Transform | None, tolerance: float, mask: Mask | None = None
 ) -> list[EncodedGraph]:
-    """Apply the transform, read the mask, and refuse what does not follow a relabelling; inputs and torch's random
-    state stay as they were."""
+    """Apply the transform and read the mask; refuse encodings and masks that are not equivariant.
+
+    The inputs and torch's random state are not changed.
+    """
     for data in dataset:
         if not isinstance(data, Data) or isinstance(data, Batch):
             hint = "for HeteroData, call to_homogeneous(); for a Batch, to_data_list()"
@@ -120,7 +122,7 @@ def encode(
 def _relabelled_copies(
     dataset: Sequence[Data], computed: Sequence[_T], transform: Transform | None
 ) -> Iterator[tuple[_T, Data, Array]]:
-    """What was computed of each graph, some relabelled copies of it, and their permutations."""
+    """For each graph the ``computed`` value with relabelled copies of the graph and their permutations."""
     generator = torch.Generator().manual_seed(0)
     for data, found in zip(dataset, computed):
         for _ in range(_RELABELLINGS):
@@ -131,7 +133,7 @@ def _relabelled_copies(
 _STRUCTURE = ("edge_index", "batch", "ptr")
 
 _KNOWN = (AddRandomWalkPE, AddRandomWalks, _LaplacianInvariants)
-"""Transforms that follow a relabelling, or add only what is not read."""
+"""Transforms that are equivariant, or add only attributes that the test does not read."""
 
 
 def _parts(transform: Transform) -> Iterator[Transform]:
@@ -143,14 +145,14 @@ def _parts(transform: Transform) -> Iterator[Transform]:
 
 
 def _invariant(transform: Transform) -> Transform:
-    """The transform with invariants in place of Laplacian eigenvectors."""
+    """The transform with invariants instead of Laplacian eigenvectors."""
     if isinstance(transform, AddLaplacianEigenvectorPE):
         return _LaplacianInvariants(transform.k, transform.attr_name)
     return Compose([_invariant(part) for part in transform.transforms]) if isinstance(transform, Compose) else transform
 
 
 def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
-    """The graph with its encodings, and their names."""
+    """The graph with its encodings, and the names of these."""
     if transform is None:
         return data, ["x", "edge_attr"]
     result = transform(data.clone())
@@ -171,7 +173,7 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
             names.append(key)
         elif value.dim() > 0 and value.size(0) in (result.num_nodes, result.num_edges):
             warnings.warn(
-                f"{key!r} is not compared, because PyG takes names with 'index', 'batch' or 'ptr' for numbers of nodes "
+                f"{key!r} is not compared, because PyG treats names with 'index', 'batch' or 'ptr' as numbers of nodes "
                 "or graphs; rename it if it is an encoding",
                 stacklevel=2,
             )
@@ -183,13 +185,13 @@ def _same(value: Tensor, other: object) -> bool:
 
 
 def _walk_prefixes(data: Data) -> tuple[str, ...]:
-    """How the attributes of random-walk tables begin; a key that no attribute has where there are none."""
+    """Prefixes of the attributes of random-walk tables; the first one matches no attribute."""
     names = (key.removesuffix("_size") for key in data.to_dict() if key.endswith("_size"))
     return ("\0", *(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_length" in data))
 
 
 def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
-    """Copy whose node ``i`` is the old node ``perm[i]``, with its edges in another order and without walk tables."""
+    """A copy whose node ``i`` is the old node ``perm[i]``, with edges in another order and without walk tables."""
     moved, label, tables = data.clone(), perm.argsort(), _walk_prefixes(data)
     order = torch.randperm(data.edge_index.size(1), generator=generator)
     for key, value in data.to_dict().items():
@@ -210,7 +212,7 @@ def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
 
 
 def _roles(read: Sequence[tuple[Data, list[str]]]) -> dict[str, str]:
-    """``"node"`` or ``"edge"`` for each encoding: it has one row per node, or per edge, on every graph."""
+    """For each encoding ``"node"`` or ``"edge"``: what it has one row for on every graph."""
     roles: dict[str, str] = {}
     graphs = [data for data, _ in read if data.num_nodes]
     for key in dict.fromkeys(key for _, names in read for key in names):
@@ -232,7 +234,7 @@ def _roles(read: Sequence[tuple[Data, list[str]]]) -> dict[str, str]:
         roles[key] = own or ("edge" if possible == {"edge"} or ("edge" in possible and "edge" in key) else "node")
         lacking = [data for data, value in zip(graphs, values) if value is None]
         if any(roles[key] == "node" or data.num_edges > 0 for data in lacking):
-            raise ValueError(f"{key!r} is on some of the graphs only; graphs are compared by the same encodings")
+            raise ValueError(f"{key!r} is on some of the graphs only; all graphs must have the same encodings")
     return roles
 
 
@@ -257,14 +259,14 @@ def _to_arrays(data: Data, roles: dict[str, str]) -> EncodedGraph:
 def _check_follows(graph: EncodedGraph, moved: EncodedGraph, perm: Array, tolerance: float) -> None:
     """Refuse a transform whose result on a relabelled copy is not the relabelled result."""
     reason = (
-        "differs between a graph and a relabelled copy of it: it depends on chance or on the numbering of nodes, and "
-        "verdicts under it would be unreliable. Random encodings cannot be judged, nor eigenvectors, but for those of "
-        "AddLaplacianEigenvectorPE"
+        "differs between a graph and a relabelled copy of it, because it depends on chance or on the numbering of "
+        "nodes. Results under it would be unreliable. Random encodings cannot be tested, and of eigenvectors only "
+        "those of AddLaplacianEigenvectorPE"
     )
-    if graph.num_nodes != perm.size or moved.num_nodes != perm.size:  # nodes were added: only colours can be compared
+    if graph.num_nodes != perm.size or moved.num_nodes != perm.size:  # with added nodes, only colours can be compared
         first, second = classes_of([graph, moved], None, tolerance)
         if first != second:
-            raise ValueError(f"what 'transform' makes of the nodes {reason}")
+            raise ValueError(f"the output of 'transform' {reason}")
         return
     for key, rows in graph.node.items():
         colors = row_ids([np.concatenate([rows[perm], moved.node[key]])], 2 * perm.size, tolerance)
@@ -272,7 +274,7 @@ def _check_follows(graph: EncodedGraph, moved: EncodedGraph, perm: Array, tolera
             raise ValueError(f"{key!r} {reason}")
     num_edges = graph.edge_index.shape[1]
     pair = [np.argsort(perm)[graph.edge_index], moved.edge_index]
-    for key in ("", *graph.edge):  # first the edges alone
+    for key in ("", *graph.edge):  # first the edges without encodings
         if moved.edge_index.shape[1] == num_edges:
             columns = [np.concatenate([graph.edge[key], moved.edge[key]])] if key else []
             colors = row_ids(columns, 2 * num_edges, tolerance)

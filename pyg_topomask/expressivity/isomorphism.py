@@ -1,4 +1,4 @@
-"""Exact isomorphism of small graphs, by refinement, individual colours and backtracking."""
+"""Exact isomorphism test of small graphs by colour refinement with individualisation and backtracking."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import numpy as np
 from pyg_topomask.expressivity.refinement import Array, EncodedGraph, differ, refine, unite
 
 _SEARCH_BUDGET = 1000
-"""Refinements that the search for one isomorphism may take."""
+"""Largest number of refinements in the search for one isomorphism."""
 
 
 def isomorphic_pairs(graphs: Sequence[EncodedGraph], tolerance: float, max_nodes: int) -> tuple[int, int]:
-    """Pairs that are isomorphic, and pairs that the exact test leaves open; each graph meets one of each kind."""
-    kinds: list[tuple[EncodedGraph, int]] = []  # a representative and how many there are
-    open_pairs = isomorphic = 0
+    """Number of isomorphic pairs, and of pairs that the exact test cannot decide.
+
+    Each graph is compared with one representative of each isomorphism class found so far.
+    """
+    classes: list[tuple[EncodedGraph, int]] = []  # a representative and the number of members
+    undecided = isomorphic = 0
     for graph in graphs:
         answers = []
-        for place, (other, size) in enumerate(kinds):
+        for number, (other, size) in enumerate(classes):
             answers.append(_isomorphic(graph, other, tolerance, max_nodes))
             if answers[-1]:
                 isomorphic += size
-                kinds[place] = (other, size + 1)
+                classes[number] = (other, size + 1)
                 break
         else:
-            open_pairs += sum(size for answer, (_, size) in zip(answers, kinds) if answer is None)
-            kinds.append((graph, 1))
-    return isomorphic, open_pairs
+            undecided += sum(size for answer, (_, size) in zip(answers, classes) if answer is None)
+            classes.append((graph, 1))
+    return isomorphic, undecided
 
 
 def _isomorphic(first: EncodedGraph, second: EncodedGraph, tolerance: float, max_nodes: int) -> bool | None:
@@ -44,7 +47,7 @@ def _isomorphic(first: EncodedGraph, second: EncodedGraph, tolerance: float, max
         if differ(union.graph, color):
             return False
         sizes = np.bincount(color)
-        if sizes.max(initial=0) <= 2:  # one node of each graph in every class: the isomorphism
+        if sizes.max(initial=0) <= 2:  # every class has one node of each graph, which gives the isomorphism
             return True
         if first.num_nodes > max_nodes:
             return None

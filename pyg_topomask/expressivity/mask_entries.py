@@ -1,4 +1,4 @@
-"""A mask's entries as relations of pairs of nodes, for attention that reads the graph through a mask."""
+"""Mask entries as relations between nodes, for attention that reads the graph through a mask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyg_topomask.expressivity.refinement import Array, EncodedGraph
 from pyg_topomask.operators import MaskOperator
 
 Mask = Callable[[Data], MaskOperator | Tensor]
-"""Graph -> its mask, an operator or a matrix ``[N, N]`` or ``[H, N, N]``."""
+"""Function from a graph to its mask, an operator or a matrix ``[N, N]`` or ``[H, N, N]``."""
 
 
 def dense_entries(mask: Mask, data: Data) -> Array:
@@ -39,20 +39,20 @@ def check_mask_follows(entries: Array, moved: Array, perm: Array, tolerance: flo
     expected = entries[:, perm][:, :, perm]
     if (np.abs(moved - expected) > tolerance * np.maximum(1.0, np.abs(expected))).any():
         raise ValueError(
-            "'mask' differs between a graph and a relabelled copy of it: it depends on chance, as sampled walks do, or "
-            "on the numbering of nodes, and verdicts under it would be unreliable. Give the mask's expectation"
+            "'mask' differs between a graph and a relabelled copy of it, because it depends on chance, as sampled "
+            "walks do, or on the numbering of nodes. Results under it would be unreliable; give the mask's expectation"
         )
 
 
 def with_mask_entries(graphs: Sequence[EncodedGraph], entries: Sequence[Array]) -> list[EncodedGraph]:
-    """The graphs with M_vu as an encoding of each edge from u to v, and of the other pairs that M supports."""
+    """The graphs with M_vu as encoding of each edge from u to v, and of the other pairs in the support of M."""
     encodings = {key: rows for graph in graphs for key, rows in graph.edge.items()}
     result = []
     for graph, matrix in zip(graphs, entries):
         source, target = graph.edge_index
         other = (matrix != 0).any(0)
         other[target, source] = False
-        more = np.stack(other.nonzero()[::-1])  # from column to row, as M acts
+        more = np.stack(other.nonzero()[::-1])  # edges point from column to row
         pairs = np.concatenate([graph.edge_index, more], axis=1)
         edge = {"is_edge": (np.arange(pairs.shape[1]) < source.size).astype(np.int64)[:, None]}
         for key, rows in encodings.items():

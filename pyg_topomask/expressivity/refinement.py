@@ -1,4 +1,4 @@
-"""Colour refinement of several graphs at once, in whole numbers from one table."""
+"""Colour refinement of several graphs together, with integer colours from one table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 TOLERANCE = 1e-5
-"""Encodings closer than this (times their size, where that is above 1) count as equal: above the rounding noise of
-PyG's float32 random-walk encodings, about 1e-6."""
+"""Encodings closer than this count as equal, relative to their size if that is above 1. It exceeds the rounding noise
+of PyG's float32 random-walk encodings, about 1e-6."""
 
 
 @dataclass
 class EncodedGraph:
-    """A graph as arrays: edges ``[2, E]``, the rows of each node encoding and of each edge encoding."""
+    """A graph as arrays: edges ``[2, E]``, node encodings ``[N, F]`` and edge encodings ``[E, F]`` by name."""
 
     num_nodes: int
     edge_index: Array
@@ -28,7 +28,7 @@ class EncodedGraph:
 
 @dataclass
 class Union:
-    """Graphs side by side, edges sorted by source; ``relation`` numbers the values of f_R on edges."""
+    """A disjoint union of graphs with edges sorted by source; ``relation`` numbers the values of f_R on edges."""
 
     graph: Array  # [N]
     color: Array  # [N]
@@ -39,7 +39,7 @@ class Union:
 
 
 def unite(graphs: Sequence[EncodedGraph], tolerance: float, exact_only: bool) -> Union:
-    """Number the colours and relations of graphs in one table."""
+    """Join graphs, and number their colours and relations together."""
     counts = np.array([graph.num_nodes for graph in graphs])
     offset, num_nodes = np.cumsum(counts) - counts, int(counts.sum())
     source, target = np.concatenate([graph.edge_index + start for graph, start in zip(graphs, offset)], axis=1)
@@ -58,13 +58,16 @@ def _columns(encodings: Sequence[dict[str, Array]]) -> list[Array]:
         rows = [encoding[key] for encoding in encodings if key in encoding]
         if len({array.shape[1] for array in rows}) > 1:
             widths = sorted({array.shape[1] for array in rows})
-            raise ValueError(f"{key!r} must have as many columns on each graph (got {widths})")
+            raise ValueError(f"{key!r} must have the same number of columns on each graph (got {widths})")
         columns.append(np.concatenate(rows))
     return columns
 
 
 def row_ids(blocks: Sequence[Array], count: int, tolerance: float, exact_only: bool = False) -> Array:
-    """Equal numbers for equal rows, ``[count]``, of blocks ``[count, F]``; columns of fractions may be left out."""
+    """A number for each row of the blocks ``[count, F]`` side by side, equal for equal rows.
+
+    With ``exact_only``, columns with fractions are ignored.
+    """
     columns = []
     for column in (column for block in blocks for column in block.T):
         if _is_exact(column):
@@ -81,16 +84,15 @@ def row_ids(blocks: Sequence[Array], count: int, tolerance: float, exact_only: b
 
 
 def _is_exact(column: Array) -> bool:
-    """Whether all entries are whole numbers that float32 arithmetic cannot have blurred."""
+    """Whether all entries are integers that float32 represents exactly."""
     return column.dtype.kind == "i" or bool(((column == np.rint(column)) & (np.abs(column) <= 2**24)).all())
 
 
 def refine(union: Union, color: Array, rounds: int | None) -> Array:
-    """Colours after so many rounds, or when none splits any more, or when two graphs differ.
+    """Colours after ``rounds`` rounds, or earlier if no colour splits or two graphs already differ.
 
-    A colour's members keep it if no colour around them changed, so a round looks only at the edges out of nodes with a
-    new colour: of two nodes with one colour, the neighbourhoods were equal before, and what has changed in them
-    determines what it was.
+    A round reads only the edges from nodes with a new colour. This suffices: two nodes of one colour had equal
+    neighbourhoods before the round, so they differ only in new colours around them.
     """
     color = np.unique(color, return_inverse=True)[1] if color.size else color
     changed, count = np.arange(color.size), int(color.max(initial=-1)) + 1
@@ -117,13 +119,13 @@ def refine(union: Union, color: Array, rounds: int | None) -> Array:
 
 
 def differ(graph: Array, color: Array) -> bool:
-    """Whether a colour is not as frequent in graph 0 as in graph 1."""
+    """Whether some colour has different frequencies in graphs 0 and 1."""
     ids = np.unique(color, return_inverse=True)[1]
     return bool(np.bincount(ids, weights=1 - 2 * graph).any())
 
 
 def _signatures(union: Union, color: Array, changed: Array) -> tuple[Array, Array]:
-    """Nodes that edges from the changed ones reach, and a number for the multiset of (colour, relation) on those."""
+    """The targets of edges from changed nodes, and for each a number of its multiset of (colour, relation)."""
     lengths = union.rowptr[changed + 1] - union.rowptr[changed]
     start = np.cumsum(lengths) - lengths
     edge = np.repeat(union.rowptr[changed] - start, lengths) + np.arange(lengths.sum())
@@ -132,10 +134,10 @@ def _signatures(union: Union, color: Array, changed: Array) -> tuple[Array, Arra
     order = np.lexsort((item, union.target[edge]))
     node, lengths = np.unique(union.target[edge], return_counts=True)
     item = np.unique(item[order], return_inverse=True)[1]
-    while lengths.max(initial=1) > 1:  # fold lists pairwise, so that equal lists end as equal numbers
-        base, place = item.size + 1, np.arange(item.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        left = np.flatnonzero(place % 2 == 0)
-        paired = place[left] + 1 < np.repeat(lengths, lengths)[left]
+    while lengths.max(initial=1) > 1:  # merge lists pairwise, so that equal lists become equal numbers
+        base, position = item.size + 1, np.arange(item.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        left = np.flatnonzero(position % 2 == 0)
+        paired = position[left] + 1 < np.repeat(lengths, lengths)[left]
         right = np.where(paired, item[np.minimum(left + 1, item.size - 1)] + 1, 0)
         item = np.unique(item[left] * base + right, return_inverse=True)[1]
         lengths = (lengths + 1) // 2
@@ -143,9 +145,9 @@ def _signatures(union: Union, color: Array, changed: Array) -> tuple[Array, Arra
 
 
 def classes_of(graphs: Sequence[EncodedGraph], rounds: int | None, tolerance: float) -> list[int]:
-    """A number for each graph, the same for graphs that are not told apart.
+    """A number for each graph, equal for graphs that are not distinguished.
 
-    Fractions are compared only among graphs that agree in all that is exact, so that they form no long chains.
+    Fractions are compared only among graphs whose integers agree, which avoids long chains of close values.
     """
     classes = _histogram_classes(graphs, rounds, tolerance, exact_only=True)
     for members in members_of(classes):
@@ -171,7 +173,7 @@ def _histogram_classes(
 
 
 def members_of(classes: Sequence[object]) -> list[list[int]]:
-    """Numbers of the graphs in each class of two or more."""
+    """The classes of two or more graphs, as lists of their numbers."""
     found: dict[object, list[int]] = {}
     for i, name in enumerate(classes):
         found.setdefault(name, []).append(i)

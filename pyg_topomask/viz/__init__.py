@@ -1,4 +1,4 @@
-"""Pictures: a mask as a matrix and on its graph, kept pairs on theirs, training curves with their spread over seeds.
+"""Pictures of masks, of the pairs that top-k attention keeps, and of training curves with their spread over seeds.
 
 matplotlib is imported when a picture is drawn, so that the package works without it.
 """

@@ -1,4 +1,4 @@
-"""Training curves of several models, with their spread over seeds."""
+"""Picture of training curves of several models with their spread over seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyg_topomask.viz.drawing import PALETTE, integer_ticks, pyplot
+from pyg_topomask.viz.drawing import PALETTE, integer_ticks, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,38 +21,35 @@ def plot_curves(
     x: str = "epoch",
     ax: Axes | Sequence[Axes] | None = None,
 ) -> Figure:
-    r"""Training curves of several models: the mean over seeds as a line, one standard deviation
-    (the population's, as in the summary of a run) to each side as a band.
+    """Plot training curves of several models: the mean over seeds as a line with a band of one standard deviation.
+
+    The standard deviation is that of the population, as in the summary of a run.
 
     Args:
-        metrics: For each model's name the columns of one run, or a list of those of several seeds. Columns are
-            anything indexable by name (a data frame, a dict of lists); rows where the value is missing are left out,
-            as Lightning writes training and validation values into separate rows.
-        keys: One panel for each of these columns.
-        labels: Their titles, with units; the column's name with blanks if :obj:`None`.
-        x: The column of the horizontal axis.
-        ax: One pair of axes for each key. A new figure if :obj:`None`.
+        metrics: Name of each model -> the columns of one run, or a list with the columns of several seeds. Columns are
+            a data frame, a dict of lists or any other object that is indexed by name. Rows without a value are left
+            out, because Lightning writes training and validation values into separate rows.
+        keys: Columns to plot, one per panel.
+        labels: Labels of the vertical axes, with units; the columns' names if :obj:`None`.
+        x: Column of the horizontal axis.
+        ax: The axes to draw on, one per key. A new figure if :obj:`None`.
 
     Returns:
-        The figure.
+        The figure, which :func:`save_figure` writes.
 
     Raises:
         KeyError: If a column is missing.
-        ValueError: If there is no model or no key, or the number of axes or labels does not fit.
+        ValueError: If there is no model or no key, or the number of axes or labels is wrong.
         ImportError: If matplotlib is missing.
     """
     if not metrics or not keys:
         raise ValueError(f"'metrics' and 'keys' must not be empty (got {len(metrics)} models and {len(keys)} keys)")
-    plt = pyplot()
-    if ax is None:
-        figure, axes = plt.subplots(1, len(keys), figsize=(5.2 * len(keys), 3.8), layout="constrained", squeeze=False)
-        axes = list(axes[0])
-    else:
-        axes = list(ax) if isinstance(ax, (Sequence, np.ndarray)) else [ax]
-        figure = axes[0].figure
+    axes = panels(ax, len(keys), 5.2, 3.8)
     labels = [key.replace("_", " ") for key in keys] if labels is None else list(labels)
     if not len(axes) == len(labels) == len(keys):
-        raise ValueError(f"one of 'ax' and 'labels' for each of {len(keys)} keys (got {len(axes)} and {len(labels)})")
+        raise ValueError(
+            f"'ax' and 'labels' must have one entry for each of {len(keys)} keys (got {len(axes)} and {len(labels)})"
+        )
     for panel, key, label in zip(axes, keys, labels):
         for i, (name, runs) in enumerate(metrics.items()):
             runs = list(runs) if isinstance(runs, (list, tuple)) else [runs]
@@ -66,11 +63,12 @@ def plot_curves(
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     axes[-1].legend(frameon=False)
+    figure: Any = axes[0].figure
     return figure
 
 
 def _mean_and_spread(name: str, runs: list[Any], x: str, key: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions, mean and standard deviation over those runs that reached each position, each ``[P]``."""
+    """Positions ``[P]``, and at each of them the mean and standard deviation over the runs that reached it."""
     values: dict[float, list[float]] = {}
     for run in runs:
         for column in (x, key):

@@ -1,7 +1,8 @@
-"""What the pictures share: colours, ticks, the drawing of a graph, and files."""
+"""Shared parts of the pictures: colours, axes, the drawing of a graph, and files."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart; yellow is too faint for lines and left out.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, without yellow, which is too faint for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-# Perceptually even scales: one for weights of one sign, one for both signs around zero.
+# Perceptually uniform scales, for weights of one sign and for both signs around zero.
 SEQUENTIAL, DIVERGING = "YlGnBu", "RdBu_r"
 MAX_LAYOUT_NODES = 2000
 BAR: dict[str, Any] = {"fraction": 0.046, "pad": 0.03}
-"""Size and place of a colour bar."""
+"""Size and position of a colour bar."""
 STAR: dict[str, Any] = {"marker": "*", "edgecolors": PALETTE[1], "linewidths": 1.6, "zorder": 4}
-"""How a chosen node is drawn."""
+"""Style of the selected node."""
 
 
 def pyplot() -> Any:
@@ -33,13 +34,21 @@ def pyplot() -> Any:
     return plt
 
 
+def panels(ax: Axes | Sequence[Axes] | None, count: int, width: float, height: float) -> list[Axes]:
+    """The given axes as a list; a new figure of ``count`` panels of this size in inches if :obj:`None`."""
+    if ax is not None:
+        return list(ax) if isinstance(ax, (Sequence, np.ndarray)) else [ax]
+    size = (width * count, height)
+    return list(pyplot().subplots(1, count, figsize=size, layout="constrained", squeeze=False)[1][0])
+
+
 def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
-    """Write the figure in the format of the path's ending and close it. An interrupted write leaves the old file.
+    """Write the figure in the format of the file extension and close it. An interrupted write keeps the old file.
 
     Args:
-        figure: What the functions of :mod:`pyg_topomask.viz` return.
-        path: Where to; missing folders are made.
-        dpi: Pixels per inch, for pixel formats; 150 is sharp on a screen without large files.
+        figure: A figure from a function of :mod:`pyg_topomask.viz`.
+        path: The file to write; missing folders are created.
+        dpi: Pixels per inch of pixel formats; 150 is sharp on a screen and keeps files small.
 
     Returns:
         The path.
@@ -53,22 +62,22 @@ def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
 
 
 def integer_ticks(*axes: Any) -> None:
-    """Let axes, or colour bars, have ticks at whole numbers only."""
+    """Put the ticks of axes or colour bars at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for axis in axes:
-        set_locator = getattr(axis, "set_major_locator", None) or axis.set_ticks  # a colour bar takes it as its ticks
+        set_locator = getattr(axis, "set_major_locator", None) or axis.set_ticks  # the latter of a colour bar
         set_locator(MaxNLocator(integer=True))
 
 
 def _layout(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Positions ``[N, 2]`` of the nodes in the unit square, neighbours close together, the same at every call."""
+    """Positions ``[N, 2]`` of the nodes in the unit square, with neighbours close together; deterministic."""
     import networkx as nx  # type: ignore[import-untyped]  # torch depends on it
 
     graph = nx.empty_graph(num_nodes)
     graph.add_edges_from(edge_index.T.tolist())
     parts = [min(part) for part in nx.connected_components(graph)]
-    if len(parts) > 1:  # a node that is not drawn holds them together
+    if len(parts) > 1:  # a node that is not drawn keeps the components together
         graph.add_edges_from((num_nodes, node) for node in parts)
     found = nx.spring_layout(graph, iterations=200 if num_nodes <= 500 else 50, seed=0)
     position = np.stack([found[i] for i in range(num_nodes)])
@@ -80,23 +89,23 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> np.ndarray:
     """The edges as an array.
 
     Raises:
-        ValueError: If they name a node that there is not.
+        ValueError: If they refer to a node that does not exist.
     """
     edges = edge_index.detach().cpu().numpy()
     if edges.size and edges.max() >= num_nodes:
         raise ValueError(
-            f"'edge_index' holds node {edges.max()}, but the rest has {num_nodes} nodes: are they of one graph?"
+            f"'edge_index' holds node {edges.max()}, but there are {num_nodes} nodes; do both belong to the same graph?"
         )
     return edges
 
 
 def draw_edges(ax: Axes, edge_index: Tensor, num_nodes: int) -> tuple[np.ndarray, float]:
-    """Draw the edges of a graph; return the positions ``[N, 2]`` of its nodes and the size to draw them in."""
+    """Draw the edges of a graph; return the positions ``[N, 2]`` of its nodes and a suitable marker size."""
     from matplotlib.collections import LineCollection
 
     edges = checked_edges(edge_index, num_nodes)
     if not 0 < num_nodes <= MAX_LAYOUT_NODES:
-        raise ValueError(f"a graph of {num_nodes} nodes cannot be drawn legibly: the limit is {MAX_LAYOUT_NODES}")
+        raise ValueError(f"a graph of {num_nodes} nodes cannot be drawn legibly; the limit is {MAX_LAYOUT_NODES}")
     position = _layout(edges, num_nodes)
     ax.add_collection(LineCollection(list(position[edges.T]), colors="0.75", linewidths=0.7, zorder=1))
     ax.set_aspect("equal")

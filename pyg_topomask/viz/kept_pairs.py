@@ -1,4 +1,4 @@
-"""The pairs that top-k attention keeps, over the graph or as a matrix."""
+"""Picture of the pairs that top-k attention keeps, on the graph or as a matrix."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pyg_topomask.viz.drawing import BAR, PALETTE, SEQUENTIAL, STAR, checked_edges, draw_edges, integer_ticks, pyplot
+from pyg_topomask.viz.drawing import BAR, PALETTE, SEQUENTIAL, STAR, checked_edges, draw_edges, integer_ticks, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_ARROWS = 60
-"""Most arrows that can be told apart; more kept pairs are drawn as a matrix."""
+"""Largest number of arrows that can be distinguished; more kept pairs are drawn as a matrix."""
 
 
 def plot_kept_pairs(
@@ -25,25 +25,25 @@ def plot_kept_pairs(
     head: int = 0,
     ax: Axes | None = None,
 ) -> Figure:
-    r"""The keys that top-k attention keeps: arrows from query to key over the graph, or a matrix where they are many.
+    """Plot the keys that top-k attention keeps: arrows from query to key on the graph, or a matrix if there are many.
 
-    A node's colour says how many queries keep it, itself included and whatever arrows are drawn; a ring is around those
-    that keep themselves. More than 60 pairs are drawn as a matrix of queries and keys, beside the edges of the graph.
+    A node's colour shows how many queries keep it, including itself, even if only some arrows are drawn. A ring marks a
+    node that keeps itself. More than 60 pairs are drawn as a matrix of queries and keys, together with the edges.
 
     Args:
-        index: Kept keys, shape ``[N, H, k]`` or ``[N, k]``, −1 where there is none: from
-            :class:`~pyg_topomask.nn.KMIPAttention` with ``return_index``, or `topk_inner_product`.
+        index: Kept keys, shape ``[N, H, k]`` or ``[N, k]``, with −1 for missing keys, from
+            :class:`~pyg_topomask.nn.KMIPAttention` with ``return_index`` or from `topk_inner_product`.
         edge_index: The graph, shape ``[2, E]``.
         title: Title of the picture.
-        node: Draw the arrows out of this node only; all pairs if :obj:`None`.
-        head: Which of the ``H`` heads.
-        ax: Where to draw. A new figure if :obj:`None`.
+        node: Draw only the arrows from this node; all pairs if :obj:`None`.
+        head: Number of the head.
+        ax: The axes to draw on. A new figure if :obj:`None`.
 
     Returns:
-        The figure; :func:`save_figure` writes it.
+        The figure, which :func:`save_figure` writes.
 
     Raises:
-        ValueError: If there are no nodes, or too many nodes to be drawn legibly.
+        ValueError: If there are no nodes, or too many to be drawn legibly.
         IndexError: If ``head`` or ``node`` is out of range.
         ImportError: If matplotlib is missing.
     """
@@ -53,9 +53,7 @@ def plot_kept_pairs(
     for name, value, count in (("head", head, heads), ("node", node or 0, num_nodes)):
         if num_nodes and not 0 <= value < count:
             raise IndexError(f"'{name}' is {value}, but there are {count} {name}s")
-    plt = pyplot()
-    if ax is None:
-        ax = plt.subplots(figsize=(6.4, 5.8), layout="constrained")[1]
+    ax = panels(ax, 1, 6.4, 5.8)[0]
     query, column = np.nonzero(kept[:, head] >= 0)
     key = kept[query, head, column]
     figure: Any = ax.figure
@@ -69,34 +67,22 @@ def plot_kept_pairs(
         query, key = query[query == node], key[query == node]
     own = query == key
     east, north = position.T
-    points = ax.scatter(
-        east, north, s=size, c=chosen, cmap=SEQUENTIAL, vmin=0, edgecolors="0.35", linewidths=0.4, zorder=3
-    )
+    colours: dict[str, Any] = {"cmap": SEQUENTIAL, "vmin": 0, "vmax": chosen.max()}
+    points = ax.scatter(east, north, s=size, c=chosen, edgecolors="0.35", linewidths=0.4, zorder=3, **colours)
     _draw_arrows(ax, position, query[~own], key[~own], size)
-    ax.scatter(
-        east[query[own]],
-        north[query[own]],
-        s=2.4 * size,
-        facecolors="none",
-        edgecolors=PALETTE[1],
-        linewidths=1.1,
-        zorder=3,
-    )
-    if node is not None:
-        ax.scatter(
-            east[node], north[node], s=4 * size, c=chosen[node], cmap=SEQUENTIAL, vmin=0, vmax=chosen.max(), **STAR
-        )
-    bar = figure.colorbar(points, ax=ax, label="queries that keep this node (number)", **BAR)
-    integer_ticks(bar)
+    ring: dict[str, Any] = {"facecolors": "none", "edgecolors": PALETTE[1], "linewidths": 1.1, "zorder": 3}
+    ax.scatter(east[query[own]], north[query[own]], s=2.4 * size, **ring)
     legend = "arrow: from a query to a key that it keeps; ring: a node that keeps itself"
     if node is not None:
-        legend = f"arrow: from node {node} (star) to a key that it keeps; colours: of all queries"
+        ax.scatter(east[node], north[node], s=4 * size, c=chosen[node], **colours, **STAR)
+        legend = f"arrow: from node {node} (star) to a key that it keeps; colours: all queries"
+    integer_ticks(figure.colorbar(points, ax=ax, label="queries that keep this node (number)", **BAR))
     ax.text(0.5, -0.03, legend, transform=ax.transAxes, ha="center", va="top", fontsize=8)
     return figure
 
 
 def _draw_kept_matrix(ax: Axes, query: np.ndarray, key: np.ndarray, edge_index: Tensor, num_nodes: int) -> None:
-    """Kept pairs and edges as a matrix, queries down and keys across."""
+    """Draw kept pairs and edges as a matrix with a row for each query and a column for each key."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -114,10 +100,10 @@ def _draw_kept_matrix(ax: Axes, query: np.ndarray, key: np.ndarray, edge_index: 
 
 
 def _draw_arrows(ax: Axes, position: np.ndarray, start: np.ndarray, end: np.ndarray, size: float) -> None:
-    """Arrows between nodes, bent so that both directions of a pair are seen, and ending at the rim of the node."""
+    """Draw arrows that end at the edge of a node, curved so that both directions of a pair are visible."""
     from matplotlib.patches import FancyArrowPatch
 
-    radius = size**0.5 / 2  # points, as matplotlib's marker sizes are
+    radius = size**0.5 / 2  # in points; marker sizes are in square points
     for a, b in zip(position[start], position[end]):
         ax.add_patch(
             FancyArrowPatch(
@@ -129,7 +115,7 @@ def _draw_arrows(ax: Axes, position: np.ndarray, start: np.ndarray, end: np.ndar
                 shrinkA=radius,
                 shrinkB=radius,
                 color=PALETTE[1],
-                alpha=0.55 if len(start) > 60 else 0.9,
+                alpha=0.55 if len(start) > MAX_ARROWS else 0.9,
                 linewidth=0.8,
                 zorder=2,
             )

@@ -1,4 +1,4 @@
-"""A mask as a matrix, and one of its rows on the graph."""
+"""Picture of a mask as a matrix, and of one of its rows on the graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pyg_topomask.viz.drawing import BAR, DIVERGING, SEQUENTIAL, STAR, draw_edges, integer_ticks, pyplot
+from pyg_topomask.viz.drawing import BAR, DIVERGING, SEQUENTIAL, STAR, draw_edges, integer_ticks, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,22 +23,22 @@ def plot_mask(
     head: int = 0,
     ax: Axes | Sequence[Axes] | None = None,
 ) -> Figure:
-    r"""A mask as a heat map and, given the graph, one of its rows on the graph: how strongly a node sees each other.
+    """Plot a mask as a heat map and, given the graph, one of its rows on the graph: the weights that a node gives.
 
-    Both panels share one scale of colours, from zero to the largest weight, or symmetric about zero for a mask with
+    Both panels share one colour scale, from zero to the largest weight, or symmetric about zero for a mask with
     negative weights. Colours change with the square root of the weight, so that weights between nodes stay visible
-    beside the larger ones of nodes on themselves.
+    next to the larger weights of nodes on themselves.
 
     Args:
-        mask: Matrix ``[N, N]`` or ``[H, N, N]``, or anything with ``to_dense()``, such as an operator.
-        edge_index: The graph, shape ``[2, E]``; without it the heat map stands alone.
+        mask: Matrix ``[N, N]`` or ``[H, N, N]``, or an object with ``to_dense()``, such as an operator.
+        edge_index: The graph, shape ``[2, E]``; only the heat map is drawn if :obj:`None`.
         title: Title of the heat map.
-        node: The node whose row is drawn on the graph, as a star; the one with most neighbours if :obj:`None`.
-        head: Which of the ``H`` masks.
-        ax: Where to draw: one pair of axes, or one where there is no graph. A new figure if :obj:`None`.
+        node: The node whose row is drawn on the graph, as a star; a node with most neighbours if :obj:`None`.
+        head: Number of the head, for a mask per head.
+        ax: The axes to draw on: two with a graph, one without. A new figure if :obj:`None`.
 
     Returns:
-        The figure; :func:`save_figure` writes it.
+        The figure, which :func:`save_figure` writes.
 
     Units: mask entries are dimensionless weights.
 
@@ -47,21 +47,16 @@ def plot_mask(
         IndexError: If ``head`` or ``node`` is out of range.
         ImportError: If matplotlib is missing.
     """
-    plt = pyplot()
     matrix = _matrix(mask, head)
-    panels = 1 if edge_index is None else 2
-    if ax is None:
-        figure, axes = plt.subplots(1, panels, figsize=(5.4 * panels, 4.6), layout="constrained", squeeze=False)
-        axes = list(axes[0])
-    else:
-        axes = list(ax) if isinstance(ax, (Sequence, np.ndarray)) else [ax]
-        figure = axes[0].figure
-    if len(axes) != panels:
-        raise ValueError(f"'ax' must hold {panels} axes: one for the matrix, one for a graph (got {len(axes)})")
+    num_panels = 1 if edge_index is None else 2
+    axes = panels(ax, num_panels, 5.4, 4.6)
+    if len(axes) != num_panels:
+        raise ValueError(f"'ax' must hold {num_panels} axes: one for the matrix, one for a graph (got {len(axes)})")
     image = axes[0].imshow(matrix, interpolation="nearest", **_scale(matrix))
     axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or "mask $M$")
     integer_ticks(axes[0].xaxis, axes[0].yaxis)
-    axes[0].figure.colorbar(image, ax=axes[0], label="weight $M_{ij}$ (no unit)", **BAR)
+    figure: Any = axes[0].figure
+    figure.colorbar(image, ax=axes[0], label="weight $M_{ij}$ (no unit)", **BAR)
     if edge_index is not None:
         _draw_row(axes[1], matrix, edge_index, node)
     return figure
@@ -80,7 +75,7 @@ def _matrix(mask: Any, head: int) -> np.ndarray:
 
 
 def _scale(matrix: np.ndarray) -> dict[str, Any]:
-    """Colours by the signed square root of the weight: those between nodes are often far smaller than a node's own."""
+    """Colours by the signed square root: weights between nodes are often far smaller than those on themselves."""
     from matplotlib.colors import FuncNorm
 
     bound = float(np.abs(matrix).max()) or 1.0
