@@ -11,7 +11,8 @@ from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, c
 from pyg_topomask.ops.blocks import BlockLayout, Entries, group_rows, product_blocks
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, WalkTable
+from pyg_topomask.ops.walks.pair_table import EntryTable, WalkTable
+from pyg_topomask.ops.walks.product import WalkProduct
 
 # Rounding errors in the squared norm of a row, in machine epsilons: its terms are few tens.
 _ROUNDING = 16

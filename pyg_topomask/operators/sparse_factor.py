@@ -12,8 +12,8 @@ from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import MOST_PAIRS
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
+from pyg_topomask.ops.products.factors import Meeting, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
-from pyg_topomask.ops.walks.product import join, sparse_product
 from pyg_topomask.typing import SparseEntries
 
 
@@ -55,40 +55,6 @@ class Factor:
         return torch.stack(columns, dim=1)
 
 
-class _Meeting:
-    r"""Pairs of entries of :math:`\Phi_1` and :math:`\Phi_2` that meet; a mask and its bounding mask share them."""
-
-    def __init__(self, left: Pattern, right: Pattern) -> None:
-        self.left, self.right = left, right
-
-    @cached_property
-    def _meets(self) -> Tensor:
-        """Number of entries of the right factor that each entry of the left one meets, shape ``[nnz]``."""
-        return torch.bincount(self.right.col, minlength=self.right.num_cols).index_select(0, self.left.col)
-
-    @cached_property
-    def num_terms(self) -> int:
-        """Number of products of two entries that meet: an upper bound on the number of pairs."""
-        return int(self._meets.sum())
-
-    @cached_property
-    def pairs_by_row(self) -> Tensor:
-        """Upper bound on the pairs of each row, shape ``[N]``."""
-        terms = self._meets.new_zeros(self.left.num_rows).index_add(0, self.left.row, self._meets)
-        return terms.clamp(max=self.right.num_rows)
-
-    @cached_property
-    def row_terms(self) -> int:
-        """Upper bound on the pairs of one row."""
-        return int(self.pairs_by_row.max()) if self.left.num_rows else 0
-
-    @cached_property
-    @torch.inference_mode(False)
-    def joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
-        """The pairs and the two entries of each term, as returned by `join`."""
-        return join(self.left, self.right)
-
-
 class SparseFactorOperator(MaskOperator):
     r"""Product of two sparse factors, :math:`M = \Phi_1 \Phi_2^\top`.
 
@@ -126,8 +92,8 @@ class SparseFactorOperator(MaskOperator):
             self.dtype, self.device = factors[0].value.dtype, factors[0].value.device
 
     @cached_property
-    def _meeting(self) -> _Meeting:
-        return _Meeting(*(factor.pattern for factor in self.factor_pair))
+    def _meeting(self) -> Meeting:
+        return Meeting(*(factor.pattern for factor in self.factor_pair))
 
     @property
     def factor_pair(self) -> tuple[Factor, Factor]:

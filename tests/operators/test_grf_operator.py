@@ -2,7 +2,8 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.operators import GRFOperator, SparseFactorOperator
-from pyg_topomask.ops.walks.product import stored_pairs, walk_product
+from pyg_topomask.ops.walks.pair_table import stored_pairs
+from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase
 from pyg_topomask.transforms import AddRandomWalks
 

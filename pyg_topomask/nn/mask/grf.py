@@ -17,7 +17,8 @@ from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.walks.merge import num_monomials
-from pyg_topomask.ops.walks.product import EntryTable, stored_pairs, walk_product
+from pyg_topomask.ops.walks.pair_table import EntryTable, stored_pairs
+from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.ops.walks.settings import diagonal_of
 
 

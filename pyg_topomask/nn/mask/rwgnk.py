@@ -17,7 +17,8 @@ from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRF
 from pyg_topomask.operators.sparse_factor import Factor
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.walks.product import EntryTable, WalkProduct, walk_product
+from pyg_topomask.ops.walks.pair_table import EntryTable
+from pyg_topomask.ops.walks.product import WalkProduct, walk_product
 
 _LARGEST_VISIT = 18  # power of ten
 

@@ -10,7 +10,7 @@ from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperato
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention import masked_linear as masked_attention
 from pyg_topomask.ops.attention.masked_linear import choose_path
-from pyg_topomask.ops.walks import product as pairs
+from pyg_topomask.ops.walks import pair_table as pairs
 from pyg_topomask.testing import GRAPHS, permute
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.typing import PerformanceWarning

@@ -5,9 +5,11 @@ from torch_geometric.data import Data
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks
+from pyg_topomask.ops.products import factors
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
-from pyg_topomask.ops.walks import product as pairs
-from pyg_topomask.ops.walks.product import WalkProduct, WalkTable, monomials, pair_table
+from pyg_topomask.ops.walks import pair_table as pairs
+from pyg_topomask.ops.walks.pair_table import WalkTable, monomials, pair_table
+from pyg_topomask.ops.walks.product import WalkProduct
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -128,7 +130,7 @@ def test_rearranged_rows_change_no_number(monkeypatch, kernel, stored):
     attend = masked_linear_attention if kernel == "linear" else masked_softmax_attention
     results = []
     for far in (0, 10**9):
-        monkeypatch.setattr(pairs, "_FAR_NODES", far)
+        monkeypatch.setattr(factors, "_FAR_NODES", far)
         mask = GRFMask(heads=2)  # float32 reads the stored table
         operator = mask(graph.clone().apply(lambda x: x.clone()))  # new tensors: nothing is remembered
         pattern, _ = operator.pairs()
@@ -140,7 +142,7 @@ def test_rearranged_rows_change_no_number(monkeypatch, kernel, stored):
 
 
 def test_rows_that_no_order_brings_nearer_stay(monkeypatch):
-    monkeypatch.setattr(pairs, "_FAR_NODES", 0)
+    monkeypatch.setattr(factors, "_FAR_NODES", 0)
     nodes = torch.arange(30)
     index = torch.cartesian_prod(nodes, nodes).t()
     table = pairs.entry_table(index, torch.ones(900, 1), 30)
@@ -149,7 +151,7 @@ def test_rows_that_no_order_brings_nearer_stay(monkeypatch):
 
 @pytest.mark.parametrize("far", [0, 10**9], ids=["rearranged", "in_order"])
 def test_a_product_of_constants_is_that_of_learnable_factors(monkeypatch, far):
-    monkeypatch.setattr(pairs, "_FAR_NODES", far)
+    monkeypatch.setattr(factors, "_FAR_NODES", far)
     generator = torch.Generator().manual_seed(0)
     chain = torch.randperm(200, generator=generator)  # neighbours of a path under scattered names
     index = torch.cat([torch.stack([chain[:-1], chain[1:]]), torch.arange(200).expand(2, -1)], dim=1)

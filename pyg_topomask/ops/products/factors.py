@@ -1,0 +1,140 @@
+r"""Products :math:`\Phi_1 \Phi_2^\top` of two sparse factors: their support, its size and its entries."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from torch import Tensor
+
+from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.segment import ragged_ranges
+from pyg_topomask.ops.sparse import Pattern
+
+# Rows are reordered if the nodes of a pair are farther apart on average, because products then miss the CPU's caches.
+_FAR_NODES = 2**14
+
+
+class Meeting:
+    r"""Terms of :math:`\Phi_1 \Phi_2^\top`: pairs of an entry of each factor that meet in a column.
+
+    A mask and its bounding mask share this object.
+
+    Args:
+        left: Pattern of :math:`\Phi_1`, ``[N, U]``.
+        right: Pattern of :math:`\Phi_2`, ``[N', U]``.
+    """
+
+    def __init__(self, left: Pattern, right: Pattern) -> None:
+        self.left, self.right = left, right
+
+    @cached_property
+    def terms_by_row(self) -> Tensor:
+        """Number of terms of each row, shape ``[N]``."""
+        return count_terms(self.left.row, self.left.col, self.right.col, self.left.num_rows, self.left.num_cols)
+
+    @cached_property
+    def num_terms(self) -> int:
+        """Number of terms: an upper bound on the number of pairs."""
+        return int(self.terms_by_row.sum())
+
+    @property
+    def pairs_by_row(self) -> Tensor:
+        """Upper bound on the pairs of each row, shape ``[N]``."""
+        return self.terms_by_row.clamp(max=self.right.num_rows)
+
+    @cached_property
+    def row_terms(self) -> int:
+        """Upper bound on the pairs of one row."""
+        return int(self.pairs_by_row.max()) if self.left.num_rows else 0
+
+    @cached_property
+    @torch.inference_mode(False)
+    def joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
+        """The pairs and the two entries of each term, as returned by `join`."""
+        return join(self.left, self.right)
+
+
+def count_terms(row: Tensor, col: Tensor, right_col: Tensor, num_rows: int, num_cols: int) -> Tensor:
+    """Number of terms of each row of a product, shape ``[num_rows]``.
+
+    Args:
+        row, col: Entries of the left factor, shape ``[nnz]``, in any order.
+        right_col: Columns of the entries of the right factor, in any order.
+        num_rows, num_cols: Shape of the left factor.
+    """
+    terms = torch.bincount(right_col, minlength=num_cols).index_select(0, col)
+    return terms.new_zeros(num_rows).index_add(0, row, terms)
+
+
+def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor]:
+    r"""Support of :math:`\Phi_1 \Phi_2^\top`, and the terms of each pair; arguments as in :class:`Meeting`.
+
+    Returns:
+        The pattern ``[N, N']``; and, for each term, the left entry, the right entry and the entry of the result, each
+        of shape ``[terms]``. Terms are sorted by left entry.
+    """
+    by_column, order = right.transposed
+    first, last = (by_column.rowptr.long().index_select(0, left.col + end) for end in (0, 1))
+    left_entry, right_entry = ragged_ranges(first, last - first)
+    right_entry = order.index_select(0, right_entry)
+    row, col = left.row.index_select(0, left_entry), right.row.index_select(0, right_entry)
+    pattern, entry = Pattern.merge(row, col, left.num_rows, right.num_rows)
+    return pattern, left_entry, right_entry, entry
+
+
+@torch.compiler.disable
+def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tuple[Pattern, Tensor]:
+    r"""Support and entries of :math:`\Phi_1 \Phi_2^\top` on CPU, without a gradient; much faster than `join`.
+
+    Args:
+        left, right: Patterns of the factors, ``[N', N]`` and ``[N, N]``.
+        value, other: Entries of the factors, shape ``[nnz]``.
+
+    Returns:
+        Pattern of ``P`` pairs, and the entries, ``[P]``. If ``N' = N``, rows may be reordered (`near_pattern`).
+    """
+    product = _scipy_matrix(left, value) @ _scipy_matrix(right, other).T.tocsr()
+    row = torch.repeat_interleave(torch.from_numpy(np.diff(product.indptr)))
+    col, entries = torch.from_numpy(product.indices).to(row), torch.from_numpy(product.data)
+    if left.num_rows != right.num_rows:
+        return Pattern(row, col, left.num_rows, right.num_rows), entries
+    pattern, entry_order = near_pattern(torch.stack([row, col]), left.num_rows)
+    return pattern, entries if entry_order is None else entries[entry_order]
+
+
+def _scipy_matrix(pattern: Pattern, value: Tensor) -> csr_matrix:
+    shape = (pattern.num_rows, pattern.num_cols)
+    (value,) = at_least_float32(value.detach())  # SciPy does not support bfloat16
+    return csr_matrix((value.numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
+
+
+def near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]:
+    """Pattern of pairs ``[2, P]`` sorted by row, and the order of its entries if rows were reordered, else None.
+
+    Rows are reordered, by reverse Cuthill-McKee, if the nodes of pairs are far apart in memory. This made a step on a
+    million nodes in random order 3 times as fast.
+    """
+    far = index.device.type == "cpu" and _mean_distance(index) > _FAR_NODES
+    order = _nearby_order(index, num_nodes) if far else None
+    if order is not None:
+        moved = order.argsort()[index.long()]
+        if _mean_distance(moved) < _mean_distance(index) / 2:
+            entry_order = (moved[0] * num_nodes + moved[1]).argsort()
+            row, col = moved[:, entry_order]
+            return Pattern(row, col, num_nodes, num_nodes, order), entry_order
+    return Pattern(index[0], index[1], num_nodes, num_nodes), None
+
+
+def _mean_distance(index: Tensor) -> float:
+    return float((index[0] - index[1]).abs().double().mean()) if index.numel() else 0.0
+
+
+def _nearby_order(index: Tensor, num_nodes: int) -> Tensor:
+    """Order of the nodes in which the nodes of a pair are close to each other, shape ``[N]``."""
+    row, col = index.numpy()
+    adjacency = csr_matrix((np.ones(row.size, dtype=np.int8), (row, col)), shape=(num_nodes, num_nodes))
+    return torch.from_numpy(reverse_cuthill_mckee(adjacency).astype(np.int64))

@@ -1,0 +1,135 @@
+r"""Pair tables: the entries of a mask of walks as polynomials in the modulation function ``f``.
+
+Reference: Reid et al., *Linear Transformer Topological Masking with Graph Random Features*, 2024, arXiv:2410.03462, Eq.
+10. Walks are stored as (start, visited, length, load). The graph random features are then linear in ``f``, and the mask
+is a quadratic polynomial in it. Its coefficients depend only on the walks, so they are computed once, and each layer
+only evaluates the polynomial.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.products.factors import Meeting, join, near_pattern
+from pyg_topomask.ops.segment import split_by_count
+from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.walks.merge import monomial, num_monomials
+
+# Number of terms that are merged together; this bounds the memory of building a pair table (60 bytes per term).
+_TERMS_PER_BLOCK = 2**21
+
+
+@dataclass(frozen=True)
+class WalkTable:
+    """Stored walks of a graph or batch: the tensors of :class:`~pyg_topomask.ops.walks.sample.Walks` on a ``Data``."""
+
+    index: Tensor  # [2, nnz]: start, visited
+    length: Tensor  # [nnz]
+    load: Tensor  # [nnz]
+
+
+class EntryTable:
+    """Sparse matrix with the entries ``coeffs @ weights``: one sparse matrix for each head of ``weights``.
+
+    Args:
+        pattern: Positions of the entries.
+        coeffs: Coefficients, shape ``[nnz, Q]``.
+    """
+
+    def __init__(self, pattern: Pattern, coeffs: Tensor) -> None:
+        self.pattern, self.coeffs = pattern, coeffs
+
+    def values(self, weights: Tensor) -> Tensor:
+        """Entries ``[nnz]`` or ``[nnz, H]`` for weights ``[Q]`` or ``[H, Q]``; each head's entries are contiguous."""
+        return (weights @ self.coeffs.t()).t() if weights.dim() == 2 else self.coeffs @ weights
+
+
+def monomials(modulation: Tensor) -> Tensor:
+    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`."""
+    high, low = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
+    # Each entry of the outer product is used once: threads add the gradients of a repeated index in no fixed order.
+    return (modulation[..., :, None] * modulation[..., None, :])[..., high, low]
+
+
+def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
+    r"""Support of :math:`\hat M = \Phi_1 \Phi_2^\top` and its coefficients in the products of ``f``.
+
+    .. math:: \hat M_{ij} = \sum_{a \le b} f_a f_b\, C_{ij}^{ab}, \qquad
+        C_{ij}^{ab} = \sum_u \ell_{iua} \ell'_{jub} \;(+\; \ell_{iub} \ell'_{jua} \text{ if } a \ne b)
+
+    Cost: sorting the :math:`\sum_u |\{(i, a)\}| \cdot |\{(j, b)\}|` products of entries that meet in a node, in blocks
+    of rows.
+
+    Args:
+        left, right: Walks of queries and keys, sorted by start; int64 indices.
+        num_nodes: ``N``.
+        max_length: Longest walk.
+
+    Returns:
+        index: Pairs (query, key), sorted, shape ``[2, P]``, int64.
+        coeffs: Coefficients in the order of `monomials`, shape ``[P, Q]``.
+    """
+    size = num_monomials(max_length)
+    queries, keys = (Pattern(t.index[0], t.index[1], num_nodes, num_nodes) for t in (left, right))
+    pairs, coeffs = [left.index.new_zeros(2, 0)], [left.load.new_zeros(0, size)]
+    rows = split_by_count(Meeting(queries, keys).terms_by_row, _TERMS_PER_BLOCK)
+    for start, stop in pairwise(accumulate(rows, initial=0)):
+        part, entries = queries.rows(start, stop)
+        pattern, query, key, entry = join(part, keys)
+        query = query + entries.start
+        code = monomial(left.length[query], right.length[key])
+        table = left.load.new_zeros(pattern.nnz * size)
+        table.index_add_(0, entry * size + code, left.load[query] * right.load[key])
+        pairs.append(torch.stack([pattern.row + start, pattern.col]).long())
+        coeffs.append(table.view(-1, size))
+    return torch.cat(pairs, dim=1), torch.cat(coeffs)
+
+
+def with_diagonal(index: Tensor, coeffs: Tensor, diagonal: Tensor) -> Tensor:
+    """Coefficients ``[P, Q]`` of pairs ``[2, P]``, with those of the diagonal replaced by ``diagonal [N, Q]``."""
+    on = index[0] == index[1]
+    return torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)
+
+
+@once_per_batch
+def stored_pairs(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
+    """Pair table that a transform has stored on the graph."""
+    if bool((index[0].diff() < 0).any()):
+        order = index[0].argsort(stable=True)
+        index, coeffs = index[:, order], coeffs[order]
+    return entry_table(index.clone(), coeffs, num_nodes)
+
+
+def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
+    """Table of pairs; its rows may be reordered (`near_pattern`).
+
+    Args:
+        index: Pairs, shape ``[2, P]``, sorted by row.
+        coeffs: Coefficients, shape ``[P, Q]``.
+        num_nodes: ``N``.
+    """
+    pattern, entry_order = near_pattern(index, num_nodes)
+    return EntryTable(pattern, coeffs if entry_order is None else coeffs[entry_order])
+
+
+def sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:
+    """Convert indices to int64 and sort by (start, visited, length), which relabelling nodes may have changed."""
+    index, length = table.index.long(), table.length.long()
+    key = (index[0] * num_nodes + index[1]) * (max_length + 1) + length
+    if not index.is_cuda and bool((key.diff() >= 0).all()):
+        return WalkTable(index, length, table.load)
+    order = key.argsort(stable=True)
+    return WalkTable(index[:, order], length[order], table.load[order])
+
+
+def merge_lengths(table: WalkTable, num_nodes: int, max_length: int) -> EntryTable:
+    """Graph random features as an :class:`EntryTable` in ``f``: one entry per (start, visited)."""
+    pattern, entry = Pattern.merge(*table.index, num_nodes, num_nodes)
+    coeffs = table.load.new_zeros(pattern.nnz * (max_length + 1))
+    coeffs.index_add_(0, entry * (max_length + 1) + table.length, table.load)
+    return EntryTable(pattern, coeffs.view(-1, max_length + 1))
