@@ -9,7 +9,7 @@ from pyg_topomask.nn.encoder import RelativeWalkBias
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset
-from pyg_topomask.run.data.formats.nodes import ROOMS
+from pyg_topomask.run.data.formats.clouds import ROOMS
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.model.attentions import attentions_of
 from pyg_topomask.run.model.build import build_model, convs_of, sized

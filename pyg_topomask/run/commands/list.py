@@ -17,7 +17,7 @@ from pyg_topomask.run.training.optim import OPTIMIZERS
 
 
 def _tables() -> dict[str, dict[str, Any]]:
-    """Kind -> name -> the class or function."""
+    """The class or function of each name, by kind."""
     return {
         "attentions": {
             **ATTENTION,
@@ -30,13 +30,13 @@ def _tables() -> dict[str, dict[str, Any]]:
         "positional encodings": dict(POSITIONAL_ENCODERS),
         "heads": dict(HEADS),
         "losses": dict(LOSSES),
-        "datasets": {name: entry.load for name, entry in FORMATS.items()},
+        "datasets": {name: _loader(entry.load) for name, entry in FORMATS.items()},
         "optimizers": dict(OPTIMIZERS),
     }
 
 
 def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
-    """Kind -> name -> source, for one kind or all but ``keys``, which has a text of its own.
+    """The source of each name, for one kind or for all kinds except ``keys``, which is printed differently.
 
     Raises:
         RunError: If there is no such kind.
@@ -49,8 +49,13 @@ def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
     return {name: {key: source_of(entry) for key, entry in table.items()} for name, table in chosen.items()}
 
 
+def _loader(load: Any) -> Any:
+    """PyG's class if a data set is loaded by it alone, else our function."""
+    return getattr(load, "cls", getattr(load, "func", load))
+
+
 def source_of(entry: Any) -> str:
-    """Where a class or function is defined, and the version of its library."""
+    """The full name of a class or function, and the version of its library."""
     module = inspect.getmodule(entry)
     home = module.__name__ if module is not None else type(entry).__module__
     library = home.partition(".")[0]
@@ -67,6 +72,6 @@ def _version(library: str) -> str:
 
 
 def table_text(kind: str, names: dict[str, str]) -> str:
-    """One kind as lines of name and source."""
+    """One kind as text, with a name and its source in each line."""
     width = max(map(len, names), default=0)
     return "\n".join([kind, *(f"  {name:<{width}}  {source}" for name, source in names.items())])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from pyg_topomask.run.config.dataset import WITHOUT_STANDARD_SPLIT
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER
 from pyg_topomask.run.config.schema import Config
 
@@ -63,8 +62,6 @@ def _dataset(config: Config) -> Iterator[Problem]:
         yield "dataset.dir", "motif graphs are generated: there are no raw files to look for"
     if data.task != _TASK_OF.get(data.format, data.task):
         yield "dataset.task", f"{data.format} is for task {_TASK_OF[data.format]!r} (got {data.task!r})"
-    if data.split_mode == "standard" and data.format in WITHOUT_STANDARD_SPLIT:
-        yield "dataset.split_mode", f"{data.format} has no standard split; use random or cv-kfold-10"
     folds = data.num_folds
     if folds is not None and data.task == "node":
         yield "dataset.split_mode", "folds are for graph tasks; use standard or random for a node task"

@@ -1,4 +1,4 @@
-"""Small made-up graphs with the fields of a config's data set: to try a config without any data."""
+"""Small random graphs with the attributes of a config's data set, to try a config without data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pyg_topomask.run.data.formats import level_of
 from pyg_topomask.run.model.encoders import base_encoders
 
 Rows = Callable[[Config, int, torch.Generator], Tensor | None]
-"""(config, rows, generator) -> an attribute."""
+"""A function of (config, number of rows, generator) that makes an attribute."""
 
 FEATURES = 3
-"""Columns of node features where their number is the data set's."""
+"""Number of columns of node features if it depends on the data set."""
 
 CYCLE = ((0, 1, 1, 2, 2, 3, 3, 0), (1, 0, 2, 1, 3, 2, 0, 3))
 
@@ -50,7 +50,7 @@ NODES: dict[str, Rows] = {
     "COCONode": _numbers(14),
     "CityNetworkNode": _numbers(37),
 }
-"""Node encoder -> ``x`` of its data sets; numbers for all others."""
+"""``x`` by node encoder; other encoders get numbers."""
 
 EDGES: dict[str, Rows] = {
     "Bond": _categories(*BOND_SIZES),
@@ -62,11 +62,11 @@ EDGES: dict[str, Rows] = {
     "LinearEdge": _numbers(1),
     "DummyEdge": lambda config, rows, generator: None,
 }
-"""Edge encoder -> ``edge_attr`` of its data sets."""
+"""``edge_attr`` by edge encoder."""
 
 
 def fake_graphs(config: Config, count: int = 2) -> list[Data]:
-    """Cycles of four nodes, as the data set's class would give them, without targets."""
+    """Cycles of four nodes in the form of the data set's class, without targets."""
     generator, graphs = torch.Generator().manual_seed(0), []
     node_encoder = next(iter(base_encoders(config)), "LinearNode")
     edge_index = torch.tensor(CYCLE)

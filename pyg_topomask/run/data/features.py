@@ -1,4 +1,4 @@
-"""Node and edge features as the model is given them."""
+"""Node and edge features in the form that the model takes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.errors import RunError
 
 CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
-"""Node encoders that take numbers of categories; all others take floats."""
+"""Node encoders that take integer categories; all others take floats."""
 
 
 def input_features(config: Config) -> BaseTransform:
-    """Node and edge features as the model is given them."""
+    """The transform that puts node and edge features into the form that the model takes."""
     data = config.dataset
     steps: list[BaseTransform] = [_Features(data.node_encoder_name.split("+")[0])]
     if config.prep.add_self_loops and is_one_graph(data):
@@ -30,12 +30,12 @@ def input_features(config: Config) -> BaseTransform:
 
 
 def width(features: Tensor | None) -> int | None:
-    """Columns of features; one where they are a vector, :obj:`None` where there are none."""
+    """Number of columns of features; 1 for a vector, :obj:`None` if there are no features."""
     return None if features is None else features.size(1) if features.dim() == 2 else 1
 
 
 class _Features(BaseTransform):
-    """Float features, and a 1 for each node where there are none; categories stay integers."""
+    """Makes features floats, except categories; nodes without features get a 1."""
 
     def __init__(self, encoder: str) -> None:
         self.encoder = encoder
@@ -55,7 +55,7 @@ class _Features(BaseTransform):
 
 
 class _EdgeFeatures(BaseTransform):
-    """Edge features as the encoder wants them; none where there is no encoder."""
+    """Puts edge features into the form that the encoder takes; removes them if there is no encoder."""
 
     def __init__(self, encoder: str | None) -> None:
         self.encoder = encoder
@@ -73,18 +73,18 @@ class _EdgeFeatures(BaseTransform):
 
 
 def fitted_features(config: Config) -> list[type[BaseTransform]]:
-    """Classes of transforms of features, to be built from the training graphs and applied to all graphs."""
+    """Classes of transforms that are built from the training graphs and applied to the features of all graphs."""
     steps: list[type[BaseTransform]] = [Standardize] if config.dataset.normalize else []
     return [*steps, Coordinates] if "CityNetworkNode" in config.dataset.node_encoder_parts else steps
 
 
 class Coordinates(BaseTransform):
-    r"""Waves in place of longitude and latitude, all other node features to mean 0 and standard deviation 1.
+    r"""Replaces longitude and latitude by sines and cosines, and standardises all other node features.
 
-    Each of the first two columns becomes :math:`\sin 2^i u` and :math:`\cos 2^i u`, :math:`i = 0, \ldots, 7`, with
-    :math:`u = 0.9 \cdot 2 \pi (v - v_{\min}) / (v_{\max} - v_{\min}) - 0.9 \pi` by the training nodes; nodes somewhat
-    further out than these stay on the circle. As k-MIP's authors encode City-Networks, whose constants are the
-    training nodes' too.
+    A value v in each of the first two columns becomes :math:`\sin 2^i u` and :math:`\cos 2^i u`,
+    :math:`i = 0, \ldots, 7`, with :math:`u = 0.9 \cdot 2 \pi (v - v_{\min}) / (v_{\max} - v_{\min}) - 0.9 \pi`. The
+    minimum and maximum are those of the training nodes; the factor 0.9 leaves room for nodes beyond them. This is the
+    encoding of City-Networks by k-MIP's authors.
 
     Args:
         graphs: The training graphs, with ``x`` of ``[N, d]``.
@@ -93,9 +93,9 @@ class Coordinates(BaseTransform):
     frequencies = 2.0 ** torch.arange(8)
 
     def __init__(self, graphs: Sequence[Data]) -> None:
-        places = torch.cat([graph.x[:, :2] for graph in graphs])
-        self.low = places.min(0).values
-        self.extent = (places.max(0).values - self.low).clamp(min=1e-6)
+        coordinates = torch.cat([graph.x[:, :2] for graph in graphs])
+        self.low = coordinates.min(0).values
+        self.extent = (coordinates.max(0).values - self.low).clamp(min=1e-6)
         self.scale = Standardize([Data(x=graph.x[:, 2:]) for graph in graphs])
 
     def forward(self, data: Data) -> Data:
@@ -107,10 +107,11 @@ class Coordinates(BaseTransform):
 
 
 class Standardize(BaseTransform):
-    """Every channel of float node and edge features to mean 0 and standard deviation 1 over the given graphs.
+    """Scales every channel of float node and edge features to mean 0 and standard deviation 1 over the given graphs.
 
-    Reference: Tönshoff et al., *Where Did the Gap Go?*, arXiv:2309.00367, Section 3, for the superpixels of LRGB. A
-    channel that never changes is centred only.
+    Constant channels are only centred.
+
+    Reference: Tönshoff et al., *Where Did the Gap Go?*, arXiv:2309.00367, Section 3, for the superpixels of LRGB.
 
     Args:
         graphs: The training graphs.
@@ -126,7 +127,7 @@ class Standardize(BaseTransform):
 
 
 def _moments(graphs: Sequence[Data], name: str) -> tuple[Tensor, Tensor] | None:
-    """Mean and standard deviation by channel of an attribute, in one pass and double precision."""
+    """Mean and standard deviation of each channel of an attribute, in one pass and double precision."""
     count, mean, square = 0, torch.zeros(()), torch.zeros(())
     for graph in graphs:
         values = graph.get(name)

@@ -1,4 +1,4 @@
-"""What one seed trains on: a data set split, with features and encodings, served in batches."""
+"""The data of one seed: split, with features and encodings, and served in batches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pyg_topomask.run.task import Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
 
-_GRAPHS_TOGETHER = 512  # graphs that are given walks between two ticks of the progress bar
+_GRAPHS_TOGETHER = 512  # graphs that get their walks between two ticks of the progress bar
 
 
 @dataclass
 class Splits:
-    """What one seed trains on; of a single graph each part is that graph, with its nodes in ``data.mask``.
+    """The parts of one seed; if the data set is one graph, each part is that graph with its nodes in ``data.mask``.
 
     Args:
         train: Training graphs.
@@ -39,9 +39,9 @@ class Splits:
         test: Test graphs.
         task: What is predicted.
         in_channels: Width of the node features.
-        edge_channels: Width of the edge features, where there are some.
-        redraw: Transforms that draw afresh each time a training graph is served, by ``set_epoch``.
-        period: Epochs that share their walks.
+        edge_channels: Width of the edge features; None without edge features.
+        redraw: Transforms with ``set_epoch`` that are applied each time a training graph is served.
+        period: Number of epochs that share their walks.
     """
 
     train: Sequence[Data]
@@ -79,17 +79,18 @@ def prepare(
     sampling_transforms: Sequence[BaseTransform],
     tick: Callable[[], Any],
 ) -> Splits:
-    """Split the data set for one seed, encode positions and draw walks and the like, with a ``tick`` for each graph.
+    """Split the data set for one seed, compute encodings and draw walks; call ``tick`` for each graph.
 
-    Encodings are functions of a graph and are kept in the cache folder. Of a graph that is served in parts, each part
-    has those of the whole graph, and draws of its own.
+    Encodings are functions of a graph and are kept in the cache folder. If a graph is served in parts, its encodings
+    are computed on the whole graph, and walks are drawn on each part.
     """
     graphs, parts = read_features(config, dataset, seed)
     in_parts = config.train.sampler != "full_batch"
     if in_parts and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
     graphs = precompute(graphs, build_encodings(config), num_workers=config.num_workers)
-    redrawn = [step for step in sampling_transforms if in_parts or _is_redrawn(config, step)]
+    redraws_walks = config.topomask.redraw > 0 and config.topomask.transition == "uniform"
+    redrawn = [s for s in sampling_transforms if in_parts or (redraws_walks and isinstance(s, AddRandomWalks))]
     fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
     once = [step for step in sampling_transforms if step not in redrawn]
     whole, graphs, fixed = list(graphs), [], []
@@ -98,27 +99,21 @@ def prepare(
         fixed += apply_all(redrawn, graphs[first:])
         for _ in graphs[first:]:
             tick()
-    sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
-    drawn_afresh = tuple(fresh), max(1, config.topomask.redraw)
     if dataset.is_one_graph:
-        served = [_with_mask(graph, mask) for graph, mask in zip([graphs[0], fixed[0], fixed[0]], parts)]
-        return Splits([served[0]], [served[1]], [served[2]], dataset.task, *sizes, *drawn_afresh)
-    evaluated = fixed
-    if dataset.resample is not None:  # one draw, of epoch 0, for all evaluations
-        shown = {i for part in parts[1:] for i in part} if dataset.task.ranked else set()
-        evaluated = [dataset.resample(graph) if i in shown else graph for i, graph in enumerate(fixed)]
-    train, val, test = parts
-    return Splits(
-        [graphs[i] for i in train], [evaluated[i] for i in val], [evaluated[i] for i in test], dataset.task, *sizes,
-        *drawn_afresh,
-    )  # fmt: skip
+        train, val, test = ([_with_mask(g, mask)] for g, mask in zip([graphs[0], fixed[0], fixed[0]], parts))
+    else:
+        # Negatives are drawn once, for epoch 0, and are the same in all evaluations.
+        resample = dataset.resample if dataset.task.ranked and dataset.resample is not None else lambda graph: graph
+        train, val, test = [graphs[i] for i in parts[0]], *([resample(fixed[i]) for i in part] for part in parts[1:])
+    sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
+    return Splits(train, val, test, dataset.task, *sizes, tuple(fresh), max(1, config.topomask.redraw))
 
 
 def read_features(config: Config, dataset: LoadedDataset, seed: int) -> tuple[list[Data], tuple[Any, Any, Any]]:
-    """The graphs with the features that the model is given, and the parts of the split.
+    """The graphs with the features that the model takes, and the parts of the split.
 
     Returns:
-        The graphs, and for training, validation and test the numbers of graphs; of a single graph masks of its nodes.
+        The graphs, and the indices of the training, validation and test graphs; masks of nodes for a single graph.
     """
     features = input_features(config)
     graphs = [_checked(features(graph), dataset.task) for graph in dataset.graphs]
@@ -136,15 +131,10 @@ def read_features(config: Config, dataset: LoadedDataset, seed: int) -> tuple[li
 
 
 def served_features(config: Config, dataset: LoadedDataset, number: int) -> Data:
-    """One graph with the features that the model is given in a run with the config's seed."""
+    """One graph with the features that the model takes in a run with the config's seed."""
     if fitted_features(config):
         return read_features(config, dataset, config.seed)[0][number]
     return input_features(config)(dataset.graphs[number])
-
-
-def _is_redrawn(config: Config, step: BaseTransform) -> bool:
-    walks = config.topomask
-    return walks.redraw > 0 and walks.transition == "uniform" and isinstance(step, AddRandomWalks)
 
 
 def _graph_parts(
@@ -160,7 +150,7 @@ def _graph_parts(
 def _checked(data: Data, task: Task) -> Data:
     check_targets(task, data)
     if data.x.is_floating_point() and not torch.isfinite(data.x).all():
-        raise RunError("dataset: the node features hold NaN or infinite values")
+        raise RunError("dataset: the node features contain NaN or infinite values")
     return data
 
 
@@ -174,13 +164,13 @@ def _with_mask(data: Data, mask: Tensor) -> Data:
 
 
 class Served(Dataset[Data]):
-    """Graphs that are transformed each time they are served; the originals stay as they are."""
+    """Graphs that are transformed each time they are served; the originals are not changed."""
 
     def __init__(self, graphs: Sequence[Data], transforms: Sequence[BaseTransform] = ()) -> None:
         self.graphs, self.transforms = graphs, tuple(transforms)
 
     def replace(self, graphs: Sequence[Data]) -> None:
-        """Serve other graphs from here on."""
+        """Serve other graphs from now on."""
         self.graphs = graphs
 
     def __len__(self) -> int:
@@ -194,13 +184,13 @@ class Served(Dataset[Data]):
 
 
 class Joined(Served):
-    """Batches joined once: what masks build for a batch is then kept from one evaluation to the next.
+    """Batches that are collated once, so that masks reuse what they computed for a batch in an earlier evaluation.
 
-    Several processes share out the graphs of each batch, none twice.
+    The graphs of each batch are distributed over the processes, each to one.
 
     Args:
         graphs: The graphs.
-        batch_size: Graphs in a batch of all processes; :obj:`None` serves each as it is.
+        batch_size: Number of graphs in a batch of all processes; :obj:`None` serves each graph without collation.
     """
 
     def __init__(self, graphs: Sequence[Data], batch_size: int | None) -> None:
@@ -209,7 +199,7 @@ class Joined(Served):
         self.replace(graphs)
 
     def replace(self, graphs: Sequence[Data]) -> None:
-        """Serve other graphs from here on."""
+        """Serve other graphs from now on."""
         self.graphs = self.batches = graphs
         if self.batch_size is not None:
             starts = range(0, len(graphs), self.batch_size)
@@ -230,7 +220,7 @@ def _ready(graphs: Sequence[Data], batch_size: int | None) -> DataLoader:
 def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, DataLoader, DataLoader]:
     """Training, validation and test loaders; only the first shuffles, by (seed, epoch).
 
-    ``train.batch_size`` is that of all processes together, so that a run means the same on any number of them.
+    ``train.batch_size`` counts the graphs of all processes, so that a run is the same on any number of them.
     """
     common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
     if splits.is_one_graph:
@@ -247,7 +237,7 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
 
 
 def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, DataLoader, DataLoader]:
-    """Loaders that serve all three parts as they are evaluated, the training part included: each item once."""
+    """Loaders that serve each item of all three parts once, as in an evaluation."""
     if not splits.is_one_graph:
         _refuse_small_parts(splits)
     batch_size = None if splits.is_one_graph else config.train.batch_size
@@ -263,7 +253,7 @@ def _refuse_small_parts(splits: Splits) -> None:
 def _share(batch_size: int) -> int:
     if batch_size % world_size() != 0:
         raise RunError(
-            f"train.batch_size is shared out over {world_size()} processes, which must divide it (got {batch_size})"
+            f"train.batch_size must be divisible by the number of processes, {world_size()} (got {batch_size})"
         )
     return batch_size // world_size()
 

@@ -1,4 +1,4 @@
-"""Parts of a large graph that need a compiled package: neighbourhoods and clusters."""
+"""Samplers of a large graph that need a compiled package: neighbourhoods and clusters."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pyg_topomask.run.data.formats import is_one_graph
 
 
 class Neighborhoods(GraphParts):
-    """Subgraphs around the nodes that are trained on, so many of these at a time, in another order in each epoch.
+    """Sampled neighbourhoods of ``batch_size`` training nodes, which are reshuffled in each epoch.
 
-    PyG's sampler draws the nodes. A part has all edges between them: PyG's own loader keeps only those that were
-    followed, directed towards the nodes that are trained on, and no walk would leave these. The draw is a function of
-    (seed, epoch, part), whatever the number of the loader's workers.
+    PyG's sampler draws the nodes. A part has all edges between them. PyG's own loader keeps only the sampled edges,
+    which point towards the training nodes, so that no walk could leave these. The draw is a function of (seed, epoch,
+    part), for any number of the loader's workers.
 
     Reference: Hamilton et al., *Inductive Representation Learning on Large Graphs*, NeurIPS 2017, arXiv:1706.02216.
 
     Args:
-        graph: The graph; its ``mask`` says which nodes are trained on.
-        batch_size: Number of these in a part. They stand first in it, and its ``mask`` has them alone.
-        sizes: Neighbours drawn per node, hop by hop.
-        seed: Seed of order and neighbours.
+        graph: The graph; its ``mask`` gives the training nodes.
+        batch_size: Number of training nodes in a part. They are its first nodes, and its ``mask`` contains only them.
+        sizes: Number of neighbours drawn per node, for each hop.
+        seed: Seed of the order and the neighbours.
         transform: Applied to each part.
     """
 
@@ -41,19 +41,19 @@ class Neighborhoods(GraphParts):
     ) -> None:
         self.trained, self.batch_size = graph.mask.nonzero().view(-1), batch_size
         super().__init__(graph, -(-self.trained.numel() // batch_size), seed, transform)
-        with warnings.catch_warnings():  # PyG would rather have pyg_lib
+        with warnings.catch_warnings():  # PyG recommends pyg_lib
             warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
             self.sampler = NeighborSampler(graph, list(sizes))
 
     def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Deal out the nodes that are trained on."""
+        """Distribute the training nodes over the parts."""
         return self.trained[torch.randperm(self.trained.numel(), generator=generator)].split(self.batch_size)
 
     def nodes(self, epoch: int, part: int) -> Tensor:
-        """Nodes of a part, those that are trained on first."""
+        """Nodes of a part, the training nodes first."""
         start = NodeSamplerInput(input_id=None, node=self.dealt(epoch, part))
         with torch.random.fork_rng(devices=[]):
-            # The compiled samplers draw from torch's CPU generator. torch.manual_seed would seed CUDA's as well.
+            # The compiled samplers draw from torch's CPU generator; torch.manual_seed would also seed those of CUDA.
             torch.default_generator.manual_seed((self.seed * 1_000_003 + epoch) * 1_000_003 + part)
             return self.sampler.sample_from_nodes(start).node
 
@@ -65,40 +65,36 @@ class Neighborhoods(GraphParts):
 
 
 def clusters(graph: Data, num_parts: int) -> list[Tensor]:
-    """Nodes of each part of METIS's partition, ascending; parts that it leaves empty are left out."""
+    """Nodes of each part of METIS's partition, ascending, without empty parts."""
     num_nodes = int(graph.num_nodes)
-    both_ways = to_undirected(graph.edge_index, num_nodes=num_nodes)  # METIS takes no other
+    both_ways = to_undirected(graph.edge_index, num_nodes=num_nodes)  # METIS needs an undirected graph
     partition = ClusterData(Data(edge_index=both_ways, num_nodes=num_nodes), num_parts, log=False).partition
     parts = partition.node_perm.split(partition.partptr.diff().tolist())
     return [part.sort().values for part in parts if part.numel() > 0]
 
 
 def has_metis() -> bool:
-    """Whether a compiled package with METIS is there; torch_sparse is usually compiled without it."""
+    """Whether a compiled package with METIS is installed; torch_sparse is usually compiled without it."""
     if torch_geometric.typing.WITH_METIS:
         return True
     rowptr, col = torch.tensor([0, 1, 2]), torch.tensor([1, 0])
     try:
         torch.ops.torch_sparse.partition(rowptr, col, None, 2, False)
-    except (AttributeError, RuntimeError):  # no torch_sparse; one without METIS
+    except (AttributeError, RuntimeError):  # no torch_sparse, or torch_sparse without METIS
         return False
     return True
 
 
 def sampler_problems(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) of a sampler that cannot run here."""
-    sampler, have, found = config.train.sampler, torch_geometric.typing, []
+    """Pairs (key, what is wrong) of a sampler that cannot be used on this machine or with the data set."""
+    sampler, data, installed, found = config.train.sampler, config.dataset, torch_geometric.typing, []
     needs = None
     if sampler == "cluster" and not has_metis():
         needs = "METIS: pyg_lib, or torch_sparse compiled with WITH_METIS=1; neither is installed"
-    elif sampler == "neighbor" and not (have.WITH_PYG_LIB or have.WITH_TORCH_SPARSE):
+    elif sampler == "neighbor" and not (installed.WITH_PYG_LIB or installed.WITH_TORCH_SPARSE):
         needs = "a compiled package: pyg_lib or torch_sparse; neither is installed"
     if needs is not None:
-        message = f"{sampler} needs {needs}. random_partition, which the shipped configs use, needs no compiled package"
-        found.append(("train.sampler", message))
-    if sampler != "full_batch" and not is_one_graph(config.dataset):
-        data = config.dataset
-        found.append(
-            ("train.sampler", f"{sampler} takes parts of one large graph, which {data.format} {data.name} is not")
-        )
-    return found
+        found.append(f"{sampler} needs {needs}. random_partition needs no compiled package")
+    if sampler != "full_batch" and not is_one_graph(data):
+        found.append(f"{sampler} takes parts of one large graph, which {data.format} {data.name} is not")
+    return [("train.sampler", message) for message in found]

@@ -1,4 +1,4 @@
-"""Training, validation and test parts: the data set's own, drawn from a seed, folds, or published ones."""
+"""Training, validation and test parts: of the data set itself, random, folds, or published."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Parts = tuple[Tensor, Tensor, Tensor]
 def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Parts | None, seed: int) -> Parts:
     """Indices of the training, validation and test items, graphs or nodes.
 
-    Folds are drawn with ``split_seed`` (0 where none is given), so that all seeds of a run share them; test is fold
-    ``split_index`` and validation the fold after it. A random split is drawn with ``split_seed``, else with ``seed``.
+    Folds are drawn with ``split_seed`` (0 if it is not given), so that all seeds share them. Fold ``split_index`` is
+    the test part, and the next fold is the validation part. A random split is drawn with ``split_seed``, or with
+    ``seed`` if it is not given.
 
     Args:
-        data: Says how to split.
+        data: Gives the kind of split.
         size: Number of items.
         labels: Class of each item, for stratified folds.
-        own: The split that the data set has, for ``standard``.
+        own: The split of the data set itself, for ``standard``.
         seed: Seed of the run.
     """
     mode = data.split_mode
@@ -35,12 +36,13 @@ def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Part
         if own is None:
             raise RunError(f"dataset.split_mode: {data.format} has no standard split; use random or cv-kfold-10")
         return own
-    if mode == "fixed":
-        return _fixed_split(data, size)
     if mode == "errica":
         return errica_split(data, size)
+    if mode == "fixed":  # the first items are for training, the next for validation, the last for test
+        return _cut(torch.arange(size), _sizes(data, size))
     if data.num_folds is None:
-        return _random_split(data, size, seed)
+        generator = torch.Generator().manual_seed(seed if data.split_seed is None else data.split_seed)
+        return _cut(torch.randperm(size, generator=generator), _sizes(data, size))
     if size < data.num_folds:
         raise RunError(f"dataset.split_mode: {data.num_folds} folds need as many graphs (got {size})")
     classes = torch.zeros(size, dtype=torch.long)
@@ -56,7 +58,7 @@ def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Part
 
 
 def folds(classes: Tensor, num_folds: int, seed: int) -> Tensor:
-    """Fold ``[n]`` of each item; every fold has the same share of each class, and the same size, to within one."""
+    """Fold ``[n]`` of each item; folds differ by at most one in size and in the number of items of each class."""
     generator = torch.Generator().manual_seed(seed)
     shuffled = torch.randperm(classes.numel(), generator=generator)
     order = shuffled[torch.argsort(classes[shuffled], stable=True)]  # class by class, shuffled within
@@ -66,12 +68,12 @@ def folds(classes: Tensor, num_folds: int, seed: int) -> Tensor:
 
 
 def _sizes(data: DatasetConfig, size: int) -> tuple[int, int, int]:
-    """Sizes of the three parts, given as shares or, with a first number of 1 or more, as numbers of items."""
+    """Sizes of the three parts; ``split`` gives shares, or numbers of items if its first number is at least 1."""
     if data.split[0] >= 1:
         counts = tuple(int(count) for count in data.split)
     else:
         num_train, num_val = int(data.split[0] * size), int(data.split[1] * size)
-        rest = size - num_train - num_val  # all of it, where the shares leave nothing out
+        rest = size - num_train - num_val  # the test part if the shares add up to 1
         whole = math.isclose(sum(data.split), 1)
         counts = (num_train, num_val, rest if whole else min(rest, round(data.split[2] * size)))
     if min(counts) < 1 or sum(counts) > size:
@@ -84,23 +86,12 @@ def _cut(order: Tensor, counts: tuple[int, int, int]) -> Parts:
     return train.sort().values, val.sort().values, test.sort().values
 
 
-def _random_split(data: DatasetConfig, size: int, seed: int) -> Parts:
-    chosen = seed if data.split_seed is None else data.split_seed
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(chosen))
-    return _cut(order, _sizes(data, size))
-
-
-def _fixed_split(data: DatasetConfig, size: int) -> Parts:
-    """The first items are for training, the next for validation, the next for test."""
-    return _cut(torch.arange(size), _sizes(data, size))
-
-
 def errica_split(data: DatasetConfig, size: int) -> Parts:
     """Fold ``split_index`` of the published splits of the TU data sets.
 
-    Reference: Errica et al., *A Fair Comparison of Graph Neural Networks for Graph Classification*, ICLR 2020; files
-    ``<group>/<name>_splits.json`` of its repository, looked for in ``dataset.split_dir`` and in
-    ``splits/errica2020`` of the data folders. Of a social data set those for constant features are taken.
+    Reference: Errica et al., *A Fair Comparison of Graph Neural Networks for Graph Classification*, ICLR 2020. The
+    files ``<group>/<name>_splits.json`` of its repository are searched in ``dataset.split_dir`` and in
+    ``splits/errica2020`` of the data folders. For social data sets, the splits for constant features are used.
     """
     folders = [Path(data.split_dir)] if data.split_dir else []
     bases = [data.dir, os.environ.get("TOPOMASK_DATA")]
@@ -110,10 +101,10 @@ def errica_split(data: DatasetConfig, size: int) -> Parts:
     paths = [folder / group / name for folder in folders for group in groups for name in wanted]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        places = ", ".join(map(str, folders)) or "dataset.split_dir, dataset.dir and $TOPOMASK_DATA are not set"
+        searched = ", ".join(map(str, folders)) or "dataset.split_dir, dataset.dir and $TOPOMASK_DATA are not set"
         raise RunError(
-            f"dataset.split_mode: no {wanted[0]} was found ({places}). The files are in 'data_splits' of the authors' "
-            "repository, github.com/diningphil/gnn-comparison; dataset.split_mode=random needs none"
+            f"dataset.split_mode: no {wanted[0]} was found ({searched}). The files are in 'data_splits' of "
+            "github.com/diningphil/gnn-comparison; dataset.split_mode=random needs no files"
         )
     try:
         outer = json.loads(path.read_text(encoding="utf-8"))
@@ -123,14 +114,14 @@ def errica_split(data: DatasetConfig, size: int) -> Parts:
     except IndexError:
         raise RunError(f"dataset.split_index: {path} has {len(outer)} folds (got {data.split_index})") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is no file of splits: {type(error).__name__}: {error}") from None
+        raise RunError(f"{path} is not a file of splits: {type(error).__name__}: {error}") from None
     if int(torch.cat([train, val, test]).max()) >= size:
-        raise RunError(f"{path} is of another data set: it names graphs beyond the {size} of {data.name}")
+        raise RunError(f"{path} is for another data set: it lists graphs beyond the {size} of {data.name}")
     return train, val, test
 
 
 def node_masks(data: DatasetConfig, graph: Data, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Boolean masks ``[N]`` of the training, validation and test nodes; of several, column ``split_index``."""
+    """Boolean masks ``[N]`` of the training, validation and test nodes; ``split_index`` selects a column of several."""
     names = ("train_mask", "val_mask", "test_mask")
     if data.split_mode == "standard" and all(name in graph for name in names):
         masks = []
@@ -145,7 +136,6 @@ def node_masks(data: DatasetConfig, graph: Data, seed: int) -> tuple[Tensor, Ten
             masks.append(mask)
         return masks[0], masks[1], masks[2]
     number, labels = int(graph.num_nodes), graph.y if graph.y.dim() == 1 else None
-    masks = []
-    for index in split_items(data, number, labels, None, seed):
-        masks.append(torch.zeros(number, dtype=torch.bool).index_fill(0, index, True))
-    return masks[0], masks[1], masks[2]
+    parts = split_items(data, number, labels, None, seed)
+    train, val, test = (torch.zeros(number, dtype=torch.bool).index_fill(0, index, True) for index in parts)
+    return train, val, test

@@ -121,7 +121,6 @@ def test_wrong_overrides(tiny, overrides, message):
         ("gt.layer_type=None+None", "nothing to train"),
         ("gnn.head=node", "does not fit"),
         ("dataset.task=node", "is for task 'graph'"),
-        ("dataset.split_mode=standard", "no standard split"),
         ("dataset.split_mode=cv-kfold-2", "at least 3 folds"),
         ("dataset.split_mode=cv-stratifiedkfold-5 dataset.split_index=5", r"below the number of folds \(got 5\)"),
         ("dataset.split_index=1", "only folds have an index"),

@@ -12,8 +12,8 @@ from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import Coordinates, Standardize
 from pyg_topomask.run.data.formats import FORMATS, LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.data.formats.clouds import NearestNeighbors
 from pyg_topomask.run.data.formats.negatives import ResampleNegatives
-from pyg_topomask.run.data.formats.nodes import NearestNeighbors
 from pyg_topomask.run.data.formats.ogb import pcqm_parts
 from pyg_topomask.run.data.formats.words import AddTokenEdges, EncodeWords, vocabulary
 from pyg_topomask.run.data.loaders import prepare
@@ -257,6 +257,7 @@ def test_parts_of_pcqm_are_those_of_graphgps():
             "30 only",
         ),
         ({"format": "PyG-ZINC", "name": "full", "split_mode": "errica"}, "dataset.split_mode", "PyG-TUDataset"),
+        ({"format": "PyG-Amazon", "name": "photo", "split_mode": "standard"}, "dataset.split_mode", "no standard"),
     ],
 )
 def test_names_that_are_refused(data, key, text):

@@ -150,9 +150,9 @@ def test_a_check_leaves_the_random_state_alone(tiny):
         ("OGB ogbg-molpcba", "metric_best=f1", r"metric_best: the task has no 'f1'"),
         ("OGB ogbg-molpcba", "model.loss_fun=weighted_cross_entropy", "needs classes, and the task is multilabel"),
         ("OGB ogbg-molpcba", "dataset.split_mode=cv-stratifiedkfold-5", "stratified folds need classes"),
-        ("OGB ogbl-collab", "dataset.task=link_pred dataset.split_mode=random", "one graph whose edges come split"),
+        ("OGB ogbl-collab", "dataset.task=link_pred dataset.split_mode=random", "one graph with split edges"),
         ("PyG-GNNBenchmarkDataset CSL", "", "CSL has no standard split"),
-        ("PyG-WebKB texas", "dataset.split_mode=cv-kfold-5", "folds are of graphs, and texas is one"),
+        ("PyG-WebKB texas", "dataset.split_mode=cv-kfold-5", "folds need several graphs, and texas is one"),
         (
             "PyG-Planetoid Cora",
             "dataset.task=node dataset.split_index=1",

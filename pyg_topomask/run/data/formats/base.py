@@ -1,4 +1,4 @@
-"""Where raw files are looked for, and how what is made of them is kept in the cache folder."""
+"""Finding raw files, and storing the processed files in the cache folder."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from pyg_topomask.tensor_files import only_data, reason_of
 
 Made = TypeVar("Made")
 Parts = tuple[Tensor, Tensor, Tensor]
+SPLITS = ("train", "val", "test")
 
 
 @dataclass
 class LoadedDataset:
-    """A data set as it comes from its class, before features, encodings and splits of our own.
+    """A data set as its class returns it, before features, encodings and other splits.
 
     Args:
         graphs: The graphs.
         task: What is predicted.
-        parts: Indices of the training, validation and test graphs that the data set itself defines, where it does. A
-            single graph carries masks instead.
-        resample: Applied to a training graph each time it is served, with ``set_epoch``.
+        parts: Indices of the training, validation and test graphs if the data set defines them. A single graph has
+            masks instead.
+        resample: Transform with ``set_epoch`` that is applied each time a training graph is served.
     """
 
     graphs: Sequence[Data]
@@ -70,19 +71,19 @@ class Raw:
     """The raw files of a data set.
 
     Args:
-        family: Folder of its class below a data folder, ``TUDataset``.
-        place: Folder of the data set below that, and below the root that its class is given; empty where the class
-            has a single data set.
-        files: Files and folders that must be there, below ``place``.
+        family: Folder of its class below a data folder, such as ``TUDataset``.
+        subfolder: Folder of the data set below that, and below the root of its class; empty if the class has a single
+            data set.
+        files: Required files and folders, below ``subfolder``.
     """
 
     family: str
-    place: str
+    subfolder: str
     files: tuple[str, ...]
 
     @property
     def tops(self) -> list[str]:
-        """What is linked: the folders called ``raw``, and the first part of other paths."""
+        """The paths to link: the folders called ``raw``, and the first part of other paths."""
         found = set()
         for name in self.files:
             parts = Path(name).parts
@@ -90,55 +91,55 @@ class Raw:
         return sorted(found)
 
     def find(self, data: DatasetConfig) -> tuple[Path | None, list[str]]:
-        """The first folder that holds all, and a line on each folder tried."""
+        """The first folder that contains all files, and a line for each folder that does not."""
         tried = []
         for origin, base in (("dataset.dir", data.dir), ("$TOPOMASK_DATA", os.environ.get("TOPOMASK_DATA"))):
             if not base:
                 tried.append(f"{origin} is not set")
                 continue
             root = Path(base).expanduser()
-            for folder in (root / self.family / self.place, root / self.place):
+            for folder in (root / self.family / self.subfolder, root / self.subfolder):
                 missing = [name for name in self.files if not (folder / name).exists()]
                 if not missing:
                     return folder, tried
                 if len(missing) < len(self.files) or (folder / Path(self.files[0]).parent).is_dir():
                     tried.append(f"{origin}: {folder} lacks {', '.join(Path(name).name for name in missing)}")
             if not any(line.startswith(f"{origin}:") for line in tried):
-                where = (root / self.family / self.place / self.files[0]).parent
-                tried.append(f"{origin}: {where} is not there")
+                where = (root / self.family / self.subfolder / self.files[0]).parent
+                tried.append(f"{origin}: {where} does not exist")
         return None, tried
 
     def link(self, folder: Path, root: Path) -> None:
-        """Put links to what is found in ``folder`` where the class looks for it; the class writes beside them."""
+        """Link the files in ``folder`` into the root of the class, so that the class writes only to its root."""
         for name in self.tops:
-            link = root / self.place / name
+            link = root / self.subfolder / name
             if link.exists():
                 continue
             link.parent.mkdir(parents=True, exist_ok=True)
             target = (folder / name).resolve()
             try:
                 link.symlink_to(target, target_is_directory=target.is_dir())
-            except OSError:  # Windows without the right to make links
+            except OSError:  # Windows without the permission to make links
                 (shutil.copytree if target.is_dir() else shutil.copy)(target, link)
 
 
 def from_raw(
     raw: Raw, data: DatasetConfig, build: Callable[[Path], Made], key: str = "", download: bool = True
 ) -> Made:
-    """What ``build`` makes of the raw files, processed once into the cache folder.
+    """Build a data set from its raw files, processed once into the cache folder.
 
     Args:
         raw: The files.
-        data: Says where to look.
+        data: Gives the folder to search.
         build: Makes the data set, given its root; called again to load it from the cache.
-        key: Settings that change what is processed.
-        download: Whether ``build`` may be left to download them.
+        key: Settings that change the processed files.
+        download: Whether ``build`` may download missing files.
 
     Raises:
         RunError: If the files are neither found nor can be downloaded, or are unreadable.
     """
     folder, tried = raw.find(data)
-    name = "-".join(filter(None, [raw.place or raw.family, key]))
+    name = "-".join(filter(None, [raw.subfolder or raw.family, key]))
     if folder is None:
         if not download:
             raise RunError(_not_found(data.name, tried))
@@ -153,7 +154,7 @@ def from_raw(
 
 
 def _stamp(raw: Raw, folder: Path) -> Iterator[str]:
-    """What tells one state of the raw files from another."""
+    """Lines that change whenever the raw files do."""
     yield torch_geometric.__version__
     yield str(folder.resolve())
     for name in raw.tops:
@@ -173,19 +174,27 @@ def _download(build: Callable[[Path], Made], root: Path, name: str, tried: list[
         return build(root)
     except RunError:
         raise
-    except Exception as error:  # urllib, http, zipfile, socket: all mean that the files could not be had
+    except Exception as error:  # of urllib, http, zipfile, socket: the files could not be downloaded
         raise RunError(_not_found(name, [*tried, f"download: {type(error).__name__}: {error}"])) from error
 
 
-def cached(place: Path, build: Callable[[Path], Made]) -> Made:
-    """Process in a temporary folder unless that was done before, then load from the cache."""
-    final = cache_dir() / place
+def from_parts(
+    raw: Raw, data: DatasetConfig, build: Callable[[str, str], Sequence[Data]], task: Task, key: str = ""
+) -> LoadedDataset:
+    """:func:`from_raw` for a class that reads one part at a time, ``build(root, part)`` with a name in ``SPLITS``."""
+    graphs, parts = joined(from_raw(raw, data, lambda root: [build(str(root), split) for split in SPLITS], key))
+    return LoadedDataset(graphs, task, parts)
+
+
+def cached(name: Path, build: Callable[[Path], Made]) -> Made:
+    """Process in a temporary folder unless the cache contains the files, then load from the cache."""
+    final = cache_dir() / name
     locks = cache_dir() / ".locks"
-    with reading(place.name, f"Delete {final}, which is made again; if that does not help, get the raw files anew"):
+    with reading(name.name, f"Delete {final}, which is rebuilt; if that does not help, get the raw files again"):
         if not final.exists():
             make_folder(locks, "the cache folder")
             make_folder(final.parent, "the cache folder")
-            with locked(locks / str(place).replace(os.sep, "-")):  # of several processes one builds, the others wait
+            with locked(locks / str(name).replace(os.sep, "-")):  # one process builds while the others wait
                 if not final.exists():
                     with building(final) as folder:
                         build(folder)
@@ -194,11 +203,11 @@ def cached(place: Path, build: Callable[[Path], Made]) -> Made:
 
 @contextlib.contextmanager
 def reading(name: str, advice: str) -> Iterator[None]:
-    """Let a library read files, as data only and without its messages; whatever fails becomes a :class:`RunError`.
+    """Let a library read files as data only and without its messages; any error becomes a :class:`RunError`.
 
     Args:
-        name: What is read.
-        advice: What to do where it cannot be read.
+        name: What is read, for messages.
+        advice: What to do if it cannot be read, for messages.
     """
     silent = io.StringIO()
     try:
@@ -206,7 +215,7 @@ def reading(name: str, advice: str) -> Iterator[None]:
             yield
     except RunError:
         raise
-    except Exception as error:  # a library meets junk with errors of many kinds
+    except Exception as error:  # invalid files raise many kinds of errors
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(f"the cache folder {cache_dir()} cannot be written to: {error.strerror}") from error
         reason = f"{type(error).__name__}: {reason_of(error)}"
@@ -217,7 +226,7 @@ def need(package: str, why: str) -> Any:
     """Import an optional package.
 
     Raises:
-        RunError: With the command that installs it, if it is missing.
+        RunError: If it is missing; the message gives the command that installs it.
     """
     from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Negative edges of link prediction, drawn afresh in each epoch."""
+"""Negative edges of link prediction, redrawn in each epoch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TRIES = 10
 
 
 class _Redrawn(BaseTransform):
-    """Base: what is drawn is a function of (seed, epoch, graph) alone; the epoch is seen by loader workers, too."""
+    """Base: the draw is a function of (seed, epoch, graph) alone; loader workers see the epoch in shared memory."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw afresh from here on."""
+        """Use the draws of this epoch from now on."""
         self._epoch.fill_(epoch)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -37,13 +37,13 @@ class _Redrawn(BaseTransform):
 
 
 class ResampleNegatives(_Redrawn):
-    """Two negatives ``(i, k)`` for each positive ``(i, j)`` of ``edge_label_index``, as GraphGPS has it for contacts.
+    """Draws two negatives ``(i, k)`` for each positive ``(i, j)`` of ``edge_label_index``, as GraphGPS for contacts.
 
-    k is uniform over the nodes of the graph, the start itself included; a pair that is positive or was drawn before
-    is drawn again, and left out after ten tries (small graphs may have too few).
+    k is uniform over the nodes of the graph, including i. A pair that is positive or was drawn before is redrawn up to
+    ten times and then left out, because a small graph may have too few negatives.
 
     Args:
-        seed: What is drawn depends on it, the epoch and the graph.
+        seed: Seed of the draws, which also depend on the epoch and the graph.
     """
 
     def forward(self, data: Data) -> Data:
@@ -64,7 +64,7 @@ class ResampleNegatives(_Redrawn):
 
 
 class ResampleNonEdges(_Redrawn):
-    """As many pairs without an edge as there are positives, drawn from the whole graph (OGB's link data sets)."""
+    """Draws as many pairs without an edge as there are positives, from the whole graph (OGB's link data sets)."""
 
     def forward(self, data: Data) -> Data:
         positive = data.edge_label_index[:, data.edge_label.view(-1) == 1]
@@ -75,7 +75,7 @@ class ResampleNonEdges(_Redrawn):
 
 
 def _is_repeated(key: Tensor) -> Tensor:
-    """Whether an equal entry stands further to the left."""
+    """Whether an equal entry comes before."""
     order = key.argsort(stable=True)
     repeated = torch.zeros_like(key, dtype=torch.bool)
     repeated[order[1:]] = key[order[1:]] == key[order[:-1]]

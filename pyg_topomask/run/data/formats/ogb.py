@@ -30,13 +30,13 @@ LRGB_NAMES = {
     "peptides-structural": "peptides-struct",
     "PCQM4Mv2Contact-shuffle": "pcqm-contact",
 }
-"""GraphGPS's spelling -> PyG's."""
+"""GraphGPS's names, mapped to PyG's."""
 
 PCQM_NAMES = ("PCQM4Mv2-subset", "PCQM4Mv2-full", "PCQM4Mv2-inference")
 _GAP = Task("graph", "regression", 1)
 _ONE_LABEL, _SEVERAL = Task("graph", "binary", 1), Task("graph", "multilabel", 2)
 TASKS = {
-    **{name: LRGB[theirs] for name, theirs in LRGB_NAMES.items()},
+    **{name: LRGB[pyg_name] for name, pyg_name in LRGB_NAMES.items()},
     **dict.fromkeys(PCQM_NAMES, _GAP),
     **{f"ogbg-mol{name}": _ONE_LABEL for name in ("hiv", "bace", "bbbp")},
     **{f"ogbg-mol{name}": _SEVERAL for name in ("pcba", "clintox", "muv", "sider", "tox21", "toxcast", "chembl")},
@@ -48,13 +48,13 @@ TASKS = {
     "ogbn-proteins": Task("node", "multilabel", 112),
     **{name: Task("edge", "binary", 1, hits_at=k) for name, k in LINK_HITS.items()},
 }
-"""What is predicted, as far as it is known before loading: two outputs may stand for more."""
+"""Tasks before loading; a multilabel task with two outputs may have more."""
 
 NAMES = (*GRAPH_NAMES, *LRGB_NAMES, *PCQM_NAMES, *NODE_NAMES, *LINK_HITS)
 
 
 def load(data: DatasetConfig) -> LoadedDataset:
-    """``format: OGB``: what GraphGPS groups under it, by the name."""
+    """``format: OGB``: the data sets that GraphGPS groups under it."""
     name = data.name.replace("_", "-") if data.name.startswith("ogb") else data.name
     if name in LRGB_NAMES:
         return lrgb(data, LRGB_NAMES[name])
@@ -84,7 +84,7 @@ def graph_property(data: DatasetConfig, name: str) -> LoadedDataset:
 
 
 class _ZeroTypes(BaseTransform):
-    """The proteins of ogbg-ppa have no features: one type for all, made as they are served."""
+    """Gives all nodes of ogbg-ppa, which have no features, the same type."""
 
     def forward(self, data: Data) -> Data:
         data.x = torch.zeros(data.num_nodes, dtype=torch.long)
@@ -94,7 +94,7 @@ class _ZeroTypes(BaseTransform):
 def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
     """``ogbn-*``: one graph, made undirected, with its split as masks.
 
-    The proteins have no features of their own; they get the mean of their edges', as in OGB's baselines.
+    The nodes of ogbn-proteins have no features; they get the mean of their edges' features, as in OGB's baselines.
     """
     raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
     dataset = open_dataset("ogb.nodeproppred", "PygNodePropPredDataset", name, raw, data)
@@ -113,9 +113,9 @@ def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
 
 
 def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
-    """``ogbl-*``: the graph of the training edges three times, with the edges to predict of each part.
+    """``ogbl-*``: the graph of the training edges three times, each with the edges to predict in one part.
 
-    Training negatives are drawn afresh in each epoch; validation and test have the benchmark's.
+    Training negatives are redrawn in each epoch; validation and test negatives are those of the benchmark.
     """
     raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
     dataset = open_dataset("ogb.linkproppred", "PygLinkPropPredDataset", name, raw, data)
@@ -137,10 +137,11 @@ def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
 
 
 def pcqm(data: DatasetConfig) -> LoadedDataset:
-    """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to make graphs of the molecules' texts.
+    """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to convert SMILES strings to graphs.
 
-    The test set is OGB's validation set; 150,000 training molecules (numpy, seed 42) take its place. ``subset``: a
-    tenth of the others and 50,000 of these. ``inference``: OGB's validation, test-dev and test-challenge sets.
+    The test part is OGB's validation set. The validation part has 150,000 training molecules (numpy, seed 42).
+    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation part. The parts of
+    ``inference`` are OGB's validation, test-dev and test-challenge sets.
     """
     need("rdkit", data.name)
     raw = Raw("OGB", "pcqm4m-v2", ("raw/data.csv.gz", "split_dict.pt", "RELEASE_v1.txt"))

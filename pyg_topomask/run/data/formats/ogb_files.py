@@ -13,16 +13,16 @@ from pyg_topomask.run.data.formats.base import Raw, from_raw, need, reading
 
 
 def open_dataset(package: str, cls: str, name: str, raw: Raw, data: DatasetConfig, **arguments: Any) -> Any:
-    """A data set of ogb's class ``cls``, given the name and ``arguments``.
+    """A data set of ogb's class ``cls``, built with its name and ``arguments``.
 
     Raises:
-        RunError: If the package or raw files are missing, or these are unreadable.
+        RunError: If the package or raw files are missing, or the files are unreadable.
     """
     dataset_class = getattr(need(package, f"the data set {name}"), cls)
 
     def build(root: Path) -> Any:
         if "meta_dict" in arguments:
-            meta = arguments["meta_dict"] | {"dir_path": str(root / raw.place)}
+            meta = arguments["meta_dict"] | {"dir_path": str(root / raw.subfolder)}
             return dataset_class(name, meta_dict=meta)
         return dataset_class(root=str(root), **({"name": name} | arguments))
 
@@ -30,7 +30,7 @@ def open_dataset(package: str, cls: str, name: str, raw: Raw, data: DatasetConfi
 
 
 def split_of(dataset: Any) -> dict[str, Tensor]:
-    """Indices of the items in each part of ogb's split, by its names: ``train``, ``valid``, ``test``.
+    """Indices of the items in each part of ogb's split: ``train``, ``valid``, ``test``.
 
     Raises:
         RunError: If the files of the split are unreadable.
@@ -40,7 +40,7 @@ def split_of(dataset: Any) -> dict[str, Tensor]:
 
 
 def reading_split(dataset: Any) -> Any:
-    """Context in which ogb reads files of a split."""
+    """Context manager for reading the files of a split by ogb."""
     return reading(f"the split of {type(dataset).__name__}", f"Download its folder 'split' again: {dataset.root}")
 
 

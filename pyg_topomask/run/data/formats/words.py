@@ -1,4 +1,4 @@
-"""ogbg-code2: names of functions, predicted as sequences of words from their syntax trees."""
+"""ogbg-code2: the name of a function, predicted as a sequence of words from its syntax tree."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNKNOWN, END = "__UNK__", "__EOS__"
 
 
 def vocabulary(sequences: Iterable[Sequence[str]], size: int = NUM_WORDS) -> tuple[str, ...]:
-    """The most frequent words, the first seen first among equals, then those for unknown words and the end."""
+    """The most frequent words (equally frequent ones in order of appearance), then the unknown and the end token."""
     count = Counter(word for words in sequences for word in words)
     return (*(word for word, _ in count.most_common(size)), UNKNOWN, END)
 
 
 class EncodeWords(BaseTransform):
-    """Puts ``y_arr [1, length]`` on a graph: numbers of its words, cut or filled with the end; ``y`` stays."""
+    """Adds ``y_arr [1, length]`` to a graph: the numbers of its words, truncated or padded by the end token."""
 
     def __init__(self, words: Sequence[str], length: int = SEQUENCE_LENGTH) -> None:
         self.number, self.length = {word: i for i, word in enumerate(words)}, length
@@ -38,9 +38,9 @@ class EncodeWords(BaseTransform):
 
 
 class AddTokenEdges(BaseTransform):
-    """Edges to the next token and all inverse edges; ``edge_attr`` tells (next token?, inverse?).
+    """Adds edges to the next token and all inverse edges; ``edge_attr`` is (whether next token, whether inverse).
 
-    Tokens are the attributed nodes, which stand in depth-first order. Graphs are first cut to their first 1,000 nodes.
+    Tokens are the attributed nodes, which are in depth-first order. Graphs are first cut to their first 1,000 nodes.
     """
 
     def forward(self, data: Data) -> Data:
@@ -59,7 +59,7 @@ class AddTokenEdges(BaseTransform):
 
 
 def code2(dataset: Any, parts: tuple[Tensor, Tensor, Tensor]) -> LoadedDataset:
-    """The data set with its words numbered, by those of the training part."""
+    """The data set with its words numbered by the vocabulary of the training part."""
     words = vocabulary(dataset[int(i)].y for i in parts[0])
     encode, edges = EncodeWords(words), AddTokenEdges()
     dataset.transform = lambda data: encode(edges(data))
