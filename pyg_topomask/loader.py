@@ -1,4 +1,4 @@
-"""Serve a large graph in random parts, each with walks and expander edges of its own."""
+"""Loading of a large graph in random parts, with walks and expander edges drawn for each part."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["RandomPartitionLoader"]
 
 
 class RandomPartitionLoader(DataLoader):
-    r"""Loader of the parts of one graph: its nodes are dealt out at random in each epoch, every node to one part.
+    r"""Loader of random parts of one graph: in each epoch, every node is assigned to one part at random.
 
-    The transform is applied to each part after it was cut out, so that random walks and expander edges are drawn for
-    the part. (PyG's own loaders copy the tables of the whole graph, whose node numbers are wrong in a part.) Parts,
-    their order and seeded walks depend on the seed and the epoch alone, with any number of workers. Each pass is the
-    next epoch; :meth:`set_epoch` chooses another.
+    The transform is applied to each part, so that random walks and expander edges are drawn for the part. (PyG's own
+    loaders copy the tables of the whole graph, whose node numbers are wrong in a part.) Parts, their order and seeded
+    walks depend only on the seed and the epoch, with any number of workers. Each pass over the loader is a new epoch;
+    :meth:`set_epoch` chooses another one.
 
     .. code-block:: python
 
@@ -34,15 +34,15 @@ class RandomPartitionLoader(DataLoader):
     Args:
         data: The graph.
         num_parts: Number of parts; each has about ``num_nodes / num_parts`` nodes.
-        transform: Applied to each part.
+        transform: Transform of each part; none if :obj:`None`.
         seed: Seed of the parts and of their order.
         shuffle: Whether parts come in a new order in each epoch.
-        rank: Number of this process, of several that share out the parts.
+        rank: Number of this process, if several processes share the parts.
         num_processes: Number of processes.
         **kwargs: Further arguments of :class:`torch.utils.data.DataLoader`, such as ``num_workers``.
 
     Raises:
-        TypeError: If ``num_parts`` is no integer.
+        TypeError: If ``num_parts`` is not an integer.
         ValueError: If ``num_parts`` is not between 1 and the number of nodes.
     """
 
@@ -68,7 +68,7 @@ class RandomPartitionLoader(DataLoader):
         super().__init__(parts, sampler=sampler, batch_size=1, collate_fn=single, **kwargs)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of an epoch."""
+        """Choose the epoch of the next pass."""
         self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Any:
@@ -78,7 +78,7 @@ class RandomPartitionLoader(DataLoader):
 
 
 def _set_epoch(transform: BaseTransform | None, epoch: int) -> None:
-    """Tell a transform, and those that it is composed of, the epoch."""
+    """Set the epoch of a transform, or of the transforms in a composition."""
     if isinstance(transform, Compose):
         for part in transform.transforms:
             _set_epoch(part, epoch)
@@ -87,22 +87,22 @@ def _set_epoch(transform: BaseTransform | None, epoch: int) -> None:
 
 
 def single(items: list[Data]) -> Data:
-    """The only graph of a batch, as it is."""
+    """The only graph of a batch, unchanged."""
     return items[0]
 
 
 class EpochSampler(Sampler[int]):
-    """A permutation that is a function of (seed, epoch) alone, so that a resumed run continues as if undisturbed.
+    """Sampler whose order depends only on (seed, epoch), so that a resumed run equals an uninterrupted one.
 
-    Several processes take its entries in turn; it then begins again from the first, until all have the same number,
-    without which training would wait for ever.
+    Several processes take items in turn. The first items are repeated until all processes have the same number of
+    items; otherwise, training would wait forever.
 
     Args:
         length: Number of items.
         seed: Seed of the run.
         rank: Number of this process.
         num_processes: Number of processes.
-        shuffle: Whether it is a permutation; if not, items come in their own order.
+        shuffle: Whether items are permuted at random.
     """
 
     def __init__(self, length: int, seed: int, rank: int = 0, num_processes: int = 1, shuffle: bool = True) -> None:
@@ -110,14 +110,14 @@ class EpochSampler(Sampler[int]):
         self.rank, self.num_processes = rank, num_processes
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this before each epoch."""
+        """Set the epoch. Lightning calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
         return -(-self.length // self.num_processes)
 
     def order(self) -> Tensor:
-        """This process's items of the epoch."""
+        """Items of this process in the current epoch."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(self.length, generator=generator) if self.shuffle else torch.arange(self.length)
         turns = torch.arange(self.rank, len(self) * self.num_processes, self.num_processes)
@@ -128,17 +128,17 @@ class EpochSampler(Sampler[int]):
 
 
 class PartSampler(EpochSampler):
-    """The same of (epoch, part): with the epoch in the key, a loader's worker needs no state."""
+    """Sampler of pairs (epoch, part). Since the epoch is in the key, workers of a loader need no state."""
 
     _begun = False
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is that of this epoch; Lightning calls it before each."""
+        """Set the epoch of the next pass. Lightning calls this before each epoch."""
         super().set_epoch(epoch)
         self._begun = False
 
     def begin(self) -> int:
-        """The epoch of the pass that begins: the next one, unless :meth:`set_epoch` chose it."""
+        """Start a pass and return its epoch: the one that :meth:`set_epoch` chose, else the next one."""
         self.epoch += int(self._begun)
         self._begun = True
         return self.epoch
@@ -148,16 +148,15 @@ class PartSampler(EpochSampler):
 
 
 class GraphParts(Dataset[Data]):
-    """Parts of one graph: the subgraphs of its nodes dealt out at random in each epoch, or of fixed clusters.
+    """Parts of one graph: subgraphs of random sets of nodes in each epoch, or of fixed clusters.
 
-    What is computed on a graph, walks above all, is computed on each part after it was cut out: PyG copies a table of
-    the whole graph unchanged.
+    Walks and other tables are computed for each part, because PyG would copy those of the whole graph unchanged.
 
     Args:
         graph: The graph.
         num_parts: Number of parts.
         seed: Seed of the random parts.
-        transform: Applied to each part.
+        transform: Transform of each part; none if :obj:`None`.
         clusters: Nodes of each fixed part; drawn at random if :obj:`None`.
     """
 
@@ -177,22 +176,22 @@ class GraphParts(Dataset[Data]):
         return self.num_parts
 
     def nodes(self, epoch: int, part: int) -> Tensor:
-        """Nodes of a part, ascending; all parts of an epoch have each node once."""
+        """Nodes of a part, ascending. In each epoch, every node is in one part."""
         return self.dealt(epoch, part).sort().values if self.clusters is None else self.clusters[part]
 
     def dealt(self, epoch: int, part: int) -> Tensor:
-        """What was dealt out to a part, in the order of an epoch."""
+        """Result of `deal` for a part in an epoch."""
         if self._dealt[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             self._dealt = (epoch, self.deal(generator))
         return self._dealt[1][part]
 
     def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Deal the nodes out to the parts."""
+        """Assign the nodes to parts at random."""
         return torch.randperm(int(self.graph.num_nodes), generator=generator).tensor_split(self.num_parts)
 
     def cut(self, epoch: int, part: int) -> Data:
-        """A part, before the transform."""
+        """A part without the transform."""
         return self.graph.subgraph(self.nodes(epoch, part))
 
     def __getitem__(self, key: tuple[int, int]) -> Data:

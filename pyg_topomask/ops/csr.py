@@ -1,4 +1,4 @@
-"""Checks of input edges, their conversion to compressed rows, and normalisation of the adjacency."""
+"""Checks of edges, their conversion to a weighted adjacency, and its normalisation."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
 
 
 def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None) -> CSR:
-    """Compressed rows of a checked edge list; the result does not depend on the order of the edges.
+    """Weighted adjacency of a checked edge list; the pattern does not depend on the order of the edges.
 
     Args:
         edge_index: Edges, shape ``[2, E]``.
@@ -117,7 +117,7 @@ def to_csr(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None = None
 
 
 def drop_zeros(csr: CSR) -> CSR:
-    """The adjacency without its entries of weight 0, since such an edge connects nothing."""
+    """The adjacency without entries of weight 0, because such an edge does not connect its nodes."""
     keep = csr.weight != 0
     if bool(keep.all()):
         return csr

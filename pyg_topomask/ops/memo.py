@@ -18,8 +18,8 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
     """Call ``function`` once for the same tensors, so that all layers share results that depend only on the graph.
 
     Results are stored by the identity and version of the tensor arguments, and are deleted together with the first of
-    them. The result must therefore not hold the first argument or a view of it, which would keep it alive forever. The
-    function is meant for tensors of a batch, none of which may require a gradient.
+    them. Therefore, the result must not contain the first argument or a view of it, which would keep it alive forever.
+    The function is meant for tensors of a batch that do not require a gradient.
 
     A write in place is detected by the version counter of torch. Torch does not count writes through ``tensor.data`` or
     ``tensor.numpy()``, or any write to tensors created under `torch.inference_mode`; after such a write, the old result

@@ -1,4 +1,4 @@
-"""Test cases to subclass for a new mask operator or attention, and the tiny graphs they run on. Needs pytest."""
+"""Test cases for new mask operators and attentions, and small graphs for them. They need pytest."""
 
 from pyg_topomask.testing.attention_case import AttentionCase
 from pyg_topomask.testing.graphs import GRAPHS, block_permutation, dense_adjacency, empty_graph, permute

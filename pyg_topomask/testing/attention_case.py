@@ -1,4 +1,4 @@
-"""What every attention module must pass."""
+"""Checks that every attention module must pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph, 
 
 
 class AttentionCase:
-    """Checks of one attention ``attn(x, batch=None, graph=None) -> [N, C]``; a subclass says how to build it.
+    """Checks of one attention ``attn(x, batch=None, graph=None) -> [N, C]``; a subclass defines how to build it.
 
     .. code-block:: python
 
@@ -29,35 +29,35 @@ class AttentionCase:
             def prepare(self, data):
                 return AddRandomWalks(seed=0)(data.clone())
 
-    An attention whose random draws differ from call to call cannot pass: build it in evaluation mode.
+    An attention that draws new random numbers in each call cannot pass; build it in evaluation mode.
     """
 
     channels: ClassVar[int] = 8
-    """Width of what `build` returns."""
+    """Width of the attention that `build` returns."""
     gradcheck_channels: ClassVar[int] = 4
-    """Width at which gradients are compared with finite differences, two calls for each parameter."""
+    """Width for comparing gradients with finite differences, which takes two calls per parameter."""
     names: ClassVar[tuple[str, ...]] = ("path", "isolated", "single", "star", "two_parts")
-    """Graphs to check on."""
+    """Names of the graphs for the checks."""
     tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}
     """Tolerances of comparisons in float64."""
     transform: ClassVar[str] = ""
-    """Name of the transform that an error about a missing attribute must give."""
+    """Name of the transform that the error about a missing attribute must contain."""
     equivariant: ClassVar[bool] = True
-    """Whether relabelling the nodes relabels the result. Where this is False, it must change the result of `names`."""
+    """Whether relabelling the nodes relabels the result. If not, it must change the result on the graphs `names`."""
 
     def build(self) -> Module:
-        """The attention under test, with parameters drawn from torch's default generator.
+        """The attention under test, of width ``self.channels``, with parameters from torch's default generator.
 
-        Its width is ``self.channels``, which a check may have lowered.
+        `test_gradcheck` lowers ``self.channels``.
         """
         raise NotImplementedError
 
     def prepare(self, data: Data) -> Data:
-        """``data`` with what the attention requires: a function of the graph alone."""
+        """Add the attributes that the attention requires; they must depend only on the graph."""
         return data
 
     def permute(self, data: Data, perm: Tensor) -> Data:
-        """Copy of ``data`` whose node ``i`` is the old node ``perm[i]``, with all that the attention requires."""
+        """Copy of ``data`` whose node ``i`` is the old node ``perm[i]``, with all required attributes."""
         return permute(data, perm)
 
     @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ class AttentionCase:
             assert out.dtype == x.dtype
             assert out.isfinite().all()
             assert torch.equal(x, before)
-            assert torch.equal(out, attn(x, None, data))  # the same again
+            assert torch.equal(out, attn(x, None, data))  # equal results of equal calls
 
     def test_batch_equals_each_graph_alone(self) -> None:
         attn, parts = self.build().double(), self._graphs()
@@ -104,18 +104,18 @@ class AttentionCase:
             attn, x = self.build().to(dtype), self._input(batch.num_nodes, dtype)
             out = attn(x, batch.batch, batch)
             for number in range(batch.num_graphs):
-                mine = batch.batch == number
-                loud = torch.where(mine[:, None], x, 1e6 * x)
-                # Bit for bit on any machine: the same operations on arrays of the same shapes.
-                assert torch.equal(attn(loud, batch.batch, batch)[mine], out[mine])
+                inside = batch.batch == number
+                scaled = torch.where(inside[:, None], x, 1e6 * x)
+                # Bit equality holds on any machine: the operations and the shapes are the same.
+                assert torch.equal(attn(scaled, batch.batch, batch)[inside], out[inside])
 
     def test_gradient_stays_in_its_graph(self) -> None:
         attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
         x = self._input(batch.num_nodes).requires_grad_()
-        mine = batch.batch == 0
-        (grad,) = torch.autograd.grad(attn(x, batch.batch, batch)[mine].square().sum(), x)
-        assert (grad[~mine] == 0).all()
-        assert (grad[mine] != 0).any()
+        first = batch.batch == 0
+        (grad,) = torch.autograd.grad(attn(x, batch.batch, batch)[first].square().sum(), x)
+        assert (grad[~first] == 0).all()
+        assert (grad[first] != 0).any()
 
     def test_permutation_equivariance(self) -> None:
         attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
@@ -155,7 +155,7 @@ class AttentionCase:
         assert torch.autograd.gradcheck(run, tuple(value.requires_grad_() for value in inputs))
 
     def test_inference_mode_before_training(self) -> None:
-        """What is kept for a batch must serve a backward pass, too."""
+        """Results that are cached for a batch in inference mode must also work in a backward pass."""
         attn, batch = self.build(), Batch.from_data_list(self._graphs())
         x = self._input(batch.num_nodes, torch.float32)
         with torch.inference_mode():
@@ -190,11 +190,11 @@ class AttentionCase:
         exact = attn(x, other.batch, other)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = attn(x, batch.batch, batch)
-        assert torch.equal(attn(x, batch.batch, batch), exact)  # what is kept of a batch knows no autocast
+        assert torch.equal(attn(x, batch.batch, batch), exact)  # cached results do not depend on autocast
         out.float().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in attn.parameters() if parameter.grad is not None)
         assert (out.float() - exact).norm() <= 0.05 * exact.norm()
-        with torch.autocast("cpu", dtype=torch.bfloat16):  # as after another layer, which has rounded already
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # as after another layer, which has already rounded
             out = attn(x.bfloat16(), batch.batch, batch)
         assert out.dtype == torch.bfloat16
         assert (out.float() - exact).norm() <= 0.1 * exact.norm()

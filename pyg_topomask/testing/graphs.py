@@ -1,4 +1,4 @@
-"""Tiny graphs on which masks go wrong, and relabelling of nodes."""
+"""Small graphs that cover the special cases of masks, and relabelling of nodes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def dense_adjacency(data: Data) -> Tensor:
 def permute(data: Data, perm: Tensor) -> Data:
     """Copy of a graph whose node ``i`` is the old node ``perm[i]``, so that its features are ``x[perm]``.
 
-    Every ``…index`` attribute is relabelled, walk tables too, and every attribute with one row per node is reordered.
-    A batch keeps its graphs in order: permute within them (`block_permutation`).
+    Every ``…index`` attribute is relabelled, including walk tables, and every attribute with one row per node is
+    reordered. A batch must keep its graphs in order; permute nodes within them (`block_permutation`).
     """
     moved = data.clone()
     label = perm.argsort()  # new number of each old node
@@ -73,6 +73,6 @@ def permute(data: Data, perm: Tensor) -> Data:
 
 
 def block_permutation(batch: Tensor, seed: int = 0) -> Tensor:
-    """Random permutation ``[N]`` of a batch's nodes that moves none to another graph."""
+    """Random permutation ``[N]`` of the nodes of a batch within their graphs."""
     noise = torch.rand(batch.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return (batch + noise).argsort()

@@ -1,4 +1,4 @@
-"""What every mask operator must pass."""
+"""Checks that every mask operator must pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyg_topomask.testing.graphs import GRAPHS, permute
 
 
 class OperatorCase:
-    """Checks of one operator in float64; a subclass says how to build it and what its matrix is.
+    """Checks of one operator in float64; a subclass defines how to build it, and its matrix.
 
     .. code-block:: python
 
@@ -26,33 +26,33 @@ class OperatorCase:
             def reference(self, data):
                 return sum(a * torch.linalg.matrix_power(dense_adjacency(data), k) for k, a in enumerate(ALPHA))
 
-    `reference` is written from the definition and shares no code with the operator. Both hooks get a ``Data`` or a
-    ``Batch`` of them, and must be functions of the graph. One of `GRAPHS`, ``"weighted"``, carries ``edge_weight``
-    ``[E]``, which both hooks must read alike (or both ignore). An operator that needs another kind of graph sets
-    `graphs`.
+    `reference` computes the matrix from its definition and shares no code with the operator. The argument of both
+    methods is a ``Data`` or a ``Batch``, and their results must depend only on the graph. One of `GRAPHS`,
+    ``"weighted"``, has ``edge_weight`` ``[E]``: either both methods use it, or none. An operator that needs other
+    graphs sets `graphs`.
     """
 
     tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}
     """Tolerances of comparisons in float64."""
     graphs: ClassVar[dict[str, Data]] = GRAPHS
-    """Graphs to check on."""
+    """Graphs for the checks, by name."""
     batch: ClassVar[tuple[str, ...]] = ("path", "isolated", "star")
-    """Names of the graphs that are batched."""
+    """Names of the graphs that are batched in the checks of batches."""
     moved: ClassVar[str] = "star"
-    """Name of the graph that is relabelled."""
+    """Name of the graph that is relabelled in the check of equivariance."""
     equivariant: ClassVar[bool] = True
     """Whether relabelling nodes permutes the mask; set it to :obj:`False` for a mask of an order or a grid."""
 
     def build(self, data: Data, **parameters: Tensor) -> MaskOperator:
-        """The operator under test, with its own parameters in place of those in ``parameters``."""
+        """The operator under test; values in ``parameters`` replace its own parameters of the same name."""
         raise NotImplementedError
 
     def reference(self, data: Data) -> Tensor:
-        """Its matrix, ``[N, N]`` or ``[H, N, N]``, from the definition."""
+        """Matrix of the operator from its definition, ``[N, N]`` or ``[H, N, N]``."""
         raise NotImplementedError
 
     def parameters(self, data: Data) -> dict[str, Tensor]:
-        """Floating-point arguments of the operator in float64, by name, for the check of their gradients."""
+        """Floating-point arguments of the operator, by name, in float64; their gradients are checked."""
         return {}
 
     @pytest.fixture(autouse=True)
@@ -263,7 +263,7 @@ def _errors(op: MaskOperator) -> Tensor:
 
 
 def _listed(op: MaskOperator, rows: tuple[int, int] | None = None) -> Tensor:
-    """The matrix ``[H or 1, N, N]``, or those of its rows, that the operator lists by pairs, in float64."""
+    """Matrix ``[H or 1, N, N]`` in float64 from the pairs of an operator, or those of some rows."""
     pattern, value = op.pairs() if rows is None else op.row_pairs(*rows)
     value = (value if value.dim() == 2 else value[:, None]).expand(-1, op.heads or 1).double()
     order = range(op.num_nodes) if pattern.order is None else pattern.order.tolist()

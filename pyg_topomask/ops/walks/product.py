@@ -120,7 +120,7 @@ class WalkProduct:
     @cached_property
     @torch.inference_mode(False)
     def diagonal_change(self) -> Tensor:
-        """What `diagonal` adds to `squared_norms`, as coefficients ``[N, Q]``."""
+        """Difference between `diagonal` and `squared_norms`, as coefficients ``[N, Q]``."""
         assert self.diagonal is not None
         return self.diagonal - self.squared_norms
 
