@@ -47,9 +47,8 @@ class CausalOperator(NonNegativeOperator):
         return self.num_nodes
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        triangle = torch.tril if self.reverse else torch.triu
-        sizes = [(len(graphs), layout.groups.num_nodes[graphs[0]]) for graphs in layout.groups.graphs]
-        blocks = [triangle(torch.ones(n, n, dtype=self.dtype, device=self.device)).expand(g, n, n) for g, n in sizes]
+        triangle, one = torch.tril if self.reverse else torch.triu, torch.ones((), dtype=self.dtype, device=self.device)
+        blocks = [triangle(one.expand(n, n)).expand(g, n, n) for g, n in layout.groups.shapes]
         return cut_blocks(blocks, self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:

@@ -42,8 +42,7 @@ class EqualGraphsOperator(MaskOperator):
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         kernel = self._kernel().mT if self.heads is not None else self._kernel()[0].t()
         blocks = []
-        for graphs in layout.groups.graphs:
-            size = layout.groups.num_nodes[graphs[0]]
+        for num_graphs, size in layout.groups.shapes:
             if size % self.graph_size:
                 raise ValueError(
                     f"the mask is for graphs of {self.graph_size} nodes, but a graph of 'batch' has {size}; "
@@ -51,7 +50,7 @@ class EqualGraphsOperator(MaskOperator):
                 )
             copies = torch.eye(size // self.graph_size, dtype=kernel.dtype, device=kernel.device)
             block = kernel if copies.numel() == 1 else torch.kron(copies, kernel.contiguous())
-            blocks.append(block.expand(len(graphs), *block.shape))
+            blocks.append(block.expand(num_graphs, *block.shape))
         return blocks
 
     def _matmul(self, x: Tensor) -> Tensor:

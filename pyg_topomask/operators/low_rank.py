@@ -9,7 +9,6 @@ from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.segment import check_batch, segment_linear_attention, size_groups
-from pyg_topomask.ops.sparse import permute_rows
 
 
 class LowRankOperator(MaskOperator):
@@ -68,14 +67,9 @@ class LowRankOperator(MaskOperator):
         return 2 * self.num_nodes * self.left.size(-1)
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        groups, blocks = layout.groups, []
-        factors = [self._by_node(factor, self.dtype) for factor in (self.left, self.right)]  # [N, H or 1, r]
-        rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
-        parts = [permute_rows(factor, groups.order, groups.inverse).split(rows) if rows else () for factor in factors]
-        for graphs, left, right in zip(groups.graphs, *parts):
-            left, right = (x.unflatten(0, (len(graphs), -1)).transpose(1, 2) for x in (left, right))
-            block = right @ left.mT  # [g, H or 1, n, n]
-            blocks.append(block[:, 0] if self.heads is None else block)
+        left, right = (layout.groups.split(self._by_node(factor, self.dtype)) for factor in (self.left, self.right))
+        blocks = [(b.transpose(1, 2) @ a.permute(0, 2, 3, 1)) for a, b in zip(left, right)]  # [g, H or 1, n, n]
+        blocks = blocks if self.heads is not None else [block[:, 0] for block in blocks]
         return cut_blocks(blocks, torch.zeros_like(layout.block) if self.batch is None else self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:

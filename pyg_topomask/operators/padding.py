@@ -10,7 +10,7 @@ from pyg_topomask.operators.ones import OnesOperator
 from pyg_topomask.operators.scaled import DiagonalScaledOperator
 
 
-class PaddingOperator(NonNegativeOperator):
+class PaddingOperator(NonNegativeOperator, DiagonalScaledOperator):
     r"""Mask of real nodes, :math:`M_{ij} = 1` if ``j`` is real and in the graph of ``i``: no node reads a padding node.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.
@@ -33,22 +33,10 @@ class PaddingOperator(NonNegativeOperator):
                 f"'node_mask' and 'batch' must both be [N] (got {list(node_mask.shape)}"
                 + (")" if batch is None else f" and {list(batch.shape)})")
             )
+        ones = OnesOperator(torch.zeros_like(node_mask, dtype=torch.int64) if batch is None else batch)
+        real = node_mask.to(ones.dtype)
+        super().__init__(ones, torch.ones_like(real), real)
         self.node_mask = node_mask
-        self.ones = OnesOperator(torch.zeros_like(node_mask, dtype=torch.int64) if batch is None else batch)
-        self.num_nodes, self.device, self.dtype = node_mask.numel(), node_mask.device, self.ones.dtype
-
-    @property
-    def T(self) -> DiagonalScaledOperator:
-        real = self.node_mask.to(self.dtype)
-        return DiagonalScaledOperator(self.ones, real, torch.ones_like(real))
-
-    @property
-    def row_terms(self) -> int:
-        return self.ones.row_terms
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_nodes
 
     def _matmul(self, x: Tensor) -> Tensor:
-        return self.ones @ torch.where(self.node_mask[:, None], x, 0)
+        return self.operator @ torch.where(self.node_mask[:, None], x, 0)  # also if padding nodes hold NaN

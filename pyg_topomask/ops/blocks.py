@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import SizeGroups, ragged_ranges, size_groups
-from pyg_topomask.ops.sparse import permute_rows
 
 Entries = tuple[Tensor, Tensor, Tensor]
 """Rows, columns and entries of a sparse matrix."""
@@ -49,7 +48,7 @@ def one_graph_layout(num_nodes: int, device: torch.device) -> BlockLayout:
 
 
 def _layout(groups: SizeGroups, device: torch.device) -> BlockLayout:
-    sizes = [groups.num_nodes[graph] for graphs in groups.graphs for graph in graphs]
+    sizes = [n for g, n in groups.shapes for _ in range(g)]
     size = torch.tensor(sizes, dtype=torch.int64, device=device)
     area = size.square()
     graph, column = ragged_ranges(torch.zeros_like(size), size)
@@ -57,8 +56,7 @@ def _layout(groups: SizeGroups, device: torch.device) -> BlockLayout:
     first = block + column * size[graph]
     if groups.inverse is not None:
         first, column, block = (x.index_select(0, groups.inverse) for x in (first, column, block))
-    lengths = [len(graphs) * groups.num_nodes[graphs[0]] ** 2 for graphs in groups.graphs]
-    return BlockLayout(groups, first, column, block, lengths)
+    return BlockLayout(groups, first, column, block, [g * n * n for g, n in groups.shapes])
 
 
 def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) -> list[Tensor]:
@@ -79,9 +77,8 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
     position = layout.first.index_select(0, row) + layout.column.index_select(0, col)
     flat = value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, position, value)
     return [
-        part.view(len(graphs), n, n) if value.dim() == 1 else part.view(len(graphs), n, n, -1).permute(0, 3, 1, 2)
-        for graphs, part in zip(layout.groups.graphs, flat.split(layout.lengths))
-        for n in (layout.groups.num_nodes[graphs[0]],)
+        part.view(g, n, n) if value.dim() == 1 else part.view(g, n, n, -1).permute(0, 3, 1, 2)
+        for (g, n), part in zip(layout.groups.shapes, flat.split(layout.lengths))
     ]
 
 
@@ -118,11 +115,7 @@ def column_blocks(layout: BlockLayout, columns: Tensor) -> list[Tensor]:
     Returns:
         For each group of ``g`` graphs of ``n`` nodes, ``[g, n, n]`` or ``[g, H, n, n]``.
     """
-    groups = layout.groups
-    sizes = [groups.num_nodes[graphs[0]] for graphs in groups.graphs]
-    rows = [len(graphs) * size for graphs, size in zip(groups.graphs, sizes)]
-    parts = permute_rows(columns, groups.order, groups.inverse).split(rows) if rows else ()
-    return [part.unflatten(0, (-1, size))[..., :size].movedim(1, -1) for part, size in zip(parts, sizes)]
+    return [part[..., : part.size(1)].movedim(1, -1) for part in layout.groups.split(columns)]
 
 
 def product_blocks(layout: BlockLayout, left: Entries | None, right: Entries | None) -> list[Tensor]:
@@ -159,10 +152,7 @@ def _identity(layout: BlockLayout) -> Entries:
 
 def group_rows(x: Tensor, groups: SizeGroups) -> list[Tensor]:
     """Rows of ``x`` ``[N]`` or ``[N, H]`` by group of equal graphs: ``[g, n]`` or ``[g, H, n]`` each."""
-    rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
-    parts = permute_rows(x, groups.order, groups.inverse).split(rows) if rows else ()
-    parts = [part.unflatten(0, (len(graphs), -1)) for graphs, part in zip(groups.graphs, parts)]
-    return parts if x.dim() == 1 else [part.mT for part in parts]
+    return groups.split(x) if x.dim() == 1 else [part.mT for part in groups.split(x)]
 
 
 def cut_blocks(blocks: list[Tensor], batch: Tensor, layout: BlockLayout) -> list[Tensor]:

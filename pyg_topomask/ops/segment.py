@@ -52,6 +52,18 @@ class SizeGroups(NamedTuple):
     num_nodes: list[int]
     """Number of nodes of every graph, including empty ones."""
 
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Number of graphs ``g`` of each group, and number of nodes ``n`` of each of them."""
+        return [(len(graphs), self.num_nodes[graphs[0]]) for graphs in self.graphs]
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Rows of ``x`` ``[N, *]`` of each group, ``[g, n, *]``."""
+        if not self.graphs:
+            return []
+        parts = permute_rows(x, self.order, self.inverse).split([g * n for g, n in self.shapes])
+        return [part.unflatten(0, shape) for part, shape in zip(parts, self.shapes)]
+
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:
     """Refuse a ``batch`` vector that does not sort ``num_nodes`` nodes by graph.
@@ -120,11 +132,9 @@ def in_groups(
     """
     if not groups.graphs:
         return v.clone()
-    rows = [len(graphs) * groups.num_nodes[graphs[0]] for graphs in groups.graphs]
-    parts = [permute_rows(x, groups.order, groups.inverse).split(rows) for x in (q, k, v)]
     out = []
-    for graphs, *qkv in zip(groups.graphs, *parts):
-        result = function(graphs, *(x.unflatten(0, (len(graphs), -1)).transpose(1, 2) for x in qkv))
+    for graphs, *qkv in zip(groups.graphs, *(groups.split(x) for x in (q, k, v))):
+        result = function(graphs, *(x.transpose(1, 2) for x in qkv))
         out.append(result.transpose(1, 2).flatten(0, 1))
     return permute_rows(torch.cat(out), groups.inverse, groups.order)
 
