@@ -1,4 +1,4 @@
-"""A GPS layer: a convolution beside attention under a topological mask, on batches of generated graphs."""
+"""A GPS layer with a convolution and attention under a topological mask, on batches of generated graphs."""
 
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv

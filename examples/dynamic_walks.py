@@ -1,4 +1,4 @@
-"""Dynamic GKAT: walks that are drawn afresh in each epoch, along the attention of the first layer."""
+"""Dynamic GKAT: walks that are drawn again in each epoch and follow the attention of the first layer."""
 
 import torch
 from torch_geometric.datasets import FakeDataset

@@ -1,4 +1,4 @@
-"""Two graphs that no message passing tells apart, and an encoding with which it does."""
+"""Two graphs that message passing cannot distinguish, and an encoding with which it can."""
 
 import networkx as nx
 from torch_geometric.transforms import AddRandomWalkPE

@@ -1,4 +1,4 @@
-"""GKATConv, the layer of GKAT that is shaped like GAT, and its mask, on graphs with and without a planted motif."""
+"""GKATConv, the layer of GKAT in the form of GAT, and its mask, on graphs with and without a planted motif."""
 
 import torch
 from torch_geometric.loader import DataLoader

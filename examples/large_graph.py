@@ -1,4 +1,4 @@
-"""Train on a large graph in random parts, each with walks of its own."""
+"""Training on a large graph in random parts, each with its own walks."""
 
 import torch
 from torch_geometric.datasets import FakeDataset

@@ -1,4 +1,4 @@
-"""An attention and a mask written outside of the package: topomask --import own_module check CONFIG."""
+"""An attention and a mask that are defined outside the package: topomask --import own_module check CONFIG."""
 
 import torch
 

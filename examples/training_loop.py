@@ -1,4 +1,4 @@
-"""A whole training loop: which of these graphs contain a planted circle?"""
+"""A complete training loop: which of these graphs contain a planted circle?"""
 
 import torch
 from torch_geometric.loader import DataLoader

@@ -1,19 +1,19 @@
 # shellcheck shell=bash
-# Sourced by the other scripts, from the root of the repository: finds or makes the Python environment.
+# Sourced by the other scripts from the root of the repository: finds or creates the Python environment.
 #
 #   choose_python         sets PYTHON: $TOPOMASK_PYTHON, else the active virtual environment's, else .venv's
-#   prepare EXTRA…        installs PyTorch, then this package with these extras, unless that was done already
-#   prepare_sparse        compiles the optional torch_scatter and torch_sparse, unless that was done already
+#   prepare EXTRA…        installs PyTorch, then this package with these extras, unless they are installed already
+#   prepare_sparse        compiles the optional torch_scatter and torch_sparse, unless they are installed already
 #
-# What was installed stands in one stamp file inside the environment, written after the work it vouches for.
+# A stamp file inside the environment lists what was installed. It is written after the installation has succeeded.
 
-TORCH="torch==2.13.*"  # the version that the project is tested with; any other >= 2.6 that is already there is kept
+TORCH="torch==2.13.*"  # the version that the project is tested with; an installed version >= 2.6 is kept
 OLDEST_TORCH="(2, 6)"
 OLDEST_PYTHON="(3, 10)"
 NEEDED_KIB=$((3 * 1024 * 1024))
 
-# On cores shared with other programs, OpenMP threads that spin while they wait make every small operation cost
-# milliseconds: let them sleep after some microseconds.
+# On cores shared with other programs, OpenMP threads that spin while they wait slow every small operation down to
+# milliseconds. Let them sleep after some microseconds.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-5000}"
 
 say() { printf '==> %s\n' "$*"; }
@@ -65,7 +65,7 @@ check_disk() {
         stop "only $((free / 1024)) MiB are free in $1, and the packages need 3 GiB; make room, or use another disk"
 }
 
-# pip's output goes to the log; what a reader wants to see of it, to the screen.
+# pip's output goes to the log, and its main lines to the screen.
 run_pip() {
     local start=$SECONDS
     if ! "$PYTHON" -m pip --disable-pip-version-check --retries 2 install "$@" 2>&1 | tee -a "$LOG" |
@@ -80,18 +80,18 @@ explain_pip_failure() {
     tail=$(tail -n 60 "$LOG")
     case "$tail" in
     *"No space left on device"*)
-        stop "the disk is full: make room, then start again (pip's output: $LOG)" ;;
+        stop "the disk is full; make room, then start again (pip's output: $LOG)" ;;
     *"connection broken"* | *"Failed to establish"* | *"Connection refused"* | *"name resolution"* | *"timed out"* | *ProxyError* | *"Network is unreachable"*)
-        stop "pip cannot reach the package index: is there a network connection, or a proxy to set? (pip's output: $LOG)" ;;
+        stop "pip cannot reach the package index; check the network connection and proxy settings (pip's output: $LOG)" ;;
     *externally-managed-environment*)
         stop "$PYTHON belongs to the system, which forbids installing into it; use a virtual environment (unset TOPOMASK_PYTHON to get one)" ;;
     *)
         tail -n 8 "$LOG" >&2
-        stop "pip failed (its whole output: $LOG)" ;;
+        stop "pip failed (its complete output: $LOG)" ;;
     esac
 }
 
-# The first line of the stamp says for which checkout, requirements and Python it holds; then one line for each extra.
+# The first line of the stamp names the checkout, requirements and Python. One line for each extra follows.
 stamp_key() { printf '%s %s %s' "$PWD" "$(cksum <pyproject.toml)" "$("$PYTHON" --version)"; }
 
 stamped() {
@@ -133,19 +133,19 @@ prepare() {
     check_disk "$PREFIX"
     : >"$LOG" || stop "$PREFIX is not writable; set TOPOMASK_PYTHON to a Python whose environment is"
     if version=$(torch_version); then
-        say "PyTorch: $version is there"
+        say "PyTorch: $version is installed already"
     else
-        say "PyTorch: installing $TORCH (a CPU build is enough; up to some minutes)"
+        say "PyTorch: installing $TORCH (a CPU build is enough; this may take some minutes)"
         run_pip "$TORCH"
     fi
-    say "pyg_topomask with its extras $*: installing"
+    say "pyg_topomask with the extras $*: installing"
     run_pip -e ".[$(IFS=, && echo "$*")]"
     write_stamp "$@"
 }
 
 sparse_imports() { "$PYTHON" -c "import torch_scatter, torch_sparse" >/dev/null 2>&1; }
 
-# The stamp names the PyTorch that the two were compiled against: with another one they would not load.
+# The stamp names the PyTorch version that the two were compiled for, because they do not load with another one.
 prepare_sparse() {
     local name
     name="sparse for torch $(torch_version)"
@@ -155,15 +155,15 @@ prepare_sparse() {
     fi
     if ! sparse_imports; then
         command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
-            stop "the extra 'sparse' is compiled and there is no C++ compiler; on Debian and Ubuntu: apt install g++"
+            stop "the extra 'sparse' must be compiled, but there is no C++ compiler; on Debian and Ubuntu: apt install g++"
         check_disk "$PREFIX"
         say "Extra 'sparse': compiling torch_scatter (about 4 minutes) and torch_sparse (about 8) on 2 cores;" \
-            "seconds where pip has kept them"
+            "seconds if pip has cached them"
         run_pip setuptools wheel
         run_pip --no-build-isolation -e ".[sparse]"
     fi
     if ! sparse_imports; then
-        say "Extra 'sparse': what pip had kept was compiled for another PyTorch; compiling again"
+        say "Extra 'sparse': pip's cached packages were compiled for another PyTorch; compiling again"
         run_pip --no-build-isolation --no-cache-dir --force-reinstall --no-deps torch_scatter torch_sparse
         sparse_imports || stop "torch_scatter and torch_sparse were installed but cannot be imported (see $LOG)"
     fi

@@ -1,9 +1,9 @@
 """Trains three models on the same generated graphs and compares them.
 
-Linear attention with a topological mask (graph random features), the same attention without a mask, and message
-passing (GCN) without attention: configs/grf/demo.yaml with ``gt.layer_type`` replaced. No model has two branches, so
-that the mask is all that tells the first two apart. Ends with a table, and a picture of a learned mask and of the
-training curves.
+The models are linear attention with a topological mask (graph random features), the same attention without a mask, and
+message passing (GCN) without attention. They use configs/grf/demo.yaml with different ``gt.layer_type``. No model has
+two branches, so the first two differ only in the mask. At the end, the script prints a table and draws a learned mask
+and the training curves.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ MODELS = {  # name in the table: (gt.layer_type, name_tag of the folder)
 
 
 def main() -> int:
-    """Train, compare, draw; 0 on success."""
+    """Train, compare and draw. Return the exit code, 0 on success."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="runs of each model (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the results (default: the config's out_dir)")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings in place of the config's")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the config's")
     arguments = parser.parse_args()
     console, start = Console(), time.perf_counter()
     try:
@@ -53,14 +53,14 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     console.print(results_table(summaries, arguments.seeds))
     picture = draw(summaries, arguments.overrides)
     console.print(f"Picture of a learned mask and the training curves: [bold]{picture}[/bold]", soft_wrap=True)
     seconds = time.perf_counter() - start
     console.print(
-        f"Took {seconds:.0f} s. Finished runs are kept: delete {picture.parent}/demo* to train again.", soft_wrap=True
+        f"Took {seconds:.0f} s. Finished runs are kept; delete {picture.parent}/demo* to train again.", soft_wrap=True
     )
     return 0
 
@@ -95,7 +95,7 @@ def results_table(summaries: dict[str, dict[str, Any]], seeds: int) -> Table:
 
 
 def draw(summaries: dict[str, dict[str, Any]], overrides: list[str]) -> Path:
-    """Draw the mask that the masked model's first seed learned, above the curves of all models; the file's path."""
+    """Draw the mask learned with the masked model's first seed, above the curves of all models; return the path."""
     import matplotlib.pyplot as plt
 
     name, (layer_type, _) = next(iter(MODELS.items()))
@@ -108,8 +108,8 @@ def draw(summaries: dict[str, dict[str, Any]], overrides: list[str]) -> Path:
         mask, graph.edge_index, "learned mask $M$ (first layer, first head)", graph.num_nodes - 1, ax=list(axes[0])
     )
     curves = {
-        name: [columns(Path(s["folder"]) / str(seed) / "metrics.csv") for seed in s["seeds"]]
-        for name, s in summaries.items()
+        name: [columns(Path(summary["folder"]) / str(seed) / "metrics.csv") for seed in summary["seeds"]]
+        for name, summary in summaries.items()
     }
     labels = ("training loss (nats)", "validation accuracy (share of graphs)")
     viz.plot_curves(curves, ("train_loss", "val_accuracy"), labels, ax=list(axes[1]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains three small graph transformers on a generated data set, in about 2 minutes on 2 cores, and compares them:
+# Trains three small graph transformers on a generated data set and compares them, in about 2 minutes on 2 cores:
 #   bash scripts/demo.sh [arguments of scripts/demo.py]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -7,5 +7,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/_environment.sh
 
 prepare run
-say "Demo: 3 models, 3 runs each; the graphs are generated once"
+say "Demo: 3 models with 3 runs each, on graphs that are generated once"
 exec "$PYTHON" scripts/demo.py "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the style (ruff) and the types (mypy) of the whole project, as .ci/run and the pre-commit hook do:
+# Checks the style (ruff) and the types (mypy) of the whole project, like .ci/run and the pre-commit hook:
 #   bash scripts/lint.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

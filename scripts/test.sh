@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the test suite:  bash scripts/test.sh [--all] [arguments of pytest]
 #
-# --all, or the variable CI, adds the optional compiled packages and runs the tests that touch them once more with them.
-# The first run comes before that, so that it is the plain installation that is tested.
-# Two processes share the tests, with one thread each; `-n 0` runs them all in one process, as a debugger needs it.
+# --all, or the variable CI, installs the optional compiled packages and runs the tests that use them once more.
+# The first run comes before, so that it tests the plain installation.
+# Two processes share the tests, with one thread each; `-n 0` runs all tests in one process, as a debugger needs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/_environment.sh
@@ -29,11 +29,11 @@ run_pytest || {
 
 if [ -n "$all" ]; then
     prepare_sparse
-    say "Tests that touch torch_sparse, with it"
+    say "Tests that use torch_sparse"
     run_pytest -m sparse || {
         code=$?
         [ "$code" -eq "$NO_TESTS" ] || exit "$code"
-        say "none of the chosen tests touches torch_sparse"
+        say "none of the chosen tests uses torch_sparse"
     }
 fi
 say "All passed"

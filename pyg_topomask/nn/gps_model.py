@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Linear, Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.head import MLPHead
@@ -59,8 +59,8 @@ class GPSModel(Module):
         checkpoint: bool = False,
     ) -> None:
         super().__init__()
-        if pool is not None and pool not in POOLS:
-            raise ValueError(f"'pool' must be one of {', '.join(POOLS)} or None (got {pool!r})")
+        if pool is not None:
+            check_choice("pool", pool, POOLS)
         head_layers = check_integer("head_layers", head_layers, 1)
         self.pool = pool
         self.encoder = Linear(in_channels, channels)

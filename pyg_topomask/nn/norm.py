@@ -7,7 +7,9 @@ from torch.nn import BatchNorm1d, Module
 from torch.nn.functional import batch_norm
 from torch_geometric.nn import GraphNorm, LayerNorm
 
-NORMS = ("batch_norm", "layer_norm", "graph_norm")
+from pyg_topomask.checks import check_choice
+
+NORMS: dict[str, type[Module]] = {"batch_norm": BatchNorm1d, "layer_norm": LayerNorm, "graph_norm": GraphNorm}
 
 
 def build_norm(name: str | None, channels: int) -> Module | None:
@@ -18,9 +20,8 @@ def build_norm(name: str | None, channels: int) -> Module | None:
     """
     if name is None:
         return None
-    if name not in NORMS:
-        raise ValueError(f"'norm' must be one of {', '.join(NORMS)} or None (got {name!r})")
-    return {"batch_norm": BatchNorm1d, "layer_norm": LayerNorm, "graph_norm": GraphNorm}[name](channels)
+    check_choice("norm", name, NORMS)
+    return NORMS[name](channels)
 
 
 def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> Tensor:

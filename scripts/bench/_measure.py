@@ -1,7 +1,8 @@
-"""Timing, peak memory and reports for the benchmarks: medians, ratios within one run, exponents, JSON and a plot."""
+"""Common parts of the benchmarks: options, timing, peak memory, exponents, reports and plots."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
 import json
@@ -20,6 +21,14 @@ import torch
 from pyg_topomask.cache import replacing
 
 
+def bench_parser(doc: str, quick: str) -> argparse.ArgumentParser:
+    """A parser with ``--quick``, which the text ``quick`` explains, and ``--out``; ``doc`` is a module's docstring."""
+    made = argparse.ArgumentParser(description=doc.split("\n")[0])
+    made.add_argument("--quick", action="store_true", help=quick)
+    made.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plots")
+    return made
+
+
 def median_ms(
     function: Callable[[], Any],
     repeats: int = 9,
@@ -27,7 +36,7 @@ def median_ms(
     clock: Callable[[], float] = time.perf_counter,
     limit_s: float = 60.0,
 ) -> float:
-    """Median milliseconds of a call, of wall time by default; of fewer calls once they have taken ``limit_s``."""
+    """Median milliseconds of a call, in wall time by default. Calls stop early after ``limit_s`` seconds."""
     for _ in range(warmup):
         function()
     times: list[float] = []
@@ -39,18 +48,18 @@ def median_ms(
 
 
 def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
-    """Result of a function called in a process of its own, whose peak memory nothing else has raised."""
+    """Result of a function called in a new process, so that nothing else contributes to its peak memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result = pool.apply(function, args)
-        pool.close()  # let it end by itself: KeOps writes its cache on exit, and a killed writer leaves it damaged
+        pool.close()  # let it exit normally: KeOps writes its cache on exit, and killing it would damage the cache
         pool.join()
     return result
 
 
 def peak_mib(function: Callable[[], Any]) -> float:
-    """Rise of this process's peak resident memory over its present one, in MiB, around one call (Linux, glibc)."""
+    """Rise of this process's peak resident memory during a call above the memory before it, in MiB (Linux, glibc)."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what the call takes
+    ctypes.CDLL(None).malloc_trim(0)  # return freed memory, which the call could use unnoticed
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status_kib("VmRSS")
     function()
@@ -58,9 +67,9 @@ def peak_mib(function: Callable[[], Any]) -> float:
 
 
 def keep_memory() -> None:
-    """Make this process keep what it frees, as PyTorch does on a GPU (glibc; ``MALLOC_MMAP_MAX_=0`` sets the same).
+    """Make this process keep freed memory, as PyTorch does on a GPU (glibc; the same as ``MALLOC_MMAP_MAX_=0``).
 
-    By default every array over 32 MiB is given back, and the kernel clears its pages again at the next use.
+    By default, arrays over 32 MiB are returned to the system, and the kernel clears their pages at the next use.
     """
     libc, trim_threshold, mmap_max = ctypes.CDLL(None), -1, -4
     libc.mallopt(mmap_max, 0)
@@ -79,8 +88,26 @@ def exponent(sizes: list[int], values: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
+def pyplot() -> Any:
+    """Matplotlib's plotting module, without a display."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save_plot(figure: Any, path: Path) -> None:
+    """Write a figure as PNG, and say so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    pyplot().close(figure)
+    print(f"wrote {path}")
+
+
 def log_axis(axis: Any) -> None:
-    """Make the x axis logarithmic, labelled at 1, 2 and 5 times powers of ten, also where it spans less than one."""
+    """Make the x axis logarithmic, with labels at 1, 2 and 5 times powers of ten even if it spans less than one."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_xscale("log")
@@ -90,7 +117,7 @@ def log_axis(axis: Any) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Description of the machine, for reports."""
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -100,7 +127,7 @@ def machine() -> dict[str, Any]:
 
 
 def save_json(path: Path, report: dict[str, Any]) -> None:
-    """Write a report in one piece, so that a killed run leaves the old one."""
+    """Write a report completely or not at all, so that a killed run keeps the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
         partial.write_text(json.dumps(report, indent=2) + "\n")
@@ -108,7 +135,7 @@ def save_json(path: Path, report: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A report, or nothing where there is none or it is damaged."""
+    """A report; empty if the file does not exist or is damaged."""
     try:
         report = json.loads(path.read_text())
     except FileNotFoundError:
@@ -116,19 +143,19 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError:
         report = None
     if not isinstance(report, dict):
-        print(f"{path} is damaged and made again")
+        print(f"{path} is damaged and will be replaced")
         return {}
     return report
 
 
 def resumed(path: Path, settings: Mapping[str, Any], *parts: str) -> dict[str, Any]:
-    """The report of an earlier start with the same settings, or a new one whose parts are empty."""
+    """The report of an earlier run with the same settings, or a new one with empty parts."""
     report = read_json(path)
     same = {key: report.get(key) for key in settings} == settings
     return report if same else {**settings, **{part: {} for part in parts}}
 
 
 def described(where: Mapping[str, Any]) -> str:
-    """What `machine` found, in words."""
+    """The result of `machine` in words."""
     threads = "one thread" if where["threads"] == 1 else f"{where['threads']} threads"
     return f"{where['cpu']}, {threads}, torch {where['torch']}"

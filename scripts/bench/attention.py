@@ -1,29 +1,40 @@
 """Every attention in a GraphGPS stack: seconds per epoch and peak memory on batches of the sizes the papers report.
 
-One run measures, for each workload, a stack of GPSLayers (GINEConv beside the attention, batch norm, feed-forward
-part) and the attention of one layer alone, forward and backward, in training, beside PyG's GPSConv with its
-"multihead" and "performer" attentions. Layers, widths and batch sizes are those of the Primphormer paper's Table 4;
+For each workload, one run measures a stack of GPSLayers (GINEConv and an attention, batch norm, feed-forward part) and
+the attention of one layer alone, forward and backward in training mode, and PyG's GPSConv with "multihead" and
+"performer" attention for comparison. Layers, widths and batch sizes are those of the Primphormer paper's Table 4;
 "large" is one graph of 100,000 nodes. Seconds per epoch are the median step times the steps of the training split.
-Real graphs are taken from $TOPOMASK_DATA where they are there (peptides), otherwise random ones with the published
-numbers of nodes and edges. The part "scaling" times the linear attentions alone on one graph of 10^4 to 10^6 nodes and
-fits the exponent of N. A part that is measured again replaces its old figures; the others stay in the report.
+Graphs of Peptides-func are real if $TOPOMASK_DATA has them. All others are random graphs with the published numbers of
+nodes and edges. The part "scaling" times only the linear attentions, on one graph of 10^4 to 10^6 nodes, and fits the
+exponent of N. Measuring a part again replaces its figures in the report and keeps the others.
 
 Run: python scripts/bench/attention.py [--quick] [--only PART …] [--out results/bench]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from _measure import exponent, in_fresh_process, keep_memory, log_axis, machine, median_ms, peak_mib, resumed, save_json
+from _measure import (
+    bench_parser,
+    exponent,
+    in_fresh_process,
+    keep_memory,
+    log_axis,
+    machine,
+    median_ms,
+    peak_mib,
+    pyplot,
+    resumed,
+    save_json,
+    save_plot,
+)
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Batch, Data
@@ -36,7 +47,7 @@ from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 @dataclass(frozen=True)
 class Workload:
-    """One batch of a data set, and the stack that is run on it."""
+    """One batch of a data set, and the size of the stack that runs on it."""
 
     mean_nodes: float
     nodes_range: tuple[int, int]
@@ -64,21 +75,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "KMIP": {"k": 10},
     "Primphormer": {"num_virtual": 30, "rank": 30},
 }
-"""Constructor arguments where an attention's own defaults are not what a paper runs."""
+"""Constructor arguments of attentions whose defaults differ from the papers' experiments."""
 
 CLASSES = ATTENTION | {"Primal": PrimalAttention}
 PYG = {"GPSConv multihead": "multihead", "GPSConv performer": "performer"}
 QUADRATIC = ("Transformer", "SAN", "GPSConv multihead")
-LARGEST_QUADRATIC = 20_000  # nodes of one graph: beyond, one step takes minutes
+LARGEST_QUADRATIC = 20_000  # nodes of one graph; on larger graphs, a step takes minutes
 LINEAR = ("Primphormer", "Primal", "Linear", "Performer", "SGFormer", "Polynormer", "BigBird", "Exphormer", "GRF")
-"""Attentions whose time is linear in the nodes."""
+"""Attentions whose time is linear in the number of nodes."""
 
 SCALING = Workload(0, (0, 0), 0, 1, 1, 1, 32, heads=1)
 SCALING_NODES, EDGES_PER_NODE = (10_000, 100_000, 1_000_000), 4
 
 
 def random_graph(nodes: int, edges: float, rng: np.random.Generator) -> Data:
-    """A random tree of ``nodes`` nodes with more random edges, ``edges`` entries of ``edge_index`` in all."""
+    """A random tree of ``nodes`` nodes with further random edges, about ``edges`` columns of ``edge_index`` in all."""
     child = np.arange(1, nodes)
     parent = (child * rng.random(nodes - 1)).astype(np.int64)
     more = max(0, round(edges / 2) - (nodes - 1))
@@ -88,18 +99,16 @@ def random_graph(nodes: int, edges: float, rng: np.random.Generator) -> Data:
 
 
 def sizes(load: Workload, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of nodes within the published range, with about the published mean."""
+    """Random numbers of nodes within the published range, with about the published mean."""
     low, high = load.nodes_range
-    share = (load.mean_nodes - low) / max(high - low, 1)
-    return (
-        (low + (high - low) * rng.beta(4 * share, 4 * (1 - share), load.batch_size)).astype(int)
-        if low < high
-        else (np.full(load.batch_size, low))
-    )
+    if low == high:
+        return np.full(load.batch_size, low)
+    share = (load.mean_nodes - low) / (high - low)
+    return (low + (high - low) * rng.beta(4 * share, 4 * (1 - share), load.batch_size)).astype(int)
 
 
 def peptides(number: int) -> list[Data] | None:
-    """The first graphs of the Peptides-func sample in $TOPOMASK_DATA, or none where it is not there."""
+    """The first graphs of the Peptides-func sample in $TOPOMASK_DATA; None if it does not exist."""
     file = Path(os.environ.get("TOPOMASK_DATA", "")) / "LRGB-sample/peptides-func/raw/train.pt"
     if not file.is_file():
         return None
@@ -107,7 +116,7 @@ def peptides(number: int) -> list[Data] | None:
 
 
 def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
-    """One batch with what an attention requires, and whether its graphs are real."""
+    """One batch with the attributes that an attention requires, and whether its graphs are real."""
     load, rng = WORKLOADS[name], np.random.default_rng(0)
     graphs = peptides(load.batch_size) if name == "Peptides-func" else None
     real = graphs is not None
@@ -117,19 +126,16 @@ def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
 
 
 def prepared(graph: Data, requires: tuple[str, ...]) -> Data:
-    """A graph with what an attention requires."""
-    transforms: list[Callable[[Data], Data]] = []
+    """A graph with the attributes that an attention requires."""
     if any(key.startswith("walk") for key in requires):
-        transforms.append(AddRandomWalks(16, 3, 0.5, seed=0, pair_table=True, independent="walk_key_index" in requires))
+        graph = AddRandomWalks(16, 3, 0.5, seed=0, pair_table=True, independent="walk_key_index" in requires)(graph)
     if any(key.startswith("expander") for key in requires):
-        transforms.append(AddExpanderEdges(degree=5, num_virtual=1, seed=0))
-    for transform in transforms:
-        graph = transform(graph)
+        graph = AddExpanderEdges(degree=5, num_virtual=1, seed=0)(graph)
     return graph
 
 
 def gine(channels: int) -> GINEConv:
-    """The convolution of the stacks that are compared with PyG's."""
+    """The convolution of stacks that are compared with PyG's."""
     return GINEConv(Sequential(Linear(channels, channels), ReLU(), Linear(channels, channels)))
 
 
@@ -152,7 +158,7 @@ class PyGStack(Module):
 
 
 class OurStack(Module):
-    """The library's model without pooling, as wide on entry and exit as inside."""
+    """The library's model without pooling, with the same width for input, layers and output."""
 
     def __init__(self, load: Workload, attention: Callable[[int], Module] | None, conv: str) -> None:
         super().__init__()
@@ -164,14 +170,14 @@ class OurStack(Module):
 
 
 def attention_of(name: str, load: Workload) -> Callable[[int], Module]:
-    """Function of the layer's number that builds an attention of the library."""
+    """A function of the layer's number that builds an attention of the library."""
     return lambda _: CLASSES[name](load.channels, heads=load.heads, **SETTINGS.get(name, {}))
 
 
 def build(
     name: str, load: Workload, conv: str = "GINE"
 ) -> tuple[Module, Callable[..., Tensor] | None, tuple[str, ...]]:
-    """The stack, one layer's attention as a function of ``(x, batch)``, and what it requires of a graph."""
+    """The stack, the attention of one layer as a function of ``(x, batch)``, and the graph attributes it requires."""
     if name in PYG:
         stack = PyGStack(load, PYG[name])
         attn = stack.layers[0].attn
@@ -191,7 +197,7 @@ def build(
 
 
 def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[str, Any]:
-    """Median step and peak memory of the stack and of one layer's attention, in this process."""
+    """Median time of a step and peak memory of the stack and of one layer's attention, in this process."""
     torch.manual_seed(0)
     load = WORKLOADS[workload]
     stack, attention, requires = build(name, load, conv)
@@ -206,7 +212,7 @@ def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[
         attention(x, batch).sum().backward()
 
     row = {"nodes": batch.num_nodes, "edges": batch.num_edges, "real graphs": real}
-    # Memory first: that call warms up.
+    # The call that measures memory is the warm-up of the timed calls.
     if attention is not None:
         row |= {"attention_mib": peak_mib(attend), "attention_ms": median_ms(attend, repeats, warmup=0)}
     row |= {"step_mib": peak_mib(step), "step_ms": median_ms(step, repeats, warmup=0)}
@@ -216,7 +222,7 @@ def measure(workload: str, name: str, repeats: int, conv: str = "GINE") -> dict[
 
 
 def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Each attention's figures on a workload, or why it was not run; every one in a process of its own."""
+    """For each attention its figures on a workload, measured in a new process, or the reason why there are none."""
     largest = WORKLOADS[workload].nodes_range[1]
     for name in ("none", *PYG, *CLASSES):
         if name in QUADRATIC and largest > LARGEST_QUADRATIC:
@@ -229,7 +235,7 @@ def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | st
 
 
 def comparisons(results: dict[str, Any]) -> dict[str, float]:
-    """Ratios of attention parts, forward and backward: the peer's over ours, for time and for memory."""
+    """Ratios of each peer's attention to ours, forward and backward, for time and memory."""
     found = {}
     for name in LINEAR:
         for peer in PYG:
@@ -241,7 +247,7 @@ def comparisons(results: dict[str, Any]) -> dict[str, float]:
 
 
 def step_on_one_graph(name: str, num_nodes: int, repeats: int) -> dict[str, Any]:
-    """Forward and backward of one attention on a graph of so many nodes, in this process."""
+    """Time and memory of one attention on a graph of ``num_nodes`` nodes, forward and backward, in this process."""
     torch.manual_seed(0)
     attention = attention_of(name, SCALING)(0)
     graph = random_graph(num_nodes, EDGES_PER_NODE * num_nodes, np.random.default_rng(0))
@@ -259,8 +265,8 @@ def step_on_one_graph(name: str, num_nodes: int, repeats: int) -> dict[str, Any]
 def scaling(nodes: tuple[int, ...], repeats: int) -> dict[str, Any]:
     """Time and memory of the linear attentions over N, and the exponents of N.
 
-    Twice: with the allocator as it is, whose page faults grow faster than N once arrays pass 32 MiB, and with one that
-    keeps freed memory, where the attention's own work is left.
+    Times are measured twice: with the default allocator, whose page faults grow faster than N for arrays above 32 MiB,
+    and with one that keeps freed memory, so that only the attention's own work remains.
     """
     found: dict[str, Any] = {}
     for name in LINEAR:
@@ -280,7 +286,7 @@ def scaling(nodes: tuple[int, ...], repeats: int) -> dict[str, Any]:
 
 
 def report_lines(found: Iterator[tuple[str, Any]], results: dict[str, Any]) -> Iterator[str]:
-    """A table of one workload as it is ``found``, with ratios to PyG's multihead attention part; fills ``results``."""
+    """The table of one workload, with ratios to PyG's multihead attention; copies ``found`` into ``results``."""
     yield f"{'attention':18s} {'ms/step':>9} {'s/epoch':>9} {'MiB':>7} | {'attn ms':>9} {'MiB':>7} {'x multihead':>11}"
     for name, row in found:
         results[name] = row
@@ -296,8 +302,8 @@ def report_lines(found: Iterator[tuple[str, Any]], results: dict[str, Any]) -> I
 
 
 def ratio_lines(ratios: dict[str, float]) -> Iterator[str]:
-    """What `comparisons` found, a line for each attention."""
-    yield "attention part of PyG's over ours, time and memory"
+    """The ratios of `comparisons`, a line for each attention."""
+    yield "attention part, PyG's over ours, time and memory"
     for name in LINEAR:
         found = [
             f"{peer} {ratios[f'{peer} / {name}, time']:5.1f} {ratios[f'{peer} / {name}, memory']:4.1f}"
@@ -309,12 +315,9 @@ def ratio_lines(ratios: dict[str, float]) -> Iterator[str]:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Seconds per epoch and peak memory of every stack, one panel per workload."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Draw seconds per epoch and peak memory of every stack, one panel per workload."""
     results = report["workloads"]
-    figure, axes = plt.subplots(
+    figure, axes = pyplot().subplots(
         2, len(results), figsize=(1.6 + 3.4 * len(results), 6.4), layout="constrained", squeeze=False, sharey=True
     )
     names = list(next(iter(results.values())))
@@ -323,29 +326,24 @@ def plot(report: dict[str, Any], path: Path) -> None:
             (axes[0, column], "epoch_s", "seconds per epoch"),
             (axes[1, column], "step_mib", "MiB"),
         ):
-            there = [(place, found[name][key]) for place, name in enumerate(names) if isinstance(found[name], dict)]
-            for place, value in there:  # points, not bars: a logarithmic axis has no zero for bars to start from
-                axis.plot(value, place, "o", color="#999999" if names[place] in PYG else "#0072B2")
-                axis.annotate(f"{value:,.0f}", (value, place), (6, 0), textcoords="offset points", va="center", size=7)
+            values = [(y, found[name][key]) for y, name in enumerate(names) if isinstance(found[name], dict)]
+            for y, value in values:  # points instead of bars, because a logarithmic axis has no zero
+                axis.plot(value, y, "o", color="#999999" if names[y] in PYG else "#0072B2")
+                axis.annotate(f"{value:,.0f}", (value, y), (6, 0), textcoords="offset points", va="center", size=7)
             log_axis(axis)
-            axis.margins(x=0.3)  # room for the figures
+            axis.margins(x=0.3)  # room for the numbers
             axis.grid(axis="x", lw=0.5, alpha=0.5)
             axis.set_xlabel(label)
             axis.tick_params(axis="x", labelsize=8)
             axis.set_yticks(range(len(names)), names)
         axes[0, column].set_title(workload)
     axes[0, 0].invert_yaxis()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    print(f"wrote {path}")
+    save_plot(figure, path)
 
 
 def plot_scaling(found: dict[str, Any], path: Path) -> None:
-    """Time and memory of every linear attention over the number of nodes."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Draw time and memory of every linear attention over the number of nodes."""
+    plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for axis, key, label in ((axes[0], "kept_ms", "ms, memory kept"), (axes[1], "mib", "MiB")):
         for number, (name, row) in enumerate((name, row) for name, row in found.items() if isinstance(row, dict)):
@@ -354,18 +352,13 @@ def plot_scaling(found: dict[str, Any], path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlabel="nodes", ylabel=label)
         axis.grid(lw=0.5, alpha=0.5)
     axes[0].legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    print(f"wrote {path}")
+    save_plot(figure, path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="peptides alone, one timed step, scaling to 10^5 nodes")
+    parser = bench_parser(__doc__, "only peptides, one timed step, scaling to 10^5 nodes")
     parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "scaling"], help="workloads to run")
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
+    parser.add_argument("--repeats", type=int, default=5, help="number of timed steps")
     options = parser.parse_args()
     names = options.only or (["Peptides-func", "scaling"] if options.quick else [*WORKLOADS, "scaling"])
     repeats = 1 if options.quick else options.repeats

@@ -1,26 +1,34 @@
 """Speed, memory and scaling of GRF-masked linear attention.
 
-Setting: points on a sphere joined to their 3 nearest neighbours, n = 16 walks a node, p_halt = 0.5, up to 4 hops,
-one head, m = d = 16, learnable modulation function; forward and backward to q, k, v and f. All forms in one run:
+Setting: points on a sphere joined to their 3 nearest neighbours, n = 16 walks per node, p_halt = 0.5, up to 4 hops,
+one head, m = d = 16, learnable modulation function; forward and backward to q, k, v and f. One run compares:
 
-- chosen      the path that the library takes
-- factored    two library sparse products with the table merged over lengths, sliced over features
-- raw table   the same product with gathers and scatters over the unmerged walk table, as papers' code writes it
-- unmasked    the library's linear attention without a mask, and the bare two matrix products
+- chosen      the path that the library chooses
+- factored    two sparse products of the library with the table merged over lengths, in slices of features
+- raw table   the same product with gathers and scatters over the unmerged walk table, as in the papers' code
+- unmasked    the library's linear attention without a mask, and only its two matrix products
 
 Run: python scripts/bench/grf.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, save_json
+from _measure import (
+    bench_parser,
+    exponent,
+    in_fresh_process,
+    machine,
+    median_ms,
+    peak_mib,
+    pyplot,
+    save_json,
+    save_plot,
+)
 from scipy.spatial import cKDTree
 from torch import Tensor
 from torch_geometric.data import Data
@@ -34,7 +42,7 @@ MAX_LENGTH = 4
 
 
 def knn_sphere(num_nodes: int, num_neighbors: int = 3, seed: int = 0) -> Data:
-    """Random points on a sphere, each joined to its nearest neighbours, undirected."""
+    """An undirected graph of random points on a sphere, each joined to its nearest neighbours."""
     points = np.random.default_rng(seed).normal(size=(num_nodes, 3))
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     _, near = cKDTree(points).query(points, k=num_neighbors + 1)
@@ -61,7 +69,7 @@ def step(tensors: list[Tensor], mask: GRFMask | None, graph: Data, path: str = "
 
 
 def step_raw_table(tensors: list[Tensor], mask: GRFMask, graph: Data) -> list[Tensor]:
-    """Gathers and scatters over the walk table as it was sampled, one row of N × m(d + 1) per entry."""
+    """One pass with gathers and scatters over the walk table as sampled, with a row of m(d + 1) numbers per entry."""
     q, k, v, grad = tensors
 
     def features(name: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,14 +89,14 @@ def step_raw_table(tensors: list[Tensor], mask: GRFMask, graph: Data) -> list[Te
 
 
 def step_bare(tensors: list[Tensor]) -> list[Tensor]:
-    """Unmasked linear attention as two matrix products and a division, without any check."""
+    """Unmasked linear attention as two matrix products and a division, without checks."""
     q, k, v, grad = (x[:, 0] for x in tensors)
     out = (q @ (k.t() @ v)) / (q @ k.sum(0, keepdim=True).t())
     return list(torch.autograd.grad(out, tensors[:3], grad))
 
 
 def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
-    """Milliseconds of every form in one process, and how far their gradients are apart."""
+    """Milliseconds of every form in one process, and the largest difference of their gradients."""
     graph, mask, tensors = inputs(num_nodes)
     chosen = step(tensors, mask, graph)
     scale = [grad.abs().max() for grad in chosen]
@@ -119,13 +127,13 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
 
 
 def moved_mib(num_nodes: int, num_pairs: int, num_coeffs: int) -> dict[str, float]:
-    """MiB that one step reads and writes, counted from the algorithm, 4 bytes a number and an index.
+    """MiB that one step reads and writes according to the algorithm, with 4 bytes per number or index.
 
-    Rows gathered by column count once per pair, although caches serve many of them.
+    Rows that are gathered by column count once per pair, although caches serve many of them.
     """
     rows = num_nodes * (WIDTH + 1)
     gathered = num_pairs * WIDTH
-    product = num_pairs * 2 + 2 * rows  # an index and an entry a pair, one dense operand and the result
+    product = num_pairs * 2 + 2 * rows  # an index and an entry per pair, one dense operand and the result
     parts = {
         "coefficients, forward and backward": 2 * num_pairs * (num_coeffs + 1),
         "2 sampled and 4 sparse products, streamed": 6 * product,
@@ -138,7 +146,7 @@ def moved_mib(num_nodes: int, num_pairs: int, num_coeffs: int) -> dict[str, floa
 
 
 def scale(num_nodes: int) -> dict[str, float]:
-    """Milliseconds and peak MiB of the chosen path, the once-per-batch structure counted apart."""
+    """Milliseconds and peak MiB of the chosen path, with the structure built once per batch counted separately."""
     graph, mask, tensors = inputs(num_nodes)
     build = peak_mib(lambda: step(tensors, mask, graph))
     return {
@@ -150,11 +158,8 @@ def scale(num_nodes: int) -> dict[str, float]:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Bars of the forms, and time and memory over N."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    """Draw the times of the forms as bars, and time and memory over N."""
+    figure, (left, middle, right) = pyplot().subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     times = report["comparison"]["milliseconds"]
     left.barh(list(times), list(times.values()), color=["#0072B2", "#E69F00", "#D55E00", "#999999", "#BBBBBB"])
     left.invert_yaxis()
@@ -168,22 +173,17 @@ def plot(report: dict[str, Any], path: Path) -> None:
         axis.loglog(sizes, values, "o-", color="#0072B2", base=2, label=f"slope {report['exponents'][name]:.2f}")
         axis.set(xlabel="nodes N", ylabel="forward + backward (ms)" if name == "time" else "peak memory (MiB)")
         axis.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    print(f"wrote {path}")
+    save_plot(figure, path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a smaller graph and fewer sizes, in a minute")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
-    options = parser.parse_args()
+    options = bench_parser(__doc__, "a smaller graph and fewer sizes, about a minute").parse_args()
     sizes = [2**power for power in range(12, 16 if options.quick else 21)]
     comparison = in_fresh_process(compare, 2**13 if options.quick else 2**15, 9)
     for name, value in comparison["milliseconds"].items():
         print(f"{name:15s} {value:9.2f} ms   {comparison['ratio to chosen'][name]:8.2f} x chosen")
     print(f"chosen / unmasked {comparison['chosen / unmasked']:.2f}, bare {comparison['chosen / unmasked, bare']:.2f}")
-    print(f"{comparison['pairs per node']:.1f} pairs a node; {comparison['MiB moved']['total']:.0f} MiB moved a step")
+    print(f"{comparison['pairs per node']:.1f} pairs/node; {comparison['MiB moved']['total']:.0f} MiB moved/step")
     scaling = [in_fresh_process(scale, size) for size in sizes]
     exponents = {
         "time": exponent(sizes, [row["milliseconds"] for row in scaling]),

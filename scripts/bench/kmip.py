@@ -1,22 +1,22 @@
-"""k-MIP attention beside full attention and other exact searches, in one run.
+"""k-MIP attention compared with full attention and other exact searches, in one run.
 
-Setting: N = 31,623 nodes, one head, d_k = 10, k = 10, values of width 10. Data: "gauss", standard normal queries and
-keys; "clust0.3", both around the same √N standard normal centres with deviation 0.3. Rows:
+Setting: N = 31,623 nodes, one head, d_k = 10, k = 10, values of width 10. Data: "gauss" has standard normal queries and
+keys; in "clust0.3", both lie around the same √N standard normal centres with deviation 0.3. Rows:
 
-- chosen          the library's own choice of engine
-- cpp, torch      its flat C++ search and its plain torch search
+- chosen          the engine that the library chooses
+- cpp, torch      the library's flat C++ search and its plain torch search
 - sdpa            PyTorch's scaled-dot-product attention over all keys
 - sdpa, padded    the same with widths padded from 10 to 16 by zeros, which is exact and faster
 
-Then, for N = 3,162 to 31,623: the bare search beside that of FAISS (IndexFlatIP) and KeOps (argKmin), where they are
-installed (pip install faiss-cpu pykeops); they settle no ties, which costs ours time. Last, the time of each stage.
+For N = 3,162 to 31,623, the search alone is compared with FAISS (IndexFlatIP) and KeOps (argKmin) if they are installed
+(pip install faiss-cpu pykeops). Unlike these, our search also resolves ties, which takes time. The last lines are the
+times of the stages.
 
 Run: python scripts/bench/kmip.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import statistics
 import time
@@ -24,9 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
-from _measure import in_fresh_process, machine, save_json
+from _measure import bench_parser, in_fresh_process, machine, pyplot, save_json, save_plot
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
@@ -56,7 +55,7 @@ def full(q: Tensor, k: Tensor, v: Tensor, width: int = WIDTH) -> Tensor:
 
 
 def methods(tensors: list[Tensor]) -> dict[str, Callable[..., Tensor]]:
-    """Attention of ``(q, k, v)`` by every method that can serve here."""
+    """Functions that compute attention of ``(q, k, v)`` by every method that can be used here."""
     q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
     problem = Problem(q, k, [0, q.size(1)], [0, k.size(1)], TOPK)
     usable = [name for name in ("cpp", "torch") if ENGINES[name].refuses(problem) is None]
@@ -67,7 +66,7 @@ def methods(tensors: list[Tensor]) -> dict[str, Callable[..., Tensor]]:
 
 
 def timed(function: Callable[[], Any], repeats: int, warmup: int = 1) -> dict[str, float]:
-    """Median wall milliseconds, and CPU milliseconds of all threads, of a call after some to warm up."""
+    """Median wall milliseconds and CPU milliseconds of all threads of a call, after warm-up calls."""
     wall, cpu = [], []
     for number in range(repeats + warmup):
         begin = time.perf_counter(), time.process_time()
@@ -90,7 +89,7 @@ def step(attend: Callable[..., Tensor], tensors: list[Tensor]) -> list[Tensor]:
 
 
 def compare(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
-    """Times of every method on one data set, in one process, and the share of keys that the tree visits."""
+    """Times of every method on one data set in one process, and the share of keys that the tree visits."""
     tensors = inputs(kind, num_nodes)
     rows: dict[str, Any] = {}
     for name, attend in methods(tensors).items():
@@ -106,7 +105,7 @@ def compare(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
 
 
 def ratios(rows: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """How many times the chosen method's wall and CPU time each other method takes."""
+    """Wall and CPU time of each other method, as a multiple of the chosen method's."""
     return {
         name: {
             f"{what}, {clock}": times[clock] / rows["chosen"][what][clock]
@@ -119,7 +118,7 @@ def ratios(rows: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def faiss_search(q: Tensor, k: Tensor) -> Any:
-    """Keys ``[N, 10]`` of FAISS's exact flat index."""
+    """Keys ``[N, 10]`` found by FAISS's exact flat index."""
     faiss = importlib.import_module("faiss")
     faiss.omp_set_num_threads(torch.get_num_threads())
     flat = faiss.IndexFlatIP(k.size(1))
@@ -128,7 +127,7 @@ def faiss_search(q: Tensor, k: Tensor) -> Any:
 
 
 def keops_search(q: Tensor, k: Tensor) -> Any:
-    """Keys ``[N, 10]`` of KeOps's reduction, as the authors' code calls it."""
+    """Keys ``[N, 10]`` found by KeOps's reduction, as in the authors' code."""
     lazy = importlib.import_module("pykeops.torch").LazyTensor
     return (-(lazy(q[:, None].contiguous()) | lazy(k[None].contiguous()))).argKmin(TOPK, dim=1)
 
@@ -138,7 +137,7 @@ PACKAGES = {"faiss": "faiss", "keops": "pykeops.torch"}
 
 
 def missing_peers() -> dict[str, str]:
-    """Why a peer is left out."""
+    """The peers that are left out, with reasons."""
     missing = {}
     for name, package in PACKAGES.items():
         try:
@@ -149,13 +148,13 @@ def missing_peers() -> dict[str, str]:
 
 
 def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
-    """Times of the bare search, ours and the peers', in one process and in turns, and ours over theirs."""
+    """Times of the search alone, ours and the peers' in turns in one process, and the ratios of ours to theirs."""
     q, k = (x.detach()[:, 0].contiguous() for x in inputs(kind, num_nodes)[:2])
     problem = Problem(q[None], k[None], [0, num_nodes], [0, num_nodes], TOPK)
     calls: dict[str, Callable[[], Any]] = {"ours": lambda: find(problem, "auto")[0]}
     missing = missing_peers()
     calls |= {name: lambda f=f: f(q, k) for name, f in PEERS.items() if name not in missing}
-    found = {name: call().sort(dim=1)[0] for name, call in calls.items()}  # warm: libraries loaded, formulas compiled
+    found = {name: call().sort(dim=1)[0] for name, call in calls.items()}  # warm-up: load libraries, compile formulas
     times: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
@@ -171,9 +170,9 @@ def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
 
 
 def stages(kind: str, num_nodes: int) -> dict[str, float]:
-    """Milliseconds of the projection, of building the tree and searching it, of what follows, and of the backward pass.
+    """Milliseconds of the projection, of building the tree, of the search, of the attention, and of the backward pass.
 
-    The tree's time is that of a search for a single query; the others are differences of longer calls.
+    The tree's time is that of a search for a single query. The others are differences of longer calls.
     """
     tensors = inputs(kind, num_nodes)
     x = torch.cat([y.detach()[:, 0] for y in tensors[:3]], dim=1)
@@ -199,32 +198,27 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Times of all methods, forward and with backward, for both data sets."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(DATA), figsize=(11, 3.8), layout="constrained", sharex=True)
+    """Draw the times of all methods, forward and with backward, for both data sets."""
+    figure, axes = pyplot().subplots(1, len(DATA), figsize=(11, 3.8), layout="constrained", sharex=True)
     for axis, kind in zip(axes, DATA):
         rows = report["comparison"][kind]["milliseconds"]
         for shift, (what, color) in enumerate((("forward", "#0072B2"), ("forward + backward", "#E69F00"))):
-            there = [(row[what]["wall"], place) for place, row in enumerate(rows.values()) if what in row]
-            axis.plot(*zip(*there), "os"[shift], color=color, markersize=8, label=what)
+            milliseconds = [row[what]["wall"] for row in rows.values()]
+            axis.plot(milliseconds, range(len(rows)), "os"[shift], color=color, markersize=8, label=what)
         axis.set_yticks(range(len(rows)), list(rows))
         axis.grid(axis="x", alpha=0.4)
         axis.invert_yaxis()
         axis.set(xscale="log", xlabel="wall milliseconds", title=f"{kind}, N = {report['num_nodes']:,}")
     axes[0].legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    print(f"wrote {path}")
+    save_plot(figure, path)
 
 
 def print_comparison(kind: str, result: dict[str, Any]) -> None:
-    """One line for each method."""
+    """Print one line for each method."""
     visits = result["tree visits"] or 1
     print(
-        f"{kind}, N = {result['num_nodes']:,}: the tree of keys visits {visits:.1%} of them. Milliseconds of wall time "
-        "(CPU time of all threads), each followed by its ratio to the library's own choice"
+        f"{kind}, N = {result['num_nodes']:,}: the tree visits {visits:.1%} of the keys. Milliseconds of wall time "
+        "(CPU time of all threads), each followed by its ratio to the engine that the library chooses"
     )
     chosen = result["milliseconds"]["chosen"]
     for name, row in result["milliseconds"].items():
@@ -237,7 +231,7 @@ def print_comparison(kind: str, result: dict[str, Any]) -> None:
 
 
 def print_searches(kind: str, num_nodes: int, result: dict[str, Any]) -> None:
-    """One line: milliseconds of ours, and for each peer its own and ours over them."""
+    """Print one line with our milliseconds, and for each peer its milliseconds and the ratio of ours to them."""
     line = f"search, {kind:8s} N {num_nodes:7,d}  ours {result['milliseconds']['ours']['wall']:9.1f} ms"
     for name, ratio in result["ours / peer"].items():
         line += f"   {name} {result['milliseconds'][name]['wall']:9.1f} ms, ours / {name} {ratio['wall']:5.2f}"
@@ -246,11 +240,9 @@ def print_searches(kind: str, num_nodes: int, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer nodes, in half a minute")
-    parser.add_argument("--num-nodes", type=int, help="nodes (31,623, or 3,162 with --quick)")
+    parser = bench_parser(__doc__, "fewer nodes, about half a minute")
+    parser.add_argument("--num-nodes", type=int, help="number of nodes (31,623, or 3,162 with --quick)")
     parser.add_argument("--repeats", type=int, default=6, help="timed calls of the library's own rows")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
     options = parser.parse_args()
     num_nodes = options.num_nodes or (3_162 if options.quick else 31_623)
     sizes = sorted({size for size in (3_162, 10_000) if size < num_nodes} | {num_nodes})

@@ -1,18 +1,17 @@
-"""Speed and scaling of mask operators: products with 64 columns beside the product with the ready dense mask.
+"""Speed and scaling of mask operators: products with 64 columns, compared with the product with the dense mask.
 
-One run gives, in processor time and on one graph per size:
+One run measures, in processor time and on one graph per size:
 
-- ratios at N = 16,384: the product with the dense matrix over that of each operator
+- ratios at N = 16,384 of the time with the dense matrix to that of each operator
 - exponents of time over N, fitted to all sizes
-- heat kernels beside SciPy's `expm_multiply` on the same Laplacian
-- attention on 32 grids of 64 nodes under one mask beside unmasked attention
+- heat kernels compared with SciPy's `expm_multiply` on the same Laplacian
+- attention on 32 grids of 64 nodes under one mask compared with unmasked attention
 
 Run: python scripts/bench/operators.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -20,9 +19,8 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
-from _measure import exponent, machine, median_ms, save_json
+from _measure import bench_parser, exponent, machine, median_ms, pyplot, save_json
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import expm_multiply
 from torch import Tensor
@@ -47,7 +45,7 @@ COLUMNS = 64
 
 
 def random_parent(num_nodes: int, reach: int | None = None) -> Tensor:
-    """A random tree: the parent of a node is any earlier one, or one of the ``reach`` before it, for a deep tree."""
+    """A random tree: the parent of a node is any earlier node, or for a deep tree one of the ``reach`` before it."""
     node, draw = torch.arange(num_nodes), torch.rand(num_nodes)
     parent = (draw * node).long() if reach is None else (node - 1 - (reach * draw).long()).clamp(min=0)
     parent[0] = -1
@@ -55,7 +53,7 @@ def random_parent(num_nodes: int, reach: int | None = None) -> Tensor:
 
 
 def grid_edges(num_nodes: int) -> Tensor:
-    """Edges of the square grid (each node joined to its eight neighbours)."""
+    """Edges of the square grid, where each node is joined to its eight neighbours."""
     edge_index, _ = grid_graph(isqrt(num_nodes), isqrt(num_nodes))
     return edge_index[:, edge_index[0] != edge_index[1]]
 
@@ -88,7 +86,7 @@ BUILD: dict[str, Callable[[int], MaskOperator]] = {
 
 @torch.no_grad()
 def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
-    """Milliseconds of every operator at every size, structure built before, and the exponents."""
+    """Milliseconds of every operator at every size, without building its structure, and the exponents."""
     times: dict[str, list[float]] = {}
     for name, build in BUILD.items():
         for size in sizes:
@@ -102,7 +100,7 @@ def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def ratios(num_nodes: int, repeats: int) -> dict[str, float]:
-    """Time of the product with a ready dense matrix over that of each operator, one after the other in turns."""
+    """Ratio of the time with an existing dense matrix to that of each operator."""
     dense, x = torch.rand(num_nodes, num_nodes), torch.randn(num_nodes, COLUMNS)
     operators = {name: build(num_nodes) for name, build in BUILD.items()}
     result = {}
@@ -115,7 +113,7 @@ def ratios(num_nodes: int, repeats: int) -> dict[str, float]:
 
 @torch.no_grad()
 def beside_scipy(num_nodes: int, repeats: int) -> dict[str, float]:
-    """Time of SciPy's action of the matrix exponential over ours, on one grid."""
+    """Ratio of the time of SciPy's action of the matrix exponential to ours, on one grid."""
     edge_index, result = grid_edges(num_nodes), {}
     adj = csr_matrix((torch.ones(edge_index.size(1)).double(), edge_index.numpy()), (num_nodes, num_nodes))
     lap = csr_matrix((adj.sum(0).A1 if hasattr(adj.sum(0), "A1") else adj.sum(0), [range(num_nodes)] * 2)) - adj
@@ -131,7 +129,7 @@ def beside_scipy(num_nodes: int, repeats: int) -> dict[str, float]:
 
 
 class OneMask(torch.nn.Module):
-    """A mask module that builds its operator whatever the graph."""
+    """A mask module that builds the same operator for every graph."""
 
     requires = ()
 
@@ -144,7 +142,7 @@ class OneMask(torch.nn.Module):
 
 
 def equal_graphs(repeats: int) -> dict[str, float]:
-    """Forward and backward of a masked attention on 32 grids of 64 nodes, over that without a mask."""
+    """Ratio of the time of masked to unmasked attention, forward and backward, on 32 grids of 64 nodes."""
     torch.manual_seed(0)
     batch, weight = torch.arange(32).repeat_interleave(64), torch.rand(4, 15, 15, requires_grad=True)
     graph, x = Data(batch=batch, num_nodes=2048), torch.randn(2048, 64)
@@ -156,7 +154,7 @@ def equal_graphs(repeats: int) -> dict[str, float]:
     }
     layers = {name: MaskedAttention(64, 4, mask=None if m is None else OneMask(m)) for name, m in masks.items()}
     times: dict[str, list[float]] = {name: [] for name in layers}
-    for _ in range(3 * repeats):  # in turns, so that other work on the machine meets all alike
+    for _ in range(3 * repeats):  # in turns, so that other work on the machine affects all layers equally
         for name, layer in layers.items():
             times[name].append(median_ms(lambda a=layer: a(x, batch, graph).sum().backward(), 1, 1, time.process_time))
     medians = {name: statistics.median(values) for name, values in times.items()}
@@ -166,11 +164,8 @@ def equal_graphs(repeats: int) -> dict[str, float]:
 
 
 def plot(report: dict[str, Any], folder: Path) -> None:
-    """One plot for each operator: time over N with its exponent."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    runs = report["scaling"]
+    """Draw time over N with its exponent, one picture for each operator."""
+    plt, runs = pyplot(), report["scaling"]
     for name, times in runs["milliseconds"].items():
         figure, axis = plt.subplots(figsize=(4.5, 3.5), layout="constrained")
         axis.loglog(runs["sizes"], times, "o-", color="#0072B2", label=f"slope {runs['exponents'][name]:.2f}", base=2)
@@ -182,10 +177,7 @@ def plot(report: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="smaller graphs, in half a minute")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plots")
-    options = parser.parse_args()
+    options = bench_parser(__doc__, "smaller graphs, about half a minute").parse_args()
     torch.manual_seed(0)
     powers = range(10, 15 if options.quick else 21, 2)
     repeats, size = (3, 2**12) if options.quick else (5, 2**14)

@@ -1,18 +1,17 @@
-"""Speed of the encodings against PyG's transforms, and whether the values are the same, in one run.
+"""Speed of the encodings compared with PyG's transforms, and a comparison of their values, in one run.
 
-- 1,000 peptides-like graphs: real ones of LRGB's Peptides-func where $TOPOMASK_DATA has the sample, else random trees
-  of 150 nodes on average with a few rings; k = 10 eigenvectors, 20 steps
-- one graph of 5,000 nodes with 6 neighbours a node on average: 16 steps, where sparse powers fill in
-- one graph of 20,000 nodes, which PyG's transform does not finish: with the error that the estimate states of itself,
-  checked on 1,000 of its nodes
-- what the cache costs and saves
+- 1,000 graphs of LRGB's Peptides-func if $TOPOMASK_DATA has the sample, otherwise random trees of 150 nodes on average
+  with a few rings; k = 10 eigenvectors, 20 steps
+- one graph of 5,000 nodes with 6 neighbours per node on average and 16 steps, so that sparse powers fill in
+- one graph of 20,000 nodes, which PyG's transform does not finish, with the error that the estimate reports, checked
+  on 1,000 of its nodes
+- time that the cache takes and saves
 
 Run: python scripts/bench/posenc.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -20,10 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from _measure import in_fresh_process, machine, save_json
+from _measure import bench_parser, in_fresh_process, machine, pyplot, save_json, save_plot
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE
@@ -35,7 +33,7 @@ FREQUENCIES, STEPS, LARGE_STEPS = 10, 20, 16
 
 
 def peptides(count: int) -> tuple[list[Data], str]:
-    """Graphs like those of Peptides-func, and where they come from."""
+    """Graphs of Peptides-func or similar ones, and their origin."""
     folder = Path(os.environ.get("TOPOMASK_DATA", ".")) / "LRGB-sample" / "peptides-func" / "raw"
     files = [folder / f"{split}.pt" for split in ("train", "val", "test")]
     if all(file.is_file() for file in files):
@@ -47,7 +45,7 @@ def peptides(count: int) -> tuple[list[Data], str]:
 
 
 def tree_with_rings(generator: np.random.Generator) -> Data:
-    """A tree of about 150 nodes, long rather than bushy, with 3 more edges between nearby nodes."""
+    """A tree of about 150 nodes with long branches, and 3 more edges between nearby nodes."""
     size = int(np.clip(generator.normal(150, 80), 10, 440))
     nodes = np.arange(1, size)
     parent = nodes - generator.integers(1, np.minimum(nodes, 4) + 1)
@@ -59,7 +57,7 @@ def tree_with_rings(generator: np.random.Generator) -> Data:
 
 
 def seconds(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Median wall seconds of a call, and what it returned."""
+    """Median wall seconds of a call, and its result."""
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -102,7 +100,7 @@ def many_graphs(count: int, repeats: int) -> dict[str, Any]:
 
 
 def cached(graphs: list[Data]) -> dict[str, float]:
-    """Seconds of the first and of the second call with a cache folder."""
+    """Seconds of the first and the second call with a cache folder."""
     steps = [AddLaplacianEncoding(FREQUENCIES + 1), AddRandomWalkEncoding(range(1, STEPS + 1))]
     with tempfile.TemporaryDirectory() as folder:
         first, second = (seconds(lambda: precompute(graphs, steps, cache=folder), 1)[0] for _ in range(2))
@@ -115,22 +113,19 @@ def walk_gap(theirs: Data, ours: Data) -> float:
 
 
 def eigen_gap(theirs: Data, ours: Data) -> float:
-    """How far PyG's eigenvectors are from the eigenspaces of ours: signs and bases of repeated values do not count.
-
-    Only whole eigenspaces are compared: those that the last eigenvector does not cut.
-    """
+    """Largest distance of PyG's and our eigenvectors from the exact eigenspaces, independent of sign and basis."""
     index, weight = get_laplacian(ours.edge_index, normalization="sym", num_nodes=ours.num_nodes)
     values, vectors = torch.linalg.eigh(to_dense_adj(index, None, weight, ours.num_nodes)[0].double())
     worst = 0.0
-    for place, theirs_one in enumerate(theirs.laplacian_eigenvector_pe.double().t(), 1):
-        space = vectors[:, (values - values[place]).abs() < 1e-3]
-        for one in (theirs_one, ours.laplacian_vectors[:, place].double()):
-            worst = max(worst, float((one - space @ (space.t() @ one)).norm()))
+    for number, pyg_vector in enumerate(theirs.laplacian_eigenvector_pe.double().t(), 1):
+        space = vectors[:, (values - values[number]).abs() < 1e-3]
+        for vector in (pyg_vector, ours.laplacian_vectors[:, number].double()):
+            worst = max(worst, float((vector - space @ (space.t() @ vector)).norm()))
     return worst
 
 
 def one_graph(num_nodes: int, compare: bool) -> dict[str, Any]:
-    """Return probabilities of one large graph."""
+    """Times of the encodings on one large graph, and the error of the return probabilities."""
     torch.manual_seed(0)
     data = Data(edge_index=erdos_renyi_graph(num_nodes, 6 / num_nodes), num_nodes=num_nodes)
     ours = AddRandomWalkEncoding(range(1, LARGE_STEPS + 1))
@@ -165,20 +160,17 @@ def some_diagonals(data: Data, nodes: Tensor) -> Tensor:
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Bars of PyG and ours, and the estimate's stated and true error."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+    """Draw the times of PyG and ours as bars, and the estimate's reported and true error."""
+    figure, (left, right) = pyplot().subplots(1, 2, figsize=(11, 3.8), layout="constrained")
     many, large = report["many graphs"], report["one graph"]
     rows = {f"{many['graphs']:,} graphs, {name}": many[name] for name in ("Laplacian", "random walk")}
     rows[f"{large['num_nodes']:,} nodes, random walk"] = large
-    place = np.arange(len(rows))
-    left.barh(place - 0.2, [row["PyG s"] for row in rows.values()], 0.4, color="#999999", label="PyG")
-    left.barh(place + 0.2, [row["ours s"] for row in rows.values()], 0.4, color="#0072B2", label="pyg_topomask")
-    for at, row in zip(place, rows.values()):
-        left.text(row["ours s"] * 1.1, at + 0.2, f"{row['times faster']:.1f} x faster", va="center")
-    left.set(xscale="log", xlabel="seconds", yticks=place, yticklabels=list(rows))
+    height = np.arange(len(rows))
+    left.barh(height - 0.2, [row["PyG s"] for row in rows.values()], 0.4, color="#999999", label="PyG")
+    left.barh(height + 0.2, [row["ours s"] for row in rows.values()], 0.4, color="#0072B2", label="pyg_topomask")
+    for y, row in zip(height, rows.values()):
+        left.text(row["ours s"] * 1.1, y + 0.2, f"{row['times faster']:.1f} x faster", va="center")
+    left.set(xscale="log", xlabel="seconds", yticks=height, yticklabels=list(rows))
     left.invert_yaxis()
     left.legend()
     huge = report["huge graph"]
@@ -187,16 +179,11 @@ def plot(report: dict[str, Any], path: Path) -> None:
     right.plot(steps, huge["true error by step, 1000 nodes"], "x", color="#D55E00", label="true, 1000 nodes")
     right.set(xlabel="steps", ylabel="root mean square error", title=f"{huge['num_nodes']:,} nodes")
     right.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    print(f"wrote {path}")
+    save_plot(figure, path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller graphs, in half a minute")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report and the plot")
-    options = parser.parse_args()
+    options = bench_parser(__doc__, "fewer and smaller graphs, about half a minute").parse_args()
     count, large, huge = (200, 2500, 12_000) if options.quick else (1000, 5000, 20_000)
     report: dict[str, Any] = {
         "machine": machine(),

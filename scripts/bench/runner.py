@@ -1,12 +1,12 @@
-"""What the runner adds to a step of training: loading, metrics, logging, checkpoints, against a bare loop.
+"""Cost that the runner adds to a training step (loading, metrics, logging, checkpoints), compared with a bare loop.
 
-The bare loop has the same model, optimiser and clipping on batches that were made before it. The runner's epoch is
-all that `topomask run` does from the start of one epoch to that of the next, evaluation left out. Checkpoints and
-curves are written once an epoch, so where an epoch is a single step of a small graph they are seen.
+The bare loop has the same model, optimiser and clipping, and its batches are made in advance. An epoch of the runner is
+everything that `topomask run` does from the start of one epoch to the start of the next, except evaluation. Checkpoints
+and curves are written once per epoch, so their cost shows if an epoch is a single step on a small graph.
 
 Run: python scripts/bench/runner.py [configs/grf/enzymes.yaml ...] [--epochs 10] [--out results/bench]
 
-Times are processor time of one thread, so that other programs on the machine are not in them.
+Times are processor time of one thread, so that other programs on the machine do not count.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULT = [CONFIGS / "grf" / name for name in ("enzymes.yaml", "cora.yaml")]
 
 
 class Watch(pl.Callback):
-    """Processor seconds of each epoch but the first, without those of evaluation."""
+    """Records the processor seconds of each epoch but the first, without evaluation."""
 
     def __init__(self) -> None:
         self.starts: list[float] = []
@@ -59,13 +59,13 @@ class Watch(pl.Callback):
 
     @property
     def epochs(self) -> list[float]:
-        """Seconds of each whole epoch behind the first."""
+        """Seconds of each complete epoch after the first."""
         pairs = zip(self.starts, self.starts[1:], self.evaluation[1:])
         return [end - begin - evaluation for begin, end, evaluation in pairs][1:]
 
 
 def runner_epochs(path: Path, epochs: int) -> list[float]:
-    """Seconds of the epochs of the real command."""
+    """Seconds of each epoch of the real command."""
     watch, build = Watch(), runner.build_trainer
     runner.build_trainer = lambda config, **more: build(config, **more | {"callbacks": [*more["callbacks"], watch]})
     try:
@@ -78,7 +78,7 @@ def runner_epochs(path: Path, epochs: int) -> list[float]:
 
 
 def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
-    """Seconds of epochs of nothing but forward, backward and the optimiser, the first left out."""
+    """Seconds of epochs with only forward, backward and the optimiser, without the first."""
     torch.manual_seed(0)
     task = splits.task
     module = GraphModule(
@@ -102,7 +102,7 @@ def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
 
 
 def compare(path: Path, epochs: int) -> dict[str, Any]:
-    """One config: milliseconds a step of the bare loop and of the runner."""
+    """Milliseconds per step of the bare loop and of the runner for one config."""
     config = load(path).config
     dataset = load_dataset(config.dataset)
     splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0), lambda: None)

@@ -1,26 +1,24 @@
-"""One GraphGPS layer on batches of small graphs, where fixed costs rule, beside PyG's GPSConv.
+"""One GraphGPS layer on batches of small graphs, where fixed costs dominate, compared with PyG's GPSConv.
 
-Each call is a forward and a backward pass of one layer (GCNConv beside the attention, batch norm, feed-forward part) on
-a batch that no layer has seen, so that nothing about it is remembered. Layers take turns, and each figure is the
-median over the batches of processor time on one thread; ratios are to PyG's ``GPSConv`` with its "multihead" attention
-on the same batches. Making the batch (collation) is measured apart. Attentions and transforms have their defaults.
+Each call is a forward and a backward pass of one layer (GCNConv and an attention, batch norm, feed-forward part) on a
+new batch, so that nothing about it is cached. Layers take turns. Each figure is the median over the batches of
+processor time on one thread, and ratios are to PyG's ``GPSConv`` with "multihead" attention on the same batches.
+Collation of the batch is measured separately. Attentions and transforms have their default arguments.
 
 Run: python scripts/bench/small.py [--quick] [--only NAME …] [--out results/bench]
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _measure import machine, save_json
+from _measure import bench_parser, machine, save_json
 from attention import random_graph
 from torch import Tensor
 from torch.nn import Module
@@ -39,13 +37,13 @@ TRANSFORMS: dict[str, Callable[[Data], Data]] = {
     "GKAT": AddRandomWalks(halt_prob=0.0, independent=False, seed=0),
     "GRF": AddRandomWalks(seed=0),
 }
-"""What adds to a graph what an attention requires."""
+"""Transforms that add the attributes required by an attention."""
 
 Step = Callable[[Tensor, Batch], Tensor]
 
 
 def layer_of(name: str) -> Module:
-    """One layer: PyG's own, or ours with an attention of that name, or without one."""
+    """One layer: PyG's, or ours with the attention of that name or without attention."""
     conv = GCNConv(CHANNELS, CHANNELS)
     if name == PEER:
         return GPSConv(CHANNELS, conv, HEADS, attn_type="multihead")
@@ -54,7 +52,7 @@ def layer_of(name: str) -> Module:
 
 
 def step_of(layer: Module) -> Step:
-    """Forward pass of a layer, with its carry where it has one."""
+    """Forward pass of a layer, with a carry if it has one."""
     if not isinstance(layer, GPSLayer):
         return lambda x, batch: layer(x, batch.edge_index, batch.batch)
 
@@ -67,7 +65,7 @@ def step_of(layer: Module) -> Step:
 
 
 def graphs_for(name: str) -> list[Data]:
-    """The graphs, with what the attention of that name requires."""
+    """The graphs, with the attributes that the attention of that name requires."""
     rng = np.random.default_rng(0)
     transform = TRANSFORMS.get(name, lambda graph: graph)
     sizes = rng.integers(LEAST_NODES, MOST_NODES + 1, NUM_GRAPHS)
@@ -75,7 +73,7 @@ def graphs_for(name: str) -> list[Data]:
 
 
 def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
-    """Median milliseconds of each layer's call and of making its batch, and the ratio of calls to the first name's."""
+    """Median milliseconds of each layer's call and of its collation, and the ratio of its time to the first layer's."""
     torch.manual_seed(0)
     layers = {name: layer_of(name) for name in names}
     graphs = {name: graphs_for(name) for name in names}
@@ -83,7 +81,7 @@ def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
     x = torch.randn(num_nodes, CHANNELS, requires_grad=True)
     calls: dict[str, list[float]] = {name: [] for name in names}
     batching: dict[str, list[float]] = {name: [] for name in names}
-    gc.disable()  # a collection would count for whichever layer it falls on
+    gc.disable()  # a garbage collection would count for an arbitrary layer
     for number in range(rounds + 3):
         for name, layer in layers.items():
             begin = time.process_time()
@@ -91,7 +89,7 @@ def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
             made = time.process_time()
             step = step_of(layer)(x, batch)
             (step.sum() + auxiliary_loss(layer)).backward()
-            if number >= 3:  # the first ones warm up
+            if number >= 3:  # after warm-up
                 batching[name].append((made - begin) * 1e3)
                 calls[name].append((time.process_time() - made) * 1e3)
         gc.collect()
@@ -107,11 +105,9 @@ def measure(names: list[str], rounds: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a few batches and five layers")
+    parser = bench_parser(__doc__, "a few batches and five layers")
     parser.add_argument("--only", nargs="+", choices=["none", *ATTENTION], help="attentions to run")
-    parser.add_argument("--rounds", type=int, default=60, help="batches that are timed")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder of the report")
+    parser.add_argument("--rounds", type=int, default=60, help="number of timed batches")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = options.only or (QUICK if options.quick else ["none", *ATTENTION])

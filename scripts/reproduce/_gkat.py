@@ -1,4 +1,4 @@
-"""Common parts of the scripts that repeat the tables of GKAT: training on one graph, resuming, reports."""
+"""Common parts of the scripts that repeat the tables of GKAT: options, training on one graph, resuming, reports."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from torch_geometric.data import Data
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import described, machine, read_json, save_json
-from _tables import COLORS, write_section
+from _tables import COLORS, table_parser, write_table
 
 from pyg_topomask.run import RunError
 
 
 def num_parameters(model: Module) -> int:
-    """Trainable numbers."""
+    """Number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -39,9 +39,9 @@ def train_nodes(
     lr: float = 5e-3,
     weight_decay: float = 5e-4,
 ) -> dict[str, Any]:
-    """Train on one graph as GAT is, test at the epoch of the best validation accuracy (of equal ones, least loss).
+    """Train on one graph as GAT does, and test at the epoch of the best validation accuracy (then the least loss).
 
-    Seconds are processor time of training, new walks by ``redraw`` included.
+    Seconds are processor time of training, including new walks from ``redraw``.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     best, best_loss, test, since, seconds, curve = 0.0, float("inf"), 0.0, 0, 0.0, []
@@ -71,7 +71,7 @@ def train_nodes(
 
 
 def remembered(path: Path, model: Module, train: Callable[..., dict[str, Any]], *args: Any, **settings: Any) -> Any:
-    """Result of ``train(model, *args, **settings)``, read from its file if an earlier start had the same settings."""
+    """Result of ``train(model, *args, **settings)``, read from its file if an earlier run had the same settings."""
     kept = read_json(path)
     if kept.get("settings") != settings:
         made = train(model, *args, **settings)
@@ -80,24 +80,22 @@ def remembered(path: Path, model: Module, train: Callable[..., dict[str, Any]], 
     return kept
 
 
-def parser(description: str, out: str, seeds: int | None = None) -> argparse.ArgumentParser:
-    """The options that these scripts share."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    made.add_argument("--quick", action="store_true", help="a trial of minutes; its files lie in quick/ below --out")
+def parser(doc: str, name: str, seeds: int | None = None) -> argparse.ArgumentParser:
+    """A parser with the options of every GKAT script; ``doc`` is the script's docstring."""
+    quick = "a trial of minutes, with files in the folder quick/ of --out"
+    made = table_parser(doc, name, quick, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     if seeds is not None:
         made.add_argument("--seeds", type=positive, default=seeds, help="runs of each row")
-    made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{out}"), help="runs, report and plot")
-    made.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
     return made
 
 
 def read_options(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options of the command line; a trial has a folder of its own, so that it replaces no report."""
+    """The options of the command line. A trial has its own folder, so that it replaces no report."""
     options = made.parse_args()
     if options.quick:
         options.out /= "quick"
     for name, value in vars(options).items():
-        if isinstance(value, list):  # what is said twice is done once
+        if isinstance(value, list):  # drop repeated values
             setattr(options, name, list(dict.fromkeys(value)))
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -108,20 +106,20 @@ def read_options(made: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def start(main: Callable[[], None]) -> None:
-    """Run a script; what its data or configs lack is said in a line, and so is that a stopped script goes on."""
+    """Run a script; report errors of data or configs, and interruptions, in one line."""
     try:
         main()
     except RunError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        print("interrupted; the same command keeps what is finished", file=sys.stderr)
+        print("interrupted; the same command continues and keeps finished runs", file=sys.stderr)
         sys.exit(130)
 
 
 def positive(text: str) -> int:
-    """A number of an option that must be at least 1."""
+    """Type of options that are positive integers."""
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -143,13 +141,13 @@ def row_of(title: str, method: str, published: float | str | None, runs: Sequenc
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean of the runs, and their standard deviation where there are several."""
+    """Mean of the runs, and their standard deviation if there are several."""
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.1f}{deviation}"
 
 
 def with_earlier(path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows of this start, with those of an earlier one of the same settings and machine that were not made again."""
+    """These rows, and further rows of an earlier report with the same settings and machine."""
     report, made = read_json(path), {(row["title"], row["method"]): row for row in rows}
     same = report.get("settings") == settings and report.get("machine") == machine()
     kept = {(row["title"], row["method"]): row for row in report["rows"]} if same else {}
@@ -164,7 +162,7 @@ def write_report(
     options: argparse.Namespace,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write JSON and Markdown; called after each row, so that a stopped script leaves what it has."""
+    """Write JSON and Markdown. It is called after each row, so that an interrupted script keeps its rows."""
     where = machine()
     lines = [f"{described(where)}. {note}"]
     if options.quick:
@@ -175,23 +173,16 @@ def write_report(
     lines += ["", "| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
     for row in rows:
         total = sum(row["seconds"])
-        cells = (
-            row["title"],
-            row["method"],
-            f"{row['parameters']:,}",
-            len(row["values"]),
-            f"{statistics.fmean(row['epochs']):.0f}",
-        )
-        cells += (f"{total / sum(row['epochs']):.2f}", f"{total / len(row['seconds']):.1f}", spread(row["values"]))
-        cells += (spread(row["of_equal_epochs"]),) if "of_equal_epochs" in row else ()
-        cells += (row["published"] or "–",)
+        cells = [row["title"], row["method"], f"{row['parameters']:,}", len(row["values"])]
+        cells += [f"{statistics.fmean(row['epochs']):.0f}", f"{total / sum(row['epochs']):.2f}"]
+        cells += [f"{total / len(row['seconds']):.1f}", spread(row["values"])]
+        cells += [spread(row["of_equal_epochs"])] if "of_equal_epochs" in row else []
+        cells += [row["published"] or "–"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     text = "\n".join(lines) + "\n"
     report = {"machine": where, "quick": options.quick, "note": note, "settings": settings, "rows": list(rows)}
     save_json(options.out / f"{name}.json", report)
-    (options.out / f"{name}.md").write_text(text)
-    if options.results is not None:
-        write_section(options.results, name, text)
+    write_table(options, name, text)
 
 
 def finish(
@@ -200,7 +191,7 @@ def finish(
     options: argparse.Namespace,
     draw: Callable[[Sequence[Mapping[str, Any]]], Figure] | None = None,
 ) -> None:
-    """Print the table, and draw it: the curves of training, unless ``draw`` makes another figure of the rows."""
+    """Print the table and write a figure of it: the training curves, or the figure that ``draw`` makes of the rows."""
     print((options.out / f"{name}.md").read_text())
     figure = (draw or curves)(rows)
     figure.savefig(options.out / f"{name}.png", dpi=150)
@@ -208,7 +199,7 @@ def finish(
 
 
 def curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Validation accuracy of each row's first run over the seconds of training, a panel for each data set."""
+    """Validation accuracy of each row's first run over the seconds of training, with a panel for each data set."""
     titles = list(dict.fromkeys(row["title"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     height, width = -(-len(titles) // 3), min(3, len(titles))
@@ -226,7 +217,7 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def fresh_copy(model: Module, seed: int) -> Module:
-    """A copy of a model with weights drawn from a seed."""
+    """A copy of a model with new weights that a seed determines."""
     torch.manual_seed(seed)
     model = copy.deepcopy(model)
     for module in model.modules():

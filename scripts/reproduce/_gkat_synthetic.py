@@ -1,4 +1,4 @@
-"""Motifs and induced cycles of GKAT's paper (Sections 5.1 and 5.3): models, and training within the time of GKAT."""
+"""Motifs and induced cycles of GKAT's paper (Sections 5.1 and 5.3): models, and training in the time of GKAT."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ GAT_HEADS = {2: (8, 1), 3: (4, 2, 1), 4: (4, 2, 1, 1), 5: (2, 2, 2, 1, 1), 6: (3
 GCN_WIDTHS = {2: (14, 14), 3: (10, 10, 10), 4: (8, 8, 8, 8), 5: (10, 8, 6, 6, 6), 6: (10, 6, 6, 6, 6, 6)}
 SGC_WIDTHS = {2: (10, 8), 3: (8, 6, 6), 4: (8, 5, 4, 4), 5: (6, 5, 4, 4, 4), 6: (6, 4, 4, 4, 4, 3)}
 SGC_FILTERS = {2: (4, 2), 3: (4, 2, 2), 4: (8, 2, 2, 2), 5: (8, 2, 2, 2, 2), 6: (8, 2, 2, 2, 2, 2)}
-"""Heads of width 4, widths, and Chebyshev filters of each layer, by the number of layers: the paper's Table 5."""
+"""By the number of layers: each layer's heads of width 4, widths, and Chebyshev filters, from the paper's Table 5."""
 
 
 class GraphClassifier(Module):
-    """Graph layers with ELU between them, mean pooling, a linear layer.
+    """Graph layers with ELU, mean pooling and a linear layer.
 
     Args:
-        layers: Layers, each called with the graph, or with its edges.
+        layers: Convolutions, attentions, and linear layers without ELU.
         width: Width of the last layer's output.
+        num_classes: Number of classes.
     """
 
     def __init__(self, layers: Sequence[Module], width: int, num_classes: int = 2) -> None:
@@ -67,7 +68,7 @@ def motif_gkat(kernel: str = "softmax_rf") -> Module:
 
 
 def motif_baseline(method: str, num_layers: int = 2) -> Module:
-    """GAT of two heads, GCN or SGC of two Chebyshev filters, each of about as many parameters as GKAT."""
+    """GAT with two heads, GCN, or SGC with two Chebyshev filters, with about as many parameters as GKAT."""
 
     def build(width: int) -> Module:
         channels = 2 * width if method == "GAT" else width
@@ -85,14 +86,14 @@ def motif_baseline(method: str, num_layers: int = 2) -> Module:
 
 
 def cycle_gkat() -> Module:
-    """Heads [8, 1] of width 4 in the shape of GAT: the paper's 242 parameters."""
+    """Two layers of 8 and 1 heads of width 4 in the form of GAT, with 242 parameters as in the paper."""
     first = GKATConv(1, 4, 8, elu=False, bias=False, max_length=CYCLE_LENGTH)
     second = GKATConv(32, 4, 1, elu=False, bias=False, max_length=CYCLE_LENGTH)
     return GraphClassifier([first, second], 4)
 
 
 def cycle_baseline(method: str, num_layers: int = 2) -> Module:
-    """GAT, GCN or SGC of 2 to 6 layers with the sizes of the paper's Table 5."""
+    """GAT, GCN or SGC with 2 to 6 layers and the sizes of the paper's Table 5."""
     if method == "GAT":
         heads = GAT_HEADS[num_layers]
         widths = [1, *(4 * number for number in heads)]
@@ -111,12 +112,12 @@ class Task:
 
     Args:
         name: Name in tables and of files.
-        load: Graphs, given a folder and their number.
+        load: Function from a folder and a number to that many graphs.
         max_length: Longest walk in hops.
-        gkat: Models by method; GKAT-0 is the same with the exact kernel.
-        baseline: Model of another method, given its name and number of layers.
-        published: Accuracy in percent by method, two layers.
-        optim: Learning rate and L2 of Adam.
+        gkat: Method -> function that builds GKAT or, with the exact kernel, GKAT-0.
+        baseline: Function from the name of another method and a number of layers to a model.
+        published: Accuracy in percent by method, with two layers.
+        optim: Learning rate and L2 regularisation of Adam.
     """
 
     name: str
@@ -147,7 +148,7 @@ CYCLE = Task(
     {"GKAT": cycle_gkat},
     cycle_baseline,
     dict(zip(METHODS, (83.6, 77.0, 63.2, 56.6))),
-    {"lr": 5e-3, "weight_decay": 1e-5},  # as in the authors' code; the text has those of the motifs
+    {"lr": 5e-3, "weight_decay": 1e-5},  # as in the authors' code; the paper states those of the motifs
 )
 TASKS = [
     _motif("caveman", 85.1, 69.1, 62.1, 55.4),
@@ -172,19 +173,19 @@ def train_graphs(
     """Train with Adam until neither validation loss nor accuracy has improved for ``patience`` epochs.
 
     Args:
-        model: Is changed in place.
+        model: The model, which is changed in place.
         train, val: Graphs.
-        epochs: At most so many; as many as there is time for if :obj:`None`.
-        patience: Epochs without improvement.
-        lr, weight_decay: Of Adam.
+        epochs: Largest number of epochs; no limit if :obj:`None`.
+        patience: Number of epochs without improvement after which training stops.
+        lr, weight_decay: Settings of Adam.
         max_seconds: Processor seconds of training. An epoch that ends later does not count, unless it is the first.
 
     Returns:
-        Best validation accuracy, epochs, seconds, and the curve (seconds of training, validation accuracy). Seconds
-        are processor time of training alone, batches included: what else the machine does is not in them.
+        Best validation accuracy, number of epochs, seconds, and the curve (seconds of training, validation accuracy).
+        Seconds are processor time of training and collation without evaluation.
     """
     loader, checks = DataLoader(train, BATCH_SIZE, shuffle=True), list(DataLoader(val, 4 * BATCH_SIZE))
-    warm = copy.deepcopy(model)  # what a process sets up once is in nobody's time
+    warm = copy.deepcopy(model)  # a first call, so that the set-up of the process is not timed
     cross_entropy(warm(checks[0]), checks[0].y).backward()
     optimizer = Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     best_loss, best_accuracy, since, seconds = float("inf"), 0.0, 0, 0.0
@@ -223,10 +224,10 @@ def evaluate_graphs(model: Module, batches: Sequence[Batch]) -> tuple[float, flo
 
 
 def compare(task: Task, options: argparse.Namespace, depths: Sequence[int] = (2,)) -> Iterator[dict[str, Any]]:
-    """Rows of one task, GKAT's first; the other methods get the seconds that GKAT took with the same seed.
+    """Rows of one task, beginning with GKAT; the other methods get the seconds that GKAT took with the same seed.
 
-    The first three quarters of the graphs, which are drawn independently, are for training. GKAT-0 gets GKAT's epochs
-    rather than its time.
+    The first three quarters of the graphs are for training; all are drawn independently. GKAT-0 gets GKAT's number of
+    epochs instead of its time.
     """
     data = list(task.load(options.root, options.graphs))
     begin = time.process_time()
@@ -259,17 +260,17 @@ def described(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) ->
     return (
         f"{options.graphs:,} graphs, three quarters of them for training; the best validation accuracy within the time "
         f"of {options.epochs} epochs of GKAT with the same seed, or until neither loss nor accuracy has improved for "
-        f"{PATIENCE} epochs. Seconds are processor time of one thread, of training alone: what else the machine does "
-        f"is not in them. GKAT's {NUM_WALKS} walks of each node are drawn once, before it ({walks:.1f} s or less "
-        "for each task, not counted). All runs have the same graphs, walks and random features, all methods about as "
-        "many parameters as GKAT. Into this time the other methods fit more epochs; what they reach in the first "
-        f"{options.epochs} stands beside it."
+        f"{PATIENCE} epochs. Seconds are processor time of one thread, of training alone, without other programs. "
+        f"GKAT's {NUM_WALKS} walks of each node are drawn once before training ({walks:.1f} s or less for each task, "
+        "not counted). All runs have the same graphs, walks and random features, and all methods have about as many "
+        "parameters as GKAT. In this time the other methods do more epochs; the next column has their best accuracy "
+        f"in the first {options.epochs}."
     )
 
 
-def synthetic_parser(description: str) -> argparse.ArgumentParser:
-    """The options of both scripts, which share their runs."""
-    made = parser(description, "gkat_synthetic", seeds=3)
+def synthetic_parser(doc: str) -> argparse.ArgumentParser:
+    """A parser with the options of both scripts, which share their runs; ``doc`` is the script's docstring."""
+    made = parser(doc, "gkat_synthetic", seeds=3)
     made.add_argument("--methods", nargs="+", choices=[*METHODS, "GKAT-0"], default=list(METHODS), help="rows")
     made.add_argument("--epochs", type=positive, default=100, help="epochs of GKAT, whose time the others get")
     made.add_argument("--graphs", type=positive, default=4096, help="graphs of each task")
@@ -278,7 +279,7 @@ def synthetic_parser(description: str) -> argparse.ArgumentParser:
 
 
 def quickened(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options of the command line, with ``--quick``'s sizes where it is given."""
+    """The options of the command line, with small sizes if ``--quick`` is given."""
     options = read_options(made)
     if options.quick:
         options.graphs, options.epochs, options.seeds = 256, 2, 1

@@ -1,4 +1,4 @@
-"""Common parts of the scripts that repeat published tables: run configs, and set their figures beside the paper's."""
+"""Common parts of the scripts that repeat published tables: options, runs of configs, and tables beside the paper's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, machine, save_json
+from _measure import described, machine, pyplot, save_json, save_plot
 
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.data.formats import load_dataset
@@ -26,15 +24,15 @@ FOLDERS = {"Primphormer": "primphormer", "Transformer": "full", "Exphormer": "ex
 """Method -> its folder of configs."""
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs that a training epoch is timed on, before a budget is planned
+SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed to plan a budget
 BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
-MISSING = "neither found nor downloaded"  # what the runner says of raw files that cannot be had
+MISSING = "neither found nor downloaded"  # part of the runner's message about missing raw files
 
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of the paper: mean and standard deviation of a metric on a data set's test part."""
+    """Published mean and standard deviation of a metric on a data set's test part."""
 
     title: str
     metric: str
@@ -42,25 +40,31 @@ class Published:
     """Method -> the figure as printed."""
 
 
-def parser(description: str, datasets: Sequence[str], out: str) -> argparse.ArgumentParser:
-    """The options that these scripts share."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--quick", action="store_true", help=f"{QUICK[0]} training graphs, {QUICK_EPOCHS} epochs, 1 seed")
+def table_parser(doc: str, name: str, quick: str, **settings: Any) -> argparse.ArgumentParser:
+    """A parser with the options of every script that writes a table; ``doc`` is the script's docstring."""
+    made = argparse.ArgumentParser(description=doc.split("\n")[0], **settings)
+    made.add_argument("--quick", action="store_true", help=quick)
+    made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{name}"), help="runs, report and plot")
+    made.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
+    return made
+
+
+def parser(doc: str, datasets: Sequence[str], name: str) -> argparse.ArgumentParser:
+    """A parser with the options of the scripts that run configs of several data sets."""
+    made = table_parser(doc, name, f"{QUICK[0]} training graphs, {QUICK_EPOCHS} epochs, 1 seed")
     made.add_argument("--datasets", nargs="+", choices=datasets, default=list(datasets))
     made.add_argument("--methods", nargs="+", choices=list(FOLDERS), default=["Primphormer"])
     made.add_argument("--seeds", type=int, default=4, help="runs of each config")
     made.add_argument(
-        "--minutes", type=float, help="train each config only for the epochs that fit, its schedule planned for them"
+        "--minutes", type=float, help="train each config for the epochs that fit, with its schedule planned for them"
     )
-    made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{out}"), help="runs, report and plot")
-    made.add_argument("--results", type=Path, help="Markdown file to write the tables into, between markers")
     return made
 
 
 def reproduce(name: str, table: Mapping[str, Published], options: argparse.Namespace) -> None:
-    """Run every method on every data set, and write JSON, Markdown and a plot after each.
+    """Run every method on every data set. Write JSON and Markdown after each run, and a plot at the end.
 
-    Runs that are finished are kept and one that was interrupted goes on: start the same command again.
+    Finished runs are kept. To continue after an interruption, start the same command again.
     """
     rows: list[dict[str, Any]] = []
     report = {"machine": machine(), "quick": options.quick, "minutes": options.minutes, "rows": rows}
@@ -68,16 +72,14 @@ def reproduce(name: str, table: Mapping[str, Published], options: argparse.Names
         for method in options.methods:
             rows.append(run_row(method, dataset, table[dataset], options))
             save_json(options.out / f"{name}.json", report)
-            text = markdown(report)
-            (options.out / f"{name}.md").write_text(text)
-            if options.results is not None:
-                write_section(options.results, name, text)
+            text = "\n".join(_lines(report)) + "\n"
+            write_table(options, name, text)
     plot(report, options.out / f"{name}.png")
     print(text)
 
 
 def run_row(method: str, dataset: str, published: Published, options: argparse.Namespace) -> dict[str, Any]:
-    """What one config reached, or a note why it was not run."""
+    """The results of one config, or a note why it was not run."""
     path, folder = CONFIGS / FOLDERS[method] / f"{dataset}.yaml", options.out / method
     row: dict[str, Any] = {"dataset": dataset, "title": published.title, "method": method}
     row |= {"metric": published.metric, "published": published.value.get(method)}
@@ -99,12 +101,12 @@ def run_row(method: str, dataset: str, published: Published, options: argparse.N
     row["seconds_per_epoch"] = sum(row["seconds"]) / sum(epochs)
     row["peak_memory_mib"] = summary["peak_memory_mib"]
     runs = [Path(summary["folder"]) / str(seed) for seed in summary["seeds"]]
-    row["curves"] = [curve(run, published.metric, row["seconds_per_epoch"]) for run in runs]
+    row["curves"] = [read_curve(run, published.metric, row["seconds_per_epoch"]) for run in runs]
     return row
 
 
 def shortened(path: Path, folder: Path, options: argparse.Namespace) -> list[str]:
-    """Overrides that make a run fit: few graphs (``--quick``), or the epochs that fit into ``--minutes``."""
+    """Overrides that shorten a run: few graphs (``--quick``), or the epochs that fit into ``--minutes``."""
     if options.quick:
         return _sample(QUICK, QUICK_EPOCHS, "quick")
     if options.minutes is None:
@@ -121,17 +123,16 @@ def shortened(path: Path, folder: Path, options: argparse.Namespace) -> list[str
 
 
 def planned_epochs(path: Path, folder: Path, minutes: float) -> int:
-    """Epochs that fit, to the nearest, by the time of some on a sample of the graphs; kept for the next start.
+    """Number of epochs that fit, estimated from timed epochs on a sample of the graphs, and stored for the next start.
 
-    The number is fixed ahead, not by a clock in the run, for the learning rate follows it, and so that the run can be
-    resumed and repeated.
+    The number is fixed before the run, because the learning rate depends on it and the run must be repeatable.
     """
     plan = folder / f"plan-{path.stem}-{minutes:g}min.json"
     if not plan.is_file():
         timed = run_config(path, folder, overrides=_sample(SAMPLE, SAMPLE_EPOCHS, "timing"))
         parts = load_dataset(check_config(path)[0].config.dataset).parts
         if parts is None:
-            raise RunError("--minutes: only data sets with a split of their own can be planned for")
+            raise RunError("--minutes: only data sets with their own split can be planned for")
         share = len(parts[0]) / SAMPLE[0]
         seconds = timed["wall_time_s"]["total"] / SAMPLE_EPOCHS * share
         save_json(plan, {"seconds_per_epoch": seconds, "epochs": max(1, round(60 * minutes / seconds))})
@@ -148,28 +149,24 @@ def _sample(graphs: Sequence[int], epochs: int, tag: str) -> list[str]:
     ]
 
 
-def curve(run: Path, metric: str, seconds_per_epoch: float) -> list[tuple[float, float]]:
-    """Validation metric over seconds of training; all epochs take the same time."""
+def read_curve(run: Path, metric: str, seconds_per_epoch: float) -> list[tuple[float, float]]:
+    """Validation metric over seconds of training, if all epochs take the same time."""
     with (run / "metrics.csv").open() as file:
         return [
             ((int(row["epoch"]) + 1) * seconds_per_epoch, float(row[f"val_{metric}"])) for row in csv.DictReader(file)
         ]
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The table, and how it was measured."""
-    return "\n".join(_lines(report)) + "\n"
-
-
 def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
     yield f"{described(report['machine'])}."
     if report["quick"]:
         yield f"A trial on {QUICK[0]} training graphs: these figures only show that everything runs."
     if report["minutes"]:
         yield (
-            f"Each run was planned for {report['minutes']:g} minutes: the epochs that fit follow from a timed sample, "
-            'so the runs took what the column "minutes" says, and the schedule is shrunk to them; everything else is '
-            "as published. The published figures are those of whole runs."
+            f"Each run was planned for {report['minutes']:g} minutes: its number of epochs follows from a timed "
+            'sample, so the actual time in the column "minutes" differs. The schedule is shortened to these epochs; '
+            "everything else is as published. The published figures are those of complete runs."
         )
     yield ""
     yield "| data set | method | parameters | epochs | s/epoch | minutes | metric | validation | test | published |"
@@ -189,15 +186,15 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _curve_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Validation metric of the first seed after each fifth of the budget, by the epochs that were through then."""
+    """Validation metric of the first seed after each fifth of the budget, at the last epoch finished by then."""
     yield ""
     yield "| validation after | " + " | ".join(f"{share} %" for share in BUDGET_SHARES) + " |"
     yield "|---|" + "--:|" * len(BUDGET_SHARES)
     for row in rows:
         if "curves" in row:
             values = [value for _, value in row["curves"][0]]
-            through = [len(values) * share // 100 for share in BUDGET_SHARES]
-            cells = [format_metric(row["metric"], values[n - 1]) if n else "–" for n in through]
+            finished = [len(values) * share // 100 for share in BUDGET_SHARES]
+            cells = [format_metric(row["metric"], values[n - 1]) if n else "–" for n in finished]
             yield f"| {row['title']}, {row['method']} | " + " | ".join(cells) + " |"
 
 
@@ -206,8 +203,15 @@ def _figure(row: Mapping[str, Any], part: str) -> str:
     return format_metric(row["metric"], found["mean"], found["std"] if len(row["seeds"]) > 1 else None)
 
 
+def write_table(options: argparse.Namespace, name: str, text: str, stem: str | None = None) -> None:
+    """Write a table as Markdown into ``--out``, and into the file of ``--results`` if it is given."""
+    (options.out / f"{stem or name}.md").write_text(text)
+    if options.results is not None:
+        write_section(options.results, name, text)
+
+
 def write_section(path: Path, name: str, text: str) -> None:
-    """Replace what stands between the markers of that name, or append it with its markers."""
+    """Replace the text between the markers of that name, or append it with its markers."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     old = path.read_text() if path.is_file() else "# Results\n"
     section = f"{begin}\n{text}{end}"
@@ -219,15 +223,13 @@ def write_section(path: Path, name: str, text: str) -> None:
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Validation metric over time, a panel for each data set, a line for each seed."""
+    """Draw the validation metric over time, with a panel for each data set and a line for each seed."""
     drawn = [row for row in report["rows"] if "curves" in row]
     if not drawn:
         return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     titles = list(dict.fromkeys(row["title"] for row in drawn))
-    figure, axes = plt.subplots(1, len(titles), figsize=(5 * len(titles), 3.8), layout="constrained", squeeze=False)
+    size = (5 * len(titles), 3.8)
+    figure, axes = pyplot().subplots(1, len(titles), figsize=size, layout="constrained", squeeze=False)
     methods = list(FOLDERS)
     for row in drawn:
         axis = axes[0, titles.index(row["title"])]
@@ -238,5 +240,4 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
             axis.plot([s / 60 for s in seconds], values, "o-", ms=3, lw=1.2, color=color, label=label)
         axis.set(title=row["title"], xlabel="minutes of training", ylabel=f"validation {row['metric']}")
         axis.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
-    print(f"wrote {path}")
+    save_plot(figure, path)

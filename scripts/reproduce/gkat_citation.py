@@ -4,10 +4,10 @@
     python scripts/reproduce/gkat_citation.py           # Cora and Citeseer, 10 seeds
     python scripts/reproduce/gkat_citation.py --methods "dynamic GKAT"  # one more row: walks that follow the attention
 
-The model is GAT's: 8 heads of width 8, then one head; dropout 0.6, L2 5e-4. Walks of one hop, a visit of which counts
-half, were chosen by validation accuracy on Cora and Citeseer among one to four hops and decays of 1 and 0.5; with them
-a node attends to its neighbours and theirs. Graphs are read from $TOPOMASK_DATA, or downloaded. Runs that are finished
-are kept: the same command goes on with the next. So are the rows of an earlier report with the same walks.
+The model is GAT's: 8 heads of width 8, then one head; dropout 0.6, L2 5e-4. Walks of one hop with decay 0.5 were chosen
+by validation accuracy on Cora and Citeseer among one to four hops and decays of 1 and 0.5. With them, a node attends to
+its neighbours and their neighbours. Graphs are read from $TOPOMASK_DATA, or downloaded. The same command continues an
+interrupted one, and keeps finished runs and the rows of an earlier report with the same walks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PUBLISHED = {
 
 
 class NodeClassifier(Module):
-    """Two layers of the shape of GAT."""
+    """Two layers of GAT, or of GKAT in the same form."""
 
     def __init__(self, in_channels: int, num_classes: int, walks: Mapping[str, Any] | None) -> None:
         super().__init__()
@@ -72,19 +72,19 @@ class NodeClassifier(Module):
 
 
 def follow(walk: AddRandomWalks, net: NodeClassifier, graph: Data, epoch: int) -> Data:
-    """The graph with walks that follow the first layer's attention."""
+    """The graph with new walks that follow the first layer's attention."""
     return redraw_walks([graph], walk, epoch, net.eval().first, net)[0]
 
 
 def main() -> None:
     """Train every method on every graph."""
-    made = parser(__doc__.splitlines()[0], "gkat_citation", seeds=10)
+    made = parser(__doc__, "gkat_citation", seeds=10)
     made.add_argument("--datasets", nargs="+", choices=list(PUBLISHED), default=["Cora", "CiteSeer"], help="graphs")
     methods = ["GKAT", "dynamic GKAT", "GAT"]
     made.add_argument("--methods", nargs="+", choices=methods, default=["GKAT", "GAT"], help="rows of each graph")
-    made.add_argument("--max-length", type=positive, default=1, help="hops; the paper finds nothing gained beyond 4")
-    made.add_argument("--decay", type=float, default=0.5, help="what a visit one hop later counts for; the paper has 1")
-    made.add_argument("--num-walks", type=positive, default=100, help="of each node")
+    made.add_argument("--max-length", type=positive, default=1, help="hops; the paper finds no gain beyond 4")
+    made.add_argument("--decay", type=float, default=0.5, help="factor of visits for each further hop; the paper has 1")
+    made.add_argument("--num-walks", type=positive, default=100, help="walks of each node")
     options = read_options(made)
     torch.set_num_threads(1)
     epochs, seeds = (3, 1) if options.quick else (1000, options.seeds)

@@ -1,37 +1,34 @@
-"""GKAT's cost (Choromanski et al., ICML 2022, arXiv:2107.07999, Table 3): one layer beside PyG's GATConv, and GKAT-0.
+"""GKAT's cost (Choromanski et al., ICML 2022, arXiv:2107.07999, Table 3): one layer of GKAT, GKAT-0 and PyG's GATConv.
 
     python scripts/reproduce/gkat_cost.py --quick       # a trial
-    python scripts/reproduce/gkat_cost.py               # rows that were measured are kept: the same command goes on
+    python scripts/reproduce/gkat_cost.py               # the same command continues an interrupted one
 
-Times are processor seconds, so that other programs on the machine disturb them less; memory is the rise of the peak in
-a process of its own around a forward and backward pass, the graph's tables included. A batch of graphs is new in each
-call, as in shuffled training, so its masks are built anew; a graph that is trained whole is the same in each. Walks are
-drawn ahead. Both sides attend with the same heads and widths. PyG's GATConv scores edges alone. The GAT and GKAT-0 of
-the authors' program form all pairs of nodes, as "GAT, all pairs" (the function of GATConv, computed so) and "GKAT-0,
-all pairs" do here. The citation graphs are random graphs of the same size.
+Times are processor time, so that other programs disturb them less. Memory is the rise of the peak during a forward and
+backward pass in a new process, including the graph's tables. A batch of graphs is new in each call, as in shuffled
+training, so its masks are built again; a single graph stays the same. Walks are drawn in advance. All layers have the
+same heads and widths. PyG's GATConv scores only edges, but GAT and GKAT-0 in the authors' program form all pairs of
+nodes, as "GAT, all pairs" (which computes the function of GATConv) and "GKAT-0, all pairs" do here. The citation
+graphs are random graphs of the same size.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from _gkat import parser, positive, read_options, start
+from _measure import described, in_fresh_process, machine, median_ms, peak_mib, resumed, save_json
+from _tables import write_table
+from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GATConv
 from torch_geometric.utils import add_self_loops, erdos_renyi_graph, remove_self_loops
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _gkat import parser, positive, read_options, start
-from _measure import described, in_fresh_process, machine, median_ms, peak_mib, resumed, save_json
-from _tables import write_section
-from matplotlib.figure import Figure
 
 from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
 from pyg_topomask.nn import GKATAttention, GKATConv
@@ -48,11 +45,11 @@ PUBLISHED = {
     "citeseer": ("5.1", "5.21", "0.18"),
     "pubmed": ("9.5", "9.54", "0.07"),
 }
-"""Speed of GKAT over GAT in training and in inference, memory of GKAT over GKAT-0."""
+"""Speed of GKAT relative to GAT in training and in inference, and memory of GKAT relative to GKAT-0."""
 
 
 def graph_of(case: str, num_graphs: int, root: str) -> tuple[Data, int, int, int]:
-    """A batch or graph with walks, heads, width of a head, and random features."""
+    """A batch or graph with walks, and the layers' number of heads, head width, and number of random features."""
     walk = AddRandomWalks(50, 6 if case == "cycle" else 3, 0.0, independent=False, seed=0)
     if case in SIZES:
         torch.manual_seed(0)
@@ -81,14 +78,14 @@ def layers(case: str, heads: int, width: int, num_features: int) -> dict[str, Mo
 
 
 def call(name: str, layer: Module, x: Tensor, data: Data) -> Tensor:
-    """Output of a layer, computed as its name says."""
+    """Output of a layer; for names with "all pairs", over all pairs of nodes."""
     if name.endswith("all pairs"):
         return (dense_gat if isinstance(layer, GATConv) else dense_gkat_0)(layer, x, data)
     return layer(x, data.edge_index) if isinstance(layer, GATConv) else layer(x, data.get("batch"), data)
 
 
 def dense_gkat_0(layer: GKATAttention, x: Tensor, data: Data) -> Tensor:
-    """GKAT-0 as in the paper: the mask and the scores of all pairs of nodes of a graph, each graph by itself."""
+    """GKAT-0 as in the paper: the mask and the scores of all pairs of nodes within each graph."""
     q, k, v = layer.qkv(x).view(x.size(0), 3, layer.heads, -1).unbind(1)
     mask = layer.mask(data)
     if "batch" in data:
@@ -97,7 +94,7 @@ def dense_gkat_0(layer: GKATAttention, x: Tensor, data: Data) -> Tensor:
 
 
 def dense_gat(layer: GATConv, x: Tensor, data: Data) -> Tensor:
-    """GATConv as in the paper: scores of all pairs of nodes, each graph by itself, masked by the edges."""
+    """GATConv as in the paper: scores of all pairs of nodes within each graph, masked by the edges."""
     v = layer.lin(x).view(x.size(0), layer.heads, -1)
     sender, receiver = add_self_loops(remove_self_loops(data.edge_index)[0], num_nodes=x.size(0))[0]
     edges = SparseFactorOperator((torch.stack([receiver, sender]), torch.ones(sender.numel())), None, x.size(0))
@@ -123,7 +120,7 @@ def measure(case: str, num_graphs: int, options: argparse.Namespace) -> dict[str
             continue
 
         def forward(name: str = name, layer: Module = layer) -> Tensor:
-            return call(name, layer, x, data.clone() if "batch" in data else data)  # what is kept goes with the batch
+            return call(name, layer, x, data.clone() if "batch" in data else data)  # a new batch has nothing cached
 
         with torch.no_grad():
             inference = median_ms(forward, options.repeats, 1, time.process_time)
@@ -136,7 +133,7 @@ def measure(case: str, num_graphs: int, options: argparse.Namespace) -> dict[str
 
 
 def measured(path: Path, cases: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of every kind of graph; those of an earlier, interrupted start with the same settings are kept."""
+    """Rows of every kind of graph; those of an earlier, interrupted run with the same settings are kept."""
     num_graphs = 16 if options.quick else 128
     settings = {"machine": machine(), "repeats": options.repeats, "graphs": num_graphs}
     settings |= {"largest dense": options.largest_dense, "batches": "new in each call"}
@@ -154,10 +151,10 @@ def markdown(rows: list[dict], quick: bool) -> str:
     timed = ("GAT", "GAT, all pairs", "GKAT", "GKAT-0", "GAT-shaped")
     titles = ["graphs", "nodes", "edges", "pairs", *timed, "GAT / GKAT", "GAT, all pairs / GKAT", "published"]
     lines = [
-        f"{described(machine())}. Milliseconds of processor time of one layer, forward and backward, the mask of a new "
-        "batch included; the last two columns are the same ratio without backward pass. *GKAT-0* is the exact softmax "
-        "kernel and *GAT-shaped* `GKATConv`, both on the pairs of the kernel's support; *all pairs* are those of "
-        "nodes. The last three are random graphs of these citation graphs' sizes."
+        f"{described(machine())}. Milliseconds of processor time of one layer, forward and backward, including the "
+        "mask of a new batch; the last two columns are the same ratio without the backward pass. *GKAT-0* is the exact "
+        "softmax kernel and *GAT-shaped* is `GKATConv`, both on the pairs in the kernel's support; *all pairs* are all "
+        "pairs of nodes. The last three rows are random graphs with the citation graphs' sizes."
     ]
     if quick:
         lines.append("A trial with few repeats: these figures only show that everything runs.")
@@ -180,7 +177,7 @@ def markdown(rows: list[dict], quick: bool) -> str:
 
 
 def ratio(figures: Mapping[str, float], first: str, second: str) -> str:
-    """How many times the second the first is, where both were measured."""
+    """Ratio of the first figure to the second, if both were measured."""
     return f"{figures[first] / figures[second]:.3g}" if first in figures and second in figures else "–"
 
 
@@ -190,8 +187,8 @@ def plot(rows: list[dict]) -> Figure:
     axis = figure.subplots()
     names = list(rows[0]["ms"])
     for number, name in enumerate(names):
-        places = [index + 0.13 * (number - (len(names) - 1) / 2) for index in range(len(rows))]
-        axis.bar(places, [row["ms"].get(name, (0, 0))[1] for row in rows], 0.12, label=name)
+        centers = [index + 0.13 * (number - (len(names) - 1) / 2) for index in range(len(rows))]
+        axis.bar(centers, [row["ms"].get(name, (0, 0))[1] for row in rows], 0.12, label=name)
     axis.set_xticks(range(len(rows)), [row["case"] for row in rows])
     axis.set(yscale="log", ylabel="ms, forward and backward")
     axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
@@ -200,21 +197,19 @@ def plot(rows: list[dict]) -> Figure:
 
 def main() -> None:
     """Measure every kind of graph."""
-    made = parser(__doc__.splitlines()[0], "gkat_cost")
-    made.add_argument("--cases", nargs="+", choices=CASES, help="all, or with --quick motif and cycle")
+    made = parser(__doc__, "gkat_cost")
+    made.add_argument("--cases", nargs="+", choices=CASES, help="default: all, or motif and cycle with --quick")
     made.add_argument("--repeats", type=positive, default=7, help="timed passes of each layer; 2 with --quick")
-    made.add_argument("--largest-dense", type=int, default=5000, help="nodes up to which all pairs are formed")
+    made.add_argument("--largest-dense", type=int, default=5000, help="largest graph whose pairs are all formed")
     made.add_argument("--root", default="results/data", help="folder of the generated graphs")
     options = read_options(made)
-    torch.set_num_threads(1)  # several would be counted while they wait for each other
+    torch.set_num_threads(1)  # processor time would count threads that wait for each other
     if options.quick:
         options.repeats = 2
     cases = options.cases or (("motif", "cycle") if options.quick else CASES)
     rows = measured(options.out / "gkat_cost.json", cases, options)
     text = markdown(rows, options.quick)
-    (options.out / "gkat_cost.md").write_text(text)
-    if options.results is not None:
-        write_section(options.results, "gkat_cost", text)
+    write_table(options, "gkat_cost", text)
     plot(rows).savefig(options.out / "gkat_cost.png", dpi=150)
     print(text)
 

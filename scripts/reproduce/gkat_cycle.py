@@ -1,10 +1,10 @@
-"""GKAT's depth against density (Choromanski et al., ICML 2022, arXiv:2107.07999, Section 5.1.2, Table 5, Figure 7).
+"""GKAT's depth versus density (Choromanski et al., ICML 2022, arXiv:2107.07999, Section 5.1.2, Table 5, Figure 7).
 
     python scripts/reproduce/gkat_cycle.py --quick      # a trial of a few minutes
     python scripts/reproduce/gkat_cycle.py              # 4,096 graphs, 100 epochs of GKAT, 3 seeds, 2 to 6 layers
 
-GKAT has two layers, GAT, GCN and SGC two to six, all with the paper's sizes and about 242 parameters. Budgets and runs
-are those of gkat_motif.py, whose two-layer runs are not made again. Runs that are finished are kept.
+GKAT has two layers; GAT, GCN and SGC have two to six, all with the paper's sizes and about 242 parameters. Budgets are
+those of gkat_motif.py, whose two-layer runs are used. Finished runs are kept.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 
 def main() -> None:
     """Train every method, the baselines at each depth."""
-    made = synthetic_parser(__doc__.splitlines()[0])
+    made = synthetic_parser(__doc__)
     depths = list(GAT_HEADS)
-    made.add_argument("--layers", nargs="+", type=int, choices=depths, default=depths, help="of all but GKAT")
+    made.add_argument("--layers", nargs="+", type=int, choices=depths, default=depths, help="layers of all but GKAT")
     options = quickened(made)
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def draw_depths(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Accuracy over the number of layers, as in Figure 7; GKAT, of two layers, as a line across."""
+    """Accuracy over the number of layers, as in Figure 7, with a horizontal line for GKAT, which has two layers."""
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axis = figure.subplots()
     gkat, *others = rows

@@ -5,10 +5,9 @@
     python scripts/reproduce/gkat_motif.py --epochs 500     # the whole training of Figure 6
 
 As in Table 4, the other methods get the time that 100 epochs of GKAT take: GKAT is trained first, and its seconds are
-their budget. A method with cheaper epochs has more of them, until neither its validation loss nor its accuracy has
-improved for 80 epochs. Times are processor time of one thread, so that other programs on the machine change no budget.
-Runs that are finished are kept, so the same command goes on with the next; a run whose budget has changed is made
-again.
+their budget. A method with cheaper epochs does more of them, until neither its validation loss nor its accuracy has
+improved for 80 epochs. Times are processor time of one thread, so that other programs do not change the budget.
+Finished runs are kept, so the same command continues; a run is repeated if its budget has changed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from _gkat_synthetic import TASKS, compare, described, quickened, synthetic_pars
 
 
 def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """On how many tasks GKAT's mean is above that of each other method."""
+    """The number of tasks on which GKAT's mean is above that of each other method, in words."""
     text = ""
     for key, when in (("values", "the same time"), ("of_equal_epochs", "as many epochs")):
         means, parts = {(row["title"], row["method"]): fmean(row[key]) for row in rows}, []
@@ -36,7 +35,7 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Train every method on every task."""
-    made = synthetic_parser(__doc__.splitlines()[0])
+    made = synthetic_parser(__doc__)
     names = [task.name for task in TASKS]
     made.add_argument("--tasks", nargs="+", choices=names, default=names, help="columns of Table 4")
     options = quickened(made)

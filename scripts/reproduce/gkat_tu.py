@@ -6,23 +6,21 @@
     python scripts/reproduce/gkat_tu.py --epochs nci1=100 dd=100   # these two for fewer epochs than the 1,000 published
     python scripts/reproduce/gkat_tu.py --datasets imdb-binary imdb-multi reddit-binary reddit-multi-5k collab
 
-Runs the configs of ``configs/gkat``; graphs and folds are read from $TOPOMASK_DATA, and of social graphs the folds for
-degrees as features, for the paper compares with figures on those. A run that was stopped goes on; a report keeps the
-rows that an earlier start with the same folds and runs has made. Data that are neither there nor can be downloaded are
-left out.
+Runs the configs of ``configs/gkat``. Graphs and folds are read from $TOPOMASK_DATA; for social graphs, the folds are
+those with degrees as features, as in the paper's comparison. The same command continues an interrupted run. A report
+keeps the rows of earlier runs with the same folds and seeds. Data that cannot be found or downloaded are left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from _gkat import finish, parser, positive, read_options, row_of, start, with_earlier, write_report
-from _tables import MISSING
+from _tables import MISSING, read_curve
 
 from pyg_topomask.run import RunError, run_config
 
@@ -39,18 +37,18 @@ SOCIAL = {
 
 def main() -> None:
     """Run the folds of each data set."""
-    made = parser(__doc__.splitlines()[0], "gkat_tu", seeds=1)
+    made = parser(__doc__, "gkat_tu", seeds=1)
     names = [*PUBLISHED, *SOCIAL]
     made.add_argument(
         "--datasets",
         nargs="+",
         choices=names,
         metavar="NAME",
-        help=f"of {names}; the first four, or without dd for a trial",
+        help=f"some of {names}; default: the first four, or without dd for a trial",
     )
     made.add_argument("--folds", nargs="+", type=int, choices=range(10), default=[0, 1, 2], help="outer folds")
     made.add_argument("--epochs", nargs="+", type=limit, default=[], metavar="NAME=N", help="at most N of 1,000 epochs")
-    made.add_argument("--full", action="store_true", help="ten folds, 3 runs of each, whatever --folds and --seeds say")
+    made.add_argument("--full", action="store_true", help="ten folds, 3 runs of each; overrides --folds and --seeds")
     options = read_options(made)
     if options.datasets is None:
         options.datasets = [name for name in PUBLISHED if not (options.quick and name == "dd")]  # walks take minutes
@@ -76,15 +74,15 @@ def main() -> None:
         note += "validation, mean and standard deviation over folds. Seconds are wall time, evaluation included."
         shorter = [f"{row['title']} {row['most_epochs']}" for row in table if row["most_epochs"]]
         if shorter:
-            note += f" At most so many epochs instead of 1,000: {', '.join(shorter)}."
+            note += f" Largest number of epochs instead of 1,000: {', '.join(shorter)}."
         write_report("gkat_tu", table, note, options, settings)
     if not rows:
-        raise RunError("none of the data sets is there")
+        raise RunError("none of the data sets was found")
     finish("gkat_tu", table, options)
 
 
 def limit(text: str) -> tuple[str, int]:
-    """A data set and its most epochs, from ``NAME=N``."""
+    """A data set and its largest number of epochs, from ``NAME=N``."""
     name, _, most = text.partition("=")
     if name not in PUBLISHED | SOCIAL:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N with one of the data sets, such as nci1=100")
@@ -92,23 +90,20 @@ def limit(text: str) -> tuple[str, int]:
 
 
 def run_fold(name: str, fold: int, seeds: int, epochs: int | None, out: Path) -> list[dict[str, Any]]:
-    """The runs of one fold; those that are finished are read."""
+    """The runs of one fold; finished ones are read from their files."""
     overrides = [f"dataset.split_index={fold}", f"name_tag=fold{fold}" + (f"-{epochs}epochs" if epochs else "")]
     if epochs is not None:
         overrides.append(f"optim.max_epoch={epochs}")
     if name in SOCIAL:
         folds = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits" / "errica2020" / "COLLABORATIVE_DEGREE"
         if not folds.is_dir():
-            raise RunError(f"the folds of social graphs with degrees as features are not there ({folds})")
+            raise RunError(f"the folds of social graphs with degrees as features do not exist ({folds})")
         overrides.append(f"dataset.split_dir={folds}")
     summary = run_config(CONFIGS / f"{name}.yaml", out / "runs", seeds, overrides)
     runs = []
     for number, seed in enumerate(summary["seeds"]):
         seconds, done = summary["wall_time_s"]["values"][number], summary["epochs"][number]
-        with (Path(summary["folder"]) / str(seed) / "metrics.csv").open() as file:
-            curve = [
-                ((int(row["epoch"]) + 1) * seconds / done, float(row["val_accuracy"])) for row in csv.DictReader(file)
-            ]
+        curve = read_curve(Path(summary["folder"]) / str(seed), "accuracy", seconds / done)
         accuracy = summary["metrics"]["test_accuracy"]["values"][number]
         runs.append({"accuracy": accuracy, "epochs": done, "seconds": seconds, "curve": curve})
         runs[-1]["parameters"] = summary["num_parameters"]
@@ -116,7 +111,7 @@ def run_fold(name: str, fold: int, seeds: int, epochs: int | None, out: Path) ->
 
 
 def averaged(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """A fold, as Errica et al. count it: the mean of its runs, the first one's curve."""
+    """The result of a fold as in Errica et al.: the mean of its runs, with the curve of the first."""
     return runs[0] | {key: fmean(run[key] for run in runs) for key in ("accuracy", "epochs", "seconds")}
 
 

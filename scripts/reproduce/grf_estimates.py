@@ -3,10 +3,10 @@
     python scripts/reproduce/grf_estimates.py --quick       # a trial
     python scripts/reproduce/grf_estimates.py
 
-Equal work is an equal number of walkers from each node: 16 in one table, or 8 in each of two independent tables. The
-error is the root mean square over draws and entries in proportion to that of the exact mask, on the diagonal and off
-it. "pairs" counts the non-zeros of the estimated mask, which is what attention computes on. The symmetrised estimate is
-the mean of the two-table mask and its transpose. The modulation function is that of exp(W), walks have up to 4 hops.
+Equal work means an equal number of walkers per node: 16 in one table, or 8 in each of two independent tables. The error
+is the root mean square over draws and entries, relative to that of the exact mask, on and off the diagonal. "pairs" is
+the number per node of non-zeros of the estimated mask, on which attention computes. The symmetrised estimate is the
+mean of the two-table mask and its transpose. The modulation function is that of exp(W), and walks have up to 4 hops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_LENGTH = 4
 
 
 def graphs(size: int) -> dict[str, Data]:
-    """One graph of each family, of about ``size`` nodes."""
+    """One graph of each family with about ``size`` nodes."""
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(size, 3, generator=generator)
     near = torch.cdist(points, points).topk(5, largest=False).indices[:, 1:]
@@ -54,7 +54,7 @@ def _simple(edge_index: Tensor) -> Tensor:
 
 
 def errors(data: Data, diagonal: str, scheme: str, draws: int) -> tuple[float, float, float]:
-    """Relative error off the diagonal and on it, and pairs for each node."""
+    """Relative error off and on the diagonal, and pairs per node."""
     shared = diagonal in ("shared", "corrected")
     mask = GRFMask(max_length=MAX_LENGTH, diagonal="independent" if diagonal == "symmetrised" else diagonal)
     transform = AddRandomWalks(

@@ -1,9 +1,9 @@
-"""The efficiency figure of the k-MIP paper: time and memory over N, beside full attention.
+"""The efficiency figure of the k-MIP paper: time and memory over N, compared with full attention.
 
-Setting of the paper: N = 10^(i/2) nodes from i = 4 on, d_k = 10, k = 10, one head; forward (inference), forward and
-backward (training), peak memory, and the share of each stage. Full attention is PyTorch's fused kernel, which is
-linear in memory too, and keeps no indices: it takes less memory than k-MIP, and much more time. Every size runs in a
-process of its own. A method stops where its next size would take longer than the limit for one call.
+Setting of the paper: N = 10^(i/2) nodes for i ≥ 4, d_k = 10, k = 10, one head; forward (inference), forward and
+backward (training), peak memory, and the share of each stage. Full attention is PyTorch's fused kernel. Its memory is
+also linear, and less than that of k-MIP because it stores no indices, but it takes much more time. Every size runs in a
+new process. A method stops before a size at which one call would take longer than the limit.
 
 Run: python scripts/reproduce/kmip_scaling.py [--quick] [--limit 60] [--out results/reproduce]
 """
@@ -16,11 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, save_json
+from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, pyplot, save_json, save_plot
 from kmip import DATA, TOPK, forward, full, inputs, stages, step
 
 from pyg_topomask.ops import topk_attention
@@ -35,7 +34,7 @@ def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
     attend = full if method == "full" else lambda *x: topk_attention(*x, TOPK)
     call = forward if what.startswith("forward") else step
     warm = inputs(kind, 200)
-    call(attend, warm)  # libraries are loaded, and threads started
+    call(attend, warm)  # load libraries and start threads
     if what.endswith("MiB"):
         return peak_mib(lambda: call(attend, tensors))
     repeats = 5 if num_nodes <= 10_000 else 3 if num_nodes <= 100_000 else 1
@@ -43,7 +42,7 @@ def measure(method: str, kind: str, num_nodes: int, what: str) -> float:
 
 
 def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[str, Any]]:
-    """Rows of one method on one data set, as far as the limit allows; a quantity that stops is :obj:`None`."""
+    """Rows of one method on one data set, within the limit; a quantity beyond it is :obj:`None`."""
     rows: list[dict[str, Any]] = []
     stopped: set[str] = set()
     for num_nodes in sizes:
@@ -66,17 +65,14 @@ def _cell(row: dict[str, Any], what: str) -> str:
 
 
 def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
-    """Exponent of N over the sizes from ``smallest`` on, where there are two."""
+    """Exponent of N over the sizes from ``smallest``; None if there are fewer than two."""
     known = [(row["num_nodes"], row[what]) for row in rows if row["num_nodes"] >= smallest and row[what]]
     return exponent(*map(list, zip(*known))) if len(known) > 1 else None
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
-    """Time and memory over N, log-log, and the stages as bars."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 4, figsize=(16, 3.8), layout="constrained")
+    """Draw time and memory over N on logarithmic axes, and the stages as bars."""
+    figure, axes = pyplot().subplots(1, 4, figsize=(16, 3.8), layout="constrained")
     for axis, what in zip(axes, ("forward ms", "training ms", "training MiB")):
         for color, (name, rows) in zip(("#0072B2", "#009E73", "#D55E00"), report["rows"].items()):
             known = [(row["num_nodes"], row[what]) for row in rows if row[what]]
@@ -93,16 +89,14 @@ def plot(report: dict[str, Any], path: Path) -> None:
         bottom = [a + b for a, b in zip(bottom, values)]
     axes[3].set(ylabel="ms", title=f"stages at N = {report['stage nodes']:,}")
     axes[3].legend(loc="upper left", bbox_to_anchor=(1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    print(f"wrote {path}")
+    save_plot(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="sizes up to 10,000")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one call may take")
-    parser.add_argument("--largest", type=float, help="power of ten of the largest N (6, or 4 with --quick)")
+    parser.add_argument("--limit", type=float, default=60.0, help="largest time of one call in seconds")
+    parser.add_argument("--largest", type=float, help="exponent of ten of the largest N (6, or 4 with --quick)")
     parser.add_argument("--out", type=Path, default=Path("results/reproduce"), help="folder of the report and the plot")
     options = parser.parse_args()
     largest = options.largest or (4.0 if options.quick else 6.0)
@@ -112,7 +106,7 @@ def main() -> None:
         "full": lambda: sweep("full", "gauss", sizes, options.limit),
     }
     rows = {name: run() for name, run in runs.items()}
-    smallest = min(31_623, sizes[-1] // 10)  # below, all memory is a few MiB, part of which the allocator had already
+    smallest = min(31_623, sizes[-1] // 10)  # below, memory is a few MiB, partly held by the allocator already
     exponents = {name: {what: fit(some, what, smallest) for what in QUANTITIES} for name, some in rows.items()}
     stage_nodes = min(31_623, sizes[-1])
     report = {

@@ -1,29 +1,27 @@
 """Table 4 of the Primphormer paper: seconds per epoch and peak memory of attentions in one GraphGPS stack.
 
-GatedGCN beside each attention, with the paper's layers, widths and batch sizes. An epoch is the median training step
-times the steps of the training part; peak memory is that of a step. The batch is of real graphs for Peptides-func, of
-random ones of about the published sizes for the others. The paper measured a GPU: what can be compared is
-each attention's share of the Transformer's, which stands beside the figures. ogbn-products, which the paper cuts into
-ten random parts, is left out: the Transformer runs out of memory there, so there is no share to compare; the part
-"large" of scripts/bench/attention.py is of that kind. Rows that were measured are kept: the same command goes on.
-With --quick the report has a name of its own.
+The stack has GatedGCN and one attention per layer, with the paper's layers, widths and batch sizes. An epoch is the
+median training step times the steps of the training part; peak memory is that of a step. The batch has real graphs for
+Peptides-func, and random graphs of about the published sizes for the other data sets. The paper measured on a GPU, so
+only ratios to the Transformer can be compared; the table shows them. ogbn-products, which the paper cuts into ten
+random parts, is left out, because the Transformer runs out of memory on it; the part "large" of
+scripts/bench/attention.py is similar. The same command continues an interrupted one. With --quick, the report has a
+different name.
 
 Run: python scripts/reproduce/primphormer_efficiency.py [--quick] [--results RESULTS.md]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from _tables import COLORS, write_section
+from _tables import COLORS, table_parser, write_table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, in_fresh_process, log_axis, machine, resumed, save_json
+from _measure import described, in_fresh_process, log_axis, machine, pyplot, resumed, save_json, save_plot
 from attention import measure
 
 DATASETS = ("CIFAR10", "MalNet-Tiny", "PascalVOC-SP", "Peptides-func")
@@ -36,13 +34,13 @@ PUBLISHED = {
     "Exphormer": ((44.5, 62.1, 35.2, 7.6), (5.54, 10.38, 7.35, 4.81)),
     "Primphormer": ((32.6, 61.9, 25.3, 7.7), (2.74, 2.86, 4.72, 3.41)),
 }
-"""Method -> seconds per epoch and peak GB, by the order of DATASETS; none: the stack without attention."""
+"""Method -> seconds per epoch and peak GB on each of DATASETS; "none" is the stack without attention."""
 
 Rows = dict[str, dict[str, Any]]
 
 
 def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
-    """Rows of every data set and method; those of an earlier, interrupted start are taken from the report."""
+    """Rows of every data set and method; those of an earlier, interrupted run are read from its report."""
     report = resumed(path, {"machine": machine(), "repeats": repeats}, "rows")
     for dataset in datasets:
         rows = report["rows"].setdefault(dataset, {})
@@ -54,61 +52,53 @@ def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
 
 
 def table(found: dict[str, Rows], repeats: int) -> Iterator[str]:
-    """Ours beside the paper's, and both as shares of the Transformer's."""
+    """Our figures and the paper's, and both as multiples of the Transformer's."""
     yield f"{described(machine())}; median of {repeats} steps on one batch, times the steps of an epoch."
     yield ""
     yield "| data set | method | s/epoch | of Transformer | published | of Transformer | MiB | of Transformer | published GB | of Transformer |"  # noqa: E501
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     for dataset, rows in found.items():
-        place, base = DATASETS.index(dataset), rows["Transformer"]
+        column, base = DATASETS.index(dataset), rows["Transformer"]
         for method, row in rows.items():
             cells = [dataset, "MPNN only" if method == "none" else method]
             for key, kind in (("epoch_s", 0), ("step_mib", 1)):
-                theirs, their_base = PUBLISHED[method][kind][place], PUBLISHED["Transformer"][kind][place]
+                theirs, their_base = PUBLISHED[method][kind][column], PUBLISHED["Transformer"][kind][column]
                 cells += [f"{row[key]:.1f}" if kind == 0 else f"{row[key]:.0f}", f"{row[key] / base[key]:.2f}"]
                 cells += [f"{theirs}", f"{theirs / their_base:.2f}"]
             yield "| " + " | ".join(cells) + " |"
 
 
 def plot(found: dict[str, Rows], path: Path) -> None:
-    """Shares of the Transformer's time, ours beside the paper's."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 3.6), layout="constrained", squeeze=False)
+    """Draw times as multiples of the Transformer's, ours and the paper's."""
+    size = (4 * len(found), 3.6)
+    figure, axes = pyplot().subplots(1, len(found), figsize=size, layout="constrained", squeeze=False)
     for axis, (dataset, rows) in zip(axes[0], found.items()):
-        place = DATASETS.index(dataset)
+        column = DATASETS.index(dataset)
         ours = [row["epoch_s"] / rows["Transformer"]["epoch_s"] for row in rows.values()]
-        paper = [PUBLISHED[name][0][place] / PUBLISHED["Transformer"][0][place] for name in rows]
+        paper = [PUBLISHED[name][0][column] / PUBLISHED["Transformer"][0][column] for name in rows]
         for shift, values, label, color in ((-0.2, ours, "here", COLORS[0]), (0.2, paper, "paper, GPU", COLORS[1])):
-            places, lengths = [row + shift for row in range(len(rows))], [value - 1 for value in values]
-            axis.barh(places, lengths, 0.4, left=1, label=label, color=color)  # a logarithmic axis has no zero
+            heights, lengths = [row + shift for row in range(len(rows))], [value - 1 for value in values]
+            axis.barh(heights, lengths, 0.4, left=1, label=label, color=color)  # a logarithmic axis has no zero
         axis.axvline(1, color="black", lw=0.8)
         axis.set_yticks(range(len(rows)), ["MPNN only" if name == "none" else name for name in rows])
         axis.invert_yaxis()
         axis.set(title=dataset, xlabel="seconds per epoch, Transformer = 1")
         log_axis(axis)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    figure.savefig(path, dpi=150)
-    print(f"wrote {path}")
+    save_plot(figure, path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="Peptides-func alone, one timed step")
-    parser.add_argument("--datasets", nargs="+", choices=DATASETS, help="all but with --quick")
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps")
-    parser.add_argument("--out", type=Path, default=Path("results/reproduce/primphormer_efficiency"))
-    parser.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
+    parser = table_parser(__doc__, "primphormer_efficiency", "only Peptides-func, one timed step")
+    parser.add_argument("--datasets", nargs="+", choices=DATASETS, help="default: all, or Peptides-func with --quick")
+    parser.add_argument("--repeats", type=int, default=5, help="number of timed steps")
     options = parser.parse_args()
     datasets = options.datasets or (["Peptides-func"] if options.quick else list(DATASETS))
     repeats = 1 if options.quick else options.repeats
     report = options.out / f"primphormer_efficiency{'-quick' if options.quick else ''}.json"
     found = measured(report, repeats, datasets)
     text = "\n".join(table(found, repeats)) + "\n"
-    report.with_suffix(".md").write_text(text)
-    if options.results is not None:
-        write_section(options.results, "primphormer_efficiency", text)
+    write_table(options, "primphormer_efficiency", text, report.stem)
     plot(found, report.with_suffix(".png"))
     print(text)
 

@@ -1,7 +1,7 @@
 """Table 2 of the Primphormer paper: superpixels, function call graphs and stochastic block models.
 
-Each config of configs/primphormer is trained for every seed, and its test accuracy at the best validation epoch set
-beside the published one. Finished and interrupted runs are kept: the same command goes on.
+Each config of configs/primphormer is trained for every seed, and the table shows its test accuracy at the best
+validation epoch next to the published one. The same command continues an interrupted one.
 
 Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick] [--datasets …] [--seeds 4] [--results RESULTS.md]
 """
@@ -20,7 +20,7 @@ TABLE = {
 
 
 def main() -> None:
-    options = parser(str(__doc__).split("\n")[0], list(TABLE), "primphormer_gnn_benchmark").parse_args()
+    options = parser(__doc__, list(TABLE), "primphormer_gnn_benchmark").parse_args()
     reproduce("primphormer_gnn_benchmark", TABLE, options)
 
 

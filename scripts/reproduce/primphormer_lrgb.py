@@ -1,9 +1,9 @@
-"""Table 1 of the Primphormer paper: the Long Range Graph Benchmark; and other attentions for the same time.
+"""Table 1 of the Primphormer paper, the Long Range Graph Benchmark, and other attentions with the same time.
 
-Each config of configs/primphormer is trained for every seed, and its test metric at the best validation epoch set
-beside the published one. With --minutes M, each of --methods is trained on --datasets for the epochs that fit into M
-minutes, measured ahead on a sample, with the schedule shrunk to them: the same stack (GatedGCN beside the attention),
-encodings and optimiser, one word changed. Finished and interrupted runs are kept: the same command goes on.
+Each config of configs/primphormer is trained for every seed, and the table shows its test metric at the best validation
+epoch next to the published one. With --minutes M, each of --methods is trained on --datasets for the number of epochs
+that fits into M minutes, estimated on a sample, with a schedule of that length. Only the attention differs; the stack
+(GatedGCN and the attention), encodings and optimiser are the same. The same command continues an interrupted one.
 
 Run: python scripts/reproduce/primphormer_lrgb.py [--quick] [--datasets …] [--seeds 4] [--results RESULTS.md]
      python scripts/reproduce/primphormer_lrgb.py --minutes 10 --datasets peptides-func --seeds 1 \
@@ -46,12 +46,11 @@ TABLE = {
         {"Primphormer": "0.3757 ± 0.0079", "Transformer": "0.3337 ± 0.0006", "Exphormer": "0.3637 ± 0.0020"},
     ),
 }
-"""Figures of the Primphormer paper's Table 1 (Transformer: its GraphGPS row), and of the k-MIP paper."""
+"""Results from the Primphormer paper's Table 1 (Transformer: its GraphGPS row) and from the k-MIP paper."""
 
 
 def main() -> None:
-    options = parser(str(__doc__).split("\n")[0], list(TABLE), "primphormer_lrgb").parse_args()
-    reproduce("primphormer_lrgb", TABLE, options)
+    reproduce("primphormer_lrgb", TABLE, parser(__doc__, list(TABLE), "primphormer_lrgb").parse_args())
 
 
 if __name__ == "__main__":

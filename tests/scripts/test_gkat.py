@@ -137,7 +137,7 @@ def test_a_damaged_run_file_is_made_again(start, tmp_path, capsys):
     for junk in ('{"accuracy": 0.', "[]"):
         (tmp_path / "out/runs-16x1/circle-GKAT-2-0.json").write_text(junk)
         assert accuracies(start("gkat_motif", *options))[0] == accuracies(report)[0]
-        assert "circle-GKAT-2-0.json is damaged and made again" in capsys.readouterr().out
+        assert "circle-GKAT-2-0.json is damaged and will be replaced" in capsys.readouterr().out
 
 
 def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsy
     (tmp_path / "file").touch()
     for options, message in (
         (["--out", str(tmp_path / "file" / "out")], "cannot be written"),
-        (["--seeds", "0"], "'0' is no whole number from 1 on"),
+        (["--seeds", "0"], "'0' is not a positive integer"),
     ):
         monkeypatch.setattr(sys, "argv", ["gkat_motif", *options])
         with pytest.raises(SystemExit):
@@ -280,9 +280,9 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
         start("gkat_tu", "--folds", 10)
     assert "invalid choice: 10" in capsys.readouterr().err
     for wrong, message in (
-        ("proteins", "'' is no whole number from 1 on"),
+        ("proteins", "'' is not a positive integer"),
         ("protein=2", "'protein=2' is not NAME=N"),
-        ("proteins=0", "'0' is no whole number from 1 on"),
+        ("proteins=0", "'0' is not a positive integer"),
     ):
         with pytest.raises(SystemExit):
             start("gkat_tu", "--epochs", wrong)
@@ -341,4 +341,4 @@ def test_stopping_a_script_is_no_traceback(scripts, capsys):
     with pytest.raises(SystemExit) as stop:
         importlib.import_module("_gkat").start(stopped)
     assert stop.value.code == 130
-    assert "keeps what is finished" in capsys.readouterr().err
+    assert "keeps finished runs" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from torch.nn import Linear
 from torch.nn.functional import pad
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.ops.topk.backends import BACKENDS
 from pyg_topomask.ops.topk.search import indexed_topk_attention
@@ -82,15 +82,13 @@ class KMIPAttention(Attention):
         kq_dim = channels // heads if kq_dim is None else check_integer("kq_dim", kq_dim, 1)
         val_dim = channels // heads if val_dim is None else check_integer("val_dim", val_dim, 1)
         check_dropout(dropout)
-        if head_agg not in HEAD_AGG:
-            raise ValueError(f"'head_agg' must be one of {', '.join(HEAD_AGG)} (got {head_agg!r})")
+        check_choice("head_agg", head_agg, HEAD_AGG)
+        check_choice("backend", backend, BACKENDS)
         if head_agg == "none" and val_dim * heads != channels:
             raise ValueError(
                 f"without an output projection 'val_dim' times 'heads' must be 'channels' (got {val_dim}, {heads} and "
                 f"{channels}); set head_agg='linear'"
             )
-        if backend not in BACKENDS:
-            raise ValueError(f"'backend' must be one of {', '.join(BACKENDS)} (got {backend!r})")
         self.k, self.kq_dim, self.val_dim = k, kq_dim, val_dim
         self.dropout, self.backend, self.checkpoint = dropout, backend, checkpoint
         self.qkv = Linear(channels, heads * (2 * kq_dim + val_dim), bias=bias)

@@ -8,6 +8,7 @@ from torch.nn import Module
 from torch.nn.functional import cosine_similarity
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.head.mlp import MLPHead
 
 DECODINGS = ("dot", "cosine_similarity", "concat")
@@ -41,8 +42,7 @@ class EdgeHead(Module):
         decoding: str = "dot",
     ) -> None:
         super().__init__()
-        if decoding not in DECODINGS:
-            raise ValueError(f"'decoding' must be one of {', '.join(DECODINGS)} (got {decoding!r})")
+        check_choice("decoding", decoding, DECODINGS)
         if decoding != "concat" and out_channels != 1:
             raise ValueError(f"decoding={decoding!r} gives one score per pair, but {out_channels} are requested")
         self.decoding = decoding

@@ -7,6 +7,7 @@ from torch.nn import Linear, Module, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
@@ -23,8 +24,7 @@ class _Pooled(Module):
 
     def __init__(self, pool: str) -> None:
         super().__init__()
-        if pool not in POOLS:
-            raise ValueError(f"'pool' must be one of {', '.join(POOLS)} (got {pool!r})")
+        check_choice("pool", pool, POOLS)
         self.pool = pool
 
     def forward(self, x: Tensor, graph: Data) -> Tensor:
