@@ -1,6 +1,6 @@
 """Training from YAML: ``topomask run`` on the command line, :func:`run_config` from Python.
 
-The only folder that needs the ``run`` extra; nothing is imported from it until it is used.
+Only this folder needs the ``run`` extra, and nothing is imported from it before it is used.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-# On cores shared with other programs, OpenMP threads that spin while they wait make each small operation cost
-# milliseconds; microseconds of spinning are enough. Read when torch is first imported, which the command line does
-# after this.
+# OpenMP threads that spin while they wait make each small operation cost milliseconds on cores that are shared with
+# other programs; microseconds of spinning are enough. OpenMP reads these variables when torch is first imported, which
+# the command line does after this.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 

@@ -1,7 +1,8 @@
-"""Everything about a config that can be told before any data are loaded."""
+"""Checks of a config that need no data: names, keys that nothing uses, and a trial of the model on a fake graph."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from inspect import signature
 
 import torch
@@ -38,35 +39,31 @@ from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
 
 
 def name_problems(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) that need the tables of convolutions, attentions, encoders and heads."""
+    """Pairs (key, what is wrong) of names of convolutions, attentions, masks, encoders and heads."""
     return [*layer_problems(config), *twice_given(config, config.is_given), *_encoder_problems(config)]
 
 
-def layer_problems(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) that need the tables of convolutions, attentions and masks."""
-    found = []
+def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of names of convolutions, attentions and masks."""
     for name in sorted({*ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
-        found.append(("gt.layer_type", f"{name!r} has another meaning here: register the attention under another name"))
+        yield "gt.layer_type", f"{name!r} has another meaning here: register the attention under another name"
     if config.topomask.mask not in ("none", *MASK):
         message = f"no mask is called {config.topomask.mask!r}; there are {', '.join(('none', *MASK))}."
-        found.append((MASK_KEY, message + did_you_mean(config.topomask.mask, MASK)))
-    for place, written in enumerate(config.gt.layer_type.split("+")):
-        if written == "None" or PEER_ATTENTIONS.get(written, written) in {*CONVS, *ATTENTION}:
+        yield MASK_KEY, message + did_you_mean(config.topomask.mask, MASK)
+    for position, part in enumerate(config.gt.layer_type.split("+")):
+        if part == "None" or PEER_ATTENTIONS.get(part, part) in {*CONVS, *ATTENTION}:
             continue
-        kind, table = ("attention", [*ATTENTION, *PEER_ATTENTIONS]) if place else ("convolution", list(CONVS))
+        kind, table = ("attention", [*ATTENTION, *PEER_ATTENTIONS]) if position else ("convolution", list(CONVS))
         choices = ", ".join([*table, "None"])
-        hint = did_you_mean(written, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
-        found.append(("gt.layer_type", f"no {kind} is called {written!r}; there are {choices}.{hint}"))
+        hint = did_you_mean(part, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
+        yield "gt.layer_type", f"no {kind} is called {part!r}; there are {choices}.{hint}"
     for name in convs_of(config):
         if CONVS[name].needs_edges and not config.dataset.edge_encoder:
-            found.append(
-                ("gt.layer_type", f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)")
-            )
-    return found
+            yield "gt.layer_type", f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"
 
 
-def _encoder_problems(config: Config) -> list[tuple[str, str]]:
-    data, found = config.dataset, []
+def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
+    data = config.dataset
     for key, given, known in (
         ("dataset.node_encoder_name", data.node_encoder_parts, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]),
         ("dataset.edge_encoder_name", [data.edge_encoder_name] if data.edge_encoder else [], list(EDGE_ENCODERS)),
@@ -76,35 +73,29 @@ def _encoder_problems(config: Config) -> list[tuple[str, str]]:
             if name not in known:
                 kind = "head" if key == "gnn.head" else "encoder"
                 message = f"no {kind} is called {name!r}; there are {', '.join(known)}." + did_you_mean(name, known)
-                found.append((key, message))
+                yield key, message
     bases = base_encoders(config)
     if len(bases) > 1:
-        found.append(("dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: name one"))
-    return found
+        yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
 
 
-def task_problems(config: Config, *tasks: Task) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) of a loss and a metric that serve none of the tasks a data set may have."""
-    found = []
+def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a loss, metric or head that fits none of the data set's possible tasks."""
     losses = [loss_problem(config.model.loss_fun, task) for task in tasks]
     if all(losses):
-        found.append(("model.loss_fun", str(losses[-1])))
+        yield "model.loss_fun", str(losses[-1])
     best = config.metric_best
     names = {name for task in tasks for name in metric_names(task, best)}
     if best not in names:
-        found.append(("metric_best", f"the task has no {best!r}; there are {', '.join(sorted(names))}"))
-    return found
-
-
-def head_problems(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) of a head for other things than the data set has targets for."""
-    level, head = level_of(config.dataset), config.gnn.head
-    made_for = {"inductive_node": "node", "inductive_edge": "edge"}.get(head, level)
-    return [] if made_for == level else [("gnn.head", f"{head} is for {made_for}s; {config.dataset.name} has {level}s")]
+        yield "metric_best", f"the task has no {best!r}; there are {', '.join(sorted(names))}"
+    head, level = config.gnn.head, tasks[0].level
+    head_level = {"inductive_node": "node", "inductive_edge": "edge"}.get(head, level)
+    if head_level != level:
+        yield "gnn.head", f"{head} is for {head_level}s; {config.dataset.name} has {level}s"
 
 
 def unused_keys(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) for keys of ``topomask`` that were given and that no attention has a use for."""
+    """Pairs (key, what is wrong) of keys of ``topomask`` that were given and that the config does not use."""
     used = {key for _, key in argument_keys(config)}
     classes = [ATTENTION[name] for name in attentions_of(config)]
     if any(cls.adds_loss for cls in classes):
@@ -125,22 +116,22 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
 
 
 def _kernel(config: Config, cls: type[Attention]) -> str:
-    """The kernel of an attention: as the config says, or the class's own default."""
+    """The kernel of an attention: that of the config, or the class's own default."""
     given = config.is_given("topomask.kernel")
     return config.topomask.kernel if given else signature(cls).parameters["kernel"].default
 
 
 def check_parsed(parsed: ParsedConfig) -> list[str]:
-    """Try all that can be tried before any data are loaded; return the keys that an override leaves unused.
+    """Make all checks that need no data; return the keys that an override leaves unused.
 
-    A key that the chosen attention has no use for is refused, unless the command line chose the attention or its mask:
-    a config may be run with its mask switched off as it stands.
+    A key that the chosen attention does not use is refused, unless the command line chose the attention or its mask, so
+    that a config can be run with another mask or without one.
 
     Raises:
         ConfigError: If the model cannot be built, or fails on a fake graph.
     """
     tasks = possible_tasks(parsed.config.dataset)
-    parsed.refuse([*name_problems(parsed.config), *task_problems(parsed.config, *tasks), *head_problems(parsed.config)])
+    parsed.refuse([*name_problems(parsed.config), *task_problems(parsed.config, *tasks)])
     random_state, section = torch.get_rng_state(), "gt"
     try:
         unused = unused_keys(parsed.config)
@@ -159,14 +150,14 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
 
 
 def _key_in(message: str, config: Config) -> str | None:
-    """The key of the constructor argument that a message names first, or none."""
+    """The key of the constructor argument that a message mentions first, or None."""
     arguments = [*((name, f"topomask.{name}") for name in WALK_KEYS), *argument_keys(config)]
     named = {position: key for argument, key in arguments if (position := message.find(f"'{argument}'")) >= 0}
     return named[min(named)] if named else None
 
 
 def fake_batch(config: Config) -> Data:
-    """Two small graphs with all that the model reads."""
+    """Two small graphs with all attributes that the model reads."""
     features = input_features(config)
     graphs = [features(graph) for graph in fake_graphs(config)]
     for step in (

@@ -1,4 +1,4 @@
-"""Which of several processes this is, when ``torchrun`` or a batch system has started them."""
+"""The rank and number of the processes that ``torchrun`` or a batch system has started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes files and talks."""
+    """Whether this process is the one that writes files and prints messages."""
     return rank() == 0
 
 

@@ -1,4 +1,4 @@
-"""The runner's errors: what a user can mend is said in one message, without a traceback."""
+"""The runner's errors, which are shown to the user as one message without a traceback."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 
 class RunError(Exception):
-    """Something the user can mend: a wrong config, missing data, an output folder that is taken."""
+    """An error that the user can fix: a wrong config, missing data, an output folder of another run."""
 
 
 class ConfigError(RunError):
-    """A config that cannot be run; the message holds one line for each problem, with file and line number."""
+    """A config that cannot be run; the message has a line for each problem, with file and line number."""
 
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Turn what the disk or the memory refuses into a :class:`RunError`.
+    """Convert errors of the disk and the memory to a :class:`RunError`.
 
-    That is no space or permission, a folder in place of a file, and arrays that fit into no memory.
+    These are missing space or permissions, a folder where a file is expected, and arrays that do not fit into memory.
     """
     try:
         yield
@@ -30,9 +30,9 @@ def storage_errors() -> Iterator[None]:
         if isinstance(error, BrokenPipeError) or not (full or error.errno == errno.EROFS or error.filename):
             raise
         named = error.filename2 or error.filename
-        place = "the disk" if named is None else str(Path(str(named)).parent if ".part-" in str(named) else named)
-        advice = "; make room, and the same command goes on from the last checkpoint" if full else ""
-        raise RunError(f"{place}: {error.strerror}{advice}") from error
+        where = "the disk" if named is None else str(Path(str(named)).parent if ".part-" in str(named) else named)
+        advice = "; free some space, and the same command resumes from the last checkpoint" if full else ""
+        raise RunError(f"{where}: {error.strerror}{advice}") from error
     except (MemoryError, RuntimeError) as error:
         text = str(error)
         if isinstance(error, RuntimeError) and not any(words in text for words in _OUT_OF_MEMORY):
@@ -45,13 +45,13 @@ _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory",
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that ``name`` was probably meant to be, if any is close."""
+    """The choice that is closest to ``name``, or None if none is close."""
     by_lower = {choice.lower(): choice for choice in choices}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """``" Did you mean 'x'?"``, or nothing where no choice is close."""
+    """``" Did you mean 'x'?"``, or an empty text if no choice is close."""
     found = nearest(name, choices)
     return f" Did you mean {found!r}?" if found else ""

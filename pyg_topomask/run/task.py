@@ -1,4 +1,4 @@
-"""What is predicted: whole graphs, nodes or edges, of which kind, how many outputs."""
+"""The task of a data set: what is predicted, the kind of target, and the number of outputs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Task:
 
     Args:
         level: What has a target: each graph, each node, or each edge of ``graph.edge_label_index``.
-        kind: ``"binary"`` (one logit), ``"multiclass"`` (a logit per class), ``"multilabel"`` (a logit per label, NaN
-            where a label is unknown), ``"regression"`` (NaN where unknown) or ``"subtoken"`` (ogbg-code2: a logit per
-            word, for each place of the sequence).
+        kind: ``"binary"`` (one logit), ``"multiclass"`` (a logit per class), ``"multilabel"`` (a logit per label; NaN
+            for unknown labels), ``"regression"`` (NaN for unknown targets) or ``"subtoken"`` (ogbg-code2: a logit per
+            word, for each position of the sequence).
         num_outputs: Width of a prediction.
-        sequence_length: Places of the sequence of a subtoken task.
-        vocabulary: Words of a subtoken task; the last is the end of the sequence.
-        part_labels: Labels of the parts of each category, for the mean IoU of ShapeNet; empty elsewhere.
+        sequence_length: Number of positions of a subtoken task.
+        vocabulary: Words of a subtoken task; the last is the end token.
+        part_labels: Labels of the parts of each category, for the mean IoU of ShapeNet; empty for other data sets.
         ranked: Whether the edges of an edge task are also ranked among all nodes of their graph (MRR).
-        hits_at: K of the Hits@K over one common set of negatives, as OGB defines it for its link data sets.
+        hits_at: K of OGB's Hits@K, which has one set of negatives for all edges.
     """
 
     level: Level
@@ -43,7 +43,7 @@ class Task:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes; 2 where there is one logit."""
+        """Number of classes; 2 for a single logit."""
         return 2 if self.kind == "binary" else self.num_outputs
 
     def target(self, data: Data) -> Tensor:
@@ -63,7 +63,7 @@ class Task:
         return target.view(-1, self.num_outputs).float()
 
     def shaped(self, prediction: Tensor) -> Tensor:
-        """A model's prediction in the shape that goes with :meth:`target`; logits as floats of at least 32 bits."""
+        """A model's prediction in the shape that fits :meth:`target`, in at least 32 bits."""
         if prediction.dtype in (torch.float16, torch.bfloat16):
             prediction = prediction.float()
         if self.kind == "subtoken":
@@ -72,7 +72,7 @@ class Task:
 
 
 def classification(level: Level, num_classes: int, **more: Any) -> Task:
-    """One class of several; two classes are told apart by one logit."""
+    """A task with one class of several; two classes have a single logit."""
     if num_classes < 2:
         raise RunError(f"dataset: classification needs at least 2 classes (got {num_classes})")
     if num_classes == 2:
@@ -81,7 +81,11 @@ def classification(level: Level, num_classes: int, **more: Any) -> Task:
 
 
 def check_targets(task: Task, data: Data) -> None:
-    """Raise a :class:`RunError` if the targets of a graph do not fit the task."""
+    """Check that the targets of a graph fit the task.
+
+    Raises:
+        RunError: If they do not.
+    """
     if task.kind == "subtoken" or (task.level == "edge" and "edge_label" not in data):
         return
     target = data.edge_label if task.level == "edge" else data.y

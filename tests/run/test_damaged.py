@@ -220,7 +220,7 @@ def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
         asked.clear()
         at = len(names) - names[::-1].index(name)  # the last time that it is written
         monkeypatch.setattr("pyg_topomask.cache.os.replace", full(at))
-        with refused(f"{name}: No space left on device; make room, and the same"):
+        with refused(f"{name}: No space left on device; free some space, and the same"):
             run_config(tiny, tmp_path / name)
         assert not list(tmp_path.rglob(".*part-*"))
         monkeypatch.setattr("pyg_topomask.cache.os.replace", place)

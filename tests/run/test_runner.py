@@ -391,7 +391,7 @@ def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, tmp_path):
     start = [f"pretrained.dir={tmp_path / 'first'}"]
     loaded, idle = check_config(data, start)  # nothing is there yet: validated only
     assert (loaded.config.gt.layers, idle) == (2, [])
-    with pytest.raises(RunError, match=r"pretrained\.dir: .*first holds no run"):
+    with pytest.raises(RunError, match=r"pretrained\.dir: .*first contains no run"):
         run_config(data, tmp_path, overrides=start, name="second")
     first = run_config(tiny, tmp_path, name="first")
     again = run_config(data, tmp_path, overrides=start, name="second")

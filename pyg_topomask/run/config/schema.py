@@ -8,6 +8,7 @@ from operator import getitem
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from pyg_topomask.run.config import masks
 from pyg_topomask.run.config.base import Count, Section, Size
@@ -194,10 +195,14 @@ def section_of(path: list[str]) -> type[BaseModel] | None:
     """The model of the section at a path from the top; None if there is no section at that path."""
     model: type[BaseModel] | None = Config
     for name in path:
-        info = model.model_fields.get(name) if model else None
-        kind = info.annotation if info else None
-        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        model = nested_section(model.model_fields.get(name)) if model else None
     return model
+
+
+def nested_section(field: FieldInfo | None) -> type[BaseModel] | None:
+    """The model of a key that is a section; None for other keys."""
+    kind = field.annotation if field else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def all_keys(path: tuple[str, ...] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""Translate a config into the arguments of attentions and masks, and into what they need on a graph."""
+"""Build the attentions and masks of a config, and list the attributes that they need on a graph."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.encoders import uses_pair_bias
 
 MASK_KEY = "topomask.mask"
-"""Key that names the mask of an attention with an argument for one."""
+"""Key of the mask of attentions that take any mask."""
 
 _TRANSLATIONS: dict[str, Callable[[Config, int], Any]] = {
-    "seed": lambda config, layer: config.seed * 1000 + layer,  # runs and layers draw for themselves
+    "seed": lambda config, layer: config.seed * 1000 + layer,  # runs and layers have different draws
     "gt.sparse.head_agg": lambda config, layer: config.gt.sparse.head_agg.lower(),
     "prep.exp": lambda config, layer: config.prep.exp and config.prep.use_exp_edges,
     "dataset.edge_encoder": lambda config, layer: config.gt.dim_hidden if config.dataset.edge_encoder else None,
     "posenc_GraphormerBias.enable": lambda config, layer: BIAS if uses_pair_bias(config) else None,
 }
-"""Keys whose value is not the argument itself → the argument, for a config and the layer's number."""
+"""Keys whose value is not the argument itself, with a function of the config and the layer's number that gives it."""
 
 
 def attentions_of(config: Config) -> list[str]:
@@ -31,7 +31,7 @@ def attentions_of(config: Config) -> list[str]:
 
 
 def mask_of(config: Config) -> str | None:
-    """Name of the mask that ``topomask.mask`` gives to an attention of the layers, or none."""
+    """Name of the mask that ``topomask.mask`` gives to an attention of the layers, or None."""
     named = config.topomask.mask in MASK and any(_takes_mask(name) for name in attentions_of(config))
     return config.topomask.mask if named else None
 
@@ -49,23 +49,23 @@ def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
 
 
 def build_mask(config: Config) -> Mask | None:
-    """The mask that ``topomask.mask`` names, or none."""
+    """The mask that ``topomask.mask`` gives to an attention, or None."""
     name = mask_of(config)
     return None if name is None else MASK[name](**mask_arguments(config, name))
 
 
 def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
-    """Constructor arguments of an attention that keys of the config give, its mask left out."""
+    """Constructor arguments of an attention, except its mask, from the config."""
     arguments = _arguments(config, ATTENTION[name].config_keys, layer)
-    if not arguments.get("graph_edges", True):  # then features of edges have no use
+    if not arguments.get("graph_edges", True):  # then edge features are not used
         arguments["edge_dim"] = None
     return arguments
 
 
 def mask_arguments(config: Config, name: str) -> dict[str, Any]:
-    """Constructor arguments of a mask that its section and flat keys of the config give.
+    """Constructor arguments of a mask, from its section and the flat keys of the config.
 
-    A mask that learns nothing is the same for all heads: they share it.
+    Heads share a mask without learnable parameters.
     """
     arguments = _arguments(config, _mask_keys(config, name))
     if not arguments.get("learnable", getattr(config.value(f"topomask.mask_{name}"), "learnable", True)):
@@ -74,7 +74,7 @@ def mask_arguments(config: Config, name: str) -> dict[str, Any]:
 
 
 def _arguments(config: Config, keys: Mapping[str, str], layer: int = 0) -> dict[str, Any]:
-    """Value of each argument; a key of ``topomask`` that is not given leaves it at the class's own default."""
+    """Value of each argument; if a key of ``topomask`` is not given, the class's own default holds."""
     return {
         argument: _TRANSLATIONS[key](config, layer) if key in _TRANSLATIONS else config.value(key)
         for argument, key in keys.items()
@@ -83,18 +83,19 @@ def _arguments(config: Config, keys: Mapping[str, str], layer: int = 0) -> dict[
 
 
 def _mask_keys(config: Config, name: str) -> dict[str, str]:
-    """Constructor argument of a mask → key: a flat one, unless its section gives the argument."""
+    """The key of each constructor argument of a mask: a flat key, unless its section gives the argument."""
     section, flat = config.value(f"topomask.mask_{name}"), MASK[name].config_keys
     own = {argument: f"topomask.mask_{name}.{argument}" for argument in type(section).model_fields}
     return own | {argument: key for argument, key in flat.items() if argument not in section.model_fields_set}
 
 
 def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) for arguments of the mask that its section and a flat key both give.
+    """Pairs (key, what is wrong) for arguments of the mask that both its section and a flat key give.
 
     Args:
         config: The config.
-        is_given: Whether a flat key counts as given: in GraphGym's ``cfg``, where all have a value, one that is set.
+        is_given: Whether a flat key counts as given. In GraphGym's ``cfg`` all keys have a value, and those count that
+            differ from the default.
     """
     mask = mask_of(config)
     if mask is None:
@@ -108,7 +109,7 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
 
 
 def argument_keys(config: Config) -> list[tuple[str, str]]:
-    """Pairs (constructor argument, key) for which the attentions and the mask of a config have a use."""
+    """Pairs (constructor argument, key) of the attentions and the mask of a config."""
     mask = mask_of(config)
     rows: list[Mapping[str, str]] = [ATTENTION[name].config_keys for name in attentions_of(config)]
     rows += [] if mask is None else [_mask_keys(config, mask)]
@@ -116,7 +117,7 @@ def argument_keys(config: Config) -> list[tuple[str, str]]:
 
 
 def requirements(config: Config) -> tuple[str, ...]:
-    """Attributes that the attentions and their mask need on a graph, each once."""
+    """The attributes that the attentions and their mask need on a graph, without repetition."""
     names = [ATTENTION[name].requirements(**attention_arguments(config, name)) for name in attentions_of(config)]
     mask = mask_of(config)
     if mask is not None:

@@ -1,4 +1,4 @@
-"""The width of a model by its number of parameters."""
+"""The width of a model with a given number of parameters."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pyg_topomask.run.config.contradictions import contradictions
 from pyg_topomask.run.errors import ConfigError
 
 MIN_WIDTH, MAX_WIDTH = 32, 512
-"""Where k-MIP's authors look for a width."""
+"""Range of widths that k-MIP's authors search."""
 
 WIDTH_KEYS = ("gt.dim_hidden", "gt.dim_edge", "gt.sparse.val_dim", "gnn.dim_inner")
-"""Keys that follow the width which was found."""
+"""Keys that are set to the width that was found."""
 
 
 def searches_width(config: Config) -> bool:
-    """Whether the width follows from ``model.param_budget``.
+    """Whether the width is found by ``model.param_budget``.
 
-    That of a MultiModel does not, as in the authors' code, nor that of a model which starts from a finished run's
-    weights.
+    As in the authors' code, it is not for a MultiModel. It is not if the model starts from the weights of a finished
+    run, either.
     """
     return (
         config.model.auto_satisfy_param_budget
@@ -31,7 +31,7 @@ def searches_width(config: Config) -> bool:
 
 
 def with_width(config: Config, width: int) -> Config:
-    """The config with layers of that width, and all that must be as wide."""
+    """The config with layers of that width, and with the same width for all keys that must equal it."""
     gt: dict[str, Any] = {"dim_hidden": width}
     if config.gt.dim_edge is not None:
         gt["dim_edge"] = width
@@ -42,14 +42,14 @@ def with_width(config: Config, width: int) -> Config:
 
 
 def within_budget(config: Config, count: Callable[[Config], int]) -> Config:
-    """The config at the largest width, a multiple of the heads, whose model stays within ``model.param_budget``.
+    """The config with the largest width, a multiple of the heads, whose model is within ``model.param_budget``.
 
     Args:
         config: The config.
-        count: Number of parameters of a config's model, which grows with the width.
+        count: Function that counts the parameters of a config's model; they increase with the width.
 
     Raises:
-        ConfigError: If no width does.
+        ConfigError: If no width is within the budget.
     """
     heads, budget = config.gt.n_heads, config.model.param_budget
     first = -(-MIN_WIDTH // heads) * heads

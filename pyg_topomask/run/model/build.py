@@ -1,10 +1,8 @@
-"""Translate a config, once, into flat constructor arguments: model, walks, expander edges."""
+"""Build the model of a config: its keys are translated once, here, into constructor arguments."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.nn import Module
@@ -20,6 +18,7 @@ from pyg_topomask.run.model.encoders import (
     build_edge_encoder,
     build_node_encoder,
     build_pe_encoder,
+    construct,
     uses_graph_token,
     uses_stable_gate,
 )
@@ -30,17 +29,15 @@ MODEL_KEYS = (
     "topomask.input_dropout",
     "topomask.encoder_dropout",
 )
-"""Keys of ``topomask`` that any model has a use for."""
+"""Keys of ``topomask`` that every model uses."""
+
+_GRAPHGYM_HEADS = ("graph", "node", "inductive_node", "edge", "inductive_edge")
+"""Heads whose MLP is GraphGym's, with ReLU and without dropout for any value of ``gnn.act`` and ``gnn.dropout``."""
 
 
 def convs_of(config: Config) -> list[str]:
     """Names of the convolutions in ``gt.layer_type``."""
     return [name for name in config.gt.parts if name in CONVS]
-
-
-def arguments_of(cls: type[Module]) -> Mapping[str, inspect.Parameter]:
-    """Arguments of a class's constructor."""
-    return inspect.signature(cls.__init__).parameters
 
 
 def build_conv(config: Config, name: str, layer: int = 0) -> Module:
@@ -53,7 +50,7 @@ def build_conv(config: Config, name: str, layer: int = 0) -> Module:
 
 
 def build_stack(config: Config) -> GPSStack:
-    """The layers that ``gt`` names."""
+    """The layers that ``gt`` describes."""
     gt, convs, attentions = config.gt, convs_of(config), attentions_of(config)
     return GPSStack(
         gt.dim_hidden,
@@ -75,9 +72,9 @@ def sized(
     edge_channels: int | None = None,
     level: str | None = None,
 ) -> Config:
-    """The config at the width that ``model.auto_satisfy_param_budget`` asks for; as it is where that is off.
+    """The config with the width for ``model.auto_satisfy_param_budget``, or the config itself if that is off.
 
-    Takes what :func:`build_model` takes.
+    The arguments are those of :func:`build_model`.
 
     Raises:
         ConfigError: If no width is within the budget.
@@ -89,7 +86,7 @@ def sized(
         model = build_model(candidate, in_channels, out_channels, edge_channels, level)
         return sum(parameter.numel() for parameter in model.parameters())
 
-    with torch.random.fork_rng(devices=[]):  # looking must not change what is drawn later
+    with torch.random.fork_rng(devices=[]):  # the search must not change later random draws
         return within_budget(config, count)
 
 
@@ -100,15 +97,15 @@ def build_model(
     edge_channels: int | None = None,
     level: str | None = None,
 ) -> GPSNetwork:
-    """The model, for data with so many features, outputs and edge features.
+    """The model of a config for data of the given sizes.
 
     Args:
         config: The config.
-        in_channels: Columns of ``x``.
+        in_channels: Number of columns of ``x``.
         out_channels: Width of a prediction.
-        edge_channels: Columns of ``edge_attr``, where there are some.
-        level: What has a target, ``"graph"``, ``"node"`` or ``"edge"``, for the default head; by ``dataset.task`` if
-            :obj:`None`, which GraphGPS's own files give as ``graph`` for some node tasks.
+        edge_channels: Number of columns of ``edge_attr``; None without edge features.
+        level: What has a target, ``"graph"``, ``"node"`` or ``"edge"``, for the default head. ``dataset.task`` if
+            :obj:`None`; GraphGPS's files set that to ``graph`` for some node tasks.
 
     Raises:
         ValueError: If sizes do not fit each other.
@@ -134,20 +131,21 @@ def _norm(config: Config) -> str | None:
 
 
 def build_head(config: Config, out_channels: int, level: str) -> Module:
-    """The head that ``gnn.head`` names; the default is that of the level.
-
-    The MLPs of GraphGym's heads know neither dropout nor another activation than ReLU, whatever ``gnn`` says.
-    """
+    """The head that ``gnn.head`` gives; the default is that of the level."""
     level = "edge" if level == "link_pred" else level
     name = level if config.gnn.head == "default" else config.gnn.head
-    cls, pool = HEADS[name], config.model.graph_pooling
-    given: dict[str, Any] = {"layers": config.gnn.layers_post_mp, "decoding": config.model.edge_decoding}
-    given["pool"] = {"sum": "add", "graph_token": "mean"}.get(pool, pool)  # a token is pooled alone
-    if "l2_norm" not in arguments_of(cls):
-        given |= {"dropout": config.gnn.dropout, "act": config.gnn.act}
-    return cls(config.gt.dim_hidden, out_channels, **{key: x for key, x in given.items() if key in arguments_of(cls)})
+    pool = {"sum": "add", "graph_token": "mean"}.get(config.model.graph_pooling, config.model.graph_pooling)
+    return construct(
+        HEADS[name],
+        config.gt.dim_hidden,
+        out_channels,
+        layers=config.gnn.layers_post_mp,
+        decoding=config.model.edge_decoding,
+        pool=pool,  # a graph token is pooled alone, by any method
+        **({} if name in _GRAPHGYM_HEADS else {"dropout": config.gnn.dropout, "act": config.gnn.act}),
+    )
 
 
 def _branches(build: Callable[[str, int], Module], names: list[str]) -> Callable[[int], list[Module]] | None:
-    """A function of the layer's number that builds its branches of one kind."""
+    """A function of the layer's number that builds its convolutions or attentions."""
     return (lambda layer: [build(name, layer) for name in names]) if names else None

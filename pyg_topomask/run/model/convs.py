@@ -1,4 +1,4 @@
-"""The convolutions that ``gt.layer_type`` names: PyG's own, with the settings GraphGPS gives them."""
+"""The convolutions for ``gt.layer_type``: PyG's own, with GraphGPS's settings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pyg_topomask.nn import GatedGCN, StableGINEConv
 
 @dataclass(frozen=True)
 class ConvSettings:
-    """What a convolution may depend on: width, heads, activation, dropout, and whether edges carry features."""
+    """Settings of a convolution: width, heads, activation, dropout, and whether edges have features."""
 
     channels: int
     heads: int = 1
     act: str = "relu"
     dropout: float = 0.0
     edges: bool = False
-    stable: bool = False  # gates by the distance of Laplacian encodings
-    last: bool = False  # of the last layer, whose edges nobody reads
-    alone: bool = False  # in custom_gnn, which puts an activation after GCN, GAT and GINE
+    stable: bool = False  # messages are gated by the distance of Laplacian encodings
+    last: bool = False  # in the last layer, whose updated edges are not used
+    alone: bool = False  # in custom_gnn, where an activation follows GCN, GAT and GINE
 
     @property
     def edge_dim(self) -> int | None:
@@ -35,7 +35,7 @@ class ConvSettings:
 
 @dataclass(frozen=True)
 class ConvEntry:
-    """How a convolution is built, its class, and whether it takes edge features and gates by encodings."""
+    """A convolution: its builder, its class, and whether it takes or needs edge features, or can be gated."""
 
     build: Callable[[ConvSettings], Module]
     source: type[Module]
@@ -57,7 +57,7 @@ def _gat(settings: ConvSettings) -> Module:
 
 
 class ActivatedConv(Module):
-    """A convolution and an activation after it, as in ``custom_gnn``. It reads no edge features."""
+    """A convolution without edge features, followed by an activation, as in ``custom_gnn``."""
 
     def __init__(self, conv: Module, act: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class ActivatedConv(Module):
 
 
 class ActivatedEdgeConv(ActivatedConv):
-    """The same for a convolution that reads edge features."""
+    """The same for a convolution with edge features."""
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
         """``act(conv(x))``."""
@@ -99,7 +99,7 @@ def _gated_gcn(settings: ConvSettings) -> Module:
 
 def _pna(settings: ConvSettings) -> Module:
     channels = settings.channels
-    # The only scaler is the identity, so the histogram of degrees, which the class asks for, has no influence.
+    # The histogram of degrees is required, but has no effect, because the only scaler is the identity.
     return PNAConv(
         channels, channels, ["mean", "max", "sum"], ["identity"], deg=torch.tensor([0, 1]), edge_dim=settings.edge_dim
     )
@@ -115,4 +115,4 @@ CONVS: dict[str, ConvEntry] = {
     "CustomGatedGCN": ConvEntry(_gated_gcn, GatedGCN, takes_edges=True, needs_edges=True, takes_pe=True),
     "SAGE": ConvEntry(lambda settings: SAGEConv(settings.channels, settings.channels), SAGEConv),
 }
-"""Name in ``gt.layer_type`` -> convolution."""
+"""Convolutions by their names in ``gt.layer_type``."""

@@ -1,4 +1,4 @@
-"""What goes into the layers: encoders of nodes, edges and pairs, and the transforms that compute their encodings."""
+"""Encoders of nodes, edges and pairs of nodes, and the transforms that compute their encodings."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from pyg_topomask.transforms import (
 )
 
 EIGEN_NAMES = {"LapPE": "laplacian", "SignNet": "sign_net", "EquivStableLapPE": "stable_laplacian"}
-"""Encoding -> name of its eigenvectors on a graph: each may ask for its own number and norm."""
+"""Names of the eigenvectors on a graph; each encoding has its own, because their number and norm may differ."""
 
 PLAIN_ENCODERS = ("Constant", "CityNetworkNode")
-"""Node encoders that are a linear map of features which a transform has changed before."""
+"""Node encoders that are a linear map; a transform prepares their features."""
 
 _APART = ("EquivStableLapPE", "GraphormerBias", "RRWP")
 """Encodings that are not concatenated to node features."""
@@ -48,22 +48,29 @@ _ARGUMENTS = {
     "phi_hidden_dim": "phi_hidden_dim",
     "phi_out_dim": "phi_out_dim",
 }
-"""Key of a ``posenc_*`` section -> constructor argument of an encoder; one that the class lacks is not passed."""
+"""Keys of a ``posenc_*`` section, mapped to constructor arguments of encoders."""
+
+_WITH_KERNEL: dict[str, Callable[[Any], BaseTransform]] = {
+    "RWSE": AddRandomWalkEncoding,
+    "RRWP": AddRelativeWalkEncoding,
+    "HKdiagSE": AddHeatDiagonalEncoding,
+}
+"""Encodings whose transform takes the steps or times of ``posenc_*.kernel``."""
 
 
 def base_encoders(config: Config) -> list[str]:
-    """Names in ``dataset.node_encoder_name`` that are of node features."""
+    """The parts of ``dataset.node_encoder_name`` that encode node features."""
     return [name for name in config.dataset.node_encoder_parts if name not in POSITIONAL_ENCODERS]
 
 
 def encodings_of(config: Config) -> list[str]:
-    """Names in ``dataset.node_encoder_name`` that are encodings which the model has a use for."""
+    """The parts of ``dataset.node_encoder_name`` that are encodings and are used by the model."""
     named = [name for name in config.dataset.node_encoder_parts if name in POSITIONAL_ENCODERS]
     return [name for name in named if name != "EquivStableLapPE" or uses_stable_gate(config)]
 
 
 def uses_stable_gate(config: Config) -> bool:
-    """Whether a convolution is gated by the distance of Laplacian encodings; GCN, for one, cannot be."""
+    """Whether a convolution is gated by distances of Laplacian encodings; not all convolutions can be."""
     enabled = config.posenc_EquivStableLapPE.enable and "EquivStableLapPE" in config.dataset.node_encoder_parts
     return enabled and any(CONVS[name].takes_pe for name in config.gt.parts if name in CONVS)
 
@@ -76,23 +83,24 @@ def uses_pair_bias(config: Config) -> bool:
 
 
 def uses_graph_token(config: Config) -> bool:
-    """Whether each graph has one more node, as Graphormer's."""
+    """Whether each graph gets an additional node, as in Graphormer."""
     return "GraphormerBias" in encodings_of(config) and config.graphormer.use_graph_token
 
 
 def _num_path_types(config: Config) -> int | None:
-    """Edge types along shortest paths, where edges have types."""
+    """Number of edge types along shortest paths; None if edges have no types."""
     data = config.dataset
     return data.edge_encoder_num_types if data.edge_encoder and data.edge_encoder_name == "TypeDictEdge" else None
 
 
-def takes(cls: Callable[..., Any], argument: str) -> bool:
-    """Whether a class's constructor, or a function, has an argument of that name."""
-    return argument in inspect.signature(cls).parameters
+def construct(cls: Callable[..., Any], *positional: Any, **given: Any) -> Any:
+    """An object of a class, built with those of the given keyword arguments that its constructor has."""
+    known = inspect.signature(cls).parameters
+    return cls(*positional, **{name: value for name, value in given.items() if name in known})
 
 
 def build_node_encoder(config: Config, in_channels: int) -> Module:
-    """The encoder of nodes: features beside positional encodings, norm, and layers before message passing."""
+    """The encoder of nodes: features and positional encodings, norm, and the layers before message passing."""
     data, gnn, channels = config.dataset, config.gnn, config.gt.dim_hidden
     encoder: Encoder | None = None
     if data.node_encoder:
@@ -105,7 +113,7 @@ def build_node_encoder(config: Config, in_channels: int) -> Module:
         return encoder
     if gnn.layers_pre_mp == 0 and in_channels != channels:
         raise ValueError(
-            f"'node_encoder' is false, but node features have {in_channels} columns and layers {channels} channels"
+            f"'node_encoder' is false, but node features have {in_channels} columns and layers have {channels} channels"
         )
     return MLPNodeEncoder(channels, in_channels, gnn.layers_pre_mp, gnn.dropout, gnn.act, gnn.batchnorm, base=encoder)
 
@@ -120,35 +128,30 @@ def _composed(config: Config, in_channels: int) -> Encoder:
         added.append(lambda width: GraphormerDegrees(width, *degrees))
     base: Callable[[int], Module] | None = lambda width: _base(config, width, in_channels)  # noqa: E731
     if not base_encoders(config) and sum(part.channels for part in positional) == channels:
-        base = None  # encodings fill the width
+        base = None  # the encodings fill all columns
     return ComposedNodeEncoder(channels, base, positional, added)
 
 
 def _base(config: Config, channels: int, in_channels: int) -> Module:
-    """The encoder of node features; a linear map where only encodings are named, as in GraphGPS."""
-    name, data = next(iter(base_encoders(config)), "LinearNode"), config.dataset
+    """The encoder of node features; a linear map if only encodings are given, as in GraphGPS."""
+    name, num_types = next(iter(base_encoders(config)), "LinearNode"), config.dataset.node_encoder_num_types
     cls = LinearNodeEncoder if name in PLAIN_ENCODERS else NODE_ENCODERS[name]
-    given = {
-        "in_channels": in_channels,
-        "num_types": data.node_encoder_num_types,
-        "dropout": config.topomask.input_dropout,
-    }
-    return cls(channels, **{key: value for key, value in given.items() if takes(cls, key)})
+    dropout = config.topomask.input_dropout
+    return construct(cls, channels, in_channels=in_channels, num_types=num_types, dropout=dropout)
 
 
 def _positional(config: Config, name: str) -> Encoder:
     """An encoding that is concatenated to the node features."""
     section: Any = getattr(config, f"posenc_{name}")
-    cls = POSITIONAL_ENCODERS[name]
     given = {
         argument: getattr(section, key) for key, argument in _ARGUMENTS.items() if key in type(section).model_fields
     }
     given["raw_norm"] = _raw_norm(section)
     if name in EIGEN_NAMES:
         given |= {"max_freqs": section.eigen.max_freqs, "name": EIGEN_NAMES[name]}
-    elif name != "ElstaticSE":  # it has as many columns as its transform writes
+    elif name != "ElstaticSE":  # its transform decides the number of columns
         given["in_channels"] = len(section.kernel.numbers)
-    return cls(section.dim_pe, **{key: value for key, value in given.items() if takes(cls, key)})
+    return construct(POSITIONAL_ENCODERS[name], section.dim_pe, **given)
 
 
 def _raw_norm(section: Any) -> str | None:
@@ -156,18 +159,17 @@ def _raw_norm(section: Any) -> str | None:
 
 
 def build_edge_encoder(config: Config, edge_channels: int | None) -> Module | None:
-    """The encoder of edges, or none."""
+    """The encoder of edges, or None."""
     data = config.dataset
     if not data.edge_encoder:
         return None
-    cls = EDGE_ENCODERS[data.edge_encoder_name]
-    given = {"in_channels": edge_channels or 1, "num_types": data.edge_encoder_num_types}
-    encoder = cls(config.gt.dim_hidden, **{key: value for key, value in given.items() if takes(cls, key)})
+    cls, num_types = EDGE_ENCODERS[data.edge_encoder_name], data.edge_encoder_num_types
+    encoder = construct(cls, config.gt.dim_hidden, in_channels=edge_channels or 1, num_types=num_types)
     return NormalizedEncoder(encoder) if data.edge_encoder_bn else encoder
 
 
 def build_pe_encoder(config: Config) -> Module | None:
-    """The encoding that gates messages, or none."""
+    """The encoding that gates messages, or None."""
     if not uses_stable_gate(config):
         return None
     section = config.posenc_EquivStableLapPE
@@ -177,7 +179,7 @@ def build_pe_encoder(config: Config) -> Module | None:
 
 
 def build_bias_encoder(config: Config) -> Module | None:
-    """The bias of pairs of nodes, or none."""
+    """The bias of pairs of nodes, or None."""
     if not uses_pair_bias(config):
         return None
     if "RRWP" in encodings_of(config):
@@ -188,7 +190,7 @@ def build_bias_encoder(config: Config) -> Module | None:
 
 
 def build_encodings(config: Config) -> list[BaseTransform]:
-    """The transforms that compute what the encoders of a config read."""
+    """The transforms that compute the encodings of a config."""
     return [_transform(config, name) for name in encodings_of(config)]
 
 
@@ -197,12 +199,8 @@ def _transform(config: Config, name: str) -> BaseTransform:
     if name in EIGEN_NAMES:
         norm = None if section.eigen.laplacian_norm == "none" else section.eigen.laplacian_norm
         return AddLaplacianEncoding(section.eigen.max_freqs, norm, section.eigen.eigvec_norm, EIGEN_NAMES[name])
-    if name == "RWSE":
-        return AddRandomWalkEncoding(section.kernel.numbers)
-    if name == "RRWP":
-        return AddRelativeWalkEncoding(section.kernel.numbers)
-    if name == "HKdiagSE":
-        return AddHeatDiagonalEncoding(section.kernel.numbers)
+    if name in _WITH_KERNEL:
+        return _WITH_KERNEL[name](section.kernel.numbers)
     if name == "ElstaticSE":
         return AddElectrostaticEncoding()
     paths = _num_path_types(config) is not None and uses_pair_bias(config)

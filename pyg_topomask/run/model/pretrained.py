@@ -1,4 +1,4 @@
-"""Weights of a finished run to start from."""
+"""Starting from the weights of a finished run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkp
 
 HEAD = "head."
 
-
 _OF_THE_MODEL = ("gt", "gnn", "topomask", "prep", "graphormer")
-"""Sections, beside the encodings', that describe a model."""
+"""Sections that describe a model, in addition to those of the encodings."""
 
 
 def has_run(config: Config) -> bool:
-    """Whether ``pretrained.dir`` holds a run."""
+    """Whether ``pretrained.dir`` contains a run."""
     return _checkpoint(config) is not None
 
 
@@ -31,51 +30,50 @@ def _checkpoint(config: Config) -> Path | None:
 
 
 def with_model_of(config: Config) -> Config:
-    """The config, with those sections on the model that it lacks from the run in ``pretrained.dir``, as in GraphGPS.
+    """The config with missing sections about the model copied from the run in ``pretrained.dir``, as in GraphGPS.
 
     Raises:
         RunError: If that run has no readable config.
     """
     try:
-        theirs = read_config(find_checkpoint(config).parent / "config.yaml")
+        finished = read_config(find_checkpoint(config).parent / "config.yaml")
     except RunError as error:
         raise RunError(f"pretrained.dir: {error}") from None
     names = [name for name in type(config).model_fields if name in _OF_THE_MODEL or name.startswith("posenc_")]
-    made = config.model_copy(
-        update={name: getattr(theirs, name) for name in names if name not in config.model_fields_set}
-    )
-    return with_width(made, theirs.gt.dim_hidden) if made.model.auto_satisfy_param_budget else made
+    copied = {name: getattr(finished, name) for name in names if name not in config.model_fields_set}
+    completed = config.model_copy(update=copied)
+    return with_width(completed, finished.gt.dim_hidden) if completed.model.auto_satisfy_param_budget else completed
 
 
 def find_checkpoint(config: Config) -> Path:
-    """Best checkpoint of the run in ``pretrained.dir``: of the same seed, else of the first.
+    """Path of the best checkpoint in ``pretrained.dir``: of the same seed, else of the first seed.
 
     Raises:
         RunError: If there is none.
     """
     folder, path = Path(config.pretrained.dir).expanduser(), _checkpoint(config)
     if path is None:
-        raise RunError(f"pretrained.dir: {folder} holds no run: neither best.ckpt nor <seed>/best.ckpt is there")
+        raise RunError(f"pretrained.dir: {folder} contains no run: neither best.ckpt nor <seed>/best.ckpt exists")
     return path
 
 
 def load_pretrained(model: Module, config: Config) -> None:
-    """Give a model the weights of ``pretrained.dir``, in place.
+    """Load the weights of ``pretrained.dir`` into a model, in place.
 
-    With ``reset_prediction_head`` the head keeps its fresh weights, but not where nothing is trained; with
-    ``freeze_main`` all but the head is left out of training.
+    With ``reset_prediction_head`` the head keeps its initial weights, unless the run is for inference. With
+    ``freeze_main`` only the head is trained.
 
     Raises:
-        RunError: If the checkpoint is damaged or of another model.
+        RunError: If the checkpoint is damaged or belongs to another model.
     """
     path = find_checkpoint(config)
-    state = read_checkpoint(path, "name a finished run", "pretrained.dir")["state_dict"]
+    state = read_checkpoint(path, "choose a finished run", "pretrained.dir")["state_dict"]
     weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     own = model.state_dict()
     if config.pretrained.reset_prediction_head and not config.train.is_inference:
         weights = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
         weights |= {name: value for name, value in own.items() if name.startswith(HEAD)}
-    advice = "gt, gnn and the encoders must be as in that run's config.yaml"
+    advice = "gt, gnn and the encoders must be those of that run's config.yaml"
     load_weights(model, weights, f"pretrained.dir: {path}", advice)
     if config.pretrained.freeze_main:
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""The transforms that draw what attentions need on a graph: random walks and expander edges."""
+"""The transforms that draw random walks and expander edges for attentions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "p
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
 
 TRANSITION = "walk_transition"
-"""Edge attribute that walks step in proportion to, in dynamic GKAT."""
+"""Edge attribute with the probabilities of the walks' steps, up to a factor per node (dynamic GKAT)."""
 
 
 def build_walks(config: Config, seed: int) -> BaseTransform | None:
-    """The transform that draws what the attention needs, or none where it needs nothing."""
+    """The transform that draws walks; None if no attention needs them."""
     if not uses_walks(config):
         return None
     settings = {name: config.value(f"topomask.{name}") for name in WALK_KEYS}
@@ -28,7 +28,7 @@ def build_walks(config: Config, seed: int) -> BaseTransform | None:
 
 
 def build_expander(config: Config, seed: int) -> BaseTransform | None:
-    """The transform that draws expander edges, or none where no attention wants them."""
+    """The transform that draws expander edges; None if no attention needs them."""
     if "expander_index" not in requirements(config):
         return None
     prep = config.prep
@@ -36,5 +36,5 @@ def build_expander(config: Config, seed: int) -> BaseTransform | None:
 
 
 def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
-    """The transforms that draw what attentions need, on graphs as the model sees them."""
+    """The transforms that draw random structures for the attentions, to be applied after all other transforms."""
     return [step for step in (build_expander(config, seed), build_walks(config, seed)) if step is not None]
