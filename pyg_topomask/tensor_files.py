@@ -80,7 +80,7 @@ def load_tensors(path: Path, mmap: bool = False) -> Any:
 
 @contextlib.contextmanager
 def only_data() -> Iterator[None]:
-    """While active, this thread reads files by ``torch.load`` or ``pickle`` only as data, whatever a library requests.
+    """While active, ``torch.load`` and ``pickle`` read only data in this thread, even if a library requests more.
 
     Files with other content are refused with a :class:`pickle.UnpicklingError`. Members of tar archives that would be
     unpacked outside the folder are refused as well.

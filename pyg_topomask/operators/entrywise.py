@@ -1,4 +1,4 @@
-"""The entry-wise product of two masks, if its own product is as fast as theirs."""
+"""The entry-wise product of two masks, for kinds of masks whose product is as fast as the factors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ARITHMETIC["entrywise"] = entrywise_product
 
 
 def _factors(op: MaskOperator) -> MaskOperator:
-    """The sparse factors of a mask of walks, unless its diagonal is not theirs; other masks as they are."""
+    """The sparse factors of a mask of walks without a diagonal of its own; other masks unchanged."""
     return op.factors if isinstance(op, GRFOperator) and op.walks.diagonal is None else op
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
 
 import torch
@@ -12,7 +13,7 @@ from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
 from pyg_topomask.operators.toeplitz import check_grid_shape
-from pyg_topomask.ops.products.kronecker import grid_heat, grid_multiply_adds, path_kernel
+from pyg_topomask.ops.products.kronecker import grid_heat, grid_multiply_adds, kronecker, path_kernel
 
 # Rounding error of an entry in machine epsilons; no entry exceeds 1.
 _ROUNDING = 8.0
@@ -52,10 +53,7 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
         return self.num_graphs * grid_multiply_adds(self.grid_shape)
 
     def _kernel(self) -> Tensor:
-        kernel, *others = (path_kernel(self.time, size) for size in self.grid_shape)
-        for other in others:
-            kernel = torch.einsum("hij,hkl->hikjl", kernel, other).flatten(3, 4).flatten(1, 2)
-        return kernel.to(self.dtype)
+        return reduce(kronecker, (path_kernel(self.time, size) for size in self.grid_shape)).to(self.dtype)
 
     def _product(self, x: Tensor) -> Tensor:
         return grid_heat(self.time, x, self.grid_shape)

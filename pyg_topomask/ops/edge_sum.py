@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
+from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
@@ -28,12 +29,10 @@ def incidence(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Pattern]:
     Both are patterns ``[N, E]``: their rows are nodes, their columns are edges.
 
     Raises:
-        ValueError: If an edge contains a node that does not exist (on CPU; CUDA reports it by its own assertion).
+        TypeError, ValueError: As `check_edges`, on CPU; CUDA reports missing nodes by its own assertion.
     """
-    if edge_index.numel() > 0 and not edge_index.is_cuda:
-        low, high = (int(bound) for bound in edge_index.aminmax())
-        if low < 0 or high >= num_nodes:
-            raise ValueError(f"'edge_index' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}")
+    if not edge_index.is_cuda:
+        check_edges(edge_index, num_nodes, None)
     (source, leaving), (target, entering) = (end.sort(stable=True) for end in edge_index)
     shape = num_nodes, edge_index.size(1)
     return Pattern(target, entering, *shape), Pattern(source, leaving, *shape)

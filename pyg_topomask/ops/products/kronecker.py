@@ -78,8 +78,13 @@ def hypercube_kernel(time: Tensor, dim: int) -> Tensor:
     edge = torch.cat([torch.cat([same, other], 2), torch.cat([other, same], 2)], 1)  # [H, 2, 2]
     kernel = torch.ones_like(same)
     for _ in range(dim):
-        kernel = torch.einsum("hij,hkl->hikjl", kernel, edge).flatten(3, 4).flatten(1, 2)
+        kernel = kronecker(kernel, edge)
     return kernel
+
+
+def kronecker(left: Tensor, right: Tensor) -> Tensor:
+    """Kronecker products of matrices ``[H, n, n]`` and ``[H, m, m]``: shape ``[H, n m, n m]``."""
+    return torch.einsum("hij,hkl->hikjl", left, right).flatten(3, 4).flatten(1, 2)
 
 
 def grid_multiply_adds(grid_shape: Sequence[int]) -> int:

@@ -124,9 +124,9 @@ def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:
     if bool((adj < 0).any()):
         raise ValueError(f"a heat mask needs edge weights of at least 0 (got {float(adj.min()):.3g})")
     other = adj.index_select(0, pattern.transposed[1])
-    apart = (adj - other).abs() > 16 * eps * (adj + other)
-    if bool(apart.any()):
-        entry = int(apart.nonzero()[0])
+    differ = (adj - other).abs() > 16 * eps * (adj + other)
+    if bool(differ.any()):
+        entry = int(differ.nonzero()[0])
         i, j = int(pattern.row[entry]), int(pattern.col[entry])
         raise ValueError(
             f"a heat mask needs an undirected graph, but edges {i} → {j} and {j} → {i} weigh {float(adj[entry]):.3g} "

@@ -1,7 +1,7 @@
 """Table of the engines that find the keys with the largest inner products.
 
-Each engine returns the reason why it cannot serve a problem, or :obj:`None`. ``"auto"`` takes the first fast one that
-can.
+Each engine returns the reason why it does not support a problem, or :obj:`None`. ``"auto"`` takes the first engine that
+supports the problem and is fast for it.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ class Engine(NamedTuple):
     """One search method."""
 
     refuses: Callable[[Problem], str | None]
-    """Returns why the engine cannot serve a problem, or :obj:`None`."""
+    """Returns why the engine does not support a problem, or :obj:`None`."""
     search: Callable[[Problem], Tensor]
     """Returns the index of each kept key, shape ``[H, Nq, topk]``, −1 for missing keys; lower indices win ties."""
     pays: Callable[[Problem], str | None] = lambda problem: None
-    """Returns why ``"auto"`` does not take the engine although it could serve, or :obj:`None`."""
+    """Returns why ``"auto"`` does not take the engine although it is supported, or :obj:`None`."""
     unforced: Callable[[Problem], Tensor] | None = None
     """Search used under ``"auto"``, if it is a different one."""
 
 
 def find(problem: Problem, backend: str) -> Tensor:
-    """Indices ``[H, Nq, topk]`` found by the named engine, or by the first one that can serve and is worth its cost.
+    """Indices ``[H, Nq, topk]`` from the named engine, or from the first engine that ``"auto"`` accepts.
 
     Raises:
-        ValueError: If there is no such engine, or the named one cannot serve.
+        ValueError: If there is no such engine, or it does not support the problem.
     """
     if backend != "auto":
         check_choice("backend", backend, BACKENDS)

@@ -51,7 +51,7 @@ def topk_inner_product(
         topk: Number of keys to keep, at least 1; a graph with fewer keys keeps all of them.
         batch_q: Graph of each query, sorted, shape ``[Nq]``; one graph if :obj:`None`.
         batch_k: Graph of each key, sorted, shape ``[Nk]``; :obj:`None` means ``batch_q``, which requires Nk = Nq.
-        backend: ``"auto"`` takes the fastest engine that can serve: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
+        backend: ``"auto"`` takes the fastest engine available: ``"triton"`` (CUDA), ``"pruned"`` and ``"cpp"``
             (CPU, compiled at first use), ``"dense"`` (small graphs), ``"torch"`` (any device). All
             give the same pairs, except where rounding decides whether two scores are equal: matrix products
             (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
@@ -64,7 +64,7 @@ def topk_inner_product(
     Raises:
         TypeError: If ``topk`` is not an integer, or the inputs do not share one floating dtype.
         ValueError: If shapes disagree, a number is NaN or infinite, ``topk`` is below 1, a batch vector is not sorted,
-            or the named back end cannot serve.
+            or the named back end does not support the problem.
     """
     squeeze = q.dim() == 2
     if squeeze and k.dim() == 2:
@@ -129,7 +129,7 @@ def indexed_topk_attention(
     """
     check_qkv(q, k, v)
     if q.size(-1) == 0:
-        raise ValueError(f"'q' and 'k' must have a number for each head at least (got {list(q.shape)})")
+        raise ValueError(f"'q' and 'k' must have at least one channel per head (got {list(q.shape)})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
         kept = _search(q, k, topk, batch, batch, backend, trim=True)

@@ -21,7 +21,7 @@ _QUERIES, _KEYS = 16, 64
 
 
 def refuses(problem: Any) -> str | None:
-    """Why the kernel cannot serve a problem, or :obj:`None`."""
+    """Why the kernel does not support a problem, or :obj:`None`."""
     if not problem.q.is_cuda and not interpreted():
         return f"it runs on CUDA, and the queries are on {problem.q.device}"
     if problem.q.dtype != torch.float32:

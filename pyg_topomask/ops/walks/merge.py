@@ -64,11 +64,11 @@ def revisits(row: Tensor, node: Tensor, length: Tensor, load: Tensor, num_rows: 
     """
     size = num_monomials(max_length)
     out, slot = load.new_zeros(num_rows * size), row * size
-    for apart in range(min(max_length + 1, row.numel())):
-        stop = row.numel() - apart
-        same = (node[apart:] == node[:stop]).nonzero().squeeze(1)
-        code = slot[same] + monomial(length[same], length[same + apart])
-        out.index_add_(0, code, load[same] * load[same + apart] * (1 if apart == 0 else 2))
+    for offset in range(min(max_length + 1, row.numel())):
+        stop = row.numel() - offset
+        same = (node[offset:] == node[:stop]).nonzero().squeeze(1)
+        code = slot[same] + monomial(length[same], length[same + offset])
+        out.index_add_(0, code, load[same] * load[same + offset] * (1 if offset == 0 else 2))
     return out.view(num_rows, size)
 
 

@@ -65,7 +65,7 @@ def test_attention_keeps_no_more_places_than_there_are_keys():
 
 
 def test_attention_without_numbers_is_refused():
-    with pytest.raises(ValueError, match=r"a number for each head at least \(got \[4, 1, 0\]\)"):
+    with pytest.raises(ValueError, match=r"at least one channel per head \(got \[4, 1, 0\]\)"):
         topk_attention(torch.zeros(4, 1, 0), torch.zeros(4, 1, 0), torch.ones(4, 1, 2), 2)
 
 
