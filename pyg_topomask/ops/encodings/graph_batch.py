@@ -34,6 +34,8 @@ class GraphBatch(NamedTuple):
 
     def rows(self, start: int, stop: int) -> CSR:
         """Adjacency of the graphs that make up nodes ``start`` to ``stop``."""
+        if (start, stop) == (0, self.num_nodes):
+            return self.csr
         part, entries = self.csr.pattern.rows(start, stop)
         return CSR(Pattern(part.row, part.col - start, stop - start, stop - start), self.csr.weight[entries])
 
