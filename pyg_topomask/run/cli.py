@@ -14,11 +14,11 @@ from typing import Any
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError, storage_errors
 
-_OVERRIDES = "settings that go before the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
+_OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code is 0 only on success."""
+    """Run a command and return its exit code, which is 0 only on success."""
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
     unknown = next((token for token in rest if token.startswith("--")), None)
@@ -38,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error.name} is missing; the runner needs: pip install 'pyg_topomask[run]'", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read the output, such as head, has enough
+    except BrokenPipeError:  # the reader of the output, such as head, has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("interrupted; the same command resumes from the last checkpoint", file=sys.stderr)
         return 130
 
 
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="MODULE",
-        help="import a module first, such as one that calls register_attention; several by several --import",
+        help="import a module first, such as one that calls register_attention; may be repeated",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     express = commands.add_parser(
         "expressivity",
-        help="count the pairs of graphs that features and encodings tell apart, for attention without a mask",
+        help="count the pairs of graphs that features and encodings distinguish, for attention without a mask",
         usage="topomask expressivity CONFIG [--encoding NAME] [--size K] [--limit N] [--rounds R] [key=value ...]",
         epilog=_OVERRIDES,
         allow_abbrev=False,
@@ -83,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         default="rwse",
         help="random-walk return probabilities (default), Laplacian eigenvectors, or none",
     )
-    express.add_argument("--size", type=int, default=8, metavar="K", help="steps, or eigenvectors (default: 8)")
+    express.add_argument(
+        "--size", type=int, default=8, metavar="K", help="number of steps or vectors (default: 8)"
+    )
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     _add_show(commands)
@@ -98,7 +100,7 @@ def _add_check(commands: Any) -> None:
         epilog=f"{_OVERRIDES.partition(':')[0]}: key=value, for all configs",
     )
     check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
-    listing = commands.add_parser("list", help="print every name that a config may use, and where it comes from")
+    listing = commands.add_parser("list", help="print every name that a config may use, and its source")
     listing.add_argument(
         "kind",
         nargs="?",
@@ -111,7 +113,7 @@ def _add_check(commands: Any) -> None:
 def _add_show(commands: Any) -> None:
     show = commands.add_parser(
         "show",
-        help="draw what a layer looks at, on one graph of a config's data set",
+        help="draw the attention or mask of a layer, on one graph of a config's data set",
         usage="topomask show KIND CONFIG --out FILE [--graph I] [--layer L] [--head H] [--node V] [--checkpoint PATH] "
         "[key=value ...]",
         epilog=_OVERRIDES,
@@ -121,20 +123,20 @@ def _add_show(commands: Any) -> None:
         "kind",
         choices=("attention", "mask"),
         metavar="KIND",
-        help="attention: pairs that k-MIP attention keeps, as arrows or a matrix; mask: a mask and one of its rows",
+        help="attention: the pairs that k-MIP attention keeps, as arrows or a matrix; mask: a mask and one of its rows",
     )
     show.add_argument("config", metavar="CONFIG", help="YAML file")
-    show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its ending names the format")
+    show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its suffix gives the format")
     for name, letter, text in (("graph", "I", "graph of the data set"), ("layer", "L", "layer"), ("head", "H", "head")):
         show.add_argument(f"--{name}", type=int, default=0, metavar=letter, help=f"{text}, counted from 0 (default: 0)")
-    show.add_argument("--node", type=int, metavar="V", help="draw only what this node looks at")
+    show.add_argument("--node", type=int, metavar="V", help="draw only the row of this node")
     show.add_argument(
         "--checkpoint", metavar="PATH", help="best.ckpt of a run, or its folder (default: an untrained model)"
     )
 
 
 def _import_modules(names: Sequence[str]) -> None:
-    """Import a user's modules, which may lie in the current folder."""
+    """Import a user's modules, which may be in the current folder."""
     if names and "" not in sys.path:
         sys.path.insert(0, "")
     for name in names:
@@ -210,7 +212,7 @@ def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
             start = parsed.config
             note = f" (without {', '.join(unused)})" if unused else ""
             if start.pretrained.dir and not has_run(start):
-                note += f" (model not tried: pretrained.dir {start.pretrained.dir} holds no run)"
+                note += f" (model not tried: pretrained.dir {start.pretrained.dir} contains no run)"
             print(f"ok     {path}{note}")
             for reason, keys in keys_without_effect(parsed).items():
                 print(f"       no effect: {', '.join(keys)} ({reason})")
@@ -220,7 +222,7 @@ def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Files and folders, and ``key=value`` entries."""
+    """Separate files and folders from ``key=value`` entries."""
     from pyg_topomask.run.config.schema import all_keys
 
     overrides = [token for token in tokens if "=" in token and not os.path.exists(token)]

@@ -1,4 +1,4 @@
-"""``topomask expressivity``: which pairs of a config's graphs can be told apart, without and with encodings."""
+"""``topomask expressivity``: which pairs of a config's graphs can be distinguished, without and with encodings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENCODINGS: dict[str, Callable[[int], BaseTransform | None]] = {
     "rwse": lambda size: AddRandomWalkPE(walk_length=size),
     "lappe": lambda size: AddLaplacianEigenvectorPE(k=size),
 }
-"""Name of an encoding -> its transform, by number of steps or eigenvectors."""
+"""Transforms by the name of the encoding, as functions of the number of steps or eigenvectors."""
 
 SHOWN_CLASSES, SHOWN_GRAPHS = 5, 8
 
@@ -32,20 +32,20 @@ def measure(
     rounds: int | None = None,
     overrides: Sequence[str] = (),
 ) -> PairReport:
-    """Count the pairs of graphs of a config's data set that are told apart, by the features its model is given.
+    """Count the pairs of graphs in a config's data set that the features of its model distinguish.
 
-    The config's attention has no part in it: counts hold for attention that reads node features alone.
+    The config's attention is not used: the counts hold for attention that reads only node features.
 
     Args:
         config: YAML file.
         encoding: ``"none"``, ``"rwse"`` or ``"lappe"``.
-        size: Steps of the random walk, or number of eigenvectors.
-        limit: Only so many graphs, the first ones; all if :obj:`None`.
-        rounds: Rounds of refinement; until no colour splits if :obj:`None`.
-        overrides: Settings that go before the file's.
+        size: Number of steps of the random walk, or of eigenvectors.
+        limit: Number of graphs, from the first; all if :obj:`None`.
+        rounds: Number of rounds of refinement; until no colour splits if :obj:`None`.
+        overrides: Settings that override the file's.
 
     Raises:
-        RunError: With one message that says what to change.
+        RunError: If a setting is wrong; the message says what to change.
     """
     if encoding not in ENCODINGS:
         choices = ", ".join(ENCODINGS)
@@ -56,7 +56,7 @@ def measure(
     parsed = load(config, overrides)
     parsed.refuse(dataset_problems(parsed.config.dataset))
     if parsed.config.dataset.task != "graph":
-        parsed.refuse([("dataset.task", "pairs of graphs are compared, and a node task has a single graph")])
+        parsed.refuse([("dataset.task", "pairs of graphs are compared, but the task is not about whole graphs")])
     dataset = load_dataset(parsed.config.dataset).graphs
     features = input_features(parsed.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
@@ -67,7 +67,7 @@ def measure(
 
 
 def expressivity_table(report: PairReport, encoding: str, name: str) -> Table:
-    """The counts for a terminal."""
+    """The counts as a table for a terminal."""
     table = Table(title=f"{name}: {report.num_graphs:,} graphs", title_justify="left")
     table.add_column("")
     table.add_column("pairs", justify="right")
@@ -77,18 +77,18 @@ def expressivity_table(report: PairReport, encoding: str, name: str) -> Table:
     if report.undecided:
         table.add_row("undecided", f"{report.undecided:,}", "")
     table.add_row("non-isomorphic", f"{report.non_isomorphic:,}", _share(report.non_isomorphic, report))
-    table.add_row("told apart, features alone", f"{report.apart_without:,}", _share(report.apart_without, report))
+    table.add_row("distinguished by features", f"{report.apart_without:,}", _share(report.apart_without, report))
     if encoding != "none":
         table.add_row(
-            f"told apart, features and {encoding}", f"{report.apart_with:,}", _share(report.apart_with, report)
+            f"distinguished by features and {encoding}", f"{report.apart_with:,}", _share(report.apart_with, report)
         )
     lines = [
-        "An upper bound for models whose attention reads node features alone; attention under a mask may tell apart "
+        "An upper bound for models whose attention reads only node features; attention with a mask may distinguish "
         "more pairs (mask= of pyg_topomask.expressivity.distinguishes).",
     ]
     classes = sorted(report.classes_with, key=len, reverse=True)
     if classes:
-        lines += ["graphs that are not told apart:", *(_class_line(members) for members in classes[:SHOWN_CLASSES])]
+        lines += ["graphs that are not distinguished:", *(_class_line(members) for members in classes[:SHOWN_CLASSES])]
         lines += [f"and {len(classes) - SHOWN_CLASSES} more"] if len(classes) > SHOWN_CLASSES else []
     table.caption, table.caption_justify = "\n".join(lines), "left"
     return table

@@ -1,4 +1,4 @@
-"""``topomask show``: pictures of what a layer of a config's model looks at, on one graph of its data set."""
+"""``topomask show``: pictures of the attention or mask of a layer, on one graph of a config's data set."""
 
 from __future__ import annotations
 
@@ -37,51 +37,51 @@ def picture(
     checkpoint: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Figure:
-    """Draw what one layer looks at.
+    """Draw the attention or the mask of one layer.
 
     Args:
-        kind: ``"attention"``: the pairs that a k-MIP layer keeps, as arrows over the graph, or as a matrix where they
-            are many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph.
+        kind: ``"attention"``: the pairs that a k-MIP layer keeps, as arrows on the graph, or as a matrix if they are
+            many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph.
         config: YAML file.
-        graph: Which graph of the data set.
-        layer: Which layer, counted from 0.
-        head: Which head, counted from 0.
-        node: Draw only what this node looks at. All pairs, or for a mask the node with most neighbours, if
-            :obj:`None`.
-        checkpoint: ``best.ckpt`` of a run of this config, or the folder that holds it. An untrained model with weights
-            drawn from the config's seed, which the title then says, if :obj:`None`.
-        overrides: Settings in place of the file's.
+        graph: Number of the graph in the data set.
+        layer: Number of the layer, from 0.
+        head: Number of the head, from 0.
+        node: Draw only the row of this node. If :obj:`None`, draw all pairs, or the row of the node with most
+            neighbours for a mask.
+        checkpoint: ``best.ckpt`` of a run of this config, or its folder. If :obj:`None`, the model is untrained with
+            weights drawn from the config's seed, and the title says so.
+        overrides: Settings that override the file's.
 
     Raises:
-        RunError: With one message that says what to change.
+        RunError: If a setting is wrong; the message says what to change.
     """
     parsed, _ = check_config(config, overrides)
     if kind not in KINDS:
         raise RunError(f"there is no picture {kind!r}; there are {', '.join(KINDS)}")
-    made = parsed.config
-    for name, value, count in (("--layer", layer, made.gt.layers), ("--head", head, made.gt.n_heads)):
+    checked = parsed.config
+    for name, value, count in (("--layer", layer, checked.gt.layers), ("--head", head, checked.gt.n_heads)):
         if not 0 <= value < count:
             raise RunError(f"{name} must be from 0 to {count - 1} (got {value})")
-    dataset = load_dataset(made.dataset)
+    dataset = load_dataset(checked.dataset)
     if not 0 <= graph < len(dataset):
         raise RunError(f"--graph must be from 0 to {len(dataset) - 1} (got {graph})")
-    data = served_features(made, dataset, graph)
+    data = served_features(checked, dataset, graph)
     if node is not None and not 0 <= node < data.num_nodes:
         raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
     task = dataset.task
     with torch.random.fork_rng(devices=[]):
-        for step in (*build_encodings(made), *build_sampling_transforms(made, made.seed)):
+        for step in (*build_encodings(checked), *build_sampling_transforms(checked, checked.seed)):
             data = step(data)
-        torch.manual_seed(made.seed)
+        torch.manual_seed(checked.seed)
         sizes = (width(data.x) or 1, task.num_outputs, width(data.edge_attr), task.level)
-        model = build_model(sized(made, *sizes), *sizes)
-    origin = f"untrained, weights drawn from seed {made.seed}"
+        model = build_model(sized(checked, *sizes), *sizes)
+    origin = f"untrained, weights drawn from seed {checked.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
     where = f"{parsed.name}, graph {graph}, layer {layer}, head {head}\n{origin}"
     try:
-        return KINDS[kind](made, model.eval(), data, layer, head, node, where)
-    except ValueError as error:  # too large to be drawn
+        return KINDS[kind](checked, model.eval(), data, layer, head, node, where)
+    except ValueError as error:  # the graph is too large to be drawn
         raise RunError(f"graph {graph}: {error}") from error
 
 
@@ -91,8 +91,8 @@ def _attention(
     attn: Any = model.layers[layer].attn
     if not isinstance(attn, KMIPAttention):
         raise RunError(
-            f"gt.layer_type {config.gt.layer_type} keeps no pairs: the picture 'attention' is of k-MIP attention, such "
-            f"as in gt.layer_type={config.gt.first}+KMIP" + _try_other(attn, "mask")
+            f"the picture 'attention' needs k-MIP attention, such as gt.layer_type={config.gt.first}+KMIP "
+            f"(got {config.gt.layer_type})" + _try_other(attn, "mask")
         )
     given: list[Any] = []
     handle = attn.register_forward_pre_hook(lambda module, inputs: given.extend(inputs))
@@ -108,8 +108,8 @@ def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, 
     mask = getattr(attn, "mask", None)
     if mask is None:
         raise RunError(
-            f"gt.layer_type {config.gt.layer_type} has no mask; one that has is gt.layer_type={config.gt.first}+GRF"
-            + _try_other(attn, "attention")
+            f"the picture 'mask' needs an attention with a mask, such as gt.layer_type={config.gt.first}+GRF "
+            f"(got {config.gt.layer_type})" + _try_other(attn, "attention")
         )
     with torch.no_grad():
         operator = mask(data)
@@ -117,18 +117,18 @@ def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, 
 
 
 KINDS: dict[str, Callable[..., Figure]] = {"attention": _attention, "mask": _mask}
-"""Name of a picture -> what draws it."""
+"""Functions that draw a picture, by its name."""
 
 
 def _try_other(attn: Module | None, kind: str) -> str:
     has = isinstance(attn, KMIPAttention) if kind == "attention" else getattr(attn, "mask", None) is not None
-    return f"; for this config there is 'topomask show {kind}'" if has else ""
+    return f"; 'topomask show {kind}' works for this config" if has else ""
 
 
 def _restore(model: GPSNetwork, path: Path) -> int:
-    """Load a run's weights; return the number of epochs that they were trained for."""
+    """Load a run's weights, and return the number of epochs of their training."""
     path = path / BEST if path.is_dir() else path
-    saved = read_checkpoint(path, "name best.ckpt of a run, or its folder", "--checkpoint")
+    saved = read_checkpoint(path, "give best.ckpt of a run, or its folder", "--checkpoint")
     weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name.startswith("model.")}
-    load_weights(model, weights, f"--checkpoint: {path}", "give the config of that run")
+    load_weights(model, weights, f"--checkpoint: {path}", "use the config of that run")
     return saved["epoch"] + 1

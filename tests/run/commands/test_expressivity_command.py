@@ -17,12 +17,12 @@ def test_a_table_is_printed(config, capsys, encoding):
     assert main(["expressivity", str(config), "--encoding", encoding, "--limit", "12"]) == 0
     text = capsys.readouterr().out
     assert "tiny: 12 graphs" in text
-    assert "told apart, features alone" in text
-    assert (f"told apart, features and {encoding}" in text) == (encoding != "none")
+    assert "distinguished by features" in text
+    assert (f"distinguished by features and {encoding}" in text) == (encoding != "none")
     assert "upper bound" in " ".join(text.split())
 
 
-def test_equal_graphs_are_isomorphic_and_not_told_apart(tiny, tu_folder, tmp_path, capsys):
+def test_equal_graphs_are_isomorphic_and_not_distinguished(tiny, tu_folder, tmp_path, capsys):
     path = tmp_path / "paths.yaml"
     data = {"format": "PyG-TUDataset", "name": "TINY", "dir": str(tu_folder)}
     path.write_text(yaml.safe_dump({**tiny, "dataset": data}))

@@ -97,9 +97,9 @@ def test_mask_is_drawn_with_a_row(grf):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("attention", {"overrides": ["gt.layer_type=GIN+GRF"]}, r"GIN\+GRF keeps no pairs.*GIN\+KMIP.*show mask'"),
-        ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"GCN\+None keeps no pairs.*=GCN\+KMIP$"),
-        ("mask", {}, r"GIN\+KMIP has no mask; .*gt\.layer_type=GIN\+GRF.*show attention'"),
+        ("attention", {"overrides": ["gt.layer_type=GIN+GRF"]}, r"=GIN\+KMIP \(got GIN\+GRF\).*show mask'"),
+        ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
+        ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
         ("tree", {}, "there is no picture 'tree'; there are attention, mask"),
         ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
         ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
