@@ -92,7 +92,7 @@ class GPSModel(Module):
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
 
         Raises:
-            TypeError: If the convolution does not accept edge features.
+            TypeError: If there are edge features, but no convolution accepts them.
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
         """
         if self.edge_encoder is None and edge_attr is not None:
@@ -101,8 +101,7 @@ class GPSModel(Module):
             if edge_attr is None:
                 raise ValueError(f"the model has edge_dim={self.edge_encoder.in_features}, but is given no 'edge_attr'")
             if not self.layers.takes("edge_attr"):
-                name = type(self.layers[0].conv).__name__
-                raise TypeError(f"{name} takes no 'edge_attr'; build the model without 'edge_dim'")
+                raise TypeError("no convolution takes 'edge_attr'; build the model without 'edge_dim'")
             edge_attr = self.edge_encoder(edge_attr)
         if batch is None and graph is not None:
             batch = graph.get("batch")

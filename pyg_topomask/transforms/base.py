@@ -26,12 +26,12 @@ class GraphTransform(BaseTransform):
 
     def apply(self, graphs: Sequence[Data]) -> list[Data]:
         """Copies of the graphs, which share their tensors, with the additions; computed together."""
-        return [_attach(copy.copy(graph), added) for graph, added in zip(graphs, self.additions(graphs))]
+        return [attach(copy.copy(graph), added) for graph, added in zip(graphs, self.additions(graphs))]
 
     def forward(self, data: Any) -> Any:
         if isinstance(data, (Sequence, Dataset)):
             return self.apply([data[position] for position in range(len(data))])  # type: ignore[arg-type]
-        return _attach(data, self.additions([data])[0])
+        return attach(data, self.additions([data])[0])
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if not key.startswith("_"))
@@ -51,7 +51,8 @@ def apply_all(transforms: Iterable[BaseTransform], graphs: Sequence[Data]) -> li
     return graphs
 
 
-def _attach(data: Data, added: dict[str, Any]) -> Data:
+def attach(data: Data, added: dict[str, Any]) -> Data:
+    """Set the attributes of a graph, and remove those whose value is None."""
     for key, value in added.items():
         if value is not None:
             data[key] = value

@@ -19,7 +19,7 @@ import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked
 from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, save_tensors
-from pyg_topomask.transforms.base import apply_all
+from pyg_topomask.transforms.base import apply_all, attach
 from pyg_topomask.transforms.encoding import Encoding
 from pyg_topomask.transforms.graph_input import num_nodes_of
 from pyg_topomask.transforms.joined import together
@@ -193,11 +193,4 @@ def _unpack(packed: Packed, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _attached(graphs: Sequence[Data], packed: Packed) -> list[Data]:
-    result = [copy.copy(graph) for graph in graphs]
-    for graph, added in zip(result, _unpack(packed, len(graphs))):
-        for key, value in added.items():
-            if value is None:
-                del graph[key]
-            else:
-                graph[key] = value
-    return result
+    return [attach(copy.copy(graph), added) for graph, added in zip(graphs, _unpack(packed, len(graphs)))]

@@ -159,7 +159,7 @@ def test_model_shares_the_stack():
     again.load_state_dict(model.state_dict())
     arguments = (batch.x, batch.edge_index, batch.batch, batch, batch.edge_attr)
     torch.testing.assert_close(again(*arguments), model(*arguments))
-    with pytest.raises(TypeError, match="GCNConv takes no 'edge_attr'"):
+    with pytest.raises(TypeError, match="no convolution takes 'edge_attr'"):
         GPSModel(4, C, 3, 1, lambda _: GCNConv(C, C), edge_dim=2)(*arguments)
 
 

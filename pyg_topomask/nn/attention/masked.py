@@ -52,7 +52,7 @@ class MaskedAttention(Attention):
         mask: Module that builds the mask from the graph; ones within each graph if :obj:`None`.
         path: ``"auto"``, ``"factored"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``. All compute the same result;
             ``"auto"`` chooses the cheapest.
-        num_features: Random features per head for ``"softmax_rf"``; 64 is about ``D log D`` for ``D`` = 24.
+        num_features: Random features per head for ``"softmax_rf"``; 64 is about ``D log D`` for ``D`` = 21.
         dropout: Probability of zeroing an entry of the result before the output projection, in training. Linear
             attention forms no normalised weights that dropout could act on.
         bias: Whether the projections have a bias.

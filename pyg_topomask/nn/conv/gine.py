@@ -26,7 +26,7 @@ class StableGINEConv(Module):
         self.nn, self.gate = nn, StableGate(channels)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, pe: Tensor | None = None) -> Tensor:
-        """``[N, C] → [N, C]`` for edge features ``[E, C]`` and encodings ``pe [N, *]``. Raises ValueError without."""
+        """``[N, C] → [N, C]`` for edge features ``[E, C]`` and encodings ``pe [N, *]``; ValueError without ``pe``."""
         source, target = edge_index
         message = (x.index_select(0, source) + edge_attr).relu() * self.gate(pe, edge_index)
         return self.nn(x.index_add(0, target, message.to(x.dtype)))
