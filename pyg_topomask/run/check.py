@@ -27,7 +27,14 @@ from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import level_of, possible_tasks
 from pyg_topomask.run.errors import ConfigError, did_you_mean
-from pyg_topomask.run.model.attentions import MASK_KEY, argument_keys, attentions_of, twice_given, uses_walks
+from pyg_topomask.run.model.attentions import (
+    MASK_KEY,
+    argument_keys,
+    attentions_of,
+    requirements,
+    twice_given,
+    uses_walks,
+)
 from pyg_topomask.run.model.build import MODEL_KEYS, build_model, convs_of, sized
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
@@ -102,6 +109,8 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
         used.add("topomask.eta")
     if uses_walks(config):
         used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw")}
+    if "tree_index" in requirements(config):
+        used.add("topomask.spanning_tree")
     if any(issubclass(cls, EdgeAttention) for cls in classes):
         used.add("topomask.transition")
     unused = []

@@ -165,7 +165,7 @@ class AttentionCase:
         torch.testing.assert_close(out, value)
 
     def test_state_dict_round_trip(self) -> None:
-        attn, data = self.build(), self.prepare(GRAPHS["star"].clone())
+        attn, data = self.build(), self.prepare(GRAPHS[self.names[0]].clone())
         x, other = self._input(data.num_nodes, torch.float32), self.build()
         assert not torch.equal(other(x, None, data), attn(x, None, data))
         other.load_state_dict(attn.state_dict())

@@ -1,13 +1,42 @@
 """Learnable topological masks, one published topology per file."""
 
 from pyg_topomask.nn.mask.base import Mask
+from pyg_topomask.nn.mask.causal import CausalMask
+from pyg_topomask.nn.mask.forest import ForestMask
 from pyg_topomask.nn.mask.grf import GRFMask
+from pyg_topomask.nn.mask.grid_heat import GridHeatMask
+from pyg_topomask.nn.mask.heat import HeatMask
+from pyg_topomask.nn.mask.low_rank import LowRankMask
+from pyg_topomask.nn.mask.power_series import PowerSeriesMask
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
+from pyg_topomask.nn.mask.toeplitz import ToeplitzMask
+from pyg_topomask.nn.mask.tree import TreeMask
 
 MASK: dict[str, type[Mask]] = {
     "grf": GRFMask,
     "rwgnk": RWGNKMask,
+    "power_series": PowerSeriesMask,
+    "heat": HeatMask,
+    "grid_heat": GridHeatMask,
+    "toeplitz": ToeplitzMask,
+    "forest": ForestMask,
+    "tree": TreeMask,
+    "low_rank": LowRankMask,
+    "causal": CausalMask,
 }
 """Mask classes by the name that ``topomask.mask`` uses in configs."""
 
-__all__ = ["MASK", "GRFMask", "Mask", "RWGNKMask"]
+__all__ = [
+    "MASK",
+    "CausalMask",
+    "ForestMask",
+    "GRFMask",
+    "GridHeatMask",
+    "HeatMask",
+    "LowRankMask",
+    "Mask",
+    "PowerSeriesMask",
+    "RWGNKMask",
+    "ToeplitzMask",
+    "TreeMask",
+]

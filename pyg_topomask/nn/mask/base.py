@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.graph_attributes import read_attributes
@@ -41,3 +42,8 @@ class Mask(Module):
             ValueError: If one is missing; the message names the transform to add.
         """
         return read_attributes(self, graph, self.requires, f"the transform {self.remedy}")
+
+
+def head_parameter(heads: int, *shape: int) -> Parameter:
+    """An empty parameter of that shape, preceded by ``heads`` unless that is 1 and all heads share it."""
+    return Parameter(torch.empty(shape if heads == 1 else (heads, *shape)))

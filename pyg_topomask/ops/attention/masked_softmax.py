@@ -154,6 +154,8 @@ def _choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
         return "blocks"
     if mask.pairs_by_row is not None or mask.num_pairs is not None:  # num_pairs may list the pairs
         return "pairwise"
+    if mask.has_blocks:
+        return "blocks"
     if not mask.is_dense:
         warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
     return "dense"

@@ -111,3 +111,31 @@ class _Moments(torch.autograd.Function):
         grad_y = _Product.apply(grad, x, ctx.basis, ctx.group) if ctx.needs_input_grad[0] else None
         grad_x = _Product.apply(grad, y, ctx.basis.T, ctx.group) if ctx.needs_input_grad[1] else None
         return grad_y, grad_x, None, None, None
+
+
+def deconvolve(coeffs: Tensor) -> Tensor:
+    r"""The modulation function ``f`` whose convolution with itself gives the coefficients, :math:`f * f = \alpha`.
+
+    With :math:`\Phi = \sum_k f_k W^k`, :math:`\Phi \Phi^\top = \sum_k \alpha_k W^k` for a symmetric matrix ``W``, up to
+    the power ``K``; of the two solutions the one with :math:`f_0 > 0`.
+
+    Reference: Reid et al. 2024, arXiv:2410.03462, Remark 3.1.
+
+    Args:
+        coeffs: :math:`\alpha`, shape ``[*, K + 1]``, with :math:`\alpha_0 > 0`.
+
+    Returns:
+        Shape ``[*, K + 1]``; differentiable.
+
+    Raises:
+        ValueError: If there are no coefficients, or the first one is not positive.
+    """
+    if coeffs.dim() == 0 or coeffs.size(-1) == 0:
+        raise ValueError(f"'coeffs' must be [*, K + 1] (got {list(coeffs.shape)})")
+    if not bool((coeffs[..., 0] > 0).all()):
+        raise ValueError(f"the first coefficient must be positive (got {coeffs[..., 0].tolist()})")
+    f = [coeffs[..., 0].sqrt()]
+    for k in range(1, coeffs.size(-1)):
+        known = sum((f[p] * f[k - p] for p in range(1, k)), torch.zeros_like(f[0]))
+        f.append((coeffs[..., k] - known) / (2 * f[0]))
+    return torch.stack(f, dim=-1)

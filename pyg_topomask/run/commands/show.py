@@ -18,9 +18,10 @@ from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkpoint
+from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.viz import plot_kept_pairs, plot_mask
 
 if TYPE_CHECKING:
@@ -70,8 +71,10 @@ def picture(
         raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
     task = dataset.task
     with torch.random.fork_rng(devices=[]):
-        for step in (*build_encodings(checked), *build_sampling_transforms(checked, checked.seed)):
+        for step in build_encodings(checked):
             data = step(data)
+        with refusing_graphs(checked):
+            data = apply_all(build_sampling_transforms(checked, checked.seed), [data])[0]
         torch.manual_seed(checked.seed)
         sizes = (width(data.x) or 1, task.num_outputs, width(data.edge_attr), task.level)
         model = build_model(sized(checked, *sizes), *sizes)

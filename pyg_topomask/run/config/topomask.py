@@ -40,6 +40,12 @@ class TopomaskConfig(Section):
         description="Mask of the attentions Masked and Linear, such as grf; none: all ones within each graph. The "
         "section mask_<name> has its settings.",
     )
+    spanning_tree: Literal["breadth_first", "minimum", "random"] = Field(
+        default="breadth_first",
+        description="Spanning tree that gives the distances of the masks forest and tree. breadth_first: the tree of a "
+        "breadth-first search; minimum: the tree of the smallest total edge_weight, which is then the length of an "
+        "edge; random: a tree drawn from the seed.",
+    )
     decay: float = Field(default=1.0, gt=0, description="Factor on the weight per step of a walk (GKAT).")
     alpha: float = Field(default=1.0, ge=0, description="Exponent of the mask's normalisation (GKAT).")
     learnable: bool = Field(default=False, description="Learn one `decay` and one `alpha` per head (GKAT).")

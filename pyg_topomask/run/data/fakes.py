@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import level_of
+from pyg_topomask.run.model.attentions import mask_of
 from pyg_topomask.run.model.encoders import base_encoders
 
 Rows = Callable[[Config, int, torch.Generator], Tensor | None]
@@ -18,8 +19,6 @@ Rows = Callable[[Config, int, torch.Generator], Tensor | None]
 
 FEATURES = 3
 """Number of columns of node features if it depends on the data set."""
-
-CYCLE = ((0, 1, 1, 2, 2, 3, 3, 0), (1, 0, 2, 1, 3, 2, 0, 3))
 
 
 def _categories(*sizes: int) -> Rows:
@@ -66,11 +65,11 @@ EDGES: dict[str, Rows] = {
 
 
 def fake_graphs(config: Config, count: int = 2) -> list[Data]:
-    """Cycles of four nodes in the form of the data set's class, without targets."""
+    """Grids of two nodes along each axis in the form of the data set's class, without targets."""
     generator, graphs = torch.Generator().manual_seed(0), []
     node_encoder = next(iter(base_encoders(config)), "LinearNode")
-    edge_index = torch.tensor(CYCLE)
-    num_nodes, num_edges = 4, edge_index.size(1)
+    edge_index, num_nodes = _grid(config)
+    num_edges = edge_index.size(1)
     for _ in range(count):
         x = NODES.get(node_encoder, _numbers(FEATURES))(config, num_nodes, generator)
         graph = Data(x=x, edge_index=edge_index)
@@ -83,3 +82,14 @@ def fake_graphs(config: Config, count: int = 2) -> list[Data]:
             graph.edge_label = torch.tensor([1, 1, 0])
         graphs.append(graph)
     return graphs
+
+
+def _grid(config: Config) -> tuple[Tensor, int]:
+    """Edges ``[2, E]`` and number of nodes of a grid, with as many axes as the grids that the mask is for."""
+    mask = mask_of(config)
+    shape = getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) if mask else None
+    axes = len(shape) if shape else 2  # a cycle of four nodes
+    node = torch.arange(2**axes).view([2] * axes)
+    links = [torch.stack([node.select(axis, 0).flatten(), node.select(axis, 1).flatten()]) for axis in range(axes)]
+    edges = torch.cat(links, dim=1)
+    return torch.cat([edges, edges.flip(0)], dim=1), node.numel()

@@ -22,6 +22,7 @@ from pyg_topomask.run.data.splits import node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.encoders import build_encodings
+from pyg_topomask.run.model.sampling import refusing_graphs
 from pyg_topomask.run.task import Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
@@ -95,8 +96,9 @@ def prepare(
     once = [step for step in sampling_transforms if step not in redrawn]
     whole, graphs, fixed = list(graphs), [], []
     for first in range(0, len(whole), _GRAPHS_TOGETHER):
-        graphs += apply_all(once, whole[first : first + _GRAPHS_TOGETHER])
-        fixed += apply_all(redrawn, graphs[first:])
+        with refusing_graphs(config):
+            graphs += apply_all(once, whole[first : first + _GRAPHS_TOGETHER])
+            fixed += apply_all(redrawn, graphs[first:])
         for _ in graphs[first:]:
             tick()
     if dataset.is_one_graph:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.attentions import mask_arguments, mask_of, requirements, uses_walks
-from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "pair_table")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
@@ -35,6 +39,29 @@ def build_expander(config: Config, seed: int) -> BaseTransform | None:
     return AddExpanderEdges(prep.exp_deg, prep.num_virt_node, seed, prep.exp_max_num_iters, prep.exp_algorithm)
 
 
+def build_structure(config: Config, seed: int) -> BaseTransform | None:
+    """The transform that adds the trees, grids or positions that the mask needs; None if it needs none of them."""
+    required = requirements(config)
+    if "tree_index" in required:
+        method = config.topomask.spanning_tree
+        return AddTreeOrder(method, "edge_weight" if method == "minimum" else None, seed)
+    if "grid_shape" in required:
+        return AddGridShape()
+    return AddPositions() if "position" in required else None
+
+
 def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
-    """The transforms that draw random structures for the attentions, to be applied after all other transforms."""
-    return [step for step in (build_expander(config, seed), build_walks(config, seed)) if step is not None]
+    """The transforms that add what attentions and masks need, to be applied after all other transforms."""
+    steps = (build(config, seed) for build in (build_expander, build_walks, build_structure))
+    return [step for step in steps if step is not None]
+
+
+@contextmanager
+def refusing_graphs(config: Config) -> Iterator[None]:
+    """Report a graph that a transform refuses as a :class:`RunError` that names the attention and the mask."""
+    try:
+        yield
+    except ValueError as error:
+        mask = mask_of(config)
+        name = config.gt.layer_type + (f" with topomask.mask {mask}" if mask else "")
+        raise RunError(f"{name}: a graph of {config.dataset.name} does not fit: {error}") from error

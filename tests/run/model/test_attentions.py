@@ -2,17 +2,19 @@
 
 import pytest
 import torch
+import yaml
 
 from pyg_topomask.nn import ATTENTION, MASK, GRFMask, RWGNKMask
 from pyg_topomask.nn.gps_network import BIAS
+from pyg_topomask.run.commands.show import picture
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.schema import all_keys
-from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.attentions import attention_arguments, build_attention, requirements
-from pyg_topomask.run.model.sampling import build_walks
-from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.model.sampling import build_sampling_transforms, build_walks
+from pyg_topomask.run.runner import check_config, run_config
 from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
@@ -79,10 +81,13 @@ def test_masks_come_from_their_section_or_flat_keys():
     assert build_attention(config_of("gt.layer_type=GCN+Linear", "topomask.mask=grf"), "Linear").mask is not None
 
 
+NEEDED = {"toeplitz": ["topomask.mask_toeplitz.grid_shape=[2, 3]"]}
+
+
 @pytest.mark.parametrize("name", MASK)
 def test_requirements_are_those_of_the_mask(name):
     for settings in ([], ["topomask.independent=false"]):
-        config = masked(f"topomask.mask={name}", *settings)
+        config = masked(f"topomask.mask={name}", *settings, *NEEDED.get(name, []))
         assert requirements(config) == build_attention(config, "Masked").requires
 
 
@@ -94,9 +99,31 @@ def test_walks_are_drawn_as_the_mask_says():
     assert build_walks(masked("topomask.mask=none"), 0) is None
 
 
+@pytest.mark.parametrize(
+    ("mask", "settings", "wanted"),
+    [
+        ("tree", [], AddTreeOrder(seed=5)),
+        ("forest", ["topomask.spanning_tree=random"], AddTreeOrder("random", seed=5)),
+        ("forest", ["topomask.spanning_tree=minimum"], AddTreeOrder("minimum", "edge_weight", seed=5)),
+        ("toeplitz", NEEDED["toeplitz"], AddGridShape()),
+        ("grid_heat", [], AddGridShape()),
+        ("low_rank", [], AddPositions()),
+    ],
+)
+def test_the_structure_that_the_mask_needs_is_added(mask, settings, wanted):
+    steps = build_sampling_transforms(masked(f"topomask.mask={mask}", *settings), seed=5)
+    assert list(map(repr, steps)) == [repr(wanted)]
+
+
+@pytest.mark.parametrize("mask", ["heat", "power_series", "causal"])
+def test_masks_of_edges_or_order_need_nothing_more(mask):
+    assert build_sampling_transforms(masked(f"topomask.mask={mask}"), seed=5) == []
+
+
 @pytest.mark.parametrize("name", MASK)
 def test_every_mask_builds_and_steps(name):
-    check_config(PLAIN, ["gt.layer_type=GCN+Masked", f"topomask.mask={name}", "gt.n_heads=2"])
+    settings = [f"topomask.mask={name}", "gt.n_heads=2", *NEEDED.get(name, [])]
+    check_config(PLAIN, ["gt.layer_type=GCN+Masked", *settings])
 
 
 def test_masked_with_a_mask_is_the_named_attention():
@@ -125,12 +152,41 @@ def test_masked_with_a_mask_is_the_named_attention():
             r"mask_grf\.max_length: .*at least 0.*\(got -1\)",
         ),
         ("topomask.mask=grf topomask.mask_grf.symmetric=3.5", r"mask_grf\.symmetric: .*valid boolean"),
+        ("topomask.mask=toeplitz", r"mask_toeplitz\.grid_shape: .*missing .* argument: 'grid_shape'"),
+        ("topomask.mask=toeplitz topomask.mask_toeplitz.grid_shape=8", r"mask_toeplitz\.grid_shape: .*Sequence"),
+        ("topomask.mask=heat topomask.mask_heat.time=40", r"mask_heat\.time: .*below 'max_time' \(got 40.0 and 32.0\)"),
+        ("topomask.mask=heat topomask.mask_heat.laplacian=rw", r"mask_heat\.laplacian: .*one of combinatorial"),
+        ("topomask.mask=forest topomask.mask_forest.a=0", r"mask_forest\.a: .*finite number other than 0"),
+        (
+            "topomask.mask=tree topomask.spanning_tree=deepest",
+            r"spanning_tree: must be one of breadth_first, minimum, random",
+        ),
+        ("topomask.mask=power_series topomask.mask_power_series.coeffs=[-1]", r"first coefficient must be positive"),
         ("topomask.mask=grf topomask.mask_grf.heads=2", r"topomask\.mask_grf\.heads: unknown key"),
     ],
 )
 def test_wrong_masks_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         check_config(PLAIN, ["gt.layer_type=GCN+Masked", *overrides.split()])
+
+
+def test_the_spanning_tree_is_for_masks_of_trees():
+    settings = {"gt": {"layer_type": "GCN+Masked"}, "topomask": {"spanning_tree": "random", "mask": "heat"}}
+    with pytest.raises(ConfigError, match=r"topomask\.spanning_tree: is given, but GCN\+Masked has no use"):
+        check_config(PLAIN | settings)
+    settings["topomask"]["mask"] = "tree"
+    check_config(PLAIN | settings)
+
+
+def test_graphs_that_do_not_fit_the_mask_are_refused(tiny, tmp_path):
+    path, changes = tmp_path / "tiny.yaml", ["gt.layer_type=GIN+Masked", "topomask.mask=grid_heat"]
+    del tiny["topomask"]
+    path.write_text(yaml.safe_dump(tiny))
+    message = r"GIN\+Masked with topomask.mask grid_heat: a graph of circle does not fit: .*is not a grid"
+    with pytest.raises(RunError, match=message):
+        picture("mask", path, overrides=changes)
+    with pytest.raises(RunError, match=message):
+        run_config(path, tmp_path, overrides=changes)
 
 
 def test_settings_of_a_mask_that_is_not_used_are_refused():

@@ -1,0 +1,65 @@
+"""Heat kernels of general graphs."""
+
+from __future__ import annotations
+
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.mask.structure import read_weighted_edges
+from pyg_topomask.nn.mask.time import DiffusionMask
+from pyg_topomask.operators import HeatOperator
+from pyg_topomask.ops.products.laplacian import LAPLACIANS
+
+
+class HeatMask(DiffusionMask):
+    r"""Heat kernel :math:`M = \exp(-\lambda T)` of an undirected graph: how much of ``j`` diffuses to ``i`` in the time
+    :math:`\lambda`, which is learned per head and stays in :math:`(0, \lambda_{\max})`.
+
+    Edges have the weights ``edge_weight``, or 1 on a graph without them. The product with the mask is a Chebyshev
+    series with a stated error; see :class:`~pyg_topomask.operators.HeatOperator`. After a long time the heat is spread
+    over the whole connected graph, so that attention is hardly masked.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4 and Theorem 4.1.
+
+    Args:
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        time: Initial time. With the default, 1, most of the heat is within two hops.
+        max_time: Upper end of the range. 32 by default: the degree of the series, and with it the cost, grows with the
+            time.
+        laplacian: :math:`T`: ``"normalized"``, :math:`D^{-1/2} (D - A) D^{-1/2}`, whose cost does not grow with the
+            degrees, hence the default; ``"combinatorial"``, :math:`D - A`; ``"random_walk"``,
+            :math:`(D - A) D^{-1}`; ``"adjacency"``, :math:`-A`, which is refused once
+            :math:`\exp(\lambda \lambda_{\max}(A))` exceeds the range of numbers, so give it a small ``max_time``.
+        tol: Error of products, relative to the norms of mask and input. The default, 1e-5, is small beside the rounding
+            errors of a training step.
+
+    Raises:
+        TypeError: If ``heads`` is not an integer.
+        ValueError: If a setting is out of range or unknown.
+    """
+
+    def __init__(
+        self,
+        heads: int = 1,
+        time: float = 1.0,
+        max_time: float = 32.0,
+        laplacian: str = "normalized",
+        tol: float = 1e-5,
+    ) -> None:
+        super().__init__(heads, time, max_time)
+        if laplacian not in LAPLACIANS:
+            raise ValueError(f"'laplacian' must be one of {', '.join(LAPLACIANS)} (got {laplacian!r})")
+        if not 1e-13 <= tol < 1:
+            raise ValueError(f"'tol' must be in [1e-13, 1): a relative error (got {tol})")
+        self.laplacian, self.tol = laplacian, tol
+
+    def forward(self, graph: Data) -> HeatOperator:
+        """The mask of a graph or batch.
+
+        Raises:
+            ValueError: If the graph has no edges, is not undirected, or has a negative weight.
+        """
+        edge_index, weight = read_weighted_edges(self, graph)
+        return HeatOperator(edge_index, int(graph.num_nodes), self.time, weight, self.laplacian, self.tol)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, laplacian={self.laplacian!r}, tol={self.tol}"

@@ -1,0 +1,119 @@
+"""Masks of relative positions in sequences, with a low rank."""
+
+from __future__ import annotations
+
+from math import pi
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.feature_map import SoftmaxFeatures
+from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.operators import LowRankOperator
+from pyg_topomask.ops.numerics import at_least_float32
+
+ENCODINGS = ("sinusoidal", "stochastic")
+
+_SHORTEST_PERIOD = 4.0  # of the initial waves, in units of the positions
+
+
+class LowRankMask(Mask):
+    r"""Relative encoding of positions by waves, :math:`M_{ij} \approx e^{N_{ij}}`, as a product of two thin matrices.
+
+    .. math:: N_{ij} = \sum_k \lambda_k^2 \cos(2 \pi f_k (p_i - p_j) + \theta_k)
+
+    The amplitudes :math:`\lambda`, frequencies :math:`f` and phases :math:`\theta` are learned per head. The logits
+    have the factors :math:`N = N_1 N_2^\top`, and the mask has the factors :math:`\phi(N_1)` and :math:`\phi(N_2)`,
+    positive random features of the softmax kernel. So all entries are positive. Sequences of all lengths share one
+    module, and positions may have any spacing.
+
+    Reference: Liutkus et al., *Relative Positional Encoding for Transformers with Linear Complexity*, ICML 2021,
+    arXiv:2105.08399, Section 2.1 (sineSPE); Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.4. Cost of a
+    product: ``O(N num_features)``.
+
+    Args:
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        encoding: ``"sinusoidal"``: :math:`N` has the factors above, ``2 num_waves`` wide. ``"stochastic"``: these
+            factors are multiplied by one Gaussian matrix, so that they are ``num_waves`` wide and :math:`N` is right in
+            expectation.
+        num_waves: Number of waves. 8 by default; their initial periods are evenly spaced in logarithm from 4 to
+            ``max_period``.
+        num_features: Random features, the rank of the mask. More are closer to :math:`e^N`. 32 by default.
+        max_period: Longest initial period, in units of the positions. Distances beyond are hardly told apart at first.
+        seed: Seed of the random features and of the Gaussian matrix.
+
+    Raises:
+        TypeError: If a number is not an integer.
+        ValueError: If a setting is out of range or unknown.
+    """
+
+    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    requires = ("position",)
+    remedy = "AddPositions()"
+    mixing: Tensor | None
+
+    def __init__(
+        self,
+        heads: int = 1,
+        encoding: str = "sinusoidal",
+        num_waves: int = 8,
+        num_features: int = 32,
+        max_period: float = 128.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if encoding not in ENCODINGS:
+            raise ValueError(f"'encoding' must be one of {', '.join(ENCODINGS)} (got {encoding!r})")
+        if not _SHORTEST_PERIOD <= max_period < float("inf"):
+            raise ValueError(
+                f"'max_period' must be a finite number of at least {_SHORTEST_PERIOD:g} (got {max_period})"
+            )
+        self.heads, self.num_waves = check_integer("heads", heads, 1), check_integer("num_waves", num_waves, 1)
+        self.encoding, self.max_period = encoding, max_period
+        width = self.num_waves if encoding == "stochastic" else 2 * self.num_waves
+        self.features = SoftmaxFeatures(width, num_features, check_integer("seed", seed))
+        mixing = None
+        if encoding == "stochastic":
+            generator = torch.Generator().manual_seed(seed + 1)
+            mixing = torch.randn(2 * self.num_waves, width, generator=generator) * width**-0.5
+        self.register_buffer("mixing", mixing)
+        self.amplitude, self.frequency, self.phase = (head_parameter(heads, self.num_waves) for _ in range(3))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the waves to their initial values: equal amplitudes, with logits of 1 at the distance 0, and no phase."""
+        shares = torch.linspace(0, 1, self.num_waves, dtype=torch.float64)
+        period = _SHORTEST_PERIOD * (self.max_period / _SHORTEST_PERIOD) ** shares
+        with torch.no_grad():
+            self.amplitude.fill_(self.num_waves**-0.5)
+            self.frequency.copy_((1 / period).expand_as(self.frequency))
+            self.phase.zero_()
+
+    def forward(self, graph: Data) -> LowRankOperator:
+        """The mask of a graph or batch with positions.
+
+        Raises:
+            ValueError: If the positions are missing.
+        """
+        (position,) = self.read(graph)
+        left, right = self._factor(position, self.phase), self._factor(position, torch.zeros_like(self.phase))
+        return LowRankOperator(left, right, graph.get("batch"))
+
+    def _factor(self, position: Tensor, phase: Tensor) -> Tensor:
+        """Features of the waves at the positions, ``[N, R]`` or ``[H, N, R]``."""
+        amplitude, frequency, phase = at_least_float32(self.amplitude, self.frequency, phase)
+        turns = position.to(frequency.dtype).view(-1, 1) * frequency[..., None, :]  # [N, K] or [H, N, K]
+        angle, size = 2 * pi * turns + phase[..., None, :], amplitude[..., None, :]
+        waves = torch.cat([size * angle.cos(), size * angle.sin()], dim=-1)
+        if self.mixing is not None:
+            waves = waves @ self.mixing.to(waves.dtype)
+        projection = self.features.projection.to(waves.dtype)
+        # No exponent exceeds half the squared norm of a row of the projection, so that none needs to be lowered.
+        exponent = waves @ projection.t() - waves.square().sum(-1, keepdim=True) / 2
+        return exponent.exp() * projection.size(0) ** -0.5
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, encoding={self.encoding!r}, num_waves={self.num_waves}"

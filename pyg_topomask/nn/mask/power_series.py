@@ -1,0 +1,89 @@
+"""Power series of the adjacency matrix, computed exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.structure import read_normalized_edges
+from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
+from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.products.polynomial import deconvolve
+
+
+class PowerSeriesMask(Mask):
+    r"""Learnable power series :math:`M = \sum_k \alpha_k W^k` of :math:`W = D^{-1/2} A D^{-1/2}`, without sampling.
+
+    It is the exact form of :class:`~pyg_topomask.nn.GRFMask`, with the same parameter: with the modulation function
+    ``f``, :math:`\Phi = \sum_\ell f_\ell W^\ell` and :math:`M = \Phi \Phi^\top`, so :math:`\alpha = f * f` if ``W`` is
+    symmetric. Its bounding mask is that of ``|f|``, so that attention under graph random features converges to
+    attention under this mask as the number of walks grows. ``f`` starts as :math:`2^{-\ell} / \ell!`, the mask
+    :math:`\exp(W)`; learning may turn entries negative.
+
+    Reference: Reid et al. 2024, arXiv:2410.03462, Eq. 4 and Remark 3.1. Cost of a product: ``2 max_length`` sparse
+    products; see :class:`~pyg_topomask.operators.PowerSeriesOperator`.
+
+    Args:
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        max_length: Largest power ``K`` in :math:`\Phi`. 4 by default, as in :class:`~pyg_topomask.nn.GRFMask`.
+        symmetric: Use :math:`\Phi \Phi^\top`. Otherwise :math:`M = \Phi`, the series with :math:`\alpha = f`.
+        coeffs: Initial :math:`\alpha_0, \alpha_1, \ldots`, at most ``max_length + 1`` of them; the others are 0. With
+            ``symmetric``, ``f`` starts as their deconvolution (:func:`~pyg_topomask.ops.deconvolve`), whose series has
+            further terms beyond ``max_length``. The default is described above.
+
+    Shapes:
+        - the parameter ``modulation``, ``f``: ``[max_length + 1]``, or ``[H, max_length + 1]``
+
+    Raises:
+        TypeError: If a number is not an integer.
+        ValueError: If a number is out of range, or the coefficients are too many or have no deconvolution.
+    """
+
+    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+
+    def __init__(
+        self, heads: int = 1, max_length: int = 4, symmetric: bool = True, coeffs: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        self.heads, self.symmetric = check_integer("heads", heads, 1), symmetric
+        self.max_length = check_integer("max_length", max_length, 0)
+        self._initial = self._start(coeffs)
+        self.modulation = head_parameter(heads, self.max_length + 1)
+        self.reset_parameters()
+
+    def _start(self, coeffs: Sequence[float] | None) -> Tensor:
+        """Initial ``f``, ``[K + 1]``, float64."""
+        if coeffs is None:
+            lengths = torch.arange(self.max_length + 1, dtype=torch.float64)
+            return (-lengths * log(2) - torch.lgamma(lengths + 1)).exp()
+        if not 0 < len(coeffs) <= self.max_length + 1:
+            raise ValueError(f"'coeffs' must hold 1 to 'max_length' + 1 = {self.max_length + 1} numbers (got {coeffs})")
+        alpha = torch.zeros(self.max_length + 1, dtype=torch.float64)
+        alpha[: len(coeffs)] = torch.tensor(coeffs, dtype=torch.float64)
+        return deconvolve(alpha) if self.symmetric else alpha
+
+    def reset_parameters(self) -> None:
+        """Set ``f`` to its initial values."""
+        with torch.no_grad():
+            self.modulation.copy_(self._initial.expand_as(self.modulation))
+
+    def forward(self, graph: Data) -> MaskOperator:
+        """The mask of a graph or batch.
+
+        Raises:
+            ValueError: If the graph has no edges, or the weights of a node add up to a negative number.
+        """
+        (modulation,) = at_least_float32(self.modulation)
+        edge_index, weight = read_normalized_edges(self, graph, modulation.dtype)
+        phi = PowerSeriesOperator(edge_index, int(graph.num_nodes), modulation, weight)
+        return ProductOperator(phi, phi.T) if self.symmetric else phi
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"

@@ -1,0 +1,110 @@
+"""What masks read from a graph: its trees, its grids, its weighted edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from math import prod
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.nn.graph_attributes import check_table_size, read_edges
+from pyg_topomask.nn.mask.base import Mask
+from pyg_topomask.operators import BlockDiagonalOperator, MaskOperator
+from pyg_topomask.ops.csr import check_edges, edge_tensors, root_strengths, to_csr
+from pyg_topomask.ops.memo import once_per_batch
+
+TREE = ("tree_index", "tree_length", "tree_size")
+"""Attributes of a spanning forest that `read_tree` reads."""
+
+TREE_REMEDY = "AddTreeOrder()"
+
+
+def read_tree(mask: Mask, graph: Data) -> tuple[Tensor, Tensor]:
+    """Parent of each node, −1 for a root, and the length of the edge to it: both ``[N]``.
+
+    Raises:
+        ValueError: If the attributes `TREE` are missing, or are those of another graph.
+    """
+    index, length, size = mask.read(graph)
+    check_table_size(graph, size, TREE_REMEDY, "spanning trees")
+    return _by_node(index, length)
+
+
+@once_per_batch
+def _by_node(index: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Parents and lengths in the order of the nodes."""
+    node, parent = index.long()
+    parent = torch.where(parent == node, -1, parent)
+    return torch.empty_like(parent).index_copy(0, node, parent), torch.empty_like(length).index_copy(0, node, length)
+
+
+def grid_operator(mask: Mask, graph: Data, build: Callable[[tuple[int, ...], int], MaskOperator]) -> MaskOperator:
+    """The mask of a batch of grids, from the attribute ``grid_shape`` ``[B, d]``.
+
+    Args:
+        mask: The module, for messages.
+        graph: The graph or batch.
+        build: The mask of a number of equal grids, given their shape and number.
+
+    Raises:
+        ValueError: If the attribute is missing, or is that of another graph.
+    """
+    (shapes,) = mask.read(graph)
+    grids = _grids(shapes, graph.get("ptr"), int(graph.num_nodes))
+    operators = [build(shape, len(list(equal))) for shape, equal in groupby(grids)]
+    if not operators:
+        return build((1,) * shapes.size(1), 0)
+    return operators[0] if len(operators) == 1 else BlockDiagonalOperator(operators)
+
+
+@once_per_batch
+def _grids(shapes: Tensor, ptr: Tensor | None, num_nodes: int) -> list[tuple[int, ...]]:
+    """Shapes of the grids that are not empty."""
+    grids = [tuple(shape) for shape in shapes.tolist()]
+    sizes = [num_nodes] if ptr is None else ptr.diff().tolist()
+    if [prod(shape) for shape in grids] != sizes or sum(sizes) != num_nodes:
+        raise ValueError(
+            f"the grids on this graph have {sum(prod(shape) for shape in grids)} nodes, but it has {num_nodes}: "
+            "samplers and subgraph() copy 'grid_shape' unchanged. Add AddGridShape() after sampling"
+        )
+    return [shape for shape in grids if prod(shape)]
+
+
+def read_weighted_edges(mask: Mask, graph: Data) -> tuple[Tensor, Tensor | None]:
+    """Edges ``[2, E]`` and their weights ``[E]``; :obj:`None` if all are one.
+
+    Raises:
+        ValueError: If there is no graph, or it has no edges.
+    """
+    edge_index = read_edges(mask, graph)
+    weight = edge_tensors(graph.adj_t)[1] if graph.get("edge_index") is None else graph.get("edge_weight")
+    return edge_index, None if weight is None else weight.view(-1)
+
+
+def read_normalized_edges(mask: Mask, graph: Data, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Edges ``[2, E]``, and weights ``[E]`` of :math:`W = D^{-1/2} A D^{-1/2}`, in which equal edges add up.
+
+    Raises:
+        ValueError: If there is no graph, it has no edges, or the weights of a node add up to a negative number.
+    """
+    edge_index, weight = read_weighted_edges(mask, graph)
+    return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)
+
+
+@once_per_batch
+def _normalized(edge_index: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype) -> Tensor:
+    check_edges(edge_index, num_nodes, weight)
+    weight = torch.ones_like(edge_index[0], dtype=torch.float64) if weight is None else weight.detach().double()
+    root = root_strengths(to_csr(edge_index, num_nodes, weight))
+    row, col = edge_index.long()
+    return (weight / root.index_select(0, row) / root.index_select(0, col)).to(dtype)
+
+
+def batch_of(graph: Data) -> Tensor:
+    """Graph of each node, ``[N]``."""
+    batch = graph.get("batch")
+    device = next((value.device for value in graph.to_dict().values() if isinstance(value, Tensor)), None)
+    return torch.zeros(int(graph.num_nodes), dtype=torch.int64, device=device) if batch is None else batch

@@ -1,0 +1,55 @@
+"""Masks of diffusion with a learnable time."""
+
+from __future__ import annotations
+
+from math import log
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.ops.numerics import at_least_float32
+
+
+class DiffusionMask(Mask):
+    r"""Base of the masks with a diffusion time :math:`\lambda = \lambda_{\max}\, \sigma(\theta)`, learned per head.
+
+    The time stays in :math:`(0, \lambda_{\max})`, so that training can neither make it negative nor the cost of a
+    product, which grows with the time, arbitrarily large.
+
+    Args:
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        time: Initial time.
+        max_time: Upper end of the range.
+
+    Raises:
+        TypeError: If ``heads`` is not an integer.
+        ValueError: If ``heads`` is not positive, or ``time`` is not in the range.
+    """
+
+    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+
+    def __init__(self, heads: int, time: float, max_time: float) -> None:
+        super().__init__()
+        self.heads = check_integer("heads", heads, 1)
+        if not 0 < time < max_time < float("inf"):
+            raise ValueError(f"'time' must be above 0 and below 'max_time' (got {time} and {max_time})")
+        self.max_time, self._initial = max_time, time
+        self.raw_time = head_parameter(heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every time to its initial value."""
+        with torch.no_grad():
+            self.raw_time.fill_(log(self._initial / (self.max_time - self._initial)))
+
+    @property
+    def time(self) -> Tensor:
+        """Diffusion time, a scalar or ``[H]``."""
+        (raw,) = at_least_float32(self.raw_time)
+        return self.max_time * raw.sigmoid()
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, time={self._initial}, max_time={self.max_time}"

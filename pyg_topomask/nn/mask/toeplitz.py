@@ -1,0 +1,99 @@
+"""Masks of relative positions on grids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.structure import grid_operator
+from pyg_topomask.operators import MaskOperator, ToeplitzOperator
+from pyg_topomask.ops.numerics import at_least_float32
+
+FUNCTIONS = ("offset", "distance")
+
+
+class ToeplitzMask(Mask):
+    r"""A learnable weight for each relative position of two nodes of a grid, :math:`M_{pq} = w(p - q)`.
+
+    The weights may have any sign. They start at :math:`1 / (1 + \|p - q\|_1)`. The mask serves grids up to
+    ``grid_shape``, also of several sizes in one batch: weights belong to offsets, and a small grid has few of them.
+
+    Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
+
+    Args:
+        grid_shape: ``(n_1, …, n_d)`` of the largest grid, such as ``(8, 8)`` for images of that size.
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        function: ``"offset"``: free weights, which can express directions; the default. ``"distance"``: weights that
+            are a function of the distance along the axes, :math:`w(p - q) = f(\|p - q\|_1)`, the masks of the paper.
+
+    Shapes:
+        - the parameter ``weight``: ``[2 n_1 - 1, …, 2 n_d - 1]`` of offsets from :math:`1 - n` to :math:`n - 1`, or
+          ``[1 + Σ (n_i - 1)]`` of distances; ``[H, …]`` with several heads
+
+    Raises:
+        TypeError: If a size or ``heads`` is not an integer.
+        ValueError: If a size or ``heads`` is not positive, or ``function`` is unknown.
+    """
+
+    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    requires = ("grid_shape",)
+    remedy = "AddGridShape()"
+    distance: Tensor
+
+    def __init__(self, grid_shape: Sequence[int], heads: int = 1, function: str = "offset") -> None:
+        super().__init__()
+        if not isinstance(grid_shape, Sequence) or len(grid_shape) == 0:
+            raise ValueError(
+                f"'grid_shape' must hold the sizes of the largest grid, such as [8, 8] (got {grid_shape!r})"
+            )
+        if function not in FUNCTIONS:
+            raise ValueError(f"'function' must be one of {', '.join(FUNCTIONS)} (got {function!r})")
+        self.grid_shape = tuple(check_integer("grid_shape", size, 1) for size in grid_shape)
+        self.heads, self.function = check_integer("heads", heads, 1), function
+        self.register_buffer("distance", _distances(self.grid_shape), persistent=False)
+        sizes = self.distance.shape if function == "offset" else (int(self.distance.max()) + 1,)
+        self.weight = head_parameter(heads, *sizes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every weight to its initial value."""
+        distance = self.distance if self.function == "offset" else torch.arange(self.weight.size(-1))
+        with torch.no_grad():
+            self.weight.copy_((1 / (1 + distance)).expand_as(self.weight))
+
+    def forward(self, graph: Data) -> MaskOperator:
+        """The mask of a grid or a batch of grids.
+
+        Raises:
+            ValueError: If ``grid_shape`` is missing, is that of another graph, or exceeds the mask's.
+        """
+        (weight,) = at_least_float32(self.weight)
+        if self.function == "distance":
+            weight = weight[..., self.distance]
+        return grid_operator(self, graph, lambda shape, count: ToeplitzOperator(self._cut(weight, shape), shape, count))
+
+    def _cut(self, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The weights of the offsets that a grid of that shape has."""
+        if len(shape) != len(self.grid_shape) or any(size > most for size, most in zip(shape, self.grid_shape)):
+            raise ValueError(
+                f"the graph is the grid {list(shape)}, but the mask has weights for grids up to "
+                f"{list(self.grid_shape)}; give ToeplitzMask the largest 'grid_shape'"
+            )
+        for axis, (size, most) in enumerate(zip(shape, self.grid_shape), start=-len(shape)):
+            weight = weight.narrow(axis, most - size, 2 * size - 1)
+        return weight
+
+    def extra_repr(self) -> str:
+        return f"{list(self.grid_shape)}, heads={self.heads}, function={self.function!r}"
+
+
+def _distances(grid_shape: tuple[int, ...]) -> Tensor:
+    """Distance along the axes of each offset, int64, shape ``[2 n_1 - 1, …]``."""
+    offsets = torch.meshgrid(*(torch.arange(1 - size, size) for size in grid_shape), indexing="ij")
+    return torch.stack(offsets).abs().sum(0)

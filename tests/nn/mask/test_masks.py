@@ -1,0 +1,287 @@
+"""Mask modules against their definitions, their ranges, and what they refuse."""
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import from_networkx
+
+from pyg_topomask.nn import (
+    CausalMask,
+    ForestMask,
+    GRFAttention,
+    GRFMask,
+    GridHeatMask,
+    HeatMask,
+    LowRankMask,
+    MaskedAttention,
+    PowerSeriesMask,
+    ToeplitzMask,
+    TreeMask,
+)
+from pyg_topomask.operators import TreeDistanceOperator
+from pyg_topomask.ops import deconvolve
+from pyg_topomask.testing import GRAPHS, dense_adjacency
+from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+
+UNDIRECTED = ["path", "star", "two_parts", "isolated", "single", "weighted"]
+
+
+def grid(*shape):
+    graph = nx.grid_graph(shape[::-1])
+    return from_networkx(nx.relabel_nodes(graph, {node: number for number, node in enumerate(sorted(graph))}))
+
+
+def laplacian(data, kind="combinatorial"):
+    adj = dense_adjacency(data)
+    degree = adj.sum(1)
+    safe = torch.where(degree > 0, degree, 1)
+    lap = torch.diag(degree) - adj
+    return {
+        "combinatorial": lap,
+        "normalized": lap / safe.sqrt() / safe.sqrt()[:, None],
+        "random_walk": lap / safe,
+        "adjacency": -adj,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["combinatorial", "normalized", "random_walk", "adjacency"])
+@pytest.mark.parametrize("name", UNDIRECTED)
+def test_heat_is_the_exponential(name, kind):
+    mask = HeatMask(heads=2, time=0.7, laplacian=kind, tol=1e-10).double()
+    with torch.no_grad():
+        mask.raw_time[1] += 1
+    assert torch.allclose(mask.time[0], torch.tensor(0.7).double())
+    wanted = torch.stack([torch.matrix_exp(-time * laplacian(GRAPHS[name], kind)) for time in mask.time])
+    torch.testing.assert_close(mask(GRAPHS[name]).to_dense(), wanted, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("cls", [HeatMask, GridHeatMask])
+def test_the_time_stays_in_its_range(cls):
+    mask = cls(time=2.0, max_time=5.0)
+    for raw, time in ((-200.0, 0.0), (0.0, 2.5), (200.0, 5.0)):
+        mask.raw_time.data.fill_(raw)
+        assert mask.time == time
+    for time in (0.0, -1.0, 5.0, math.nan):
+        with pytest.raises(ValueError, match="'time' must be above 0 and below 'max_time'"):
+            cls(time=time, max_time=5.0)
+
+
+def test_grid_heat_of_unequal_grids_is_the_exponential():
+    parts = [AddGridShape()(grid(*shape)) for shape in ((2, 3), (3, 2), (3, 2), (4, 2))]
+    mask = GridHeatMask(heads=2, time=0.6).double()
+    dense = mask(Batch.from_data_list(parts)).to_dense()
+    wanted = torch.block_diag(*(torch.matrix_exp(-0.6 * laplacian(part)) for part in parts))
+    torch.testing.assert_close(dense, wanted.expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("function", ["offset", "distance"])
+def test_toeplitz_is_a_function_of_the_offset(function):
+    mask = ToeplitzMask((3, 4), heads=2, function=function).double()
+    torch.nn.init.normal_(mask.weight)
+    parts = [AddGridShape()(grid(*shape)) for shape in ((3, 4), (2, 3), (2, 3))]
+    dense = mask(Batch.from_data_list(parts)).to_dense()
+    start = 0
+    for shape in ((3, 4), (2, 3), (2, 3)):
+        place = [np.unravel_index(i, shape) for i in range(math.prod(shape))]
+        for i, p in enumerate(place):
+            for j, q in enumerate(place):
+                a, b = int(p[0] - q[0]), int(p[1] - q[1])
+                weight = mask.weight[:, abs(a) + abs(b)] if function == "distance" else mask.weight[:, a + 2, b + 3]
+                assert torch.equal(dense[:, start + i, start + j], weight)
+        start += len(place)
+    assert dense.count_nonzero() == 2 * (12**2 + 2 * 6**2)
+
+
+def test_toeplitz_starts_as_a_decay_with_the_distance():
+    data = AddGridShape()(grid(2, 3))
+    for function in ("offset", "distance"):
+        dense = ToeplitzMask((2, 3), function=function)(data).to_dense()
+        hops = dict(nx.all_pairs_shortest_path_length(nx.from_edgelist(data.edge_index.t().tolist())))
+        assert torch.equal(dense, torch.tensor([[1 / (1 + hops[i][j]) for j in range(6)] for i in range(6)]))
+
+
+TREES = {
+    "tree": from_networkx(nx.random_labeled_tree(12, seed=0)),
+    "forest": from_networkx(nx.disjoint_union(nx.path_graph(3), nx.star_graph(4))),
+    **{name: GRAPHS[name] for name in ("path", "star", "single", "isolated")},
+}
+
+
+def tree_distances(data):
+    graph = nx.empty_graph(data.num_nodes)
+    lengths = data.get("far", torch.ones(data.num_edges))
+    graph.add_weighted_edges_from(zip(*data.edge_index.tolist(), lengths.tolist()))
+    found = dict(nx.all_pairs_dijkstra_path_length(graph))
+    nodes = range(data.num_nodes)
+    return torch.tensor([[found[i].get(j, math.inf) for j in nodes] for i in nodes], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_masks_of_trees_are_functions_of_the_distance(name):
+    data = AddTreeOrder()(TREES[name].clone())
+    distance = tree_distances(data)
+    tree = TreeMask(heads=2, max_hops=4).double()
+    torch.nn.init.normal_(tree.values)
+    values = torch.cat([tree.values, torch.zeros(2, 1)], 1)
+    torch.testing.assert_close(tree(data).to_dense(), values[:, distance.clamp(max=5).long()])
+    for a in (-0.4, 0.3):
+        forest = ForestMask(heads=2, a=a, b=0.2).double()
+        wanted = torch.where(distance.isfinite(), (a * distance.nan_to_num(posinf=0) + 0.2).exp(), 0)
+        torch.testing.assert_close(forest(data).to_dense(), wanted.expand(2, -1, -1), rtol=1e-6, atol=0)
+
+
+def test_lengths_of_edges_reach_the_forest():
+    data = TREES["tree"].clone()
+    key = data.edge_index.amin(0) * 12 + data.edge_index.amax(0)
+    data.far = torch.rand(144, generator=torch.Generator().manual_seed(0))[key]  # equal in both directions
+    made = AddTreeOrder(length="far")(data)
+    wanted = torch.exp(-0.5 * tree_distances(made))
+    torch.testing.assert_close(ForestMask().double()(made).to_dense(), wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_the_trees_of_a_batch_are_sorted_once():
+    batch = Batch.from_data_list([AddTreeOrder()(data.clone()) for data in TREES.values()])
+    first, second = TreeMask()(batch), ForestMask(heads=3)(batch)
+    assert isinstance(first, TreeDistanceOperator)
+    assert first.parent is second.parent
+    assert first._order is second._order
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("name", [*UNDIRECTED, "one_way"])
+def test_power_series_and_its_bound(name, symmetric):
+    data, f = GRAPHS[name], torch.tensor([[1.2, 0.5, -0.3, 0.25], [0.5, 0.1, 0.2, 0.0]], dtype=torch.float64)
+    mask = PowerSeriesMask(heads=2, max_length=3, symmetric=symmetric).double()
+    mask.modulation.data.copy_(f)
+    adj = dense_adjacency(data)
+    strength = adj.sum(1)
+    root = torch.where(strength > 0, strength, 1).sqrt()
+    w = adj / root / root[:, None]
+
+    def series(f):
+        phi = torch.stack([sum(c * torch.linalg.matrix_power(w, k) for k, c in enumerate(row)) for row in f])
+        return phi @ phi.mT if symmetric else phi
+
+    op = mask(data)
+    torch.testing.assert_close(op.to_dense(), series(f), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(op.bound.to_dense(), series(f.abs()), rtol=1e-6, atol=1e-9)
+    mask.modulation.data.abs_()
+    op = mask(data)
+    assert op.bound is op
+
+
+def test_power_series_starts_where_graph_random_features_start():
+    assert torch.equal(PowerSeriesMask(max_length=3).modulation, GRFMask(max_length=3).modulation)
+    alpha = [1.0, 0.5, 0.25]
+    mask = PowerSeriesMask(max_length=3, coeffs=alpha)
+    f = mask.modulation.detach().double().numpy()
+    np.testing.assert_allclose(np.convolve(f, f)[:4], [*alpha, 0], atol=1e-6)
+    assert PowerSeriesMask(max_length=3, symmetric=False, coeffs=alpha).modulation.tolist() == [*alpha, 0]
+
+
+def test_attention_under_random_features_converges_to_that_under_the_series():
+    """The bounding masks agree, so the outputs do, for signed f too: the error falls with the number of walks."""
+    data, f = from_networkx(nx.random_regular_graph(3, 12, seed=0)), torch.tensor([1.0, -0.5, 0.3])
+    exact = MaskedAttention(8, heads=2, kernel="elu1", mask=PowerSeriesMask(max_length=2))
+    exact.mask.modulation.data.copy_(f)
+    errors = []
+    x = torch.randn(12, 8, generator=torch.Generator().manual_seed(0))
+    for num_walks in (8, 4096):
+        estimate = GRFAttention(8, heads=2, kernel="elu1", max_length=2)
+        estimate.load_state_dict(
+            {**exact.state_dict(), "mask.modulation": f.expand_as(estimate.mask.modulation)}, strict=True
+        )
+        walked = AddRandomWalks(num_walks, max_length=2, halt_prob=0.2, seed=0)(data.clone())
+        errors.append((estimate(x, None, walked) - exact(x, None, data)).norm().detach())
+    assert errors[1] < 0.1 * errors[0]
+
+
+def test_deconvolution():
+    alpha = torch.tensor([[1.0, 0.5, 0.25, -0.2], [2.0, 0.0, 0.3, 0.1]], dtype=torch.float64, requires_grad=True)
+    f = deconvolve(alpha).detach()
+    for row, wanted in zip(f.numpy(), alpha.detach().numpy()):
+        np.testing.assert_allclose(np.convolve(row, row)[:4], wanted, atol=1e-14)
+    assert torch.autograd.gradcheck(deconvolve, (alpha,))
+    with pytest.raises(ValueError, match="first coefficient must be positive"):
+        deconvolve(torch.tensor([0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"\[\*, K \+ 1\]"):
+        deconvolve(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("encoding", ["sinusoidal", "stochastic"])
+def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
+    data = Batch.from_data_list([AddPositions()(Data(num_nodes=n)) for n in (5, 7)])
+    mask = LowRankMask(heads=2, encoding=encoding, num_waves=3, num_features=2**14, max_period=9.0).double()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        mask.amplitude.add_(0.1 * torch.rand_like(mask.amplitude))
+        mask.phase.add_(torch.rand_like(mask.phase))
+    gap = (data.position[:, None] - data.position).double()
+    turns = gap[..., None] * mask.frequency[:, None, None]  # [H, N, N, K]
+    wanted = mask.amplitude.square()[:, None, None] * (2 * math.pi * turns + mask.phase[:, None, None]).cos()
+    wanted = wanted.sum(-1).exp() * (data.batch[:, None] == data.batch)
+    dense = mask(data).to_dense()
+    if encoding == "sinusoidal":
+        torch.testing.assert_close(dense, wanted, rtol=0.2, atol=1e-12)
+        return
+    logits = []
+    for seed in range(400):  # in expectation: the factors of the logits, averaged over the Gaussian matrix
+        other = LowRankMask(heads=2, encoding=encoding, num_waves=3, num_features=1, max_period=9.0, seed=seed).double()
+        logits.append(other.mixing @ other.mixing.t())
+    torch.testing.assert_close(torch.stack(logits).mean(0), torch.eye(6).double(), rtol=0, atol=0.2)
+    assert (dense >= 0).all()
+    assert not torch.allclose(dense, wanted, rtol=0.2)
+
+
+def test_causal_is_a_triangle_in_every_graph():
+    batch = Batch.from_data_list([GRAPHS["path"], GRAPHS["star"]])
+    wanted = torch.block_diag(torch.ones(4, 4).tril(), torch.ones(5, 5).tril())
+    assert torch.equal(CausalMask()(batch).to_dense(), wanted)
+    assert torch.equal(CausalMask(reverse=True)(batch).to_dense(), wanted.t())
+    assert torch.equal(CausalMask()(GRAPHS["path"]).to_dense(), wanted[:4, :4])
+
+
+def test_attributes_of_another_graph_are_refused():
+    tree = AddTreeOrder()(GRAPHS["star"].clone()).subgraph(torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match=r"spanning trees on this graph were drawn for 5 nodes, but it has 3.*AddTree"):
+        TreeMask()(tree)
+    path = AddGridShape()(GRAPHS["path"].clone()).subgraph(torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match=r"grids on this graph have 4 nodes, but it has 3.*AddGridShape"):
+        GridHeatMask()(path)
+    with pytest.raises(ValueError, match="needs the graph's edges"):
+        HeatMask()(Data(x=torch.ones(2, 1)))
+    with pytest.raises(ValueError, match="needs an undirected graph"):
+        HeatMask()(GRAPHS["one_way"])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: HeatMask(laplacian="signed"), "one of combinatorial, normalized, "),
+        (lambda: HeatMask(tol=2.0), r"'tol' must be in \[1e-13, 1\)"),
+        (lambda: HeatMask(heads=0), "'heads' must be at least 1"),
+        (lambda: ForestMask(a=0.0), "'a' must be a finite number other than 0"),
+        (lambda: TreeMask(max_hops=-1), "'max_hops' must be at least 0"),
+        (lambda: TreeMask(method="fast"), "one of auto, histogram, centroid"),
+        (lambda: ToeplitzMask(()), r"sizes of the largest grid, such as \[8, 8\] \(got \(\)\)"),
+        (lambda: ToeplitzMask(None), r"sizes of the largest grid.*got None"),
+        (lambda: ToeplitzMask((0, 3)), "'grid_shape' must be at least 1"),
+        (lambda: ToeplitzMask((3,), function="angle"), "one of offset, distance"),
+        (lambda: ToeplitzMask((3,))(AddGridShape()(grid(4))), r"is the grid \[4\].*for grids up to \[3\]"),
+        (lambda: ToeplitzMask((3,))(AddGridShape()(grid(2, 2))), r"is the grid \[2, 2\].*for grids up to \[3\]"),
+        (lambda: PowerSeriesMask(coeffs=[]), r"1 to 'max_length' \+ 1 = 5 numbers"),
+        (lambda: PowerSeriesMask(max_length=1, coeffs=[1, 2, 3]), r"1 to 'max_length' \+ 1 = 2 numbers"),
+        (lambda: PowerSeriesMask(coeffs=[-1.0]), "first coefficient must be positive"),
+        (lambda: LowRankMask(encoding="learned"), "one of sinusoidal, stochastic"),
+        (lambda: LowRankMask(max_period=1.0), "at least 4"),
+        (lambda: LowRankMask(num_features=0), "'num_features' must be at least 1"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Unable to accurately infer")
+def test_wrong_settings_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
