@@ -84,7 +84,7 @@ def _describe_object(value: Any, within: tuple[int, ...]) -> str:
     slots = [slot for cls in kind.__mro__ for slot in getattr(cls, "__slots__", ())]
     if not slots and not hasattr(value, "__dict__"):
         raise TypeError(
-            f"one {name} cannot be told from another, so results that depend on it must not be stored: "
+            f"two objects of type {name} cannot be compared, so results that depend on one must not be stored: "
             "remove it from the transform, or disable the cache"
         )
     state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}

@@ -66,9 +66,9 @@ def test_describe_tells_settings_apart():
     assert describe(AddRandomWalkPE(2)) == texts[0]
     assert describe(scaled(2.0)) == texts[4]
     assert describe(AddRandomWalkPE(np.int64(2))) == texts[0]
-    with pytest.raises(TypeError, match="Generator cannot be told from another"):
+    with pytest.raises(TypeError, match="Generator cannot be compared"):
         describe(torch.Generator())
-    with pytest.raises(TypeError, match="object cannot be told from another"):
+    with pytest.raises(TypeError, match="object cannot be compared"):
         describe(Slotted([object()]))
 
 

@@ -88,7 +88,7 @@ def check_edges(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, 
         low, high = (int(bound) for bound in edge_index.aminmax())
         if low < 0 or high >= num_nodes:
             raise ValueError(
-                f"'{name}' names node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}. "
+                f"'{name}' contains node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}. "
                 "Does 'num_nodes' include isolated nodes?"
             )
     if edge_weight is None:

@@ -152,7 +152,7 @@ def test_whole_numbers_are_exact():
         (HeteroData(), cycles(3), TypeError, "HeteroData.*to_homogeneous"),
         (cycles(3), Batch.from_data_list([cycles(3), cycles(3)]), TypeError, "to_data_list"),
         (Data(num_nodes=2), cycles(3), ValueError, "no 'edge_index'"),
-        (graph(2, [(0, 5)]), cycles(3), ValueError, "names node 5"),
+        (graph(2, [(0, 5)]), cycles(3), ValueError, "contains node 5"),
         (graph(1, [], x=torch.ones(1, 1)), graph(1, []), ValueError, "'x' is on some of the graphs only"),
         (graph(1, [], x=torch.ones(1, 1)), graph(1, [], x=torch.ones(1, 2)), ValueError, r"columns.*\[1, 2\]"),
         (graph(1, [], x=torch.tensor([[float("nan")]])), graph(1, []), ValueError, "'x'"),

@@ -247,7 +247,7 @@ EDGES = torch.tensor([[0, 1], [1, 0]])
         (lambda: HeatOperator(EDGES[:, :1], 2, 1.0), ValueError, "undirected graph, but edges 0 → 1"),
         (lambda: HeatOperator(EDGES, 2, 1.0, -torch.ones(2)), ValueError, "edge weights of at least 0"),
         (lambda: HeatOperator(EDGES, 2, 1000.0, laplacian="adjacency"), ValueError, r"exp\(1000\) is beyond.*float64"),
-        (lambda: HeatOperator(EDGES, 1, 1.0), ValueError, "'edge_index' names node 1"),
+        (lambda: HeatOperator(EDGES, 1, 1.0), ValueError, "'edge_index' contains node 1"),
         (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(0)), ValueError, r"'coeffs' must be .*got \[0\]"),
         (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(2).long()), TypeError, "'coeffs' must be floating point"),
         (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(2), torch.ones(3)), ValueError, "one number per edge"),

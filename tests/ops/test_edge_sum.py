@@ -94,7 +94,7 @@ def test_edges_are_sorted_once_per_batch():
 
 
 def test_edge_to_a_missing_node_is_refused():
-    with pytest.raises(ValueError, match="names node 3, but nodes are 0 to 2"):
+    with pytest.raises(ValueError, match="contains node 3, but nodes are 0 to 2"):
         neighbour_sum(torch.ones(3, 2), MULTI)
 
 

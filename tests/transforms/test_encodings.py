@@ -379,7 +379,7 @@ def test_bad_graphs():
     negative = Data(edge_index=torch.tensor([[0], [1]]), edge_weight=torch.tensor([-1.0]), num_nodes=2)
     with pytest.raises(ValueError, match=r"weights ≥ 0 \(got -1"):
         AddRandomWalkEncoding([1])(negative)
-    with pytest.raises(ValueError, match="names node 5"):
+    with pytest.raises(ValueError, match="contains node 5"):
         AddLaplacianEncoding()(Data(edge_index=torch.tensor([[0], [5]]), num_nodes=2))
     with pytest.raises(ValueError, match="'edge_index' or 'adj_t'"):
         AddLaplacianEncoding()(Data(num_nodes=2))

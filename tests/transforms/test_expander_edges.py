@@ -291,7 +291,7 @@ def test_bad_settings_are_refused(settings, message):
     [
         (HeteroData(), TypeError, r"homogeneous graph \(got HeteroData\).*to_homogeneous"),
         (Data(), ValueError, "does not say how many nodes"),
-        (Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3), ValueError, "names node 5, but nodes are 0 to 2"),
+        (Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3), ValueError, "contains node 5, but nodes are 0 to 2"),
     ],
 )
 def test_bad_graphs_are_refused(data, error, message):

@@ -290,7 +290,7 @@ def test_bad_settings_are_refused(settings, message):
     [
         (HeteroData(), TypeError, r"homogeneous graph \(got HeteroData\).*to_homogeneous"),
         (Data(x=torch.ones(3, 1)), ValueError, "no edges; it needs 'edge_index' or 'adj_t'"),
-        (Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3), ValueError, "names node 5, but nodes are 0 to 2"),
+        (Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3), ValueError, "contains node 5, but nodes are 0 to 2"),
         (Data(edge_index=torch.tensor([[0.0], [1.0]]), num_nodes=3), TypeError, "must hold integers"),
         (
             Data(edge_index=torch.tensor([[0], [1]]), edge_weight=torch.tensor([torch.nan]), num_nodes=3),
@@ -416,5 +416,5 @@ def test_graphs_together_have_the_walks_of_each_alone(seed, monkeypatch):
 
 def test_a_graph_of_many_that_is_wrong_is_refused():
     bad = Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3)
-    with pytest.raises(ValueError, match="names node 5, but nodes are 0 to 2"):
+    with pytest.raises(ValueError, match="contains node 5, but nodes are 0 to 2"):
         AddRandomWalks()([GRAPHS["star"], bad])

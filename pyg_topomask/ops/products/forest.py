@@ -139,6 +139,6 @@ def _check_parent(parent: Tensor) -> None:
     low, high = (int(bound) for bound in parent.aminmax())
     if low < -1 or high >= parent.numel():
         raise ValueError(
-            f"'parent' names node {low if low < -1 else high}, but nodes are 0 to {parent.numel() - 1}, "
+            f"'parent' contains node {low if low < -1 else high}, but nodes are 0 to {parent.numel() - 1}, "
             "and the parent of a root must be −1"
         )

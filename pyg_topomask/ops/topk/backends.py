@@ -80,7 +80,7 @@ def find(problem: Problem, backend: str) -> Tensor:
         check_choice("backend", backend, BACKENDS)
         reason = ENGINES[backend].refuses(problem)
         if reason is not None:
-            raise ValueError(f"backend {backend!r} cannot serve: {reason}; backend='auto' takes one that can")
+            raise ValueError(f"backend {backend!r} cannot be used: {reason}; backend='auto' chooses another one")
         return ENGINES[backend].search(problem)
     engine = next(engine for engine in ENGINES.values() if _declines(engine, problem) is None)
     return (engine.unforced or engine.search)(problem)

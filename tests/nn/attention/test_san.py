@@ -250,7 +250,7 @@ def test_bad_graphs_are_refused():
         attn(x, torch.zeros(5, dtype=torch.long), data.edge_index)
     with pytest.raises(ValueError, match="needs the graph's edges, 'edge_index' or 'adj_t'"):
         attn(x, None, Data(x=x))
-    with pytest.raises(ValueError, match="'edge_index' names node 4, but nodes are 0 to 3"):
+    with pytest.raises(ValueError, match="'edge_index' contains node 4, but nodes are 0 to 3"):
         attn(x[:4], None, data)
     with pytest.raises(ValueError, match="joins nodes 0 and 4 of different graphs"):
         attn(x, torch.tensor([0, 0, 0, 0, 1]), data)

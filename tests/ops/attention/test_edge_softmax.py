@@ -114,7 +114,7 @@ def test_structure_is_built_once_for_a_batch():
 
 def test_edges_of_nodes_that_are_not_there_are_refused():
     batch, _ = edges_of("star", "path")
-    with pytest.raises(ValueError, match="'edge_index' names node 8, but nodes are 0 to 7"):
+    with pytest.raises(ValueError, match="'edge_index' contains node 8, but nodes are 0 to 7"):
         typed_edges(batch.edge_index, None, None, 8, 1, 0)
-    with pytest.raises(ValueError, match="'expander_index' names node 8"):
+    with pytest.raises(ValueError, match="'expander_index' contains node 8"):
         typed_edges(batch.edge_index[:, :4], batch.expander_index, None, 8, 1, 0)

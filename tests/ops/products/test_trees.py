@@ -99,8 +99,8 @@ def test_no_forest_takes_a_step_for_each_node(kind):
     [
         (torch.tensor([1, 2, 0]), ValueError, "cycle above node 0"),
         (torch.tensor([-1, 1]), ValueError, "cycle above node 1"),
-        (torch.tensor([-1, 2]), ValueError, "names node 2, but nodes are 0 to 1"),
-        (torch.tensor([-2, 0]), ValueError, "names node -2"),
+        (torch.tensor([-1, 2]), ValueError, "contains node 2, but nodes are 0 to 1"),
+        (torch.tensor([-2, 0]), ValueError, "contains node -2"),
         (torch.tensor([-1.0]), TypeError, "integers.*float32"),
         (torch.zeros(2, 2, dtype=torch.long), ValueError, r"shape \[N\].*\[2, 2\]"),
     ],

@@ -57,7 +57,7 @@ def check(q, k, topk, batch_q=None, batch_k=None, backend="auto"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_the_reference_on_ragged_batches(backend, dtype, integer):
     if not usable(backend, dtype):
-        with pytest.raises(ValueError, match=f"cannot serve: .*float32.*{dtype}"):
+        with pytest.raises(ValueError, match=f"cannot be used: .*float32.*{dtype}"):
             topk_inner_product(torch.ones(3, 2, dtype=dtype), torch.ones(3, 2, dtype=dtype), 1, backend=backend)
         return
     slow = backend == "triton"
@@ -227,9 +227,9 @@ def problem_of(num, topk=2, dtype=torch.float32):
 def test_a_named_backend_that_cannot_serve_says_why(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     x = torch.randn(600, 3)
-    with pytest.raises(ValueError, match=r"'dense' cannot serve: .*600 keys; the limit is 512; backend='auto'"):
+    with pytest.raises(ValueError, match=r"'dense' cannot be used: .*600 keys; the limit is 512; backend='auto'"):
         topk_inner_product(x, x, 2, backend="dense")
-    with pytest.raises(ValueError, match=r"'triton' cannot serve: it runs on CUDA, and the queries are on cpu"):
+    with pytest.raises(ValueError, match=r"'triton' cannot be used: it runs on CUDA, and the queries are on cpu"):
         topk_inner_product(x, x, 2, backend="triton")
     if usable("cpp"):
         with pytest.raises(ValueError, match=r"keeps at most 256 keys \(got topk = 300\)"):
@@ -284,7 +284,7 @@ def test_without_compiled_code(monkeypatch):
     assert backends.explain(problem)["cpp"] == "TOPOMASK_NATIVE=0 switches compiled code off"
     q = problem.q[0]
     assert torch.equal(topk_inner_product(q, q, 3)[1], topk_inner_product(q, q, 3, backend="torch")[1])
-    with pytest.raises(ValueError, match="'pruned' cannot serve: TOPOMASK_NATIVE=0"):
+    with pytest.raises(ValueError, match="'pruned' cannot be used: TOPOMASK_NATIVE=0"):
         topk_inner_product(q, q, 3, backend="pruned")
 
 
