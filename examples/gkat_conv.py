@@ -12,5 +12,5 @@ graphs = MotifDataset("data/motif", "caveman", num_graphs=64, transform=walk)  #
 conv = GKATConv(5, 8, heads=2, max_length=3)
 for batch in DataLoader(graphs, batch_size=16):
     x = conv(batch.x, graph=batch)  # [N, 16]
-    mask = RWGNKMask(max_length=3)(batch)  # the kernel itself, known by its products
+    mask = RWGNKMask(max_length=3)(batch)  # the kernel matrix itself, as an operator
     smooth = mask @ batch.x / (mask @ torch.ones(batch.num_nodes, 1))

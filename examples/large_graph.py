@@ -17,7 +17,7 @@ loader = RandomPartitionLoader(data, num_parts=5, transform=walks)
 
 for _ in range(3):
     model.train()
-    for part in loader:  # other parts in each epoch
+    for part in loader:  # new parts in each epoch
         optimizer.zero_grad()
         out = model(part.x, part.edge_index, graph=part)
         loss = torch.nn.functional.cross_entropy(out[part.train_mask], part.y[part.train_mask])

@@ -11,7 +11,7 @@ def graph_of_each_node(x, batch):
 
 
 class MeanAttention(Attention):
-    """Every node attends to all nodes of its graph alike."""
+    """Every node attends equally to all nodes of its graph."""
 
     config_keys = {"heads": "gt.n_heads"}
 
@@ -26,10 +26,10 @@ class MeanAttention(Attention):
 
 
 class DecayMask(Mask):
-    """One on the diagonal, ``decay`` between two other nodes of a graph.
+    """Mask with 1 on the diagonal and ``decay`` between different nodes of a graph.
 
     Args:
-        decay: The weight of other nodes.
+        decay: Weight of other nodes.
     """
 
     def __init__(self, decay: float = 0.5) -> None:

@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a new, empty file in the folder of ``path`` that replaces ``path`` if the body succeeds.
 
     ``path`` has either the old or the new content, never a part of it, even if the process is killed. The new file's
-    name has the ending of ``path``. Leftovers of killed writers of the same path on this machine are removed.
+    name has the suffix of ``path``. Leftovers of killed writers of the same path on this machine are removed.
     """
     temporary = _temporary(path)
     temporary.open("xb").close()
@@ -76,7 +76,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # writing to an open file, as on a full disk, tells no name
+        error.filename = error.filename or str(path)  # errors of writing, such as a full disk, have no file name
         raise
     finally:
         temporary.unlink(missing_ok=True)
