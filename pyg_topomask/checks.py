@@ -37,10 +37,10 @@ def check_integer(name: str, value: int, least: int | None = None, reason: str =
     return number
 
 
-def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+def check_choice(name: str, value: str | None, choices: Collection[str | None]) -> None:
     """Refuse a setting that is not one of ``choices``. Raises ValueError."""
     if value not in choices:
-        raise ValueError(f"'{name}' must be one of {', '.join(choices)} (got {value!r})")
+        raise ValueError(f"'{name}' must be one of {', '.join(map(str, choices))} (got {value!r})")
 
 
 def check_floating(name: str, value: Tensor) -> None:

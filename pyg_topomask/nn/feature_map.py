@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.functional import elu
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.segment import segment_max
@@ -21,32 +24,21 @@ class FeatureMap(Module):
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Features of queries and keys, both ``[N, H, R]``."""
-        return self.features(q), self.features(k)
-
-    def features(self, x: Tensor) -> Tensor:
-        """Features of the queries or the keys, for maps that treat both alike."""
         raise NotImplementedError
 
 
-class ReLUFeatures(FeatureMap):
-    """``relu(x)``. A query without a positive entry attends to nothing and gets the output zero."""
+class EntrywiseFeatures(FeatureMap):
+    """Applies a function to each entry of queries and keys."""
 
-    def features(self, x: Tensor) -> Tensor:
-        return x.relu()
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
 
+    def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.function(q), self.function(k)
 
-class ELU1Features(FeatureMap):
-    """``elu(x) + 1``, always positive (Katharopoulos et al., *Transformers are RNNs*, ICML 2020, Eq. 7)."""
-
-    def features(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.elu(x) + 1
-
-
-class SquareFeatures(FeatureMap):
-    """``x²``, entry by entry."""
-
-    def features(self, x: Tensor) -> Tensor:
-        return x.square()
+    def extra_repr(self) -> str:
+        return self.function.__name__
 
 
 class ExpFeatures(FeatureMap):
@@ -109,6 +101,10 @@ class SoftmaxFeatures(FeatureMap):
         return (x @ self.projection.to(x.dtype).t()).sub_(x.square().sum(-1, keepdim=True) / 2)
 
 
+def _elu1(x: Tensor) -> Tensor:
+    return elu(x) + 1
+
+
 def _row_max(x: Tensor) -> Tensor:  # [N, H, R] -> [N, H, 1]
     return x.detach().amax(-1, keepdim=True)
 
@@ -120,11 +116,13 @@ def _graph_max(x: Tensor, batch: Tensor | None) -> Tensor:  # [N, H, R] -> [N or
     return segment_max(top, batch).index_select(0, batch)
 
 
-FEATURE_MAP = {
-    "relu": ReLUFeatures,
-    "elu1": ELU1Features,
-    "square": SquareFeatures,
+FEATURE_MAP: dict[str, Callable[..., FeatureMap]] = {
+    "relu": partial(EntrywiseFeatures, torch.relu),
+    "elu1": partial(EntrywiseFeatures, _elu1),
+    "square": partial(EntrywiseFeatures, torch.square),
     "exp": ExpFeatures,
     "softmax_rf": SoftmaxFeatures,
 }
-"""Feature maps by the name of their kernel."""
+"""Feature maps by the name of their kernel. With ``"relu"``, a query without a positive entry attends to nothing and
+gets the output zero. ``"elu1"`` is ``elu(x) + 1``, which is always positive (Katharopoulos et al., *Transformers are
+RNNs*, ICML 2020, Eq. 7)."""

@@ -149,11 +149,13 @@ class GPSLayer(Module):
                 local = self.dropout(local) + x
             branches.append(apply_norm(norm, local, batch))
         carries = self._carries(carry)
-        handed = []
+        next_carries = []
         for attn, norm, given in zip(self.attentions, _listed(self.norm_attn, len(self.attentions)), carries):
-            update = attn(x, batch, graph) if given is None else attn(x, batch, graph, carry=given)
-            update, given = (update, None) if given is None else update
-            handed.append(given)
+            if given is None:
+                update = attn(x, batch, graph)
+            else:
+                update, given = attn(x, batch, graph, carry=given)
+            next_carries.append(given)
             branches.append(apply_norm(norm, self.dropout(update) + x, batch))
         out = sum(branches[1:], branches[0])
         if self.mlp is not None:
@@ -161,7 +163,7 @@ class GPSLayer(Module):
         result = (out, *edges) if edges else out
         if carry is None:
             return result
-        return result, handed if isinstance(self.attn, ModuleList) else handed[0]
+        return result, next_carries if isinstance(self.attn, ModuleList) else next_carries[0]
 
     def _carries(self, carry: Any) -> list[Any]:
         """The carry of each attention, or None. Raises ValueError if ``carry`` does not fit the attentions."""

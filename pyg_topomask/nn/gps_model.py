@@ -59,8 +59,7 @@ class GPSModel(Module):
         checkpoint: bool = False,
     ) -> None:
         super().__init__()
-        if pool is not None:
-            check_choice("pool", pool, POOLS)
+        check_choice("pool", pool, (*POOLS, None))
         head_layers = check_integer("head_layers", head_layers, 1)
         self.pool = pool
         self.encoder = Linear(in_channels, channels)

@@ -93,7 +93,7 @@ class GPSNetwork(Module):
     def forward(self, graph: Data) -> Tensor:
         """The head's prediction for a ``Data`` or ``Batch``."""
         x = self.embed(graph)
-        if self.pool_token:  # each token is a graph of its own
+        if self.pool_token:  # one token per graph
             graph = Data(x=x, batch=torch.arange(x.size(0), device=x.device))
         return self.head(x, graph)
 

@@ -117,10 +117,8 @@ class GPSStack(ModuleList):
         """Nodes ``[N, C]`` after all layers.
 
         Args:
-            x: Nodes, shape ``[N, C]``.
-            edge_index: Edges, shape ``[2, E]``, or a ``torch_sparse.SparseTensor``.
+            x, edge_index, graph: As in :meth:`GPSLayer.forward`.
             batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
-            graph: The ``Data`` or ``Batch`` with the attributes `requires`.
             num_graphs: Number of graphs ``B``. Give it if the last graphs may be empty; if :obj:`None`, it is taken
                 from ``batch``.
             **conv_kwargs: ``edge_attr [E, C]``, ``pe [N, *]``, and others. Each convolution gets those it accepts.

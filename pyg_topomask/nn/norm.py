@@ -18,10 +18,8 @@ def build_norm(name: str | None, channels: int) -> Module | None:
     Raises:
         ValueError: If the name is unknown.
     """
-    if name is None:
-        return None
-    check_choice("norm", name, NORMS)
-    return NORMS[name](channels)
+    check_choice("norm", name, (*NORMS, None))
+    return None if name is None else NORMS[name](channels)
 
 
 def apply_norm(norm: Module | None, x: Tensor, batch: Tensor | None = None) -> Tensor:

@@ -135,9 +135,11 @@ class ExphormerAttention(Attention):
         if carry is not None:
             num_graphs = self._check_carry(carry, num_graphs)
         edge_index, expander_index = self._read_edges(graph, num_nodes)
-        virtual = self._virtual_nodes(carry, num_graphs)
         edges = typed_edges(edge_index, expander_index, batch, num_nodes, num_graphs, self.num_virtual)
-        nodes = x if virtual is None else torch.cat([x, virtual.to(x.dtype)])
+        nodes = x
+        if self.virtual is not None:
+            virtual = self.virtual.repeat(num_graphs, 1) if carry is None else (carry + self.virtual).flatten(0, 1)
+            nodes = torch.cat([x, virtual.to(x.dtype)])
         q, k, v = self._split_heads(self.qkv(nodes))
         dtype = v.dtype
         edge = None
@@ -204,13 +206,6 @@ class ExphormerAttention(Attention):
             torch._assert_async(same, message)
         elif not bool(same):
             raise ValueError(message)
-
-    def _virtual_nodes(self, carry: Tensor | None, num_graphs: int) -> Tensor | None:  # [B V, C]
-        if self.virtual is None:
-            return None
-        if carry is None:
-            return self.virtual.repeat(num_graphs, 1)
-        return (carry + self.virtual).flatten(0, 1)
 
     def _typed_keys(self, k: Tensor, num_nodes: int) -> Tensor:
         """Keys of real nodes times the vector of each type of edge from them, then keys of virtual nodes."""

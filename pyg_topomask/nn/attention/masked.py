@@ -47,8 +47,9 @@ class MaskedAttention(Attention):
     Args:
         channels: Width ``C`` of input and output.
         heads: Number of heads ``H``; each has ``C / H`` channels.
-        kernel: ``"relu"``, ``"elu1"``, ``"square"`` and ``"exp"`` map each entry to a feature. ``"softmax_rf"`` uses
-            random features of the softmax kernel, and ``"softmax"`` the exact softmax kernel.
+        kernel: ``"relu"``, ``"elu1"`` (``elu(x) + 1``), ``"square"`` and ``"exp"`` map each entry to a feature; with
+            ``"relu"``, a query without a positive entry gets the output zero. ``"softmax_rf"`` uses random features of
+            the softmax kernel, and ``"softmax"`` the exact softmax kernel.
         mask: Module that builds the mask from the graph; ones within each graph if :obj:`None`.
         path: ``"auto"``, ``"factored"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``. All compute the same result;
             ``"auto"`` chooses the cheapest.

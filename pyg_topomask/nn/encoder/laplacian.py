@@ -19,6 +19,7 @@ from torch.nn import (
 )
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_heads
 from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
@@ -92,8 +93,7 @@ class LapPE(_EigenEncoder):
         if model == "DeepSet":
             self.phi: Module = relu_mlp(2, 2 * channels, channels, layers)
         else:
-            if channels % heads != 0:
-                raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
+            check_heads(channels, heads)
             self.phi = Linear(2, channels)
             layer = TransformerEncoderLayer(channels, heads, batch_first=True)
             self.transformer = TransformerEncoder(layer, layers, enable_nested_tensor=False)

@@ -86,7 +86,7 @@ class SANGraphHead(_Pooled):
     Args:
         channels, out_channels, act: As in `NodeHead`.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
-        halvings: Number of hidden layers; GraphGPS always uses 2, whatever its configs say.
+        halvings: Number of hidden layers; GraphGPS always uses 2 and ignores the number in its configs.
 
     Raises:
         ValueError: If a width would be less than 1.
