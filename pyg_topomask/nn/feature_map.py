@@ -94,7 +94,8 @@ class SoftmaxFeatures(FeatureMap):
         # In place, since features are the largest arrays of a layer and each of these steps would copy them.
         q, k = self._exponents(q), self._exponents(k)
         scale = math.log(self.num_features) / 2
-        return q.sub_(_row_max(q) + scale).exp_(), k.sub_(_graph_max(k, batch) + scale).exp_()
+        top_q, top_k = _row_max(q) + scale, _graph_max(k, batch) + scale
+        return q.sub_(top_q).exp_(), k.sub_(top_k).exp_()
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * x.size(-1) ** -0.25

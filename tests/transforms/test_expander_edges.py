@@ -294,6 +294,7 @@ def test_bad_settings_are_refused(settings, message):
         (Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3), ValueError, "contains node 5, but nodes are 0 to 2"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")  # PyG's guess before our refusal
 def test_bad_graphs_are_refused(data, error, message):
     with pytest.raises(error, match=message):
         AddExpanderEdges()(data)

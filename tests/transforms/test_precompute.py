@@ -192,12 +192,11 @@ def test_of_two_processes_one_computes(tmp_path):
 
 def test_a_killed_writer_leaves_no_damage(tmp_path):
     log = tmp_path / "log"
-    process = start(tmp_path, log, "halt")
-    deadline = time.monotonic() + 100
-    while not (log.exists() and "part" in log.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with start(tmp_path, log, "halt") as process:
+        deadline = time.monotonic() + 100
+        while not (log.exists() and "part" in log.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
     (left,) = stored(tmp_path)
     assert ".part-" in left
     after = start(tmp_path, log)

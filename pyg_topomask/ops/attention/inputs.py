@@ -73,7 +73,8 @@ def from_origin(v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor | None]
     """
     if v.size(0) == 0:
         return v, None
-    first = v.detach()[:1] if batch is None else v.detach().index_select(0, _first_nodes(batch))
+    nodes = slice(1) if batch is None else _first_nodes(batch)
+    first = v.detach()[nodes]
     huge = first.abs() > _HUGE
     if not v.is_cuda and not torch.compiler.is_compiling() and not bool(huge.any()):
         return v, None
