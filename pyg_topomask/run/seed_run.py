@@ -161,7 +161,7 @@ class SeedRun:
                 note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
             job.update(done, note)
 
-        start = epochs_done(folder, module.state_dict(), config.optim.max_epoch)
+        start = epochs_done(folder, module.state_dict(), config.optim.max_epoch, config.train.eval_period)
         if start:
             display.print(f"{self.title}: resuming after {start} epochs")
         job.update(start)

@@ -140,6 +140,16 @@ def test_what_cannot_be_resumed_is_named(tiny, run, tmp_path, wrong):
         run_config(tiny, tmp_path)
 
 
+@pytest.mark.parametrize("rows", [[], [{"epoch": 0.0}], [{"epoch": epoch} for epoch in (0.0, 1.0, 2.0, 4.0)]])
+def test_a_record_of_other_epochs_is_named(run, tiny, tmp_path, rows):
+    """Checkpoints of a run whose epochs are all done: nothing is trained that would add what is missing."""
+    (run / "result.json").unlink()
+    best = rows[0]["epoch"] if rows else -1
+    changed(run / LAST, callbacks={"Recorder": {"rows": rows, "best_epoch": best, "seconds": 1.0}})
+    with refused(f"{run / LAST} is damaged, or of another run", "delete it to train that seed"):
+        run_config(tiny, tmp_path)
+
+
 @pytest.mark.parametrize("name", [BEST, LAST, "result.json", "config.yaml"])
 def test_the_command_line_ends_with_one_line(tiny_file, finished, tiny, tmp_path, capsys, name):
     shutil.copytree(finished(tiny)["folder"] / "config", tmp_path / "out" / "tiny")

@@ -88,13 +88,14 @@ def differences(own: Mapping[str, Any], weights: Mapping[str, Any]) -> str:
     return f"{', '.join(wrong[:3])}{more} differ" if wrong else ""
 
 
-def epochs_done(folder: Path, own: Mapping[str, Any], max_epoch: int) -> int:
+def epochs_done(folder: Path, own: Mapping[str, Any], max_epoch: int, eval_period: int = 1) -> int:
     """Number of epochs that an interrupted run has trained; 0 if it starts from the beginning.
 
     Args:
         folder: Folder of the seed.
         own: Weights of the model to be trained.
         max_epoch: Number of epochs of the run.
+        eval_period: Number of epochs from one evaluation to the next.
 
     Raises:
         RunError: If the checkpoints are damaged, or belong to another model.
@@ -111,6 +112,8 @@ def epochs_done(folder: Path, own: Mapping[str, Any], max_epoch: int) -> int:
             wrong = f"after {done} epochs of {max_epoch}"
         elif name == LAST and not _can_be_resumed(found):
             wrong = "the state of the training is missing"
+        elif name == LAST and not _is_record(found["callbacks"]["Recorder"], done, eval_period):
+            wrong = "the metrics of an epoch are missing"
         if wrong:
             raise RunError(f"{path} is damaged, or of another run ({wrong}); {advice}")
     return done
@@ -124,3 +127,10 @@ def _can_be_resumed(found: dict[str, Any]) -> bool:
     callbacks = found.get("callbacks")
     recorded = isinstance(callbacks, dict) and isinstance(callbacks.get("Recorder"), dict)
     return recorded and all(name in found for name in ("optimizer_states", "lr_schedulers", "loops"))
+
+
+def _is_record(state: dict[str, Any], done: int, eval_period: int) -> bool:
+    """Whether the recorder's rows are those of the epochs evaluated so far."""
+    rows = state.get("rows")
+    epochs = [row.get("epoch") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else None
+    return epochs == list(range(eval_period - 1, done, eval_period))
