@@ -25,6 +25,9 @@ from pyg_topomask.transforms.joined import JoinedEdges, join_edges, split_table,
 # Number of nodes whose walks are sampled in one call.
 _NODES_TOGETHER = 2**16
 
+# Largest length that the 16-bit integers of a table can hold.
+_MAX_LENGTH = 2**15 - 1
+
 
 @functional_transform("add_random_walks")
 class AddRandomWalks(GraphTransform):
@@ -93,6 +96,8 @@ class AddRandomWalks(GraphTransform):
         self._diagonal = diagonal_of(independent, diagonal)
         halves = scheme == "repelling" and self._diagonal == "corrected"
         walkers = walk_settings(num_walks, max_length, halt_prob, scheme, (num_walks + 1) // 2 if halves else None)
+        if walkers.max_length > _MAX_LENGTH:
+            raise ValueError(f"'max_length' must be at most {_MAX_LENGTH:,}, for 16-bit tables (got {max_length})")
         if self._diagonal == "corrected" and walkers.num_blocks == 1:
             raise ValueError(
                 f"diagonal='corrected' needs walkers of a start that are independent of each other (got num_walks="

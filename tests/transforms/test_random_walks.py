@@ -274,6 +274,7 @@ def test_same_walks_as_the_bare_function_up_to_the_seed():
     [
         ({"num_walks": 0}, "at least 1"),
         ({"max_length": -1}, "'max_length' must be at least 0"),
+        ({"max_length": 2**15}, r"'max_length' must be at most 32,767.*\(got 32768\)"),
         ({"halt_prob": 1.0}, "per-step probability"),
         ({"scheme": "levy"}, "got 'levy'"),
         ({"name": "edge_walk"}, "PyG's collation reads.*'edge_walk'"),

@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any, get_type_hints
 
-from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, create_model
+from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, create_model, field_validator
 from pydantic.fields import FieldInfo
 
 from pyg_topomask.nn import MASK
@@ -19,6 +19,22 @@ _NOT_KEYS = ("self", "heads", "name")
 
 _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.+(?:\n {8}.+)*)", re.MULTILINE)
 """An entry under ``Args:`` in a docstring: names and text."""
+
+
+_MAX_INTEGER = 2**16
+"""Largest number of hops, features or cells; masks with more do not fit into memory."""
+
+
+class _MaskSection(Section):
+    """Settings of a mask, whose constructor says which types they have but not how large they may be."""
+
+    @field_validator("*")
+    @classmethod
+    def _not_absurd(cls, value: Any) -> Any:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(item, int) and item > _MAX_INTEGER for item in items):
+            raise ValueError(f"must be at most {_MAX_INTEGER:,}")
+        return value
 
 
 def add_mask_sections() -> bool:
@@ -50,7 +66,7 @@ def mask_section(key: str, cls: type[Mask]) -> type[Section]:
         description = texts.get(argument, f"Argument of {cls.__name__}.")
         fields[argument] = (kind, Field(default=default, description=description))
     name = "".join(part.capitalize() for part in key.split("_"))
-    section = create_model(f"{name}Config", __base__=Section, **fields)  # type: ignore[call-overload]
+    section = create_model(f"{name}Config", __base__=_MaskSection, **fields)  # type: ignore[call-overload]
     section.__doc__ = f"``topomask.{key}``: settings of {cls.__name__}."
     return section
 

@@ -13,7 +13,7 @@ class TopomaskConfig(Section):
     """``topomask``: our attentions and masks, which GraphGPS does not have."""
 
     num_walks: int = Field(default=16, ge=1, le=10**6, description="Number of random walks from each node.")
-    max_length: int = Field(default=4, ge=0, le=10**6, description="Largest length of a walk, in edges.")
+    max_length: int = Field(default=4, ge=0, le=2**15 - 1, description="Largest length of a walk, in edges.")
     halt_prob: Probability = Field(default=0.5, description="Probability that a walk halts, per step.")
     scheme: str = Field(default="iid", description="How walks from one node are coupled.")
     independent: bool = Field(

@@ -237,7 +237,9 @@ def test_overrides_of_any_length(tiny, value):
         ("gnn.layers_pre_mp", 10**8, "1,000"),
         ("gnn.layers_post_mp", 10**8, "1,000"),
         ("topomask.num_walks", 10**9, "1,000,000"),
-        ("topomask.max_length", 10**7, "1,000,000"),
+        ("topomask.max_length", 10**6, "32,767"),
+        ("topomask.mask_grf.max_length", 10**6, "65,536"),
+        ("topomask.mask_rwgnk.max_length", 10**6, "65,536"),
         ("topomask.num_features", 10**9, "65,536"),
         ("optim.max_epoch", 10**23, "1,000,000,000"),
         ("optim.batch_accumulation", 10**23, "1,000,000,000"),
@@ -258,7 +260,10 @@ def test_absurd_sizes_are_refused(tiny, key, value, limit):
             "gt.dim_hidden=20000 gt.layers=100",
             r"gt\.dim_hidden: 100 layers of width 20,000 have more than 160 billion weights",
         ),
-        ("topomask.max_length=1000000", r"topomask\.num_walks: 4 walks of up to 1,000,000 steps from each node"),
+        (
+            "topomask.num_walks=1000 topomask.max_length=10000",
+            r"topomask\.num_walks: 1,000 walks of up to 10,000 steps from each node",
+        ),
     ],
 )
 def test_sizes_that_are_absurd_together_are_refused(tiny, overrides, message):

@@ -151,6 +151,10 @@ def test_masked_with_a_mask_is_the_named_attention():
             "topomask.mask=grf topomask.mask_grf.max_length=-1",
             r"mask_grf\.max_length: .*at least 0.*\(got -1\)",
         ),
+        (
+            "topomask.mask=grf topomask.mask_grf.max_length=40000",
+            r"mask_grf\.max_length: .*at most 32,767.*\(got 40000\)",
+        ),
         ("topomask.mask=grf topomask.mask_grf.symmetric=3.5", r"mask_grf\.symmetric: .*valid boolean"),
         ("topomask.mask=toeplitz", r"mask_toeplitz\.grid_shape: .*missing .* argument: 'grid_shape'"),
         ("topomask.mask=toeplitz topomask.mask_toeplitz.grid_shape=8", r"mask_toeplitz\.grid_shape: .*Sequence"),
