@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -59,18 +60,21 @@ class OperatorCase:
     def _seed(self) -> None:
         torch.manual_seed(0)
 
-    def test_matmul_and_adjoint(self) -> None:
+    def _cases(self) -> Iterator[tuple[MaskOperator, Tensor]]:
+        """The operator and its matrix, for each graph."""
         for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
+            yield self.build(data), self.reference(data)
+
+    def test_matmul_and_adjoint(self) -> None:
+        for op, dense in self._cases():
             x = _input(op, 3)
             torch.testing.assert_close(op @ x, _product(dense, x), **self.tol)
             torch.testing.assert_close(op.T @ x, _product(dense.mT, x), **self.tol)  # one_way catches a missing T
             torch.testing.assert_close(op.T.T @ x, _product(dense, x), **self.tol)
 
     def test_dense_form_and_sizes(self) -> None:
-        for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
-            assert op.num_nodes == data.num_nodes
+        for op, dense in self._cases():
+            assert op.num_nodes == dense.size(-1)
             assert op.heads == (dense.size(0) if dense.dim() == 3 else None)
             torch.testing.assert_close(op.to_dense().double(), dense, **self.tol)
             torch.testing.assert_close(op.T.to_dense().double(), dense.mT, **self.tol)
@@ -113,8 +117,7 @@ class OperatorCase:
             assert torch.autograd.gradcheck(run, tuple(parameters.values()))
 
     def test_narrow_inputs_are_summed_in_float32(self) -> None:
-        for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
+        for op, dense in self._cases():
             x = _input(op, 3)
             for dtype, tol in ((torch.float32, 1e-4), (torch.bfloat16, 2**-7)):
                 got, wanted = op @ x.to(dtype), _product(dense, x.to(dtype).double())
@@ -142,8 +145,7 @@ class OperatorCase:
         torch.testing.assert_close(moved @ x[perm], (op @ x)[perm], **self.tol)
 
     def test_scaled_and_summed(self) -> None:
-        for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
+        for op, dense in self._cases():
             x, scale = _input(op, 2), torch.tensor(-0.7, dtype=torch.float64)
             wanted = _product(dense, x)
             torch.testing.assert_close((2.5 * op) @ x, 2.5 * wanted, **self.tol)
@@ -153,8 +155,7 @@ class OperatorCase:
             torch.testing.assert_close((op + scale * op) @ x, 0.3 * wanted, **self.tol)
 
     def test_bound_is_at_least_the_absolute_mask(self) -> None:
-        for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
+        for op, dense in self._cases():
             bound = op.bound
             assert (bound.num_nodes, bound.heads) == (op.num_nodes, op.heads)
             assert bound.bound is bound
@@ -185,8 +186,7 @@ class OperatorCase:
         assert (op.bound @ x.detach()).requires_grad == (op @ x.detach()).requires_grad  # of its parameters
 
     def test_precision_is_stated(self) -> None:
-        for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
+        for op, dense in self._cases():
             assert isinstance(op.row_terms, int)
             assert op.row_terms >= (dense != 0).sum(-1).max()
             assert op.T.row_terms >= (dense != 0).sum(-2).max()
@@ -200,8 +200,7 @@ class OperatorCase:
             torch.testing.assert_close(_errors(op.T).amax(), _errors(op).amax())
 
     def test_support_and_cost(self) -> None:
-        for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
+        for op, dense in self._cases():
             assert isinstance(op.num_multiply_adds, int)
             assert op.num_multiply_adds >= 0
             if op.num_pairs is None:

@@ -36,7 +36,7 @@ def masked_additive_attention(
     .. math:: \mathrm{out}_i = \frac{\sum_j M_{ij} \exp(e_{ij})\, v_j}{\sum_j B_{ij} \exp(e_{ij})}, \qquad
         e_{ij} = \mathrm{LeakyReLU}(r_i + s_j)
 
-    with the bounding mask :math:`B \ge |M|`, which is the mask itself if none of its parameters is negative.
+    with the bounding mask :math:`B` of `masked_linear_attention`.
 
     Reference: Veličković et al., *Graph Attention Networks*, ICLR 2018, arXiv:1710.10903, Eq. 3, with the mask of
     Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5.

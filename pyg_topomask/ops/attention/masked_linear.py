@@ -1,13 +1,8 @@
-r"""Linear attention under a topological mask that is known by its products.
-
-.. math:: \mathrm{out}_i = \frac{\sum_j M_{ij}\, (q_i \cdot k_j)\, v_j}{\sum_j B_{ij}\, (q_i \cdot k_j)}
-
-with the bounding mask :math:`B \ge |M|`, which is the mask itself if none of its parameters is negative.
+"""Linear attention under a topological mask that is known by its products.
 
 Reference: Choromanski et al., *From block-Toeplitz Matrices to Differential Equations on Graphs*, ICML 2022,
 arXiv:2107.07999, Definition 2.1, Lemma 3.1 and Algorithm 1; the pairwise path is Reid et al. 2024, arXiv:2410.03462,
-Algorithm 1, evaluated on the support of the mask. The papers use :math:`M` in the denominator, too, as
-``normalizer="signed"`` does.
+Algorithm 1, evaluated on the support of the mask.
 """
 
 from __future__ import annotations
