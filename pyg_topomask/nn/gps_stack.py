@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -146,9 +146,7 @@ class GPSStack(ModuleList):
         if not (self.checkpoint and torch.is_grad_enabled()):
             return layer(x, edge_index, batch, graph, carry, **taken)
 
-        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-            return nullcontext(), _frozen_statistics(layer)
-
+        contexts = lambda: (nullcontext(), _frozen_statistics(layer))  # noqa: E731
         arguments = (x, edge_index, batch, graph, carry)
         return checkpoint(layer, *arguments, use_reentrant=False, context_fn=contexts, **taken)  # type: ignore[arg-type]
 

@@ -12,11 +12,13 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask.cache import replacing
 
@@ -104,6 +106,16 @@ def save_plot(figure: Any, path: Path) -> None:
     figure.savefig(path, dpi=150)
     pyplot().close(figure)
     print(f"wrote {path}")
+
+
+def peptides(count: int) -> list[Data] | None:
+    """``count`` graphs of LRGB's Peptides-func sample in $TOPOMASK_DATA, repeated if necessary; None without it."""
+    folder = Path(os.environ.get("TOPOMASK_DATA", "")) / "LRGB-sample" / "peptides-func" / "raw"
+    files = [folder / f"{split}.pt" for split in ("train", "val", "test")]
+    if not all(file.is_file() for file in files):
+        return None
+    rows = [row for file in files for row in torch.load(file)]
+    return [Data(edge_index=edges, num_nodes=x.size(0)) for x, _, edges, *_ in islice(cycle(rows), count)]
 
 
 def log_axis(axis: Any) -> None:

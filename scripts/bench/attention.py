@@ -13,7 +13,6 @@ Run: python scripts/bench/attention.py [--quick] [--only PART …] [--out result
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from _measure import (
     machine,
     median_ms,
     peak_mib,
+    peptides,
     pyplot,
     resumed,
     save_json,
@@ -105,14 +105,6 @@ def sizes(load: Workload, rng: np.random.Generator) -> np.ndarray:
         return np.full(load.batch_size, low)
     share = (load.mean_nodes - low) / (high - low)
     return (low + (high - low) * rng.beta(4 * share, 4 * (1 - share), load.batch_size)).astype(int)
-
-
-def peptides(number: int) -> list[Data] | None:
-    """The first graphs of the Peptides-func sample in $TOPOMASK_DATA; None if it does not exist."""
-    file = Path(os.environ.get("TOPOMASK_DATA", "")) / "LRGB-sample/peptides-func/raw/train.pt"
-    if not file.is_file():
-        return None
-    return [Data(edge_index=graph[2], num_nodes=graph[0].size(0)) for graph in torch.load(file)[:number]]
 
 
 def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:

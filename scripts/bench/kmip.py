@@ -132,14 +132,14 @@ def keops_search(q: Tensor, k: Tensor) -> Any:
     return (-(lazy(q[:, None].contiguous()) | lazy(k[None].contiguous()))).argKmin(TOPK, dim=1)
 
 
-PEERS = {"faiss": faiss_search, "keops": keops_search}
-PACKAGES = {"faiss": "faiss", "keops": "pykeops.torch"}
+PEERS = {"faiss": ("faiss", faiss_search), "keops": ("pykeops.torch", keops_search)}
+"""Name -> its package and search."""
 
 
 def missing_peers() -> dict[str, str]:
     """The peers that are left out, with reasons."""
     missing = {}
-    for name, package in PACKAGES.items():
+    for name, (package, _) in PEERS.items():
         try:
             importlib.import_module(package)
         except ImportError as error:
@@ -153,7 +153,7 @@ def searches(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
     problem = Problem(q[None], k[None], [0, num_nodes], [0, num_nodes], TOPK)
     calls: dict[str, Callable[[], Any]] = {"ours": lambda: find(problem, "auto")[0]}
     missing = missing_peers()
-    calls |= {name: lambda f=f: f(q, k) for name, f in PEERS.items() if name not in missing}
+    calls |= {name: lambda f=f: f(q, k) for name, (_, f) in PEERS.items() if name not in missing}
     found = {name: call().sort(dim=1)[0] for name, call in calls.items()}  # warm-up: load libraries, compile formulas
     times: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
     for _ in range(repeats):

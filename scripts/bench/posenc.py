@@ -12,7 +12,6 @@ Run: python scripts/bench/posenc.py [--quick] [--out results/bench]
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import bench_parser, in_fresh_process, machine, pyplot, save_json, save_plot
+from _measure import bench_parser, in_fresh_process, machine, peptides, pyplot, save_json, save_plot
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE
@@ -30,18 +29,6 @@ from torch_geometric.utils import erdos_renyi_graph, get_laplacian, to_dense_adj
 from pyg_topomask.transforms import AddHeatDiagonalEncoding, AddLaplacianEncoding, AddRandomWalkEncoding, precompute
 
 FREQUENCIES, STEPS, LARGE_STEPS = 10, 20, 16
-
-
-def peptides(count: int) -> tuple[list[Data], str]:
-    """Graphs of Peptides-func or similar ones, and their origin."""
-    folder = Path(os.environ.get("TOPOMASK_DATA", ".")) / "LRGB-sample" / "peptides-func" / "raw"
-    files = [folder / f"{split}.pt" for split in ("train", "val", "test")]
-    if all(file.is_file() for file in files):
-        rows = [row for file in files for row in torch.load(file, weights_only=False)]
-        graphs = [Data(edge_index=torch.as_tensor(row[2]), num_nodes=row[0].shape[0]) for row in rows]
-        return (graphs * (count // len(graphs) + 1))[:count], "Peptides-func (LRGB sample, repeated)"
-    generator = np.random.default_rng(0)
-    return [tree_with_rings(generator) for _ in range(count)], "random trees with rings"
 
 
 def tree_with_rings(generator: np.random.Generator) -> Data:
@@ -68,7 +55,10 @@ def seconds(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 def many_graphs(count: int, repeats: int) -> dict[str, Any]:
     """Both encodings of many small graphs, by PyG and by us, in turns."""
-    graphs, source = peptides(count)
+    graphs, source = peptides(count), "Peptides-func (LRGB sample, repeated)"
+    if graphs is None:
+        generator = np.random.default_rng(0)
+        graphs, source = [tree_with_rings(generator) for _ in range(count)], "random trees with rings"
 
     def pyg(transform: Any) -> list[Data]:
         return [transform(data.clone()) for data in graphs]

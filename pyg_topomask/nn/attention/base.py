@@ -112,6 +112,19 @@ class Attention(Module):
         """Split a projection ``[N, parts · C]`` into parts of shape ``[N, H, D]``, such as queries, keys and values."""
         return x.view(x.size(0), parts, self.heads, self.channels // self.heads).unbind(dim=1)
 
+    def _check_tie(self, first: Any, *settings: str) -> None:
+        """Refuse to share parameters with another class, or with other values of these settings."""
+        if not isinstance(first, type(self)):
+            raise TypeError(
+                f"{type(self).__name__} layers can be tied to each other only (got a {type(first).__name__})"
+            )
+        own, other = ([getattr(part, name) for name in settings] for part in (self, first))
+        if own != other:
+            names, got, earlier = (" and ".join(map(str, parts)) for parts in (map(repr, settings), own, other))
+            raise ValueError(
+                f"all layers must have the same {names}, since they share parameters (got {got} after {earlier})"
+            )
+
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}"
 

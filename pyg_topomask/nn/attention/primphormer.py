@@ -181,14 +181,8 @@ class PrimphormerAttention(_Primal):
             TypeError: If ``first`` is of another class.
             ValueError: If it has another ``num_virtual`` or ``rank``.
         """
-        if not isinstance(first, PrimphormerAttention):
-            raise TypeError(f"Primphormer layers can be tied to each other only (got a {type(first).__name__})")
-        if (first.num_virtual, first.rank) != (self.num_virtual, self.rank):
-            raise ValueError(
-                f"all layers must have the same 'num_virtual' and 'rank', since they share F (got {self.num_virtual} "
-                f"and {self.rank} after {first.num_virtual} and {first.rank})"
-            )
-        self.projection = first.projection
+        self._check_tie(first, "num_virtual", "rank")
+        self.projection = first.projection  # type: ignore[assignment]
 
     def initial_carry(self, num_graphs: int) -> Tensor:
         """The carry of the first layer: zeros ``[B, s]``, so that f_X starts as F."""

@@ -113,15 +113,9 @@ class SANAttention(Attention):
             TypeError: If ``first`` is of another class.
             ValueError: If it has another ``edge_dim`` or ``full_graph``.
         """
-        if not isinstance(first, SANAttention):
-            raise TypeError(f"SAN layers can be tied to each other only (got a {type(first).__name__})")
-        if (first.edge_dim, first.full_graph) != (self.edge_dim, self.full_graph):
-            raise ValueError(
-                "all layers must have the same 'edge_dim' and 'full_graph', since they share the vector of non-edges "
-                f"(got {self.edge_dim} and {self.full_graph} after {first.edge_dim} and {first.full_graph})"
-            )
+        self._check_tie(first, "edge_dim", "full_graph")
         if self.absent is not None:
-            self.absent_vector = first.absent_vector
+            self.absent_vector = first.absent_vector  # type: ignore[assignment]
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
