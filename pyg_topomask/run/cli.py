@@ -83,9 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         default="rwse",
         help="random-walk return probabilities (default), Laplacian eigenvectors, or none",
     )
-    express.add_argument(
-        "--size", type=int, default=8, metavar="K", help="number of steps or vectors (default: 8)"
-    )
+    express.add_argument("--size", type=int, default=8, metavar="K", help="number of steps or vectors (default: 8)")
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     _add_show(commands)

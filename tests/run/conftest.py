@@ -13,7 +13,7 @@ pytest.importorskip("pydantic")
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory):
-    """A folder in whose compiled code other processes find that of all tests."""
+    """A cache folder with the compiled code of all tests, for other processes."""
     folder, compiled = tmp_path_factory.mktemp("cache"), library_folder()
     compiled.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / compiled.name).symlink_to(compiled)
@@ -22,7 +22,7 @@ def shared_cache(tmp_path_factory):
 
 @pytest.fixture
 def curves():
-    """Requested by a test that looks at the picture of a run's curves; for all others it is an empty file."""
+    """Requested by tests of the picture of a run's curves; without it, the picture is an empty file."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _no_curves(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def surroundings(shared_cache, monkeypatch):
-    """A cache of our own, one thread, and the random state of the other tests left as it was."""
+    """A separate cache, one thread, and a random state that is restored after the test."""
     monkeypatch.setenv("TOPOMASK_CACHE", str(shared_cache))
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(1)
@@ -64,7 +64,7 @@ def tiny():
 
 @pytest.fixture
 def tiny_file(tiny, tmp_path):
-    """The same, as a file in a folder of its own."""
+    """The same config as a file in a folder."""
     path = tmp_path / "configs" / "tiny.yaml"
     path.parent.mkdir()
     path.write_text(yaml.safe_dump(tiny))

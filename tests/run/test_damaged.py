@@ -1,4 +1,4 @@
-"""Output folders with damaged, wrong or hostile files, and disks that refuse: one line that says what to do."""
+"""Damaged, wrong or hostile files in an output folder, and full disks, give one line that says what to do."""
 
 import errno
 import json
@@ -42,7 +42,7 @@ def finished(tmp_path_factory, shared_cache):
 
 @pytest.fixture
 def run(tiny, finished, tmp_path):
-    """A copy of it: the folder of its seed."""
+    """The folder of the seed in a copy of the finished run."""
     shutil.copytree(finished(tiny)["folder"], tmp_path, dirs_exist_ok=True)
     return tmp_path / "config" / "0"
 
@@ -209,16 +209,16 @@ def test_damaged_configs_are_named(tiny, run, tmp_path):
 
 
 def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
-    """Whichever file does not fit any more: one line, no leftovers, and the same numbers once there is room."""
+    """If any file does not fit on the disk: one line, no leftovers, and the same numbers after space was freed."""
     tiny["optim"]["max_epoch"] = 2
-    place, asked = os.replace, []
+    replace, asked = os.replace, []
 
     def full(at):
         def replace(source, target):
             asked.append(target)
             if len(asked) == at:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            place(source, target)
+            replace(source, target)
 
         return replace
 
@@ -228,12 +228,12 @@ def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
     assert {"config.yaml", BEST, LAST, "metrics.csv", "curves.png", "result.json", "summary.json"} <= set(names)
     for name in (BEST, LAST, "summary.json"):
         asked.clear()
-        at = len(names) - names[::-1].index(name)  # the last time that it is written
+        at = len(names) - names[::-1].index(name)  # the last time that the file is written
         monkeypatch.setattr("pyg_topomask.cache.os.replace", full(at))
         with refused(f"{name}: No space left on device; free some space, and the same"):
             run_config(tiny, tmp_path / name)
         assert not list(tmp_path.rglob(".*part-*"))
-        monkeypatch.setattr("pyg_topomask.cache.os.replace", place)
+        monkeypatch.setattr("pyg_topomask.cache.os.replace", replace)
         assert run_config(tiny, tmp_path / name)["metrics"] == wanted
 
 

@@ -1,4 +1,4 @@
-"""Several processes: the same metrics as one on the same batches, and whole-split metrics from uneven shares."""
+"""Several processes give the metrics of one process, also if they have different numbers of graphs."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-# Each process is expensive to start, so that one start serves both checks.
+# Starting processes is expensive, so that one start serves both checks.
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, sys.argv[1])

@@ -1,4 +1,4 @@
-"""Each family of data sets that GraphGPS has configs for: its model is built and trained on graphs with its fields."""
+"""For each family of data sets in GraphGPS's configs, the model is built and trained on graphs with its attributes."""
 
 import pytest
 import torch
@@ -277,16 +277,16 @@ def targets(graph, task, label):
 
 
 def fake_dataset(config, task):
-    """One graph where a graph's own nodes are split, else four graphs for training and two for each other part."""
+    """One graph if its nodes are split, else four training graphs and two for each other part."""
     single = config.dataset.split_mode == "random" or config.dataset.format == "PyG-CityNetwork"
     graphs = fake_graphs(config, 1 if single else 8)
     if single:  # enough nodes for three parts
         graphs = [graphs[0].clone()]
         graphs[0].x = graphs[0].x.repeat(5, 1)
         edges = graphs[0].edge_index
-        graphs[0].edge_index = torch.cat([edges + 4 * place for place in range(5)], dim=1)
-        for place, name in enumerate(("train_mask", "val_mask", "test_mask")):
-            graphs[0][name] = torch.arange(20) % 3 == place
+        graphs[0].edge_index = torch.cat([edges + 4 * part for part in range(5)], dim=1)
+        for number, name in enumerate(("train_mask", "val_mask", "test_mask")):
+            graphs[0][name] = torch.arange(20) % 3 == number
     graphs = [targets(graph, task, label) for label, graph in enumerate(graphs)]
     parts = None if single else (torch.arange(4), torch.arange(4, 6), torch.arange(6, 8))
     return LoadedDataset(graphs, task, parts)
@@ -315,7 +315,7 @@ def test_family_is_built_and_trained(family):
         optimizer.zero_grad()
         loss.backward()
         without = [name for name, value in model.named_parameters() if value.grad is None]
-        assert not without  # they would stop distributed training
+        assert not without  # unused parameters would stop distributed training
         optimizer.step()
     assert all(bool(value.isfinite().all()) for value in model.parameters())
     changed = [name for name, value in model.named_parameters() if not torch.equal(value, before[name])]

@@ -210,7 +210,7 @@ def test_a_forks_section_is_completed_whenever_the_config_is_filled(monkeypatch)
 
 
 def test_keys_left_alone_give_an_attentions_own_defaults():
-    # What stands in cfg by default is handed to the attention, which is right only while both defaults are the same.
+    # Defaults of cfg are passed to the attention, so that they must equal the attention's defaults.
     for name, cls in (ATTENTION | MASK).items():
         for argument, key in cls.config_keys.items():
             if key.startswith("topomask.") and argument not in ("kernel", "mask"):

@@ -1,4 +1,4 @@
-"""A run that is killed with SIGKILL, again and again, ends with the numbers of an undisturbed one."""
+"""A run that is killed repeatedly with SIGKILL ends with the numbers of an undisturbed run."""
 
 import copy
 import json
@@ -14,8 +14,8 @@ import yaml
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
 # One process imports the program, which takes far longer than the runs, and forks a child for each start of it.
-# A child counts what it does (training, validation and test steps, files it puts in their place) and kills itself
-# before a given step, as kill -9 would.
+# A child counts its steps (training, validation and test steps, replaced files) and kills itself before a given one,
+# like kill -9.
 STARTER = """
 import json, os, random, signal, sys
 import torch
@@ -29,7 +29,7 @@ def count(owner, name, step):
         return original(*args, **kwargs)
     setattr(owner, name, counted)
 
-def start(out, kill_at, done):  # of the present config
+def start(out, kill_at, done):  # with the current config
     child = os.fork()
     if child == 0:
         seen = []
@@ -44,7 +44,7 @@ def start(out, kill_at, done):  # of the present config
             print(epochs_done(*args), file=open(done + ".resumed", "a"))
             return epochs_done(*args)
         seed_run.epochs_done = resume
-        seed_run.write_curves = lambda path, *_: path.touch()  # drawing takes as long as the rest
+        seed_run.write_curves = lambda path, *_: path.touch()  # drawing takes as long as the rest of the run
         torch.set_num_threads(1)
         os.dup2(os.open(done + ".log", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 1)
         os.dup2(1, 2)
@@ -55,28 +55,28 @@ def start(out, kill_at, done):  # of the present config
     return os.waitpid(child, 0)[1]
 
 PARTS = ("training", "validation", "test")
-draw, told = random.Random(0), []
+draw, report = random.Random(0), []
 for config, folder, repeat in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
     assert start(folder + "/whole", -1, folder + "/done") == 0
     steps, killed = json.load(open(folder + "/done")), []
     for _ in range(3):
         killed.append(draw.randrange(len(steps) // 6, len(steps) // 2))
         status = start(folder + "/killed", killed[-1], folder + "/done")
-        if status == 0:  # it had less to do than that
+        if status == 0:  # the run ended before that step
             break
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
     assert start(folder + "/killed", -1, folder + "/done") == 0
     resumed = open(folder + "/done.resumed").read().split()
-    told.append({"resumed": resumed, "kinds": sorted(set(steps)), "killed": killed})
-print(json.dumps(told))
+    report.append({"resumed": resumed, "kinds": sorted(set(steps)), "killed": killed})
+print(json.dumps(report))
 """
 
 KINDS = [
-    # Walks drawn afresh, dropout, a schedule with warm-up, early stopping, gradients summed: two seeds.
+    # Redrawn walks, dropout, a schedule with warm-up, early stopping, accumulated gradients; two seeds.
     [
         "topomask.redraw=2", "gt.attn_dropout=0.2", "train.early_stop_patience=3", "optim.batch_accumulation=2",
     ],
-    # Walks that follow the attention, a schedule by the validation loss: one seed.
+    # Walks that follow the attention, a schedule by the validation loss; one seed.
     [
         "gt.layer_type=GCN+GKAT", "topomask.redraw=2", "topomask.transition=attention",
         "optim.scheduler=reduce_on_plateau", "optim.schedule_patience=0", "train.eval_period=2",
@@ -101,7 +101,7 @@ def write(tiny, folder, overrides):
 
 
 def finished(folder):
-    """All that a run leaves and that does not tell the time, of every seed."""
+    """The files of every seed, without times."""
     found = {}
     for path in sorted(folder.glob("*/*/result.json")):
         result = json.loads(path.read_text())
@@ -113,24 +113,24 @@ def finished(folder):
 
 
 def test_killed_at_random_steps_a_run_ends_with_the_same_numbers(tiny, tmp_path):
-    places, arguments = [], []
+    folders, arguments = [], []
     for number, overrides in enumerate(KINDS):
-        places.append(tmp_path / str(number))
-        places[-1].mkdir()
-        arguments += [write(copy.deepcopy(tiny), places[-1], overrides), places[-1], str(2 - number)]
+        folders.append(tmp_path / str(number))
+        folders[-1].mkdir()
+        arguments += [write(copy.deepcopy(tiny), folders[-1], overrides), folders[-1], str(2 - number)]
     done = subprocess.run(
         [sys.executable, "-c", STARTER, *arguments],
         env=surroundings(), capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     logs = "".join(path.read_text()[-2000:] for path in tmp_path.glob("*/done.log"))
     assert done.returncode == 0, done.stderr[-3000:] + logs
-    for number, (place, told) in enumerate(zip(places, json.loads(done.stdout.splitlines()[-1]))):
-        assert set(told["kinds"]) == {"replace", "test_step", "training_step", "validation_step"}
-        assert len(told["killed"]) >= 2
-        assert {"1", "2", "3", "4", "5"} & {*told["resumed"]}, told  # not always from the start
-        whole, killed = finished(place / "whole"), finished(place / "killed")
+    for number, (folder, report) in enumerate(zip(folders, json.loads(done.stdout.splitlines()[-1]))):
+        assert set(report["kinds"]) == {"replace", "test_step", "training_step", "validation_step"}
+        assert len(report["killed"]) >= 2
+        assert {"1", "2", "3", "4", "5"} & {*report["resumed"]}, report  # some runs resume after the start
+        whole, killed = finished(folder / "whole"), finished(folder / "killed")
         assert len(whole[0]) == 2 - number
-        assert whole == killed, place
+        assert whole == killed, folder
 
 
 def test_the_program_killed_from_outside_goes_on(tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""Walks that are drawn afresh: uniform ones, and those that follow the attention."""
+"""Redrawn walks: uniform walks, and walks that follow the attention."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ class StoppedError(Exception):
 
 
 def walks_by_epoch(monkeypatch, stop_after=None):
-    """Filled, by every run from here on, with the walks that each epoch is trained on, whatever the graphs' order."""
+    """A list to which every later run adds the walks of each training epoch, sorted by graph."""
     seen, training, validation = {}, GraphModule.training_step, GraphModule.validation_step
 
     def keep(epoch, batch):
@@ -67,7 +67,7 @@ def test_walks_change_every_so_many_epochs_by_seed_and_epoch_and_a_resumed_run_h
     assert seen[2] != first[2]
 
     original = Recorder.on_train_epoch_end
-    for period, stop in ((4, 4), (3, 3)):  # resumed where walks are drawn, and between two draws
+    for period, stop in ((4, 4), (3, 3)):  # resume at a draw of walks, and between two draws
         folder, last = tmp_path / f"resumed at {stop}", stop - 1
         more = [*overrides, f"train.ckpt_period={period}"]
 
@@ -100,7 +100,7 @@ def test_walks_follow_the_attention_of_the_weights_that_are_trained_and_evaluate
         checked.append(kind)
 
     def train(self, batch, index):
-        if index == 0 and self.current_epoch in (2, 4):  # the weights have not moved since
+        if index == 0 and self.current_epoch in (2, 4):  # the weights have not changed since the draw
             check(self, batch, self.current_epoch)
             self.train()
         return training(self, batch, index)

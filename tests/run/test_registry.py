@@ -1,4 +1,4 @@
-"""An attention and a mask written outside of the package, in configs and commands."""
+"""An attention and a mask defined outside of the package, used in configs and commands."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ MODULE = Path(__file__).parents[2] / "examples" / "own_module.py"
 
 @pytest.fixture
 def names():
-    """Both tables and the schema as they are, put back afterwards."""
+    """Restores both tables and the schema after the test."""
     before = dict(ATTENTION), dict(MASK), dict(TopomaskConfig.model_fields)
     yield
     for table, known in zip((ATTENTION, MASK, TopomaskConfig.model_fields), before):
@@ -48,7 +48,7 @@ def names():
 
 @pytest.fixture
 def folder(tiny, tmp_path, monkeypatch):
-    """The current folder, with the module and two configs that use it."""
+    """A current folder that contains the module and two configs that use it."""
     shutil.copy(MODULE, tmp_path / "mine.py")
     masks = {"mean": ("GIN+Mean", {}), "decay": ("GIN+Masked", {"mask": "decay", "mask_decay": {"decay": 0.25}})}
     for name, (layer_type, topomask) in masks.items():
@@ -61,7 +61,7 @@ def folder(tiny, tmp_path, monkeypatch):
 
 
 def test_a_module_of_the_current_folder_is_imported_first(folder):
-    """In a process of its own: the schema is made after the module is there."""
+    """Run in a new process, so that the schema is built after the import of the module."""
     line = [sys.executable, "-m", "pyg_topomask", "--import", "mine", "check", "mean.yaml", "decay.yaml"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -102,7 +102,7 @@ class Shifted(Attention):
 
 
 class ConstantMask(Mask):
-    """The same weight everywhere.
+    """Mask with the same weight for all pairs.
 
     Args:
         weight: The weight of :math:`j` for :math:`i`,

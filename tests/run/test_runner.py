@@ -30,7 +30,7 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, curves):
     assert {path.name for path in (folder / "4").iterdir()} == files
     best, last = (torch.load(folder / "4" / f"{name}.ckpt", weights_only=True) for name in ("best", "last"))
     assert "optimizer_states" in last
-    assert "optimizer_states" not in best  # only the last one is gone on from
+    assert "optimizer_states" not in best  # runs resume only from last.ckpt
     saved = json.loads((folder / "summary.json").read_text())
     assert saved == {key: value for key, value in summary.items() if key != "folder"}
     assert saved["seeds"] == [3, 4]
@@ -64,7 +64,7 @@ def test_two_runs_of_one_seed_are_identical_and_two_seeds_are_not(tiny, tmp_path
 
 
 def test_two_runs_of_the_demo_are_identical_on_two_threads(tmp_path):
-    """Graphs and walks are as many as in the demo's batches, where torch takes both threads; the set is smaller."""
+    """The batches are as large as the demo's, so that torch uses both threads; the data set is smaller."""
     torch.set_num_threads(2)
     shrunk = ["dataset.num_graphs=160", "optim.max_epoch=3", "optim.num_warmup_epochs=1"]
     curves, weights = [], []
@@ -78,7 +78,7 @@ def test_two_runs_of_the_demo_are_identical_on_two_threads(tmp_path):
 
 
 def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
-    tiny["train"]["batch_size"] = 7  # the last batch is smaller: a mean over batches would be wrong
+    tiny["train"]["batch_size"] = 7  # the last batch is smaller, so that a mean over batches would be wrong
     tiny["dataset"]["split"] = [0.5, 0.2, 0.3]
     summary = run_config(tiny, tmp_path)
     config = load(tiny).config
@@ -105,7 +105,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("more", [[], ["topomask.redraw=1", "gt.attn_dropout=0.2", "train.early_stop_patience=2"]])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch, more):
-    tiny["train"]["ckpt_period"] = 2  # one epoch after the checkpoint is lost and trained again
+    tiny["train"]["ckpt_period"] = 2  # the epoch after the checkpoint is lost and repeated
     overrides = ["optim.max_epoch=6", *more]
     run_config(tiny, tmp_path / "a", overrides=overrides)
     original = Recorder.on_train_epoch_end
@@ -213,7 +213,7 @@ def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, metric):
     rows = [dict(zip(lines[0].split(","), map(float, line.split(",")))) for line in lines[1:]]
     assert [row["epoch"] for row in rows] == [1, 3, 5]
     choose = min if metric == "loss" else max
-    best = choose(rows, key=lambda row: row[f"val_{metric}"])  # min and max take the first of equals
+    best = choose(rows, key=lambda row: row[f"val_{metric}"])  # min and max return the first of equal values
     assert summary["best_epochs"] == [best["epoch"]]
     assert summary["metrics"][f"val_{metric}"]["mean"] == pytest.approx(best[f"val_{metric}"], rel=1e-6)
 
@@ -286,7 +286,7 @@ def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
     more = ["pretrained.freeze_main=true", "optim.scheduler=none", "gt.batch_norm=false"]
     with pytest.raises(RunError, match=r"is of another model \(.* differ\)"):
         run_config(tiny, tmp_path, overrides=[*start, "gt.dim_hidden=16"], name="wider")
-    assert not (tmp_path / "wider" / "0" / "config.yaml").exists()  # so that a corrected start is not refused
+    assert not (tmp_path / "wider" / "0" / "config.yaml").exists()  # so that a corrected config is not refused
     run_config(tiny, tmp_path, overrides=["gt.batch_norm=false"], name="plain")
     start[0] = f"pretrained.dir={tmp_path / 'plain'}"
     run_config(tiny, tmp_path, overrides=[*start, *more], name="second")
@@ -350,7 +350,7 @@ def test_without_wandb_a_run_says_so_and_goes_on(tiny, tmp_path, capsys):
 def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch):
     calls = []
 
-    def traced(model, **settings):  # the compiler itself takes a minute
+    def traced(model, **settings):  # the real compiler takes a minute
         def called(data):
             calls.append((settings, model.training))
             return model(data)
@@ -364,7 +364,7 @@ def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch)
     assert (steps, evaluations) == (4 * 3, 4 + 1)
     assert all(settings == {"dynamic": True} for settings, _ in calls)
     states = [torch.load(tmp_path / x / "config" / "0" / "best.ckpt")["state_dict"].keys() for x in ("false", "true")]
-    assert states[0] == states[1]  # a run may be started from with the other setting
+    assert states[0] == states[1]  # a run with the other setting can start from the weights
 
 
 def test_half_precision_trains(tiny, tmp_path):
@@ -389,8 +389,8 @@ def test_sizes_that_a_model_type_sets_do_not_count_as_given(tiny, tmp_path):
 def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, tmp_path):
     data = {"dataset": tiny["dataset"], "train": {"mode": "inference-only"}}
     start = [f"pretrained.dir={tmp_path / 'first'}"]
-    loaded, idle = check_config(data, start)  # nothing is there yet: validated only
-    assert (loaded.config.gt.layers, idle) == (2, [])
+    loaded, unused = check_config(data, start)  # the run does not exist yet, so the config is only validated
+    assert (loaded.config.gt.layers, unused) == (2, [])
     with pytest.raises(RunError, match=r"pretrained\.dir: .*first contains no run"):
         run_config(data, tmp_path, overrides=start, name="second")
     first = run_config(tiny, tmp_path, name="first")

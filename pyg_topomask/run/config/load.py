@@ -52,8 +52,8 @@ class ParsedConfig:
         while line is None and "." in parent:
             parent = parent.rsplit(".", 1)[0]
             line = self.lines.get(parent)
-        place = self.file if line is None or self.file is None else f"{self.file}, line {line}"
-        return f"{place}: {key}: {message}" if place else f"{key}: {message}"
+        where = self.file if line is None or self.file is None else f"{self.file}, line {line}"
+        return f"{where}: {key}: {message}" if where else f"{key}: {message}"
 
 
 def load(

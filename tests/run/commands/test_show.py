@@ -34,7 +34,7 @@ def grf(tiny, tmp_path):
 
 
 def counts(figure):
-    """Queries that keep each node, in the matrix of kept pairs."""
+    """Number of queries that keep each node, from the matrix of kept pairs."""
     return (figure.axes[0].images[0].get_array() >= 2).sum(0).tolist()
 
 

@@ -167,7 +167,7 @@ def test_a_nested_key_is_described_by_its_own_line(file):
         ("x: &x {y: *x}", "line 2: x: unknown key"),
         ("gt: &x {sparse: *x}", r"gt\.sparse\.sparse: unknown key"),
         ("metric_best: &x [*x]", r"metric_best: must be one of .*\(got \["),
-        # Each line stands for twice as much as the one before: a billion entries in all.
+        # Each line expands to twice as many entries as the line before, a billion in all.
         (
             "a0: &a0 {x: y}\n" + "".join(f"a{i + 1}: &a{i + 1} {{p: *a{i}, q: *a{i}}}\n" for i in range(30)),
             "unknown key",

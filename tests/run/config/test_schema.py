@@ -1,4 +1,4 @@
-"""Configs in the spelling of GraphGPS, Exphormer and k-MIP; the texts are ours."""
+"""Configs in the spelling of GraphGPS, Exphormer and k-MIP, written for these tests."""
 
 import json
 import re
@@ -211,12 +211,12 @@ def test_what_is_refused(molecules, override, message):
 @pytest.mark.parametrize(
     "overrides",
     [
-        "optim.scheduler=none",  # the warm-up has no use then
+        "optim.scheduler=none",  # then the warm-up is not used
         "dataset.edge_encoder=false",
         "optim.clip_grad_norm=false optim.clip_grad_norm_value=5",
         "gt.layer_type=GCN+None",
         "gt.layer_type=GCN+GRF gt.sparse.k=3",
-        "posenc_SignNet.enable=true",  # computed and not encoded, as in GraphGPS
+        "posenc_SignNet.enable=true",  # computed but not encoded, as in GraphGPS
         "dataset.split_index=3",
         "model.type=SingleModel gt.layer_type=GINE",
         "gt.gamma=1e-1 graphormer.use_graph_token=true",

@@ -1,4 +1,4 @@
-"""Loaders on hand-made raw files in the layouts of the libraries' classes, and on real ones where they are."""
+"""Loaders of data sets on raw files written by the tests, and on real files if they are available."""
 
 import math
 import pickle
@@ -73,7 +73,7 @@ def test_peptides(tmp_path, name, folder, width, kind):
     write(tmp_path / "data" / folder / "raw", save_pt, lambda i: molecule(i, torch.rand(1, width).round()))
     dataset = loaded(tmp_path, format="OGB", name=name)
     assert dataset.task == Task("graph", kind, width)
-    assert dataset.graphs[8].num_nodes == 5  # the third of the test part
+    assert dataset.graphs[8].num_nodes == 5  # the third graph of the test part
     assert dataset.task.target(dataset.graphs[0]).shape == (1, width)
     again = loaded(tmp_path, format="PyG-LRGBDataset", name=folder.upper())
     assert torch.equal(again.graphs[0].x, dataset.graphs[0].x)
@@ -94,7 +94,7 @@ def test_superpixels_and_their_normalisation(tmp_path):
         values = torch.cat([graph[name] for graph in splits.train])
         torch.testing.assert_close(values.mean(0), torch.zeros(values.size(1)), atol=1e-5, rtol=0)
         torch.testing.assert_close(values.std(0, correction=0), torch.ones(values.size(1)))
-    assert abs(float(torch.cat([graph.x for graph in splits.test]).mean())) > 1e-4  # not by its own statistics
+    assert abs(float(torch.cat([graph.x for graph in splits.test]).mean())) > 1e-4  # standardised by training graphs
 
 
 def test_channels_that_never_change_are_centred():
@@ -132,7 +132,7 @@ def test_negatives_follow_epoch_and_graph_and_are_never_positive():
     assert not pairs & set(map(tuple, positive.T.tolist()))
     transform.set_epoch(1)
     assert not torch.equal(first.edge_label_index, transform(graph).edge_label_index)
-    full = torch.cartesian_prod(torch.arange(2), torch.arange(2)).T  # there is no negative at all
+    full = torch.cartesian_prod(torch.arange(2), torch.arange(2)).T  # there are no negatives
     tiny = Data(num_nodes=2, edge_index=ring(2), edge_label_index=full, edge_label=torch.ones(4).long())
     assert transform(tiny).edge_label.tolist() == [1] * 4
 
@@ -192,7 +192,7 @@ def test_coordinates_become_waves_by_the_training_nodes():
     for low, high, value in ((2, 4, x[:, 0]), (40, 44, x[:, 1])):
         angle = 0.9 * 2 * math.pi * ((value - low) / (high - low) - 0.5)
         expected += [(2**i * angle).sin() for i in range(8)] + [(2**i * angle).cos() for i in range(8)]
-    expected += [x[:, 2] - 2.0, x[:, 3] - 7.0]  # the last column is constant in training: it is centred only
+    expected += [x[:, 2] - 2.0, x[:, 3] - 7.0]  # the last column is constant in training and only centred
     torch.testing.assert_close(out, torch.stack(expected, dim=1), rtol=0, atol=1e-4)
     assert torch.equal(graph.x, x)
 
@@ -329,7 +329,7 @@ def test_real_published_folds(real_data, name, sizes):
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["ogbg-molhiv", "peptides-functional"])
 def test_real_runs_report_what_ogb_does(real_data, tmp_path, name, monkeypatch):
-    """A few steps on the first graphs of each part; the runner's metric is that of OGB's evaluator."""
+    """After a few steps on the first graphs of each part, the runner's metric equals that of OGB's evaluator."""
     known = "ogbg-molhiv" if name == "ogbg-molhiv" else "ogbg-molpcba"
     evaluator = pytest.importorskip("ogb.graphproppred").Evaluator(known)
     from pyg_topomask.run import run_config, runner
@@ -360,7 +360,7 @@ def test_real_runs_report_what_ogb_does(real_data, tmp_path, name, monkeypatch):
     model.eval()
     with torch.no_grad():
         predicted = torch.cat([model(graph) for graph in splits.test])
-    if name != "ogbg-molhiv":  # OGB knows the metric, with another number of labels
+    if name != "ogbg-molhiv":  # OGB's evaluator has the metric, but for another number of labels
         evaluator.num_tasks = 10
     true = torch.cat([graph.y for graph in splits.test])
     expected = evaluator.eval({"y_true": true.numpy(), "y_pred": predicted.numpy()})[other]

@@ -1,4 +1,4 @@
-"""Raw and processed files of data sets that would run a program are refused before they do."""
+"""Raw and processed files of data sets that would execute a program are refused."""
 
 import io
 import os
@@ -18,7 +18,7 @@ from pyg_topomask.run.errors import RunError
 
 
 class Popen:
-    """torch's allow-list does not have it, and says so in words after which PyG loads the file without the list."""
+    """An object outside of torch's allow-list; after torch's message, PyG would load the file without the list."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -99,8 +99,8 @@ def test_planetoid(tmp_path, marker, part, hostile):
 )
 def test_raw_pickles(tmp_path, marker, data, folder, files, kind):
     raw = raw_folder(tmp_path, *folder.split("/"))
-    for place, name in enumerate(files.split()):
-        ending = kind.split()[place % len(kind.split())]
+    for position, name in enumerate(files.split()):
+        ending = kind.split()[position % len(kind.split())]
         content = io.BytesIO()
         (torch.save if ending == "pt" else pickle.dump)([Popen(marker)], content)
         (raw / f"{name}.{ending}").write_bytes(content.getvalue())
@@ -127,7 +127,7 @@ def test_archives_of_city_networks(tmp_path, marker):
 
 
 class Benchmark:
-    """As ogb's classes: a graph, and splits that are loaded when they are asked for."""
+    """A data set like ogb's: a graph, and splits that are loaded on request."""
 
     root = "the data folder"
 

@@ -26,10 +26,10 @@ def grid(side=6):
 
 
 def by_rows(monkeypatch):
-    """Put rows of six nodes each, taken three at a time, in the place of METIS."""
+    """Replace METIS by parts that consist of rows of six nodes."""
 
     def rows(self, edge_index, num_nodes):
-        assert torch.equal(edge_index, ToUndirected()(Data(edge_index=edge_index)).edge_index)  # METIS takes no other
+        assert torch.equal(edge_index, ToUndirected()(Data(edge_index=edge_index)).edge_index)  # as METIS needs
         return torch.arange(num_nodes) // 6 % self.num_parts
 
     monkeypatch.setattr(ClusterData, "_metis", rows)
@@ -39,12 +39,12 @@ def by_rows(monkeypatch):
 def test_clusters_are_those_of_the_partition(monkeypatch):
     by_rows(monkeypatch)
     graph = grid()
-    graph.edge_index = graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]]  # one way
+    graph.edge_index = graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]]  # directed
     found = clusters(graph, 4)
     assert [nodes.tolist() for nodes in found] == [
         [*range(6), *range(24, 30)], [*range(6, 12), *range(30, 36)], [*range(12, 18)], [*range(18, 24)]
     ]  # fmt: skip
-    assert len(clusters(graph, 9)) == 6  # three that nothing is in
+    assert len(clusters(graph, 9)) == 6  # three of nine parts are empty
 
 
 def test_samplers_that_cannot_run_say_what_they_need(monkeypatch):
@@ -91,7 +91,7 @@ neighbor = pytest.mark.skipif(bool(problems), reason=problems[0][1] if problems 
 
 @pytest.fixture
 def two_classes(monkeypatch):
-    """The grid, as the data set of a run."""
+    """Makes the grid the data set of a run."""
     graph = grid()
     graph.y = (graph.y >= 18).long()
     monkeypatch.setattr("pyg_topomask.run.runner.load_dataset", lambda data: LoadedDataset([graph], NODES))
@@ -115,7 +115,7 @@ def test_a_large_graph_trains_in_parts_with_walks_of_their_own(tmp_path, monkeyp
         nodes, size = data.x.view(-1).long(), int(data.num_nodes)
         assert int(data.walk_size) == size
         assert int(data.walk_index.max()) < size
-        assert torch.equal(data.walk_index[0].unique(), torch.arange(size))  # each node has walks, the last one, too
+        assert torch.equal(data.walk_index[0].unique(), torch.arange(size))  # each node has walks, also the last one
         adjacent = torch.zeros(size, size, dtype=torch.bool)
         adjacent[data.edge_index[0], data.edge_index[1]] = True
         start, end = data.walk_index[:, data.walk_length == 1].long()
@@ -133,10 +133,10 @@ def test_a_large_graph_trains_in_parts_with_walks_of_their_own(tmp_path, monkeyp
         assert sorted(node for nodes, _ in first for node in nodes) == [*range(36)]
     same = sorted(nodes for nodes, _ in first) == sorted(nodes for nodes, _ in second)
     assert same == (sampler in ("full_batch", "cluster"))
-    assert (sorted(first) == sorted(second)) == (sampler == "full_batch")  # parts' walks are drawn in each epoch
+    assert (sorted(first) == sorted(second)) == (sampler == "full_batch")  # walks of parts are redrawn in each epoch
     seen.clear()
     again = run_config(node_source(sampler), tmp_path / "b", overrides=["num_workers=2"])["metrics"]
-    assert str(again) == str(summary["metrics"])  # as text, for some are no numbers
+    assert str(again) == str(summary["metrics"])  # as text, because some are NaN
 
 
 @neighbor
@@ -145,7 +145,7 @@ def test_a_neighborhood_has_the_nodes_trained_on_first_and_all_edges_between_its
     graph = grid()
     graph.mask = torch.arange(36) % 3 == 0  # 12 nodes
     parts = Neighborhoods(graph, 5, [2, 1], seed=0)
-    state, epoch = torch.get_rng_state(), [parts[1, place] for place in range(len(parts))]
+    state, epoch = torch.get_rng_state(), [parts[1, position] for position in range(len(parts))]
     assert torch.equal(torch.get_rng_state(), state)
     assert [int(part.mask.sum()) for part in epoch] == [5, 5, 2]
     assert sorted(int(node) for part in epoch for node in part.x[part.mask]) == [*range(0, 36, 3)]
@@ -158,9 +158,9 @@ def test_a_neighborhood_has_the_nodes_trained_on_first_and_all_edges_between_its
         inside = torch.isin(graph.edge_index, nodes).all(dim=0)
         assert {*map(tuple, nodes[part.edge_index].T.tolist())} == {*map(tuple, graph.edge_index[:, inside].T.tolist())}
         near = torch.zeros(36, 36).index_put((graph.edge_index[0], graph.edge_index[1]), torch.ones(())) + torch.eye(36)
-        assert (near @ near)[nodes[:count]][:, nodes].sum(dim=0).all()  # within as many hops as there are sizes
+        assert (near @ near)[nodes[:count]][:, nodes].sum(dim=0).all()  # at most as many hops as there are sizes
     twin = Neighborhoods(graph, 5, [2, 1], seed=0)
-    torch.rand(7)  # draws by anyone else change nothing
+    torch.rand(7)  # other random draws have no effect
     assert torch.equal(twin[1, 2].x, epoch[2].x)
     assert not torch.equal(twin[2, 2].x, epoch[2].x)
     assert not torch.equal(Neighborhoods(graph, 5, [2, 1], seed=1)[1, 0].x, epoch[0].x)

@@ -37,7 +37,7 @@ def test_requirements_are_those_of_the_built_attention(name):
 
 def test_topomask_keys_that_are_not_given_leave_the_default():
     assert "kernel" not in attention_arguments(config_of("gt.layer_type=GCN+GKAT"), "GKAT")
-    given = config_of("gt.layer_type=GCN+GKAT", "topomask.kernel=relu")  # the schema's default, but given
+    given = config_of("gt.layer_type=GCN+GKAT", "topomask.kernel=relu")  # equal to the schema's default, but given
     assert attention_arguments(given, "GKAT")["kernel"] == "relu"
     assert attention_arguments(given, "GKAT")["heads"] == 1
 

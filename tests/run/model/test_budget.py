@@ -60,7 +60,7 @@ def test_encodings_leave_room_for_features(kmip):
     kmip["dataset"]["node_encoder_name"] = "LinearNode+RWSE"
     rwse = {"enable": True, "model": "Linear", "dim_pe": 36, "kernel": {"times": [1, 2]}}
     kmip |= {"model": BUDGET | {"param_budget": 20_000}, "posenc_RWSE": rwse}
-    assert sized(load(kmip).config, *SIZES).gt.dim_hidden == 40  # not 32, nor 36, which RWSE would fill
+    assert sized(load(kmip).config, *SIZES).gt.dim_hidden == 40  # not 32 or 36, of which RWSE would use all columns
     kmip["model"]["param_budget"] = 5_000
     with pytest.raises(ConfigError, match=r"no model has so few parameters \(got 5000\); the narrowest one has \d+"):
         check_config(kmip)
@@ -80,7 +80,7 @@ def test_a_run_has_the_width_and_says_it(kmip, tmp_path):
     width = resolved["gt"]["dim_hidden"]
     assert width != 68
     assert resolved["gt"]["sparse"]["val_dim"] * 4 == resolved["gnn"]["dim_inner"] == width
-    (tmp_path / "first" / "0" / "result.json").unlink()  # it goes on from its checkpoint
+    (tmp_path / "first" / "0" / "result.json").unlink()  # the run resumes from its checkpoint
     again = run_config(kmip, tmp_path, name="first")
     assert again["metrics"] == first["metrics"]
     start = [f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"]

@@ -94,8 +94,8 @@ def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny)
     tiny["gt"]["layer_type"] = "GCN+Linear"
     with pytest.raises(ConfigError, match=r"topomask\.num_walks: is given, but GCN\+Linear has no use for it"):
         check_config(tiny)
-    loaded, idle = check_config(tiny, ["gt.layer_type=GCN+Linear"])
-    assert idle == ["topomask.num_walks", "topomask.max_length"]
+    loaded, unused = check_config(tiny, ["gt.layer_type=GCN+Linear"])
+    assert unused == ["topomask.num_walks", "topomask.max_length"]
     assert loaded.config.topomask.num_walks == 16
     check_config(loaded.config)
 
@@ -183,9 +183,10 @@ def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides,
     [("gatedgcnconv", 138, 509_230), ("gineconv", 208, 475_706), ("gcnconv", 100, 68_910), ("gatconv", 100, 69_910)],
 )
 def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
-    """The first two are as large as LRGB's baselines on Peptides-func, which publishes 509k and 476k parameters.
+    """The first two have the sizes of LRGB's baselines on Peptides-func, whose published numbers are 509k and 476k.
 
-    Layers of the others have C² + C, and with one head of attention C² + 3 C; atoms 174 C, the head 10 C + 10.
+    For the others, a layer has C² + C parameters, or C² + 3 C with one head of attention; the atom encoder has 174 C
+    and the head 10 C + 10.
     """
     gnn = {"layer_type": name, "layers_mp": 5, "dim_inner": channels, "residual": True}
     data = {"format": "OGB", "name": "peptides-functional", "task_type": "classification_multilabel"}
@@ -196,7 +197,7 @@ def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
     edge_index, edge_attr = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.randn(3, channels)
     if name in ("gcnconv", "gatconv"):
         torch.testing.assert_close(layer(x, edge_index), x + layer.conv.conv(x, edge_index).relu())
-        assert model.edge_encoder is None  # nothing would read it
+        assert model.edge_encoder is None  # nothing reads it
         return
     out = layer(x, edge_index, edge_attr=edge_attr)
     if name == "gineconv":
@@ -211,7 +212,7 @@ def test_custom_gnn_is_message_passing_alone(name, channels, parameters):
     ("name", "task", "published"), [("peptides-functional", "graph", 493), ("PCQM4Mv2Contact-shuffle", "edge", 499)]
 )
 def test_san_has_as_many_parameters_as_published(name, task, published):
-    """The sizes, and the thousands of parameters, are those of SAN+LapPE among LRGB's baselines."""
+    """Sizes and number of parameters (in thousands) are those of LRGB's baseline SAN+LapPE."""
     data = {"format": "OGB", "name": name, "task": task, "node_encoder_name": "Atom+LapPE"}
     data |= {"task_type": "classification_multilabel", "edge_encoder": True, "edge_encoder_name": "Bond"}
     source = {
@@ -231,7 +232,7 @@ def test_keys_of_san_reach_its_attention():
     assert (attn.heads, attn.gamma, attn.full_graph, attn.dropout, attn.edge_dim) == (2, 0.25, True, 0.5, None)
     overrides += ["gt.full_graph=false", "dataset.edge_encoder=true", "prep.add_edge_index=false"]
     attn = build_attention(load(PLAIN, overrides).config, "SAN")
-    assert (attn.full_graph, attn.edge_dim) == (False, 64)  # what Exphormer's preparations leave out stays
+    assert (attn.full_graph, attn.edge_dim) == (False, 64)  # edges that Exphormer leaves out are kept
     with pytest.raises(ConfigError, match=r"gt\.gamma: the model cannot be built: 'gamma' must be a positive number"):
         check_config(PLAIN, ["gt.layer_type=None+SAN", "gt.gamma=0"])
 

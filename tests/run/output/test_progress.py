@@ -9,14 +9,14 @@ from pyg_topomask.run.output.progress import Display
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is set by hand."""
+    """A clock that the test sets."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
     return now
 
 
 def lines(clock, total, seconds, **options):
-    """What a job prints into a pipe, each of its steps taking so many seconds."""
+    """The text that a job prints without a terminal, if each step takes the given number of seconds."""
     text = io.StringIO()
     with Display(Console(file=text, force_terminal=False)) as display:
         job = display.job("work", total, **options)

@@ -10,7 +10,7 @@ from pyg_topomask.run.errors import RunError
     ("clip", "advice"), [("false", "or optim.clip_grad_norm true"), ("true", "or a lower optim.clip_grad_norm_value")]
 )
 def test_layers_that_overflow_are_told_from_features_that_do(tiny, tmp_path, clip, advice):
-    """The weights are still finite, but what a layer makes of them is not: the learning rate is to blame."""
+    """If the weights are finite but the output of a layer is not, the learning rate is too large."""
     tiny["gt"]["layer_type"], tiny["topomask"] = "GCN+KMIP", {}
     overrides = ["optim.base_lr=1e30", f"optim.clip_grad_norm={clip}"]
     with pytest.raises(RunError) as caught:

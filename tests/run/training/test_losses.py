@@ -58,7 +58,7 @@ def test_batches_of_one_class_and_without_targets_have_a_finite_gradient():
 def test_sequences_are_a_mean_over_places():
     task = Task("graph", "subtoken", 5, sequence_length=2, vocabulary=tuple("abcde"))
     logits, target = torch.randn(3, 2, 5), torch.randint(5, (3, 2))
-    expected = sum(functional.cross_entropy(logits[:, place], target[:, place]) for place in range(2)) / 2
+    expected = sum(functional.cross_entropy(logits[:, position], target[:, position]) for position in range(2)) / 2
     torch.testing.assert_close(task_loss("cross_entropy", logits, target, task), expected)
 
 

@@ -21,7 +21,7 @@ from pyg_topomask.run.training.ranking import candidates
 
 
 def in_parts(metric, *values, sizes=(3, 1, 200)):
-    """The metric after batches of several sizes."""
+    """Values of the metric after updates with batches of several sizes."""
     start = 0
     for size in sizes:
         part = [value[start : start + size] for value in values]
@@ -32,10 +32,10 @@ def in_parts(metric, *values, sizes=(3, 1, 200)):
 
 
 def labels_with_gaps(num_rows, num_labels):
-    prediction = torch.randn(num_rows, num_labels).mul(4).round().div(4)  # with equal scores
+    prediction = torch.randn(num_rows, num_labels).mul(4).round().div(4)  # some scores are equal
     target = (torch.rand(num_rows, num_labels) < 0.3).float()
     target[torch.rand(num_rows, num_labels) < 0.2] = float("nan")
-    target[:, -1] = 0  # a label that is never true has no area
+    target[:, -1] = 0  # a label without positives has no area
     return prediction, target
 
 
@@ -50,7 +50,7 @@ def test_ranks_equal_ogb(metric, data):
 
 def test_binary_ranks_equal_ogb():
     evaluator = pytest.importorskip("ogb.graphproppred").Evaluator("ogbg-molhiv")
-    prediction, target = torch.randn(150).mul(3).round() * 40, (torch.rand(150) < 0.1).float()  # a sigmoid saturates
+    prediction, target = torch.randn(150).mul(3).round() * 40, (torch.rand(150) < 0.1).float()  # sigmoids are 1
     expected = evaluator.eval({"y_true": target[:, None], "y_pred": prediction[:, None]})["rocauc"]
     assert in_parts(RankScores(("auc",)), prediction, target)["auc"] == pytest.approx(expected, abs=1e-12)
 
@@ -75,7 +75,7 @@ def test_area_of_several_classes_is_one_against_the_rest():
 
 def test_class_scores_by_hand():
     guess, true = torch.tensor([0, 0, 1, 2, 2, 0]), torch.tensor([0, 1, 1, 2, 0, 0])
-    logits = torch.nn.functional.one_hot(guess, 4).float()  # class 3 is neither there nor predicted
+    logits = torch.nn.functional.one_hot(guess, 4).float()  # class 3 is neither present nor predicted
     values = in_parts(ClassScores(4), logits, true)
     assert set(values) == {"accuracy", "f1"}
     assert values["accuracy"] == pytest.approx(4 / 6)
@@ -126,7 +126,7 @@ def test_regression_scores():
 
 
 def link_graphs():
-    """Graphs of several sizes, one of a single node and one without a positive link."""
+    """Graphs of several sizes, including one with a single node and one without positive links."""
     graphs = []
     for size, links in ((6, [(0, 3), (3, 0), (0, 4)]), (1, []), (5, [(1, 2)]), (4, [])):
         positive = torch.tensor(links, dtype=torch.long).view(-1, 2).T
@@ -138,7 +138,7 @@ def link_graphs():
 
 
 def reference_ranks(graph):
-    """MRR of one graph from the definition: raw, without other positives, without the start as well."""
+    """MRR of one graph from the definition: raw, without other positives, and also without the start."""
     score = graph.x @ graph.x.T
     links = graph.edge_label_index[:, graph.edge_label == 1].T.tolist()
     values = []
@@ -218,12 +218,12 @@ def test_words_equal_ogb():
 def test_parts_of_shapes():
     metric = PartScores(((0, 1), (2, 3)))
     logits = torch.full((6, 4), -9.0)
-    logits[:, 3] = 9.0  # not a part of the first category: no vote there
+    logits[:, 3] = 9.0  # not a part of the first category, so it is ignored there
     logits[[0, 1], 0], logits[2, 1], logits[[3, 4, 5], 2] = 1.0, 1.0, 0.0
     target = torch.tensor([0, 1, 1, 3, 3, 3])
     metric.update(logits, target, torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 1]))
     values = metric.compute()
-    first, second = (1 / 2 + 1 / 2) / 2, 1.0  # part 2 is neither there nor predicted: 1
+    first, second = (1 / 2 + 1 / 2) / 2, 1.0  # part 2 is neither present nor predicted, which counts 1
     assert float(values["instance_miou"]) == pytest.approx((first + second) / 2)
     metric.update(logits[3:], torch.tensor([2, 2, 2]), torch.zeros(3, dtype=torch.long), torch.tensor([1]))
     values = metric.compute()

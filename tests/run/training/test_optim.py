@@ -10,7 +10,7 @@ PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
 
 def rates(overrides, losses):
-    """Learning rate of each epoch; ``losses`` are those of validation."""
+    """Learning rate of each epoch; ``losses`` are the validation losses."""
     config = load(PLAIN, ["optim.base_lr=2", "optim.optimizer=sgd", *overrides.split()]).config
     optimizer = build_optimizer(config, [torch.nn.Parameter(torch.ones(2))])
     scheduler = build_scheduler(config, optimizer)
