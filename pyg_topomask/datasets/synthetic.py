@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 class SyntheticDataset(InMemoryDataset):
     r"""Graphs that are generated from a seed and stored in one processed file.
 
-    A subclass sets its ``settings`` and builds graph ``i`` in :meth:`generate`. The file's name contains every setting,
-    a hash of ``pre_transform`` and the version of the format, so that two data sets never share a file.
+    A subclass sets its ``settings`` and builds a graph in :meth:`generate`, or graph ``i`` in :meth:`graph`. The file's
+    name contains every setting, a hash of ``pre_transform`` and the version of the format, so that two data sets never
+    share a file.
 
     Args:
         root: Folder that contains the ``processed`` folder.
@@ -72,6 +73,10 @@ class SyntheticDataset(InMemoryDataset):
         """One graph, with label 1 if ``positive``. Every draw must come from ``rng``."""
         raise TypeError(f"{type(self).__name__} must define 'generate'")
 
+    def graph(self, number: int, rng: np.random.Generator) -> Data:
+        """Graph ``number``, from its own random generator. Every second one is positive."""
+        return self.generate(rng, positive=number % 2 == 1)
+
     def load(self, path: str, data_cls: type[Data] = Data) -> None:
         """Load the graphs like PyG's method, but without executing code that the file refers to.
 
@@ -100,7 +105,7 @@ class SyntheticDataset(InMemoryDataset):
         graphs = []
         for i in range(int(self.settings["num_graphs"])):
             rng = np.random.default_rng([int(self.settings["seed"]), i])
-            data = self.generate(rng, positive=i % 2 == 1)
+            data = self.graph(i, rng)
             graphs.append(data if self.pre_transform is None else self.pre_transform(data))
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part:

@@ -41,7 +41,8 @@ class LowRankMask(Mask):
             expectation.
         num_waves: Number of waves. 8 by default; their initial periods are evenly spaced in logarithm from 4 to
             ``max_period``.
-        num_features: Random features, the rank of the mask. More are closer to :math:`e^N`. 32 by default.
+        num_features: Random features, the rank of the mask. More are closer to :math:`e^N`. The standard deviation
+            of entries is at most a third of them at the start with the default, 64; larger logits need more.
         max_period: Longest initial period, in units of the positions. Distances beyond are hardly told apart at first.
         seed: Seed of the random features and of the Gaussian matrix.
 
@@ -60,7 +61,7 @@ class LowRankMask(Mask):
         heads: int = 1,
         encoding: str = "sinusoidal",
         num_waves: int = 8,
-        num_features: int = 32,
+        num_features: int = 64,
         max_period: float = 128.0,
         seed: int = 0,
     ) -> None:
@@ -84,11 +85,11 @@ class LowRankMask(Mask):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the waves to their initial values: equal amplitudes, with logits of 1 at the distance 0, and no phase."""
+        """Set the waves to their initial values: equal amplitudes, no phase, and logits of 1/2 at the distance 0."""
         shares = torch.linspace(0, 1, self.num_waves, dtype=torch.float64)
         period = _SHORTEST_PERIOD * (self.max_period / _SHORTEST_PERIOD) ** shares
         with torch.no_grad():
-            self.amplitude.fill_(self.num_waves**-0.5)
+            self.amplitude.fill_((2 * self.num_waves) ** -0.5)
             self.frequency.copy_((1 / period).expand_as(self.frequency))
             self.phase.zero_()
 

@@ -8,7 +8,14 @@ from pydantic import Field, field_validator, model_validator
 
 from pyg_topomask.run.config.base import Count, Section, Size, Width
 
-WITHOUT_STANDARD_SPLIT = ("PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-TUDataset", "PyG-Amazon", "PyG-Coauthor")
+WITHOUT_STANDARD_SPLIT = (
+    "PyG-MotifDataset",
+    "PyG-InducedCycleDataset",
+    "PyG-DigitsDataset",
+    "PyG-TUDataset",
+    "PyG-Amazon",
+    "PyG-Coauthor",
+)
 """Formats whose data have no split of their own; their default is a random one."""
 
 OTHER_FORMATS = {"PyG-S3DISOnDisk": "PyG-S3DIS"}

@@ -68,6 +68,7 @@ FORMATS: dict[str, Format] = {
     "PyG-TUDataset": Format(graphs.tu, num_splits=0),
     "PyG-MotifDataset": Format(graphs.motif, tuple(MOTIFS), tasks=_BINARY, num_splits=0),
     "PyG-InducedCycleDataset": Format(graphs.induced_cycle, ("none",), tasks=_BINARY, num_splits=0),
+    "PyG-DigitsDataset": Format(graphs.digits, tuple(graphs.CANVAS), tasks={"": graphs.DIGIT}, num_splits=0),
     "PyG-Planetoid": _OneSplit(nodes.planetoid, ("Cora", "CiteSeer", "PubMed")),
     "PyG-WebKB": _TenSplits(nodes.webkb, ("cornell", "texas", "wisconsin"), any_case=True),
     "PyG-WikipediaNetwork": _TenSplits(nodes.wikipedia, ("chameleon", "squirrel")),

@@ -234,4 +234,5 @@ def need(package: str, why: str) -> Any:
         return import_module(package)
     except ImportError as error:
         top = package.partition(".")[0]
-        raise RunError(f"{why} needs {error.name or top}, which is not installed: pip install {top}") from error
+        source = {"sklearn": "scikit-learn"}.get(top, top)
+        raise RunError(f"{why} needs {error.name or top}, which is not installed: pip install {source}") from error

@@ -11,9 +11,9 @@ from torch_geometric.datasets import AQSOL, ZINC, GNNBenchmarkDataset, MalNetTin
 from torch_geometric.transforms import BaseTransform, Constant, LocalDegreeProfile
 
 from pyg_topomask import __version__
-from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
+from pyg_topomask.datasets import DigitsDataset, InducedCycleDataset, MotifDataset
 from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats.base import SPLITS, LoadedDataset, Raw, cached, from_parts, from_raw
+from pyg_topomask.run.data.formats.base import SPLITS, LoadedDataset, Raw, cached, from_parts, from_raw, need
 from pyg_topomask.run.task import Task, classification
 
 BENCHMARK = {
@@ -32,6 +32,13 @@ CALLS = classification("graph", 5)
 """Task of MalNetTiny."""
 
 
+CANVAS = {"plain": 8, "shifted": 16}
+"""Side of the canvas of handwritten digits by name."""
+
+DIGIT = classification("graph", 10)
+"""Task of handwritten digits."""
+
+
 def motif(data: DatasetConfig) -> LoadedDataset:
     """Our planted motifs; they are generated."""
     sizes = data.num_graphs, data.num_nodes
@@ -42,6 +49,13 @@ def induced_cycle(data: DatasetConfig) -> LoadedDataset:
     """Our induced cycles; they are generated."""
     sizes = data.num_graphs, data.num_nodes
     return _generated(InducedCycleDataset, "", lambda root: InducedCycleDataset(root, *sizes, seed=0), data)
+
+
+def digits(data: DatasetConfig) -> LoadedDataset:
+    """Handwritten digits as grids of pixels; they come with scikit-learn."""
+    need("sklearn.datasets", "PyG-DigitsDataset")
+    folder = Path("DigitsDataset") / f"{data.name}-v{__version__}"
+    return LoadedDataset(cached(folder, lambda root: DigitsDataset(str(root), CANVAS[data.name])), DIGIT)
 
 
 def _generated(
