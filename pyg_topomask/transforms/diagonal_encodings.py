@@ -9,8 +9,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.ops.encodings.diagonals import Diagonals, check_method, heat_diagonals, return_probabilities
+from pyg_topomask.ops.encodings.diagonals import Diagonals, check_method, return_probabilities
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
+from pyg_topomask.ops.encodings.heat_diagonals import heat_diagonals
 from pyg_topomask.transforms.encoding import Encoding, check_steps, split_rows
 from pyg_topomask.transforms.graph_input import check_name
 

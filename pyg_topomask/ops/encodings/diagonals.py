@@ -1,4 +1,4 @@
-r"""Diagonals of matrix powers and heat kernels, computed exactly by blocks of columns or estimated by random signs.
+r"""Diagonals of matrix powers, computed exactly by blocks of columns or estimated by random signs.
 
 Half powers halve the work: :math:`(S^{a+b})_{ii} = \sum_j (S^a)_{ij} (S^b)_{ji}`. Small graphs are multiplied together
 as one block-diagonal matrix whose columns are counted within each graph. Large graphs are multiplied one block of
@@ -15,26 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse.csgraph import connected_components
-from scipy.special import ive
 from torch import Tensor
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.csr import CSR, sym_normalize
-from pyg_topomask.ops.encodings.graph_batch import (
-    GraphBatch,
-    chunks,
-    is_symmetric,
-    strengths,
-    to_scipy,
-    undirected,
-)
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch, chunks, is_symmetric, to_scipy
 from pyg_topomask.ops.sparse import Pattern, spmm
 
 EXACT_NODES = 10_000
 """Largest graph whose diagonals ``method="auto"`` computes exactly; this takes some seconds of one core."""
-
-MAX_DIFFUSION = 1e7
-"""Largest product of a diffusion time and a node's strength; the Chebyshev series grows with its square root."""
 
 _BUDGET = 2**18  # numbers in a block of columns, which then fits a core's cache
 _SPARSE_NODES = 1000  # for larger graphs, powers are tried in sparse form
@@ -56,10 +45,22 @@ def check_method(method: str, tol: float) -> None:
     Raises:
         ValueError: If the method is unknown or the tolerance is out of range.
     """
-    if method not in ("auto", "exact", "estimate"):
-        raise ValueError(f"'method' must be 'auto', 'exact' or 'estimate' (got {method!r})")
+    check_choice("method", method, ("auto", "exact", "estimate"))
     if not 1e-3 <= tol < 1:
         raise ValueError(f"'tol' must be in [1e-3, 1): 2 / tol² random vectors are needed (got {tol})")
+
+
+def parts(batch: GraphBatch, method: str) -> Iterator[tuple[slice, CSR, list[int], int, bool]]:
+    """Consecutive graphs that are computed together.
+
+    Yields:
+        Rows of the graphs, their adjacency, the first node of each of them followed by their number of nodes, the
+        number of nodes of the largest one, and whether ``method`` computes them exactly.
+    """
+    for start, stop, width in chunks(batch, _BUDGET):
+        exact = method == "exact" or (method == "auto" and width <= EXACT_NODES)
+        ptr = [at - start for at in batch.ptr if start <= at <= stop]
+        yield slice(start, stop), batch.rows(start, stop), ptr, width, exact
 
 
 def return_probabilities(
@@ -89,24 +90,21 @@ def return_probabilities(
     batch = batch._replace(csr=sym_normalize(batch.csr))
     value = torch.zeros(batch.num_nodes, len(steps), dtype=torch.float64)
     error = torch.zeros_like(value)
-    for start, stop, width in chunks(batch, _BUDGET):
-        part = batch.rows(start, stop)
+    for rows, part, ptr, width, exact in parts(batch, method):
         todo = list(range(len(steps)))
-        exact = method == "exact" or (method == "auto" and width <= EXACT_NODES)
         if method != "estimate" and width > _SPARSE_NODES:
             nnz = width**2 // 16 if exact else 100 * max(width, part.col.numel())
             done = _sparse_powers(part, steps, nnz)
             for position, diagonal in done.items():
-                value[start:stop, position] = diagonal
+                value[rows, position] = diagonal
             todo = [position for position in todo if position not in done]
         if not todo:
             continue
         wanted = [steps[position] for position in todo]
         if exact:
-            ptr = [at - start for at in batch.ptr if start <= at <= stop]
-            value[start:stop, todo] = _exact_powers(part, ptr, width, wanted)
+            value[rows, todo] = _exact_powers(part, ptr, width, wanted)
         else:
-            value[start:stop, todo], error[start:stop, todo] = _estimated_powers(part, wanted, tol, seed)
+            value[rows, todo], error[rows, todo] = _estimated_powers(part, wanted, tol, seed)
     return Diagonals(value[:, column].float(), error[:, column].float())
 
 
@@ -119,50 +117,6 @@ def return_probabilities_reference(batch: GraphBatch, steps: Sequence[int]) -> T
         walk = adj / torch.where(strength > 0, strength, 1)
         found.append(torch.stack([torch.linalg.matrix_power(walk, k).diagonal() for k in steps], dim=1))
     return torch.cat(found)
-
-
-def heat_diagonals(
-    batch: GraphBatch, times: Sequence[float], *, method: str = "auto", tol: float = 0.05, seed: int = 0
-) -> Diagonals:
-    r"""Diagonals of :math:`e^{-tL}` without the constant part: :math:`\sum_{\lambda_k > 0} e^{-t\lambda_k} u_k(i)^2`.
-
-    :math:`L = D - A` of the mean of both directions, without self-loops. The omitted part is 1 / (number of nodes of
-    the component), the limit for :math:`t → ∞`.
-
-    Exact values use the diagonals of Chebyshev polynomials in :math:`L`, computed from half of their degree
-    (:math:`T_{a+b} = 2 T_a T_b - T_{a-b}`); they serve all times. Estimates are the mean of :math:`(e^{-tL/2} z)_i^2`
-    over random signs z from which the mean of each component is subtracted.
-
-    Args:
-        batch: Graphs.
-        times: Diffusion times, ≥ 0.
-        method: ``"exact"``, ``"estimate"``, or ``"auto"``: exact for up to 10,000 nodes.
-        tol: Standard error of an estimate relative to the value itself; ``2 / tol²`` random vectors are drawn.
-        seed: Seed of the random vectors.
-
-    Cost: exact, :math:`O(E \max_g N_g K)` operations with :math:`K = O(\sqrt{t \max_i D_{ii}} + t \max_i D_{ii})`;
-    estimated, :math:`O((E + N |times|) K / tol^2)`.
-    Exact values are computed in float32: they agree with float64 to 5e-6.
-
-    Raises:
-        ValueError: If a time multiplied by a node's strength exceeds 1e7, because the series would be too long.
-    """
-    check_method(method, tol)
-    batch = undirected(batch)
-    value = torch.zeros(batch.num_nodes, len(times), dtype=torch.float64)
-    error = torch.zeros_like(value)
-    for start, stop, width in chunks(batch, _BUDGET):
-        part = batch.rows(start, stop)
-        num_parts, component = connected_components(to_scipy(part), directed=False)
-        size = np.bincount(component, minlength=num_parts)
-        if method == "exact" or (method == "auto" and width <= EXACT_NODES):
-            ptr = [at - start for at in batch.ptr if start <= at <= stop]
-            found = _exact_heat(part, ptr, width, times) - torch.from_numpy(1.0 / size[component])[:, None]
-            value[start:stop] = found.clamp_(min=0)
-        else:
-            groups = torch.from_numpy(component).long(), torch.from_numpy(size)
-            value[start:stop], error[start:stop] = _estimated_heat(part, groups, times, tol, seed)
-    return Diagonals(value.float(), error.float())
 
 
 def _sparse_powers(csr: CSR, steps: Sequence[int], max_nnz: int) -> dict[int, Tensor]:
@@ -196,7 +150,7 @@ def _both_ways(csr: CSR) -> list[tuple[Pattern, Tensor]]:
     return [forward, forward if is_symmetric(csr) else _products(csr.T)]
 
 
-def _columns(ptr: Sequence[int], width: int) -> Iterator[Tensor]:
+def unit_columns(ptr: Sequence[int], width: int) -> Iterator[Tensor]:
     """Blocks of columns of the identity of every graph, side by side in one matrix with one row per node."""
     num_nodes = ptr[-1]
     local = torch.arange(num_nodes) - torch.repeat_interleave(torch.tensor(ptr[:-1]), torch.tensor(ptr).diff())
@@ -224,14 +178,14 @@ def _half_powers(ways: list[tuple[Pattern, Tensor]], x: Tensor, last: int) -> It
 def _exact_powers(csr: CSR, ptr: Sequence[int], width: int, steps: Sequence[int]) -> Tensor:
     ways = _both_ways(csr)
     value = torch.zeros(ptr[-1], len(steps), dtype=torch.float64)
-    for block in _columns(ptr, width):
+    for block in unit_columns(ptr, width):
         for k, product in enumerate(_half_powers(ways, block, max(steps)), 1):
             if k in steps:
                 value[:, steps.index(k)] += product.sum(dim=1)
     return value
 
 
-def _signs(num_nodes: int, tol: float, seed: int) -> Iterator[Tensor]:
+def random_signs(num_nodes: int, tol: float, seed: int) -> Iterator[Tensor]:
     """Blocks of random signs, ``2 / tol²`` columns in all, float32."""
     generator = torch.Generator().manual_seed(seed)
     left = math.ceil(2 / tol**2)
@@ -241,7 +195,7 @@ def _signs(num_nodes: int, tol: float, seed: int) -> Iterator[Tensor]:
         left -= width
 
 
-class _Mean:
+class Mean:
     """Mean of samples and its standard error."""
 
     def __init__(self, num_rows: int, num_columns: int) -> None:
@@ -261,90 +215,10 @@ class _Mean:
 
 def _estimated_powers(csr: CSR, steps: Sequence[int], tol: float, seed: int) -> tuple[Tensor, Tensor]:
     ways = _both_ways(csr)
-    mean = _Mean(csr.num_nodes, len(steps))
-    for signs in _signs(csr.num_nodes, tol, seed):
+    mean = Mean(csr.num_nodes, len(steps))
+    for signs in random_signs(csr.num_nodes, tol, seed):
         mean.count += signs.size(1)
         for k, product in enumerate(_half_powers(ways, signs, max(steps)), 1):
             if k in steps:
                 mean.add(steps.index(k), product)
-    return mean.result()
-
-
-def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern, Tensor], float]:
-    """``L / r - 1``, whose spectrum lies in [-1, 1], and the radius ``r``, the largest strength.
-
-    Raises:
-        ValueError: If the series for ``times`` would have more than about 20,000 terms.
-    """
-    num_nodes = csr.num_nodes
-    strength = strengths(csr)
-    radius = float(strength.max()) if num_nodes else 0.0
-    radius = radius if radius > 0 else 1.0
-    if not max(times) * radius <= MAX_DIFFUSION:  # nor NaN
-        raise ValueError(
-            f"'times' up to {max(times):.3g} are too long for node strengths (sums of edge weights) of {radius:.3g}: "
-            f"their product must be at most {MAX_DIFFUSION:.0e}. Divide the weights by a constant or use shorter times"
-        )
-    nodes = torch.arange(num_nodes)
-    row, order = torch.cat([csr.row, nodes]).sort(stable=True)
-    value = torch.cat([-csr.weight / radius, strength / radius - 1])[order].float()
-    return (Pattern(row, torch.cat([csr.col, nodes])[order], num_nodes, num_nodes), value), radius
-
-
-def _heat_coefficients(times: Sequence[float], radius: float, tol: float) -> Tensor:
-    """Chebyshev coefficients of ``exp(-t r (1 + x))`` on [-1, 1] for each time, shape ``[times, K + 1]``."""
-    z = np.asarray(times, dtype=np.float64)[:, None] * radius
-    degree = 1
-    while True:
-        orders = np.arange(2 * degree + 2)
-        size = 2 * ive(orders, z) * (-1.0) ** orders  # e^-z I_k(z), with the sign of exp(-z x)
-        if np.abs(size[:, degree + 1 :]).sum(axis=1).max(initial=0.0) <= tol:
-            break
-        degree *= 2
-    size[:, 0] /= 2
-    tail = np.abs(size[:, ::-1]).cumsum(axis=1)[:, ::-1].max(axis=0, initial=0.0)
-    last = max(1, int(np.flatnonzero(tail > tol).max(initial=0)))
-    return torch.from_numpy(size[:, : last + 1])
-
-
-def _exact_heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]) -> Tensor:
-    matrix, radius = _shifted_laplacian(csr, times)
-    coeffs = _heat_coefficients(times, radius, 1e-7)
-    last = coeffs.size(1) - 1
-    moments = torch.zeros(ptr[-1], last + 1, dtype=torch.float64)
-    for block in _columns(ptr, width):
-        low, high = block, spmm(*matrix, block)
-        moments[:, 0] += block.sum(dim=1)
-        moments[:, 1] += (block * high).sum(dim=1)
-        for k in range(2, last + 1):
-            if k % 2 == 0:
-                moments[:, k] += 2 * high.square().sum(dim=1)
-            else:
-                low, high = high, 2 * spmm(*matrix, high) - low
-                moments[:, k] += 2 * (low * high).sum(dim=1)
-    moments[:, 2::2] -= moments[:, :1]  # T_2a = 2 T_a² - T_0, T_2a+1 = 2 T_a T_a+1 - T_1
-    moments[:, 3::2] -= moments[:, 1:2]
-    return moments @ coeffs.t()
-
-
-def _estimated_heat(
-    csr: CSR, groups: tuple[Tensor, Tensor], times: Sequence[float], tol: float, seed: int
-) -> tuple[Tensor, Tensor]:
-    component, size = groups
-    matrix, radius = _shifted_laplacian(csr, times)
-    coeffs = _heat_coefficients([time / 2 for time in times], radius, 1e-6).float()
-    mean = _Mean(component.numel(), len(times))
-    for signs in _signs(component.numel(), tol, seed):
-        mean.count += signs.size(1)
-        total = signs.new_zeros(size.numel(), signs.size(1)).index_add_(0, component, signs)
-        low = signs - (total / size[:, None]).index_select(0, component)
-        high = spmm(*matrix, low)
-        diffused = [row[0] * low + row[1] * high for row in coeffs]
-        for k in range(2, coeffs.size(1)):
-            low, high = high, 2 * spmm(*matrix, high) - low
-            for row, state in zip(coeffs, diffused):
-                if abs(float(row[k])) > 1e-9:
-                    state.add_(high, alpha=float(row[k]))
-        for position, state in enumerate(diffused):
-            mean.add(position, state.square())
     return mean.result()

@@ -95,6 +95,13 @@ def undirected(batch: GraphBatch) -> GraphBatch:
     return batch._replace(csr=both)
 
 
+def with_diagonal(csr: CSR, diagonal: Tensor) -> CSR:
+    """The adjacency plus a diagonal matrix with the given entries ``[N]``."""
+    nodes = torch.arange(csr.num_nodes)
+    edges = torch.stack([torch.cat([csr.row, nodes]), torch.cat([csr.col, nodes])])
+    return to_csr(edges, csr.num_nodes, torch.cat([csr.weight, diagonal]))
+
+
 def to_scipy(csr: CSR) -> csr_matrix:
     """The adjacency as a SciPy matrix, float64."""
     pattern, shape = csr.pattern, (csr.num_nodes, csr.num_nodes)

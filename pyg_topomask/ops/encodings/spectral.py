@@ -17,8 +17,8 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
 from torch import Tensor
 
 from pyg_topomask.checks import check_choice
-from pyg_topomask.ops.csr import CSR, root_strengths, sym_normalize, to_csr
-from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected
+from pyg_topomask.ops.csr import CSR, root_strengths, sym_normalize
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected, with_diagonal
 from pyg_topomask.ops.encodings.lapack import lowest_eigenpairs, lowest_of_one
 
 Array = NDArray[Any]
@@ -91,11 +91,8 @@ def _laplacians(batch: GraphBatch, normalization: str | None) -> tuple[GraphBatc
     """Symmetric Laplacians, and the factors ``[N]`` that convert their eigenvectors to those of ``"rw"``."""
     csr = batch.csr
     root = root_strengths(csr)
-    nodes = torch.arange(batch.num_nodes)
-    row, col = torch.cat([csr.row, nodes]), torch.cat([csr.col, nodes])
     off, diagonal = (csr, strengths(csr)) if normalization is None else (sym_normalize(csr), torch.ones_like(root))
-    lap = to_csr(torch.stack([row, col]), batch.num_nodes, torch.cat([-off.weight, diagonal]))
-    return batch._replace(csr=lap), (1 / root).numpy()
+    return batch._replace(csr=with_diagonal(off._replace(weight=-off.weight), diagonal)), (1 / root).numpy()
 
 
 def laplacian_reference(batch: GraphBatch, normalization: str | None = "sym") -> list[Tensor]:
