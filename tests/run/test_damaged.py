@@ -211,14 +211,14 @@ def test_damaged_configs_are_named(tiny, run, tmp_path):
 def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
     """If any file does not fit on the disk: one line, no leftovers, and the same numbers after space was freed."""
     tiny["optim"]["max_epoch"] = 2
-    replace, asked = os.replace, []
+    original, asked = os.replace, []
 
     def full(at):
         def replace(source, target):
             asked.append(target)
             if len(asked) == at:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            replace(source, target)
+            original(source, target)
 
         return replace
 
@@ -233,7 +233,7 @@ def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
         with refused(f"{name}: No space left on device; free some space, and the same"):
             run_config(tiny, tmp_path / name)
         assert not list(tmp_path.rglob(".*part-*"))
-        monkeypatch.setattr("pyg_topomask.cache.os.replace", replace)
+        monkeypatch.setattr("pyg_topomask.cache.os.replace", original)
         assert run_config(tiny, tmp_path / name)["metrics"] == wanted
 
 
