@@ -363,7 +363,7 @@ def test_names_keep_two_settings_apart(transform):
         (lambda: AddRandomWalkEncoding([]), "at least one"),
         (lambda: AddRandomWalkEncoding([0, 1]), "≥ 1"),
         (lambda: AddRandomWalkEncoding([1.5]), "whole numbers"),
-        (lambda: AddRandomWalkEncoding([1], method="fast"), "'exact' or 'estimate'"),
+        (lambda: AddRandomWalkEncoding([1], method="fast"), "'method' must be one of auto, exact, estimate"),
         (lambda: AddRandomWalkEncoding([1], tol=0.0), "random vectors"),
         (lambda: AddHeatDiagonalEncoding([-1.0]), "≥ 0"),
         (lambda: AddShortestPathBias(1), "at least 2"),
