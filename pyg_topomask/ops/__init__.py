@@ -5,7 +5,8 @@ from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
 from pyg_topomask.ops.attention.masked_linear import masked_linear_attention
 from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
 from pyg_topomask.ops.products.polynomial import deconvolve
-from pyg_topomask.ops.topk.search import topk_attention, topk_edge_index, topk_inner_product
+from pyg_topomask.ops.topk.attention import topk_attention, topk_edge_index
+from pyg_topomask.ops.topk.search import topk_inner_product
 from pyg_topomask.ops.walks.sample import Walks, sample_walks
 
 __all__ = [

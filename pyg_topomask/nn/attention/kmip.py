@@ -11,8 +11,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
+from pyg_topomask.ops.topk.attention import indexed_topk_attention
 from pyg_topomask.ops.topk.backends import BACKENDS
-from pyg_topomask.ops.topk.search import indexed_topk_attention
 
 HEAD_AGG = ("linear", "none")
 

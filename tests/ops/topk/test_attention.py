@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product
-from pyg_topomask.ops.topk.search import indexed_topk_attention
+from pyg_topomask.ops.topk.attention import indexed_topk_attention
 
 SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
 

@@ -1,0 +1,115 @@
+r"""Attention to the keys with the largest inner products.
+
+Reference: the k-MIP attention of *On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*:
+
+.. math:: \mathrm{out}_i = \sum_{j \in T_i} \mathrm{softmax}_j\!\left(q_i \cdot k_j / \sqrt R\right) v_j
+
+where :math:`T_i` are the k keys of the query's own graph with the largest :math:`q_i \cdot k_j`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pyg_topomask.ops.attention.inputs import check_qkv, from_origin
+from pyg_topomask.ops.dropout import dropout as drop
+from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.sparse import spmm
+from pyg_topomask.ops.topk.search import head_rows, search_keys
+
+
+def topk_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    topk: int,
+    batch: Tensor | None = None,
+    backend: str = "auto",
+    dropout: float = 0.0,
+    recompute: bool = False,
+) -> Tensor:
+    r"""Softmax attention of each query to the ``topk`` keys of its graph with the largest inner products.
+
+    Cost: that of `topk_inner_product`, and :math:`O(N (k + d))` memory. If ``topk`` is at least the size of a graph,
+    this is full softmax attention.
+
+    Args:
+        q, k: Queries and keys, shape ``[N, H, R]``; scores are scaled by :math:`1 / \sqrt R`.
+        v: Values, shape ``[N, H, D]``.
+        topk: Number of keys to keep, at least 1.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+        backend: As in `topk_inner_product`.
+        dropout: Probability of zeroing a normalised weight. 0 by default; callers pass 0 outside training.
+        recompute: Keep only the chosen keys for the backward pass, and compute everything else again there.
+
+    Returns:
+        Shape ``[N, H, D]``, of the dtype of ``v``.
+
+    Raises:
+        TypeError, ValueError: As in `topk_inner_product`; also if queries and keys have no channels (``R = 0``).
+    """
+    return indexed_topk_attention(q, k, v, topk, batch, backend, dropout, recompute)[0]
+
+
+@torch.compiler.disable
+def indexed_topk_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    topk: int,
+    batch: Tensor | None = None,
+    backend: str = "auto",
+    dropout: float = 0.0,
+    recompute: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`topk_attention` and the keys that it kept, best first, −1 for missing keys.
+
+    The keys have shape ``[N, H, topk]``, or fewer columns if ``topk`` exceeds the largest graph, so that memory grows
+    only with the existing keys.
+    """
+    check_qkv(q, k, v)
+    if q.size(-1) == 0:
+        raise ValueError(f"'q' and 'k' must have at least one channel per head (got {list(q.shape)})")
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, values = at_least_float32(q, k, v)
+        kept = search_keys(q, k, topk, batch, batch, backend, trim=True)
+
+        def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
+            values, origin = (values, None) if dropout > 0 else from_origin(values, batch)
+            weight = (kept.scores(head_rows(q), head_rows(k)) * q.size(-1) ** -0.5).softmax(-1)
+            weight = drop(weight, dropout) if dropout > 0 else weight
+            out = spmm(kept.pattern, kept.present(weight), head_rows(values))
+            out = out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
+            return out if origin is None else out + origin
+
+        if recompute and torch.is_grad_enabled():
+            out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
+        else:
+            out = attend(q, k, values)
+    return out.to(v.dtype), kept.keys.transpose(0, 1)
+
+
+def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:
+    """Kept pairs as edges from query to key (row and column of the attention matrix), for inspection and plots.
+
+    Args:
+        index: Kept keys as `topk_inner_product` returns them, shape ``[Nq, topk]`` or ``[Nq, H, topk]``.
+        head: Head whose pairs are returned; the union over all heads if :obj:`None`.
+
+    Returns:
+        Shape ``[2, E]``, int64, sorted, without duplicates.
+
+    Raises:
+        ValueError: If the head does not exist.
+    """
+    if head is not None:
+        index = index[:, None] if index.dim() == 2 else index
+        if not 0 <= head < index.size(1):
+            raise ValueError(f"'head' must be from 0 to {index.size(1) - 1} (got {head})")
+        index = index[:, head]
+    index = index.flatten(1)
+    row = torch.arange(index.size(0), device=index.device)[:, None].expand_as(index)
+    present = index >= 0
+    return torch.stack([row[present], index[present]]).unique(dim=1)
