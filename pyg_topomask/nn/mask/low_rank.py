@@ -42,7 +42,7 @@ class LowRankMask(Mask):
         num_waves: Number of waves. 8 by default; their initial periods are evenly spaced in logarithm from 4 to
             ``max_period``.
         num_features: Random features, the rank of the mask. More are closer to :math:`e^N`. The standard deviation
-            of entries is at most a third of them at the start with the default, 64; larger logits need more.
+            of entries is at most half of them at the start with the default, 64; larger logits need more.
         max_period: Longest initial period, in units of the positions. Distances beyond are hardly told apart at first.
         seed: Seed of the random features and of the Gaussian matrix.
 

@@ -9,6 +9,7 @@ import torch
 from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.datasets import AQSOL, ZINC, GNNBenchmarkDataset, MalNetTiny, TUDataset
 from torch_geometric.transforms import BaseTransform, Constant, LocalDegreeProfile
+from torch_geometric.utils import one_hot
 
 from pyg_topomask import __version__
 from pyg_topomask.datasets import DigitsDataset, InducedCycleDataset, MotifDataset
@@ -32,8 +33,8 @@ CALLS = classification("graph", 5)
 """Task of MalNetTiny."""
 
 
-CANVAS = {"plain": 8, "shifted": 16}
-"""Side of the canvas of handwritten digits by name."""
+CANVAS = {"plain": 8, "shifted": 16, "plain-positions": 8, "shifted-positions": 16}
+"""Side of the canvas of handwritten digits by name; with positions, rows and columns are features, too."""
 
 DIGIT = classification("graph", 10)
 """Task of handwritten digits."""
@@ -54,8 +55,21 @@ def induced_cycle(data: DatasetConfig) -> LoadedDataset:
 def digits(data: DatasetConfig) -> LoadedDataset:
     """Handwritten digits as grids of pixels; they come with scikit-learn."""
     need("sklearn.datasets", "PyG-DigitsDataset")
-    folder = Path("DigitsDataset") / f"{data.name}-v{__version__}"
-    return LoadedDataset(cached(folder, lambda root: DigitsDataset(str(root), CANVAS[data.name])), DIGIT)
+    side = CANVAS[data.name]
+    dataset = cached(Path("DigitsDataset") / f"{side}-v{__version__}", lambda root: DigitsDataset(str(root), side))
+    dataset.transform = _OneHotPosition(side) if data.name.endswith("positions") else None
+    return LoadedDataset(dataset, DIGIT)
+
+
+class _OneHotPosition(BaseTransform):
+    """Appends the one-hot row and column of each pixel to the features: a linear encoder adds a vector for each."""
+
+    def __init__(self, side: int) -> None:
+        self.place = one_hot(torch.arange(side**2) // side), one_hot(torch.arange(side**2) % side)
+
+    def forward(self, data: Data) -> Data:
+        data.x = torch.cat([data.x, *self.place], dim=1)
+        return data
 
 
 def _generated(
