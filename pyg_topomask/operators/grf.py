@@ -67,7 +67,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def row_terms(self) -> int:
-        return self.walks.row_terms
+        return self.walks.counts.row_pairs
 
     @property
     def eps(self) -> float:
@@ -90,7 +90,7 @@ class GRFOperator(MaskOperator):
     def num_pairs(self) -> int:
         if self._stored is not None:
             return self._stored.pattern.nnz
-        return count_pairs(self.walks.num_terms, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
+        return count_pairs(self.walks.counts.total, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         table = self.walks.pairs if self._stored is None else self._stored
@@ -98,7 +98,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def pairs_by_row(self) -> Tensor:
-        return self.walks.pairs_by_row
+        return self.walks.counts.pairs_by_row
 
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
         return self.rows_of(self.factors, start, stop)

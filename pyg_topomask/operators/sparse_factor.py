@@ -115,7 +115,7 @@ class SparseFactorOperator(MaskOperator):
 
     @property
     def row_terms(self) -> int:
-        return self._meeting.row_terms
+        return self._meeting.counts.row_pairs
 
     @property
     def eps(self) -> float:
@@ -131,7 +131,7 @@ class SparseFactorOperator(MaskOperator):
         if self.left is None or self.right is None:
             return self.num_nodes if self.left is self.right else self.num_multiply_adds
         return count_pairs(
-            self._meeting.num_terms,
+            self._meeting.counts.total,
             self.num_multiply_adds,
             lambda: (self._constant_pairs if self.by_scipy else self._meeting.joined)[0],
         )
@@ -172,7 +172,7 @@ class SparseFactorOperator(MaskOperator):
 
     @property
     def pairs_by_row(self) -> Tensor:
-        return self._meeting.pairs_by_row
+        return self._meeting.counts.pairs_by_row
 
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
         rows = self.factor_pair[0].rows(start, stop)

@@ -18,10 +18,36 @@ from pyg_topomask.ops.sparse import Pattern
 _FAR_NODES = 2**14
 
 
-class Meeting:
-    r"""Terms of :math:`\Phi_1 \Phi_2^\top`: pairs of an entry of each factor that meet in a column.
+class TermCounts:
+    r"""Counts of the terms of :math:`\Phi_1 \Phi_2^\top`: pairs of an entry of each factor that meet in a column.
 
-    A mask and its bounding mask share this object.
+    Args:
+        row, col: Entries of :math:`\Phi_1` ``[N, U]``, shape ``[nnz]``, in any order.
+        right_col: Columns of the entries of :math:`\Phi_2` ``[N', U]``, in any order.
+        sizes: ``(N, U, N')``.
+    """
+
+    def __init__(self, row: Tensor, col: Tensor, right_col: Tensor, sizes: tuple[int, int, int]) -> None:
+        num_rows, num_cols, num_pairs = sizes
+        terms = torch.bincount(right_col, minlength=num_cols).index_select(0, col)
+        self.by_row = terms.new_zeros(num_rows).index_add(0, row, terms)
+        """Number of terms of each row, shape ``[N]``."""
+        self.pairs_by_row = self.by_row.clamp(max=num_pairs)
+        """Upper bound on the pairs of each row, shape ``[N]``."""
+
+    @cached_property
+    def total(self) -> int:
+        """Number of terms: an upper bound on the number of pairs."""
+        return int(self.by_row.sum())
+
+    @cached_property
+    def row_pairs(self) -> int:
+        """Upper bound on the pairs of one row."""
+        return int(self.pairs_by_row.max()) if self.by_row.numel() else 0
+
+
+class Meeting:
+    r"""The terms of :math:`\Phi_1 \Phi_2^\top`, which a mask and its bounding mask share.
 
     Args:
         left: Pattern of :math:`\Phi_1`, ``[N, U]``.
@@ -32,42 +58,17 @@ class Meeting:
         self.left, self.right = left, right
 
     @cached_property
-    def terms_by_row(self) -> Tensor:
-        """Number of terms of each row, shape ``[N]``."""
-        return count_terms(self.left.row, self.left.col, self.right.col, self.left.num_rows, self.left.num_cols)
-
-    @cached_property
-    def num_terms(self) -> int:
-        """Number of terms: an upper bound on the number of pairs."""
-        return int(self.terms_by_row.sum())
-
-    @property
-    def pairs_by_row(self) -> Tensor:
-        """Upper bound on the pairs of each row, shape ``[N]``."""
-        return self.terms_by_row.clamp(max=self.right.num_rows)
-
-    @cached_property
-    def row_terms(self) -> int:
-        """Upper bound on the pairs of one row."""
-        return int(self.pairs_by_row.max()) if self.left.num_rows else 0
+    @torch.inference_mode(False)
+    def counts(self) -> TermCounts:
+        """Counts of the terms."""
+        left, right = self.left, self.right
+        return TermCounts(left.row, left.col, right.col, (left.num_rows, left.num_cols, right.num_rows))
 
     @cached_property
     @torch.inference_mode(False)
     def joined(self) -> tuple[Pattern, Tensor, Tensor, Tensor]:
         """The pairs and the two entries of each term, as returned by `join`."""
         return join(self.left, self.right)
-
-
-def count_terms(row: Tensor, col: Tensor, right_col: Tensor, num_rows: int, num_cols: int) -> Tensor:
-    """Number of terms of each row of a product, shape ``[num_rows]``.
-
-    Args:
-        row, col: Entries of the left factor, shape ``[nnz]``, in any order.
-        right_col: Columns of the entries of the right factor, in any order.
-        num_rows, num_cols: Shape of the left factor.
-    """
-    terms = torch.bincount(right_col, minlength=num_cols).index_select(0, col)
-    return terms.new_zeros(num_rows).index_add(0, row, terms)
 
 
 def join(left: Pattern, right: Pattern) -> tuple[Pattern, Tensor, Tensor, Tensor]:

@@ -77,7 +77,7 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     size = num_monomials(max_length)
     queries, keys = (Pattern(t.index[0], t.index[1], num_nodes, num_nodes) for t in (left, right))
     pairs, coeffs = [left.index.new_zeros(2, 0)], [left.load.new_zeros(0, size)]
-    rows = split_by_count(Meeting(queries, keys).terms_by_row, _TERMS_PER_BLOCK)
+    rows = split_by_count(Meeting(queries, keys).counts.by_row, _TERMS_PER_BLOCK)
     for start, stop in pairwise(accumulate(rows, initial=0)):
         part, entries = queries.rows(start, stop)
         pattern, query, key, entry = join(part, keys)

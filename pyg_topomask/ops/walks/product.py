@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
-from pyg_topomask.ops.products.factors import count_terms
+from pyg_topomask.ops.products.factors import TermCounts
 from pyg_topomask.ops.walks.merge import revisits
 from pyg_topomask.ops.walks.pair_table import (
     EntryTable,
@@ -74,26 +74,11 @@ class WalkProduct:
 
     @cached_property
     @torch.inference_mode(False)
-    def _terms_by_row(self) -> Tensor:
-        """Number of products of walk entries that meet in a node, by row, shape ``[N]``."""
+    def counts(self) -> TermCounts:
+        """Counts of the products of walk entries that meet in a node."""
         start, visited = self._stored[0].index
         keys = self._stored[1].index[1] if self.symmetric else torch.arange(self.num_nodes, device=start.device)
-        return count_terms(start, visited, keys, self.num_nodes, self.num_nodes)
-
-    @property
-    def num_terms(self) -> int:
-        """Number of products of walk entries that meet in a node: an upper bound on the number of supported pairs."""
-        return int(self._terms_by_row.sum())
-
-    @property
-    def pairs_by_row(self) -> Tensor:
-        """Upper bound on the supported pairs of each row, shape ``[N]``."""
-        return self._terms_by_row.clamp(max=self.num_nodes)
-
-    @cached_property
-    def row_terms(self) -> int:
-        """Upper bound on the supported pairs of one row."""
-        return int(self.pairs_by_row.max()) if self.num_nodes else 0
+        return TermCounts(start, visited, keys, (self.num_nodes,) * 3)
 
     @cached_property
     @torch.inference_mode(False)

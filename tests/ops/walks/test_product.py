@@ -61,7 +61,7 @@ def test_pair_table_is_the_product_of_the_features(monkeypatch, data, block):
     product = WalkProduct(left, right, n, K)
     got = dense(product.pairs.pattern, product.pairs.values(product.pair_weights(F)))
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
-    assert product.num_terms >= product.pairs.pattern.nnz
+    assert product.counts.total >= product.pairs.pattern.nnz
     alone = WalkProduct(left, None, n, K)
     torch.testing.assert_close(
         dense(alone.pairs.pattern, alone.pairs.values(alone.pair_weights(F))), features(left, n), rtol=1e-12, atol=1e-12
