@@ -90,7 +90,7 @@ def run_config(
     if config.pretrained.dir:
         find_checkpoint(config)  # fails before the data are loaded
     if repeat > 1 and config.run_multiple_splits:
-        raise RunError("--repeat runs seeds and run_multiple_splits runs splits: ask for one of them")
+        raise RunError("--repeat runs seeds and run_multiple_splits runs splits: use one of them")
     if out is not None and (str(out) == "" or "\0" in str(out)):
         raise RunError(f"--out must name a folder (got {str(out)!r})")
     folder = Path(out if out is not None else config.out_dir).expanduser() / parsed.name

@@ -311,7 +311,7 @@ def test_several_splits_of_one_seed(tiny, tmp_path):
     assert {path.name for path in (tmp_path / "config").iterdir()} == {"0-split0", "0-split2", "summary.json"}
     values = summary["metrics"]["test_loss"]["values"]
     assert values[0] != values[1]
-    with pytest.raises(RunError, match="ask for one of them"):
+    with pytest.raises(RunError, match="use one of them"):
         run_config(tiny, tmp_path, repeat=2, overrides=["run_multiple_splits=[0, 2]"])
 
 

@@ -1,1 +1,1 @@
-"""The subcommands of topomask beside run and check."""
+"""The subcommands of topomask, except run and check."""

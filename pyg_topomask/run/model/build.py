@@ -141,7 +141,7 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
         out_channels,
         layers=config.gnn.layers_post_mp,
         decoding=config.model.edge_decoding,
-        pool=pool,  # a graph token is pooled alone, by any method
+        pool=pool,
         **({} if name in _GRAPHGYM_HEADS else {"dropout": config.gnn.dropout, "act": config.gnn.act}),
     )
 

@@ -156,10 +156,10 @@ def test_a_check_leaves_the_random_state_alone(tiny):
         (
             "PyG-Planetoid Cora",
             "dataset.task=node dataset.split_index=1",
-            r"split_index: Cora has 1 of its own \(got 1\)",
+            r"split_index: must be below the number of splits of Cora, 1 \(got 1\)",
         ),
-        ("PyG-WebKB texas", "dataset.split_index=10", r"texas has 10 of its own \(got 10\)"),
-        ("PyG-WebKB texas", "run_multiple_splits=[0,12]", r"texas has 10 of its own \(got 12\)"),
+        ("PyG-WebKB texas", "dataset.split_index=10", r"number of splits of texas, 10 \(got 10\)"),
+        ("PyG-WebKB texas", "run_multiple_splits=[0,12]", r"number of splits of texas, 10 \(got 12\)"),
         (
             "PyG-GNNBenchmarkDataset PATTERN",
             "dataset.task=node train.sampler=random_partition",

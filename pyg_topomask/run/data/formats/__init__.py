@@ -113,7 +113,10 @@ def _split_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
     if mode == "standard" and num_splits == 0:
         yield "dataset.split_mode", f"{data.format} {name} has no standard split; use random or cv-kfold-10"
     elif mode == "standard" and data.split_index >= num_splits:
-        yield "dataset.split_index", f"{name} has {num_splits} of its own (got {data.split_index})"
+        yield (
+            "dataset.split_index",
+            f"must be below the number of splits of {name}, {num_splits} (got {data.split_index})",
+        )
     if mode == "errica" and data.format != "PyG-TUDataset":
         yield "dataset.split_mode", f"errica's splits are for PyG-TUDataset (got {data.format})"
     if mode != "standard" and task.hits_at is not None:
