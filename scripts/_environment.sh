@@ -146,8 +146,12 @@ prepare() {
 sparse_imports() { "$PYTHON" -c "import torch_scatter, torch_sparse" >/dev/null 2>&1; }
 
 # The stamp names the PyTorch version that the two were compiled for, because they do not load with another one.
+#
+# Python's own flags have -g, and writing debug information is half of the compiler's work here, although both packages
+# link with -s, which drops it. CPPFLAGS come after Python's flags; CFLAGS and CXXFLAGS would replace them, -O3 included.
 prepare_sparse() {
     local name
+    local -x CPPFLAGS="-g0 ${CPPFLAGS:-}"
     name="sparse for torch $(torch_version)"
     if stamped "$name"; then
         say "Extra 'sparse': installed already"

@@ -18,7 +18,7 @@ case "$*" in
     "-m pip "*)
         echo "pip ${*: -2}" >>"$CALLS"
         [ -z "${PIP_SAYS:-}" ] || { echo "$PIP_SAYS"; exit 1; }
-        case "$*" in *sparse*) touch "$PREFIX/compiled" ;; esac ;;
+        case "$*" in *sparse*) echo "${CPPFLAGS:-}" >"$PREFIX/compiled" ;; esac ;;
     "-m pytest"*)
         echo "pytest ${*:3}" >>"$CALLS"
         case "$*" in *"-m sparse") exit "${SPARSE_CODE:-0}" ;; *) exit "${PYTEST_CODE:-0}" ;; esac ;;
@@ -110,6 +110,12 @@ def test_sparse_comes_after_the_plain_run_and_only_when_asked(run):
     assert "about 8" in output
     assert run("scripts/test.sh", CI="true")[2] == [PYTEST, f"{PYTEST} -m sparse"]
     assert run("scripts/test.sh", CI="false")[2] == [PYTEST]
+
+
+def test_sparse_is_compiled_without_debug_information_unless_asked_for(run):
+    """Among several options -g the last one counts, and the user's own come last."""
+    run("scripts/test.sh", "--all", CPPFLAGS="-g -DMINE")
+    assert (run.prefix / "compiled").read_text() == "-g0 -g -DMINE\n"
 
 
 def test_exit_codes_of_pytest(run):
