@@ -71,8 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     express = commands.add_parser(
         "expressivity",
-        help="count the pairs of graphs that features and encodings distinguish, for attention without a mask",
-        usage="topomask expressivity CONFIG [--encoding NAME] [--size K] [--limit N] [--rounds R] [key=value ...]",
+        help="count the pairs of graphs that features, encodings and a mask distinguish",
+        usage="topomask expressivity CONFIG [--encoding NAME] [--size K] [--mask NAME] [--limit N] [--rounds R] "
+        "[key=value ...]",
         epilog=_OVERRIDES,
         allow_abbrev=False,
     )
@@ -84,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
         help="random-walk return probabilities (default), Laplacian eigenvectors, or none",
     )
     express.add_argument("--size", type=int, default=8, metavar="K", help="number of steps or vectors (default: 8)")
+    express.add_argument(
+        "--mask",
+        default="none",
+        metavar="NAME",
+        help="for attention that also reads the graph through this mask, such as rwgnk (default: none)",
+    )
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     _add_show(commands)
@@ -166,8 +173,9 @@ def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
     from pyg_topomask.run.commands.expressivity import expressivity_table, measure
 
-    report = measure(arguments.config, arguments.encoding, arguments.size, arguments.limit, arguments.rounds, overrides)
-    Console().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem))
+    names = ("config", "encoding", "size", "limit", "rounds", "mask")
+    report = measure(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+    Console().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem, arguments.mask))
     return 0
 
 

@@ -1,18 +1,27 @@
-"""``topomask expressivity``: which pairs of a config's graphs can be distinguished, without and with encodings."""
+"""``topomask expressivity``: which pairs of a config's graphs encodings and a mask help to distinguish."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.table import Table
+from torch_geometric.data import Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform
 
 from pyg_topomask.expressivity import PairReport, pairs
+from pyg_topomask.expressivity.expected_walks import with_expected_walks
+from pyg_topomask.nn import MASK
+from pyg_topomask.operators import MaskOperator
+from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import input_features
 from pyg_topomask.run.data.formats import dataset_problems, load_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
+from pyg_topomask.run.model.attentions import mask_arguments, uses_walks
+from pyg_topomask.run.model.sampling import build_structure
 
 ENCODINGS: dict[str, Callable[[int], BaseTransform | None]] = {
     "none": lambda size: None,
@@ -31,10 +40,13 @@ def measure(
     limit: int | None = None,
     rounds: int | None = None,
     overrides: Sequence[str] = (),
+    mask: str = "none",
 ) -> PairReport:
     """Count the pairs of graphs in a config's data set that the features of its model distinguish.
 
-    The config's attention is not used: the counts hold for attention that reads only node features.
+    The config's attention is not used: the counts hold for attention that reads only node features and, with ``mask``,
+    also reads the graph through that mask. The mask has its initial parameters and, if it is made of random walks, the
+    expectation of infinitely many walks.
 
     Args:
         config: YAML file.
@@ -43,6 +55,7 @@ def measure(
         limit: Number of graphs, from the first; all if :obj:`None`.
         rounds: Number of rounds of refinement; until no colour splits if :obj:`None`.
         overrides: Settings that override the file's.
+        mask: Name of a mask, as of ``topomask.mask``; ``"none"`` for attention without one.
 
     Raises:
         RunError: If a setting is wrong; the message says what to change.
@@ -50,6 +63,9 @@ def measure(
     if encoding not in ENCODINGS:
         choices = ", ".join(ENCODINGS)
         raise RunError(f"--encoding must be one of {choices} (got {encoding!r})." + did_you_mean(encoding, ENCODINGS))
+    if mask not in ("none", *MASK):
+        choices = ", ".join(("none", *MASK))
+        raise RunError(f"--mask must be one of {choices} (got {mask!r})." + did_you_mean(mask, MASK))
     for name, value, least in (("--size", size, 1), ("--limit", limit, 2), ("--rounds", rounds, 0)):
         if value is not None and value < least:
             raise RunError(f"{name} must be at least {least} (got {value})")
@@ -61,12 +77,32 @@ def measure(
     features = input_features(parsed.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:
-        return pairs([features(dataset[i]) for i in range(count)], ENCODINGS[encoding](size), rounds)
-    except ValueError as error:
-        raise RunError(f"dataset: {error}") from error
+        read_mask = None if mask == "none" else _mask_reader(parsed.config, mask)
+        return pairs([features(dataset[i]) for i in range(count)], ENCODINGS[encoding](size), rounds, mask=read_mask)
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{'dataset' if mask == 'none' else f'mask {mask}'}: {error}") from error
 
 
-def expressivity_table(report: PairReport, encoding: str, name: str) -> Table:
+def _mask_reader(config: Config, name: str) -> Callable[[Data], MaskOperator]:
+    """A mask with the config's settings as a function of a graph, to which it adds what the mask needs."""
+    gt, settings = config.gt.model_copy(update={"layer_type": "None+Masked"}), config.topomask
+    config = config.model_copy(update={"gt": gt, "topomask": settings.model_copy(update={"mask": name})})
+    arguments = mask_arguments(config, name)
+    arguments.pop("diagonal", None)  # with infinitely many walks, all estimates of the diagonal are the same
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        mask: Any = MASK[name](**arguments).double()
+    structure = build_structure(config, config.seed)
+
+    def read(data: Data) -> MaskOperator:
+        if uses_walks(config):
+            data = with_expected_walks(data, mask.max_length, settings.halt_prob)
+        return mask(data if structure is None else structure(data.clone()))
+
+    return read
+
+
+def expressivity_table(report: PairReport, encoding: str, name: str, mask: str = "none") -> Table:
     """The counts as a table for a terminal."""
     table = Table(title=f"{name}: {report.num_graphs:,} graphs", title_justify="left")
     table.add_column("")
@@ -78,20 +114,30 @@ def expressivity_table(report: PairReport, encoding: str, name: str) -> Table:
         table.add_row("undecided", f"{report.undecided:,}", "")
     table.add_row("non-isomorphic", f"{report.non_isomorphic:,}", _share(report.non_isomorphic, report))
     table.add_row("distinguished by features", f"{report.apart_without:,}", _share(report.apart_without, report))
-    if encoding != "none":
-        table.add_row(
-            f"distinguished by features and {encoding}", f"{report.apart_with:,}", _share(report.apart_with, report)
-        )
-    lines = [
-        "An upper bound for models whose attention reads only node features; attention with a mask may distinguish "
-        "more pairs (mask= of pyg_topomask.expressivity.distinguishes).",
-    ]
+    more = [*([] if encoding == "none" else [encoding]), *([] if mask == "none" else [f"mask {mask}"])]
+    if more:
+        label = " and ".join(filter(None, [", ".join(["features", *more[:-1]]), more[-1]]))
+        table.add_row(f"distinguished by {label}", f"{report.apart_with:,}", _share(report.apart_with, report))
+    lines = [_question(mask)]
     classes = sorted(report.classes_with, key=len, reverse=True)
     if classes:
         lines += ["graphs that are not distinguished:", *(_class_line(members) for members in classes[:SHOWN_CLASSES])]
         lines += [f"and {len(classes) - SHOWN_CLASSES} more"] if len(classes) > SHOWN_CLASSES else []
     table.caption, table.caption_justify = "\n".join(lines), "left"
     return table
+
+
+def _question(mask: str) -> str:
+    """The question that the counts answer."""
+    if mask == "none":
+        return (
+            "An upper bound for models whose attention reads only node features; attention with a mask may distinguish "
+            "more pairs (--mask)."
+        )
+    return (
+        f"An upper bound for models whose attention reads node features and can read the graph through mask {mask}, at "
+        "its initial parameters. Random walks are replaced by their expectation; a sample may distinguish more pairs."
+    )
 
 
 def _share(count: int, report: PairReport) -> str:
