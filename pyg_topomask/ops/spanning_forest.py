@@ -10,6 +10,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 from torch import Tensor
 
+from pyg_topomask.ops.sparse import Pattern
+
 
 class Links(NamedTuple):
     """The pairs of different nodes that an edge connects in either direction, sorted; on the CPU."""
@@ -39,9 +41,9 @@ def undirected_links(edge_index: Tensor, num_nodes: int, length: Tensor) -> Link
     edges, length = edge_index.cpu().long(), length.cpu()
     low, high = edges.amin(0), edges.amax(0)
     keep = low < high
-    key, inverse = torch.unique((low * num_nodes + high)[keep], return_inverse=True)
-    shortest = length.new_zeros(key.numel()).scatter_reduce(0, inverse, length[keep], "amin", include_self=False)
-    return Links(key // max(num_nodes, 1), key % max(num_nodes, 1), shortest)
+    pattern, entry = Pattern.merge(low[keep], high[keep], num_nodes, num_nodes)
+    shortest = length.new_zeros(pattern.nnz).scatter_reduce(0, entry, length[keep], "amin", include_self=False)
+    return Links(pattern.row.long(), pattern.col.long(), shortest)
 
 
 def spanning_forest(links: Links, num_nodes: int, rank: Tensor | None = None) -> SpanningForest:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, hash_graphs, mix
 from pyg_topomask.ops.spanning_forest import Links, spanning_forest, undirected_links
@@ -58,8 +58,7 @@ class AddTreeOrder(GraphTransform):
     """
 
     def __init__(self, method: str = "breadth_first", length: str | None = None, seed: int | None = None) -> None:
-        if method not in METHODS:
-            raise ValueError(f"'method' must be one of {', '.join(METHODS)} (got {method!r})")
+        check_choice("method", method, METHODS)
         if method == "minimum" and length is None:
             raise ValueError("method 'minimum' needs 'length', the name of the edge attribute with the lengths")
         self.method, self.length = method, length

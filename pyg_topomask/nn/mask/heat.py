@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.mask.structure import read_weighted_edges
 from pyg_topomask.nn.mask.time import DiffusionMask
 from pyg_topomask.operators import HeatOperator
@@ -46,8 +47,7 @@ class HeatMask(DiffusionMask):
         tol: float = 1e-5,
     ) -> None:
         super().__init__(heads, time, max_time)
-        if laplacian not in LAPLACIANS:
-            raise ValueError(f"'laplacian' must be one of {', '.join(LAPLACIANS)} (got {laplacian!r})")
+        check_choice("laplacian", laplacian, LAPLACIANS)
         if not 1e-13 <= tol < 1:
             raise ValueError(f"'tol' must be in [1e-13, 1): a relative error (got {tol})")
         self.laplacian, self.tol = laplacian, tol

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.operators import LowRankOperator
@@ -66,8 +66,7 @@ class LowRankMask(Mask):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if encoding not in ENCODINGS:
-            raise ValueError(f"'encoding' must be one of {', '.join(ENCODINGS)} (got {encoding!r})")
+        check_choice("encoding", encoding, ENCODINGS)
         if not _SHORTEST_PERIOD <= max_period < float("inf"):
             raise ValueError(
                 f"'max_period' must be a finite number of at least {_SHORTEST_PERIOD:g} (got {max_period})"

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.nn.mask.structure import TREE, TREE_REMEDY, read_tree
 from pyg_topomask.operators import TreeDistanceOperator
@@ -46,8 +46,7 @@ class TreeMask(Mask):
 
     def __init__(self, heads: int = 1, max_hops: int = 16, method: str = "auto") -> None:
         super().__init__()
-        if method not in METHODS:
-            raise ValueError(f"'method' must be one of {', '.join(METHODS)} (got {method!r})")
+        check_choice("method", method, METHODS)
         self.heads, self.max_hops = check_integer("heads", heads, 1), check_integer("max_hops", max_hops, 0)
         self.method = method
         self.values = head_parameter(heads, self.max_hops + 1)
