@@ -246,9 +246,8 @@ def test_a_full_cache_is_named(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
     with monkeypatch.context() as patch:
         patch.setattr("torch_geometric.io.fs.torch_save", full)
-        refused(
-            lambda: run_config(tiny, tmp_path), f"the cache folder {tmp_path / 'cache'} cannot be written to: No space"
-        )
+        with refused(f"the cache folder {tmp_path / 'cache'} cannot be written to: No space"):
+            run_config(tiny, tmp_path)
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and not path.name.endswith(".lock")]
 
 
