@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, power_of_two
 from pyg_topomask.ops.sparse import Pattern
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
-"""Classes that ``+`` and ``*`` build, by name. Their files import this one, so they register themselves here."""
+"""Classes that ``+``, ``*`` and `MaskOperator.rescaled` build, by name. Their files import this one, so they register
+themselves here."""
 
 
 class MaskOperator(ABC):
@@ -62,6 +63,8 @@ class MaskOperator(ABC):
     """Whether the matrix is stored, so that `to_dense` costs nothing."""
     has_blocks: bool = False
     """Whether `blocks` can be formed at a cost proportional to `num_multiply_adds` plus the size of the blocks."""
+    has_unit_scale: bool = False
+    """Whether rows are known to neither vanish nor grow, so that `rescaled` is the mask itself."""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
 
@@ -87,6 +90,20 @@ class MaskOperator(ABC):
             "that returns an operator with entries B_ij >= |M_ij|: 'return self' if no entry is ever negative, else "
             "the same operator with absolute parameters"
         )
+
+    @property
+    def rescaled(self) -> MaskOperator:
+        """The mask with each row times a power of two, so that sums over rows of the bounding mask lie near 1.
+
+        Attention uses this mask: its result is the same, and products do not leave the range of the dtype. The powers
+        have no gradient. A subclass may scale its parameters instead of its rows, which costs less.
+        """
+        if self.has_unit_scale:
+            return self
+        with torch.no_grad():
+            (ones,) = at_least_float32(torch.ones((), dtype=self.dtype, device=self.device))
+            sums = self.bound @ ones.expand(self.num_nodes, *([] if self.heads is None else [self.heads]))
+        return ARITHMETIC["diagonal"](self, power_of_two(sums))
 
     @property
     def row_terms(self) -> int:

@@ -29,6 +29,7 @@ class CausalOperator(NonNegativeOperator):
     """
 
     has_blocks = True
+    has_unit_scale = True
 
     def __init__(self, batch: Tensor, reverse: bool = False) -> None:
         self.batch, self.reverse, self._chains = batch, reverse, _chains(batch)

@@ -69,6 +69,7 @@ class HeatOperator(NonNegativeOperator):
         self.time, self.heads = per_head("time", time)
         check_time(self.time)
         self.num_nodes, self.laplacian, self.tol, self._transposed = num_nodes, laplacian, tol, False
+        self.has_unit_scale = laplacian != "adjacency"
         self.dtype, self.device = parameter_dtype(time, edge_weight), edge_index.device
         self._generator = heat_generator(edge_index, num_nodes, edge_weight, laplacian)
         has_dtype = isinstance(time, Tensor) or edge_weight is not None

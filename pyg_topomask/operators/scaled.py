@@ -118,22 +118,25 @@ class DiagonalScaledOperator(WrappedOperator):
 
     Args:
         operator: The mask :math:`M`.
-        left, right: Diagonals, shape ``[N]``, or ``[N, H]`` if they differ by head.
+        left, right: Diagonals, shape ``[N]``, or ``[N, H]`` if they differ by head; the identity if :obj:`None`.
 
     Raises:
         ValueError: If a diagonal has another number of nodes, or heads differ.
     """
 
-    def __init__(self, operator: MaskOperator, left: Tensor, right: Tensor) -> None:
-        for name, diagonal in (("left", left), ("right", right)):
-            if diagonal.dim() not in (1, 2) or diagonal.size(0) != operator.num_nodes:
-                raise ValueError(
-                    f"'{name}' must be [{operator.num_nodes}] or [{operator.num_nodes}, H] (got {list(diagonal.shape)})"
-                )
+    def __init__(self, operator: MaskOperator, left: Tensor | None = None, right: Tensor | None = None) -> None:
         super().__init__(operator)
         self.left, self.right = left, right
-        heads = [diagonal.size(1) if diagonal.dim() == 2 else None for diagonal in (left, right)]
-        self.heads = common_heads([operator.heads, *heads])
+        for name, diagonal in (("left", left), ("right", right)):
+            if diagonal is not None and (diagonal.dim() not in (1, 2) or diagonal.size(0) != self.num_nodes):
+                raise ValueError(
+                    f"'{name}' must be [{self.num_nodes}] or [{self.num_nodes}, H] (got {list(diagonal.shape)})"
+                )
+        self.heads = common_heads([operator.heads, *(x.size(1) for x in self._diagonals if x.dim() == 2)])
+
+    @property
+    def _diagonals(self) -> list[Tensor]:
+        return [diagonal for diagonal in (self.left, self.right) if diagonal is not None]
 
     @property
     def T(self) -> DiagonalScaledOperator:
@@ -142,59 +145,70 @@ class DiagonalScaledOperator(WrappedOperator):
     @property
     def bound(self) -> DiagonalScaledOperator:
         bound = self.operator.bound
-        if bound is self.operator and non_negative(self.left) and non_negative(self.right):
+        if bound is self.operator and all(non_negative(diagonal) for diagonal in self._diagonals):
             return self
-        return DiagonalScaledOperator(bound, absolute(self.left), absolute(self.right))
+        return DiagonalScaledOperator(bound, *(None if x is None else absolute(x) for x in (self.left, self.right)))
 
     @property
     def eps(self) -> float:
-        return max(self.operator.eps, coarsest_eps(self.left, self.right))
+        return max(self.operator.eps, coarsest_eps(*self._diagonals))
 
     @property
     def error(self) -> float | Tensor:
         error = row_errors(self.operator)
         if error is None:
             return 0.0
-        left, right = (diagonal.detach().abs().view(self.num_nodes, -1) for diagonal in (self.left, self.right))
-        return left * error * right.amax(0)
+        if self.left is not None:
+            error = self.left.detach().abs().view(self.num_nodes, -1) * error
+        return error if self.right is None else error * self.right.detach().abs().view(self.num_nodes, -1).amax(0)
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()
-        return pattern, self._scale_pairs(pattern, value, pattern.arrange(self.left), pattern.arrange(self.right))
+        left, right = (None if x is None else pattern.arrange(x) for x in (self.left, self.right))
+        return pattern, self._scale_pairs(pattern, value, left, right)
 
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.row_pairs(start, stop)
-        return pattern, self._scale_pairs(pattern, value, self.left[start:stop], self.right)
+        left = None if self.left is None else self.left[start:stop]
+        return pattern, self._scale_pairs(pattern, value, left, self.right)
 
-    def _scale_pairs(self, pattern: Pattern, value: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    def _scale_pairs(self, pattern: Pattern, value: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
         if self.heads is not None and value.dim() == 1:
             value = value[:, None]
-        left, right = left.index_select(0, pattern.row), right.index_select(0, pattern.col)
-        left, right = (x[:, None] if x.dim() < value.dim() else x for x in (left, right))
-        return left * value * right
+        for diagonal, node in ((left, pattern.row), (right, pattern.col)):
+            if diagonal is not None:
+                scale = diagonal.index_select(0, node)
+                value = (scale[:, None] if scale.dim() < value.dim() else scale) * value
+        return value
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        left, right = (
-            group_rows(diagonal if self.heads is None or diagonal.dim() == 2 else diagonal[:, None], layout.groups)
-            for diagonal in (self.left, self.right)
-        )  # [g, n] or [g, H, n]
         blocks = self.operator.blocks(layout)
         if self.heads is not None and self.operator.heads is None:
             blocks = [block[:, None] for block in blocks]
-        return [b[..., :, None] * block * a[..., None, :] for a, block, b in zip(left, blocks, right)]
+        for diagonal, axis in ((self.left, -2), (self.right, -1)):  # blocks are transposed
+            if diagonal is not None:
+                by_head = self.heads is not None and diagonal.dim() == 1
+                parts = group_rows(diagonal[:, None] if by_head else diagonal, layout.groups)  # [g, n] or [g, H, n]
+                blocks = [block * part.unsqueeze(axis) for block, part in zip(blocks, parts)]
+        return blocks
 
     def to_dense(self) -> Tensor:
-        left, right = (diagonal.t() for diagonal in (self.left, self.right))  # [N] or [H, N]
-        return left[..., :, None] * self.operator.to_dense() * right[..., None, :]
+        dense = self.operator.to_dense()
+        if self.left is not None:
+            dense = self.left.t()[..., :, None] * dense
+        return dense if self.right is None else dense * self.right.t()[..., None, :]
 
     def _matmul(self, x: Tensor) -> Tensor:
-        left, right = (self._aligned(diagonal, x) for diagonal in (self.left, self.right))
-        x = right * x
-        return left * product_by_head(self.operator, x)
+        x = x if self.right is None else self._aligned(self.right, x) * x
+        product = product_by_head(self.operator, x)
+        return product if self.left is None else self._aligned(self.left, x) * product
 
     @staticmethod
     def _aligned(diagonal: Tensor, x: Tensor) -> Tensor:
         return diagonal.view(*diagonal.shape, *[1] * (x.dim() - diagonal.dim()))
+
+
+ARITHMETIC["diagonal"] = DiagonalScaledOperator
 
 
 class ConstantOperator(WrappedOperator):
@@ -218,6 +232,12 @@ class ConstantOperator(WrappedOperator):
         with torch.no_grad():
             bound = self.operator.bound
         return self if bound is self.operator else ConstantOperator(bound)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def rescaled(self) -> ConstantOperator:
+        rescaled = self.operator.rescaled
+        return self if rescaled is self.operator else ConstantOperator(rescaled)
 
     @cached_property
     @torch.inference_mode(False)

@@ -185,6 +185,18 @@ class OperatorCase:
         assert torch.autograd.gradcheck(lambda x: op.bound @ x, (x,))
         assert (op.bound @ x.detach()).requires_grad == (op @ x.detach()).requires_grad  # of its parameters
 
+    def test_rescaled_rows_are_the_rows_times_powers_of_two(self) -> None:
+        for data in self.graphs.values():
+            op, dense = self.build(data), self.reference(data)
+            for far in (1.0, 2.0**60):
+                rescaled = (op if far == 1.0 else far * op).rescaled
+                matrix = rescaled.to_dense().double()
+                size, wanted = (x.abs().sum(-1, keepdim=True) for x in (matrix, far * dense))
+                power = torch.where((size == 0) | (wanted == 0), 1, size / wanted).log2().round().exp2()
+                torch.testing.assert_close(matrix, power * far * dense, **self.tol)
+                assert (rescaled.bound.to_dense().double().sum(-1) <= 2 * max(1, op.num_nodes)).all()
+                assert (rescaled.bound is rescaled) == (op.bound is op)
+
     def test_precision_is_stated(self) -> None:
         for op, dense in self._cases():
             assert isinstance(op.row_terms, int)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.blocks import BlockLayout, count_block_entries
-from pyg_topomask.ops.numerics import absolute, non_negative
+from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two
 from pyg_topomask.ops.sparse import Pattern
 
 # Dense blocks are used up to this many entries per number that the mask stores, so that memory stays proportional to
@@ -35,6 +35,8 @@ class AttentionMask(Protocol):
     def device(self) -> torch.device: ...
     @property
     def bound(self) -> AttentionMask: ...
+    @property
+    def rescaled(self) -> AttentionMask: ...
     @property
     def row_terms(self) -> int: ...
     @property
@@ -72,6 +74,14 @@ class TensorMask:
     def bound(self) -> TensorMask:
         """Mask of the absolute values; this mask itself if no entry is negative."""
         return self if non_negative(self.matrix) else TensorMask(absolute(self.matrix))
+
+    @property
+    def rescaled(self) -> TensorMask:
+        """The mask with each row times a power of two, so that the sum of its absolute values lies near 1."""
+        (size,) = at_least_float32(self.matrix.detach())
+        mask = TensorMask(self.matrix * power_of_two(size.abs().sum(-1, keepdim=True)))
+        mask.eps = self.eps
+        return mask
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         """Always refused: the support of a tensor is not computed."""

@@ -137,9 +137,9 @@ def exp_below(score: Tensor, top: Tensor) -> Tensor:
     """``exp(score − top)``, where ``top`` is the largest score of the row among pairs with a non-zero bound.
 
     Pairs with bound 0 may exceed the top. Their exponentials matter only for the gradient of their mask entry, and are
-    limited to e^40. Rows without pairs have the top −inf, which counts as 0.
+    limited to e^20. Rows without pairs have the top −inf, which counts as 0.
     """
-    return (score - top.masked_fill(top == -torch.inf, 0)).clamp(max=40).exp()
+    return (score - top.masked_fill(top == -torch.inf, 0)).clamp(max=20).exp()
 
 
 def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:

@@ -41,7 +41,12 @@ class Normalizer(NamedTuple):
 
     @classmethod
     def of(cls, mask: AttentionMask, normalizer: str) -> Normalizer:
-        """The normaliser with the given name. Raises NotImplementedError if the mask has no bounding mask."""
+        """The normaliser with the given name, of a mask whose scale is taken out because it cancels.
+
+        Raises:
+            NotImplementedError: If the mask has no bounding mask.
+        """
+        mask = mask.rescaled
         return cls(mask, mask.bound, normalizer == "signed")
 
     def pairs(self, dtype: torch.dtype, rows: tuple[int, int] | None = None) -> tuple[Pattern, Tensor, Tensor]:
