@@ -49,6 +49,12 @@ def test_gkat_conv(run):
     assert ((names["smooth"] >= low - 1e-5) & (names["smooth"] <= high + 1e-5)).all()
 
 
+def test_masks(run):
+    names = run("masks")
+    assert names["x"].shape == (names["batch"].num_nodes, 64)
+    assert names["x"].isfinite().all()
+
+
 def test_expressivity(run, capsys):
     run("expressivity")
     assert capsys.readouterr().out.split() == ["False", "True"]

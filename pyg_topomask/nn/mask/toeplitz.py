@@ -21,8 +21,9 @@ FUNCTIONS = ("offset", "distance")
 class ToeplitzMask(Mask):
     r"""A learnable weight for each relative position of two nodes of a grid, :math:`M_{pq} = w(p - q)`.
 
-    The weights may have any sign. They start at :math:`1 / (1 + \|p - q\|_1)`. The mask serves grids up to
-    ``grid_shape``, also of several sizes in one batch: weights belong to offsets, and a small grid has few of them.
+    The weights may have any sign. They start at :math:`e^{-\|p - q\|_1}`: on images of digits, weights of any sign that
+    start so learned faster than positive ones, and than a slower decay. The mask serves grids up to ``grid_shape``,
+    also of several sizes in one batch: weights belong to offsets, and a small grid has few of them.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
 
@@ -64,7 +65,7 @@ class ToeplitzMask(Mask):
         """Set every weight to its initial value."""
         distance = self.distance if self.function == "offset" else torch.arange(self.weight.size(-1))
         with torch.no_grad():
-            self.weight.copy_((1 / (1 + distance)).expand_as(self.weight))
+            self.weight.copy_((-distance).exp().expand_as(self.weight))
 
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a grid or a batch of grids.

@@ -101,7 +101,7 @@ def test_toeplitz_starts_as_a_decay_with_the_distance():
     for function in ("offset", "distance"):
         dense = ToeplitzMask((2, 3), function=function)(data).to_dense()
         hops = dict(nx.all_pairs_shortest_path_length(nx.from_edgelist(data.edge_index.t().tolist())))
-        assert torch.equal(dense, torch.tensor([[1 / (1 + hops[i][j]) for j in range(6)] for i in range(6)]))
+        torch.testing.assert_close(dense, torch.tensor([[math.exp(-hops[i][j]) for j in range(6)] for i in range(6)]))
 
 
 TREES = {
