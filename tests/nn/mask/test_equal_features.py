@@ -1,0 +1,63 @@
+"""Gradients of attention if all nodes have equal features, so that outputs are the largest value."""
+
+import networkx as nx
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+from torch_geometric.transforms import Compose
+from torch_geometric.utils import from_networkx
+
+from pyg_topomask.nn import MASK, MaskedAttention
+from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+
+CHANNELS = 8
+GRIDS = {"grid_heat": {}, "toeplitz": {"grid_shape": (9,)}}  # the masks of grids, and their settings
+
+
+def batch_for(name):
+    kinds = [nx.path_graph(9)] * 3
+    if name not in GRIDS:
+        kinds = [nx.cycle_graph(9), nx.star_graph(5), nx.random_regular_graph(3, 12, seed=0), nx.path_graph(17)]
+    grid = [AddGridShape()] if name in GRIDS else []
+    prepare = Compose([AddTreeOrder(), AddRandomWalks(8, 4, seed=0), AddPositions(), *grid])
+    graphs = [from_networkx(kind) for kind in kinds]
+    return Batch.from_data_list([prepare(Data(edge_index=one.edge_index, num_nodes=one.num_nodes)) for one in graphs])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kernel", ["elu1", "softmax"])
+@pytest.mark.parametrize("name", MASK)
+def test_gradient_is_that_of_central_differences_on_every_path(name, kernel, dtype):
+    torch.manual_seed(0)
+    graph, mask = batch_for(name), MASK[name](**GRIDS.get(name, {}))
+    attn = MaskedAttention(CHANNELS, 2, kernel=kernel, mask=mask).to(dtype)
+    x, values = torch.ones(graph.num_nodes, CHANNELS, dtype=dtype), attn.qkv.weight[2 * CHANNELS :]
+    direction = torch.randn(values.shape, dtype=dtype)
+    for path in paths(mask(graph), kernel):
+        attn.path = path
+        attn.zero_grad()
+        attn(x, graph=graph).sum().backward()
+        slope = (attn.qkv.weight.grad[2 * CHANNELS :] * direction).sum()
+        torch.testing.assert_close(slope, difference(attn, x, graph, direction), rtol=2e-3, atol=1e-3, msg=path)
+
+
+def paths(op, kernel):
+    return [
+        "auto",
+        "dense",
+        *(["factored"] if kernel != "softmax" else []),
+        *(["pairwise"] if op.num_pairs is not None else []),
+        *(["blocks"] if op.has_blocks else []),
+    ]
+
+
+@torch.no_grad()
+def difference(attn, x, graph, direction):
+    """Change of the summed output along a direction of the values' projection; the output is linear in it."""
+    values = attn.qkv.weight[2 * CHANNELS :]
+    outputs = []
+    for step in (0.5, -1.0):
+        values += step * direction
+        outputs.append(attn(x, graph=graph).sum())
+    values += 0.5 * direction
+    return outputs[0] - outputs[1]
