@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from pyg_topomask.ops.attention.inputs import check_masked_attention
 from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
-from pyg_topomask.ops.attention.masked_softmax import block_softmax, softmax_on_pairs
+from pyg_topomask.ops.attention.masked_softmax import block_softmax
 from pyg_topomask.ops.attention.normalizer import Normalizer, normalized_reference, sums_of_blocks
+from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.attention.pairs import sums_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.sparse import Pattern
 
 PATHS = ("auto", "pairwise", "blocks")
 
@@ -72,8 +69,8 @@ def masked_additive_attention(
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)
             sums = sums_of_blocks(attend, masks, batch, receiver[..., None], sender[..., None], values)
         else:
-            attend = softmax_on_pairs(partial(_scores, negative_slope), masks.signed, dropout)
-            sums = sums_of_pairs(attend, masks, [receiver], [sender, values])
+            kernel = PairKernel("additive", masks.signed, negative_slope=negative_slope, dropout=dropout)
+            sums = sums_of_pairs(kernel, masks, receiver[..., None], sender[..., None], values)
         return masks.mean(sums, v, batch, origin).to(dtype)
 
 
@@ -90,8 +87,3 @@ def masked_additive_attention_reference(
     """`masked_additive_attention` from its definition, for tests; arguments as in `normalized_reference`."""
     kernel = leaky_relu(receiver.t()[:, :, None] + sender.t()[:, None, :], negative_slope).exp()  # [H, N, N]
     return normalized_reference(kernel, kernel, v, mask, bound, normalizer, tolerance)
-
-
-def _scores(negative_slope: float, pattern: Pattern, receivers: Sequence[Tensor], sender: Tensor) -> Tensor:
-    score = receivers[0].index_select(0, pattern.row) + sender.index_select(0, pattern.col)
-    return leaky_relu(score, negative_slope)

@@ -7,7 +7,7 @@ Algorithm 1, evaluated on the support of the mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,12 +22,11 @@ from pyg_topomask.ops.attention.normalizer import (
     row_tolerance,
     sums_in_blocks,
     sums_of_blocks,
-    sums_on_pairs,
 )
-from pyg_topomask.ops.attention.pairs import HeadSums, sums_of_pairs
+from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.attention.pairs import sums_of_pairs
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two, weighted_mean
 from pyg_topomask.ops.segment import segment_linear_attention, segment_max, segment_sum
-from pyg_topomask.ops.sparse import Pattern, sampled_product
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 
@@ -109,11 +108,10 @@ def masked_linear_attention(
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         values, origin = (v, None) if signed_features else masks.from_origin(v, batch)
         path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
-        if path == "pairwise":  # each head is scaled separately
-            attend = _on_pairs(masks, signed_features)
-            sums = sums_of_pairs(attend, masks, [q, scale_q], [k, scale_k, values], MOST_PAIRS)
-            return masks.mean(sums, v, batch, origin).to(dtype)
         q, k = q * scale_q, k * scale_k
+        if path == "pairwise":
+            sums = sums_of_pairs(PairKernel("linear", masks.signed, signed_features), masks, q, k, values, MOST_PAIRS)
+            return masks.mean(sums, v, batch, origin).to(dtype)
         if path == "blocks":
             sums = sums_of_blocks(_in_block(masks, signed_features), masks, batch, q, k, values)
             return masks.mean(sums, v, batch, origin).to(dtype)
@@ -226,23 +224,6 @@ def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_feature
             slice_sums, q[..., some], k[..., some], values, use_reentrant=False, preserve_rng_state=False
         )
     return sums
-
-
-def _on_pairs(masks: Normalizer, signed_features: bool) -> HeadSums:
-    """Sums of linear attention on pairs, for `sums_of_pairs`; the scales of ``q`` and ``k`` are separate arrays."""
-
-    def attend(
-        pattern: Pattern, entry: Tensor, bound: Tensor, receivers: Sequence[Tensor], senders: Sequence[Tensor]
-    ) -> Tensor:
-        (q, scale_q), (k, scale_k, v) = receivers, senders
-        q, k = q * scale_q, k * scale_k  # contiguous copies, which the products need anyway
-        kernel = size = sampled_product(pattern, q, k)
-        if signed_features:
-            size = sampled_product(pattern, absolute(q), absolute(k))
-        total = None if bound is entry and not signed_features else bound * size
-        return sums_on_pairs(pattern, entry * kernel, total, v, masks.signed)
-
-    return attend
 
 
 def _in_block(masks: Normalizer, signed_features: bool) -> Callable[..., Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,11 +17,10 @@ from pyg_topomask.ops.attention.normalizer import (
     normalized_reference,
     sums_in_blocks,
     sums_of_blocks,
-    sums_on_pairs,
 )
-from pyg_topomask.ops.attention.pairs import HeadSums, sums_of_pairs
+from pyg_topomask.ops.attention.pair_kernels import PairKernel, exp_below
+from pyg_topomask.ops.attention.pairs import sums_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product
 from pyg_topomask.typing import PerformanceWarning
 
 PATHS = ("auto", "pairwise", "blocks", "dense")
@@ -71,7 +70,7 @@ def masked_softmax_attention(
             return _dense(q, k, v, masks, batch).to(dtype)
         values, origin = masks.from_origin(v, batch)
         if path == "pairwise":
-            sums = sums_of_pairs(softmax_on_pairs(_products, masks.signed), masks, [q], [k, values])
+            sums = sums_of_pairs(PairKernel("softmax", masks.signed), masks, q, k, values)
         else:
             sums = sums_of_blocks(block_softmax(lambda q, k: k @ q.mT, masks.signed), masks, batch, q, k, values)
         return masks.mean(sums, v, batch, origin).to(dtype)
@@ -89,30 +88,6 @@ def masked_softmax_attention_reference(
     """`masked_softmax_attention` from its definition, for tests; arguments as in `normalized_reference`."""
     kernel = (torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5).exp()
     return normalized_reference(kernel, kernel, v, mask, bound, normalizer, tolerance)
-
-
-def softmax_on_pairs(
-    score: Callable[[Pattern, Sequence[Tensor], Tensor], Tensor], signed: bool, dropout: float = 0.0
-) -> HeadSums:
-    """Sums of softmax attention on pairs, for `sums_of_pairs` with senders ``k, v``.
-
-    Args:
-        score: Computes the scores ``[P]`` of the pairs of a pattern from one head's receivers and its ``k``.
-        signed, dropout: As in `sums_on_pairs`.
-    """
-
-    def attend(
-        pattern: Pattern, entry: Tensor, bound: Tensor, receivers: Sequence[Tensor], senders: Sequence[Tensor]
-    ) -> Tensor:
-        k, v = senders
-        scores = score(pattern, receivers, k)
-        # The largest score of a row cancels in the quotient; pairs with bound 0 are ignored.
-        top = row_maximum(pattern, scores.detach().masked_fill(bound == 0, -torch.inf))
-        kernel = exp_below(scores, top.index_select(0, pattern.row))
-        total = None if bound is entry else bound * kernel
-        return sums_on_pairs(pattern, entry * kernel, total, v, signed, dropout)
-
-    return attend
 
 
 def block_softmax(
@@ -133,15 +108,6 @@ def block_softmax(
     return attend
 
 
-def exp_below(score: Tensor, top: Tensor) -> Tensor:
-    """``exp(score − top)``, where ``top`` is the largest score of the row among pairs with a non-zero bound.
-
-    Pairs with bound 0 may exceed the top. Their exponentials matter only for the gradient of their mask entry, and are
-    limited to e^20. Rows without pairs have the top −inf, which counts as 0.
-    """
-    return (score - top.masked_fill(top == -torch.inf, 0)).clamp(max=20).exp()
-
-
 def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
     """`exp_below` of scores ``[g, H, n, n]`` with the top of each receiver."""
     if score.size(-2) == 0:
@@ -159,10 +125,6 @@ def _choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
     if not mask.is_dense:
         warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
     return "dense"
-
-
-def _products(pattern: Pattern, receivers: Sequence[Tensor], k: Tensor) -> Tensor:
-    return sampled_product(pattern, receivers[0].contiguous(), k.contiguous())
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, batch: Tensor | None) -> Tensor:

@@ -7,13 +7,14 @@ degree, even if the mask stores few numbers. Pairs are therefore counted before 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.normalizer import Normalizer
+from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import PerformanceWarning
@@ -28,29 +29,22 @@ _PAIRS_PER_NUMBER = 4
 
 _warned: list[str] = []
 
-HeadSums = Callable[[Pattern, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
-"""Function that computes the sums of one head, in the form of `weighted_mean`, with one row per receiver. Its arguments
-are the pattern of ``P`` pairs, their entries and bounds ``[P]``, and the head's arrays of receivers and of senders."""
-
 
 def sums_of_pairs(
-    function: HeadSums,
-    masks: Normalizer,
-    receivers: Sequence[Tensor],
-    senders: Sequence[Tensor],
-    pairs_per_number: int = 0,
+    kernel: PairKernel, masks: Normalizer, q: Tensor, k: Tensor, v: Tensor, pairs_per_number: int = 0
 ) -> Tensor:
-    """Sums over the support of a mask, head by head.
+    """Sums over the support of a mask: of all heads in compiled code, or else head by head in plain torch.
 
-    Up to 2^23 pairs are listed together, and up to 2^24 weights (pairs times heads) are kept for the backward pass, or
-    more if the mask itself stores many numbers. Additional weights are computed again in the backward pass, head by
-    head. If there are more pairs, they are listed for one part of the rows at a time, and again in the backward pass,
-    which is then not differentiable itself. Memory stays bounded, and time grows.
+    Up to 2^23 pairs are listed together, or more if the mask itself stores many numbers. Compiled code keeps no weights
+    (pairs times heads) for the backward pass; plain torch keeps up to 2^24, and computes additional ones again in the
+    backward pass, head by head. If there are more pairs, they are listed for one part of the rows at a time, and again
+    in the backward pass, which is then not differentiable itself. Memory stays bounded, and time grows.
 
     Args:
-        function: Computes the sums of one head.
+        kernel: Kernel and normaliser.
         masks: The mask.
-        receivers, senders: Arrays of shape ``[N, H, *]`` that ``function`` needs.
+        q, k: Queries and keys, shape ``[N, H, R]``.
+        v: Values, shape ``[N, H, D]``.
         pairs_per_number: Number of pairs that may be listed per number that the mask stores; at least 4. Twice as many
             weights may be kept.
 
@@ -60,22 +54,21 @@ def sums_of_pairs(
     Raises:
         ValueError: If the mask has no sparse support.
     """
-    (num_nodes, heads), dtype = senders[0].shape[:2], senders[0].dtype
+    (num_nodes, heads), dtype = v.shape[:2], v.dtype
     allowed = max(pairs_per_number, _PAIRS_PER_NUMBER) * masks.mask.num_multiply_adds
     at_once = max(_PAIRS_AT_ONCE, allowed)
     by_row = masks.mask.pairs_by_row if num_nodes**2 > at_once else None
     num_pairs = 0 if by_row is None else int(by_row.sum())
     if by_row is None or num_pairs <= at_once:
         pattern, entries, bounds = masks.pairs(dtype)
-        receivers, senders = ([pattern.arrange(x) for x in arrays] for arrays in (receivers, senders))
         again = pattern.nnz * heads > max(_WEIGHTS_KEPT, 2 * allowed)
-        return pattern.restore(_head_sums(function, pattern, entries, bounds, receivers, senders, again))
+        return _sums(kernel, pattern, entries, bounds, q, k, v, again)
     sizes = split_by_count(by_row, _PAIRS_AT_ONCE // (4 * heads))
     _warn_once(num_pairs, len(sizes))
 
     patterns: dict[int, Pattern] = {}
 
-    def part(start: int, stop: int, receivers: Sequence[Tensor], senders: Sequence[Tensor]) -> Tensor:
+    def part(start: int, stop: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         pattern, entries, bounds = masks.pairs(dtype, (start, stop))
         # The backward graph holds the pattern of each part, which checkpointing does not free. Therefore, each pattern
         # is emptied when the next part is listed, and filled again in the backward pass.
@@ -84,34 +77,28 @@ def sums_of_pairs(
         for other in patterns.values():
             vars(other).clear()
         vars(held).update(listed)
-        return _head_sums(function, held, entries, bounds, receivers, senders)
+        return _sums(kernel, held, entries, bounds, q, k, v)
 
     out, start = [], 0
-    for size, *rows in zip(sizes, *(x.split(sizes) for x in receivers)):
-        out.append(checkpoint(part, start, start + size, rows, senders, use_reentrant=False))
+    for size, rows in zip(sizes, q.split(sizes)):
+        out.append(checkpoint(part, start, start + size, rows, k, v, use_reentrant=False))
         start += size
     return torch.cat(out)
 
 
-def _head_sums(
-    function: HeadSums,
+def _sums(
+    kernel: PairKernel,
     pattern: Pattern,
     entries: Tensor,
     bounds: Tensor,
-    receivers: Sequence[Tensor],
-    senders: Sequence[Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     again: bool = False,
 ) -> Tensor:
-    """Sums of all heads. With ``again``, nothing is kept for the backward pass, which computes the sums again."""
-    out = []
-    # Heads are unbound, not indexed: the gradient of an index is as large as all heads together.
-    rows, columns = (zip(*(x.unbind(1) for x in arrays)) for arrays in (receivers, senders))
-    for head, arrays in enumerate(zip(rows, columns)):
-        entry = entries if entries.dim() == 1 else entries[:, head]
-        bound = entry if bounds is entries else bounds if bounds.dim() == 1 else bounds[:, head]
-        call = (pattern, entry, bound, *arrays)
-        out.append(checkpoint(function, *call, use_reentrant=False) if again else function(*call))
-    return torch.stack(out, dim=1)
+    if fused_pairs.refuses(kernel, q, v) is None:
+        return fused_pairs.fused_sums(kernel, pattern, entries, bounds, q, k, v)
+    return kernel.sums_of_heads(pattern, entries, bounds, q, k, v, again)
 
 
 def _warn_once(num_pairs: int, num_parts: int) -> None:

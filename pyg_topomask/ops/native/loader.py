@@ -36,7 +36,7 @@ def load(name: str, *flags: str) -> ctypes.CDLL | str:
         PerformanceWarning: Once, if there is a compiler, but no library.
 
     Args:
-        name: Folder of the sources, which are headers and one file that includes them.
+        name: Folder of the sources: one file, and headers that it includes beside those of ``native/``.
         flags: Compiler flags of this library.
     """
     if os.environ.get("TOPOMASK_NATIVE") == "0":
@@ -75,15 +75,16 @@ def _without_library(reason: str) -> str:
 
 def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL | str:
     """The library, or the reason why there is none. Raises OSError if it cannot be stored."""
-    sources = sorted(path for path in (Path(__file__).parent / name).iterdir() if path.suffix in (".cpp", ".h"))
-    key = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
+    here = Path(__file__).parent
+    (source,) = (here / name).glob("*.cpp")
+    headers = sorted([*here.glob("*.h"), *(here / name).glob("*.h")])
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in (source, *headers)))
     made_by = [platform.machine(), os.path.realpath(command[0]), str(os.stat(command[0]).st_mtime_ns), *command[1:]]
     key.update("\0".join(made_by).encode())
     stem = f"{name}_cpu-{key.hexdigest()[:24]}"
     with locked(folder / "compile"):  # one process compiles, the others wait for it
         library = _open(folder, stem)
         if library is None:
-            (source,) = (path for path in sources if path.suffix == ".cpp")
             failure = _compile([*command, str(source)], folder, stem)
             if failure:
                 return failure

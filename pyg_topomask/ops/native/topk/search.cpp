@@ -75,7 +75,7 @@ bool search_pruned(const Problem<T>& p, int dim, int64_t width, double max_visit
         if (share > max_visit) return false;
     }
     visited = 0;
-    parallel(threads, div_up(blocks, grain), [&](int64_t t) { run(t * grain, std::min((t + 1) * grain, blocks), 1); });
+    parallel(threads, div_up(blocks, grain), [&](int64_t t, int64_t) { run(t * grain, std::min((t + 1) * grain, blocks), 1); });
     share = double(visited) / double(blocks * tree.leaves);
     return true;
 }
@@ -96,7 +96,7 @@ void search_all_flat(std::vector<Problem<T>>& problems, int dim, int64_t width, 
         for (int64_t a = 0; a < p.num_k; a += L, at += L * dim)
             pack(p.k + a * dim, nullptr, std::min<int64_t>(L, p.num_k - a), dim, at);
     }
-    parallel(threads, first.back(), [&](int64_t task) {
+    parallel(threads, first.back(), [&](int64_t task, int64_t) {
         const size_t i = size_t(std::upper_bound(first.begin(), first.end(), task) - first.begin()) - 1;
         const int64_t a = (task - first[i]) * TASK_QUERIES;
         search_flat(problems[i], dim, width, a, std::min(a + TASK_QUERIES, problems[i].num_q));

@@ -1,21 +1,20 @@
-// Tiles of queries by keys, the lists of the best keys, and a loop over threads.
+// Tiles of queries by keys, and the lists of the best keys.
 
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <new>
 #include <numeric>
-#include <system_error>
-#include <thread>
 #include <vector>
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
+
+#include "../parallel.h"
 
 namespace {
 
@@ -79,21 +78,6 @@ inline uint32_t lanes_at_least(const Vec<double>::type& v, double floor) {
     for (int i = 0; i < Vec<double>::L; ++i) mask |= uint32_t(v[i] >= floor) << i;
     return mask;
 #endif
-}
-
-template <class F>
-void parallel(int64_t threads, int64_t tasks, F run) {
-    std::atomic<int64_t> next(0);
-    auto work = [&] {
-        for (int64_t task; (task = next.fetch_add(1)) < tasks;) run(task);
-    };
-    std::vector<std::thread> others;
-    try {
-        for (int64_t i = 1; i < std::min(threads, tasks); ++i) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no further thread to be had: those there do the work
-    }
-    work();
-    for (auto& other : others) other.join();
 }
 
 // The best keys so far of QB queries: sorted lists, larger score first, lower index first among equals.

@@ -97,7 +97,7 @@ struct Tree {
         : n(n), dim(dim), leaves(div_up(n, L)), id(n), keys(leaves * L * dim), leaf(leaves, dim), group(div_up(leaves, L), dim) {
         std::iota(id.begin(), id.end(), 0);
         kd_order(k, dim, id.data(), n, L, L, threads);
-        parallel(threads, group.nodes, [&](int64_t g) {
+        parallel(threads, group.nodes, [&](int64_t g, int64_t) {
             const int64_t end = std::min((g + 1) * L * L, n);
             group.set(g, k, &id[g * L * L], end - g * L * L);
             for (int64_t a = g * L * L; a < end; a += L) {

@@ -1,0 +1,232 @@
+"""Attention on pairs in one compiled function, ``native/pairs/``, which keeps no array of one number per pair and head.
+
+The function is a custom operator of torch, which ``torch.compile`` takes for one node. Its backward pass computes the
+scores again. Second derivatives are those of the kernels in plain torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.sparse import Pattern
+
+# Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
+load = partial(
+    loader.load,
+    "pairs",
+    *("-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"),
+)
+"""The library, compiled if necessary, or the reason why there is none."""
+
+_ENTRY = {torch.float32: "pair_sums_float", torch.float64: "pair_sums_double"}
+_KERNELS = ("linear", "signed_linear", "softmax")
+
+# Numbers of a pair's key and value, above which products of whole matrices are faster.
+_MOST_NUMBERS = 256
+
+# Pairs, heads and numbers that are worth a second thread.
+_WORK_PER_THREAD = 2**20
+
+
+class _Call(ctypes.Structure):
+    """Arguments of the compiled function, described in ``attention.cpp``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "heads", "width", "channels", "threads", "kernel")),
+        *((name, ctypes.c_int64) for name in ("signed_norm", "has_bound")),
+        *((f"{name}_by_{step}", ctypes.c_int64) for name in ("entry", "bound") for step in ("pair", "head")),
+        *((name, ctypes.c_void_p) for name in ("rowptr", "col", "q", "k", "v", "entry", "bound", "sums")),
+        *((f"grad{name}", ctypes.c_void_p) for name in ("", "_q", "_k", "_v", "_entry", "_bound")),
+    ]
+
+
+def refuses(kernel: PairKernel, q: Tensor, v: Tensor) -> str | None:
+    """Why the compiled function cannot serve, or should not; :obj:`None` if it can.
+
+    Args:
+        kernel: The kernel.
+        q: Queries, shape ``[num_rows, H, R]``.
+        v: Values, shape ``[num_cols, H, D]``.
+    """
+    if kernel.name not in ("linear", "softmax"):
+        return f"it has no {kernel.name} kernel"
+    if q.device.type != "cpu":
+        return f"it runs on CPU, and the queries are on {q.device}"
+    if q.dtype not in _ENTRY:
+        return f"it computes in float32 and float64 (got {q.dtype})"
+    if q.size(-1) + v.size(-1) > _MOST_NUMBERS:
+        return f"keys and values of more than {_MOST_NUMBERS} numbers are faster as matrices"
+    return _no_library()
+
+
+@torch.compiler.assume_constant_result
+def _no_library() -> str | None:
+    library = load()
+    return library if isinstance(library, str) else None
+
+
+def fused_sums(
+    kernel: PairKernel, pattern: Pattern, entries: Tensor, bounds: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """Sums of all heads in the form of `weighted_mean`, as `PairKernel.sums` gives them for one.
+
+    Args:
+        kernel: The kernel, which `refuses` does not refuse.
+        pattern: The support, ``P`` pairs. Queries, keys, values and the result are in the order of the nodes.
+        entries, bounds: Shape ``[P]``, or ``[P, H]``; the same tensor if the mask is its own bound.
+        q: Queries, shape ``[num_rows, H, R]``.
+        k, v: Keys and values, shape ``[num_cols, H, R]`` and ``[num_cols, H, D]``.
+
+    Returns:
+        Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
+    """
+    bound = None if bounds is entries else _one_stride(bounds)
+    q, k, v = (pattern.arrange(x) for x in (q, k, v))
+    where, settings = (pattern.rowptr, pattern.col), (kernel.name, kernel.signed, kernel.signed_features)
+    return pattern.restore(_sums(q, k, v, _one_stride(entries), bound, *where, *settings))
+
+
+def _one_stride(entries: Tensor) -> Tensor:
+    """Entries without gaps in memory: those of a pair side by side, or those of a head."""
+    return entries if entries.t().is_contiguous() else entries.contiguous()
+
+
+@torch.library.custom_op("topomask::pair_sums", mutates_args=())
+def _sums(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    entries: Tensor,
+    bounds: Tensor | None,
+    rowptr: Tensor,
+    col: Tensor,
+    kernel: str,
+    signed: bool,
+    signed_features: bool,
+) -> Tensor:
+    sums = q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, signed, signed_features))
+    _call(q, k, v, entries, bounds, rowptr, col, kernel, signed, signed_features, {"sums": sums})
+    return sums
+
+
+@_sums.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, *rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, *rest[-2:]))
+
+
+@torch.library.custom_op("topomask::pair_sums_backward", mutates_args=())
+def _gradients(
+    grad: Tensor,
+    needed: list[bool],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    entries: Tensor,
+    bounds: Tensor | None,
+    rowptr: Tensor,
+    col: Tensor,
+    kernel: str,
+    signed: bool,
+    signed_features: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, entries and bounds; those of the latter two are empty where they are not needed."""
+    given = (q, k, v, entries, entries if bounds is None else bounds)
+    # Entries have a stride between heads, which their gradients share; the others are contiguous.
+    grads = [x.new_zeros(x.shape) for x in given[:3]]
+    grads += [torch.zeros_like(x) if wanted else x.new_empty(0) for x, wanted in zip(given[3:], needed)]
+    names = ("grad_q", "grad_k", "grad_v", "grad_entry", "grad_bound")
+    wanted = {name: x for name, x, needs in zip(names, grads, [True] * 3 + needed) if needs}
+    arguments = (q, k, v, entries, bounds, rowptr, col, kernel, signed, signed_features)
+    _call(*arguments, {"grad": grad.contiguous(), **wanted})
+    return grads[0], grads[1], grads[2], grads[3], grads[4]
+
+
+@_gradients.register_fake
+def _(
+    grad: Tensor, needed: list[bool], q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, *_: Any
+) -> tuple[Tensor, ...]:
+    given = (entries, entries if bounds is None else bounds)
+    grads = (torch.empty_like(x) if wanted else x.new_empty(0) for x, wanted in zip(given, needed))
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *grads
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.kernel, ctx.signed, ctx.signed_features = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    tensors, settings = ctx.saved_tensors, (ctx.kernel, ctx.signed, ctx.signed_features)
+    if torch.is_grad_enabled():
+        grads = _differentiable_gradients(ctx, grad)
+    else:
+        grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *tensors, *settings)
+    return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:5])), *(None,) * 5)
+
+
+_sums.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """Gradients of the same sums in plain torch, which can be differentiated again."""
+    q, k, v, entries, bounds, rowptr, col = ctx.saved_tensors
+    row = torch.repeat_interleave(rowptr.diff())
+    pattern = Pattern(row, col, q.size(0), k.size(0))
+    kernel = PairKernel(ctx.kernel, ctx.signed, ctx.signed_features)
+    sums = kernel.sums_of_heads(pattern, entries, entries if bounds is None else bounds, q, k, v)
+    inputs = [x for x, needs in zip((q, k, v, entries, bounds), ctx.needs_input_grad) if needs]
+    found = iter(torch.autograd.grad(sums, inputs, grad, create_graph=True, allow_unused=True))
+    return [next(found) if needs else None for needs in ctx.needs_input_grad[:5]]
+
+
+def _num_columns(bounds: Tensor | None, signed: bool, signed_features: bool) -> int:
+    return 2 if signed and (bounds is not None or signed_features) else 1
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    entries: Tensor,
+    bounds: Tensor | None,
+    rowptr: Tensor,
+    col: Tensor,
+    kernel: str,
+    signed: bool,
+    signed_features: bool,
+    results: dict[str, Tensor],
+) -> None:
+    """Fill sums or gradients. Raises MemoryError."""
+    library: Any = load()
+    given = {"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous(), "entry": entries, "bound": bounds}
+    tensors = {**given, "rowptr": rowptr, "col": col, **results}
+    work = col.numel() * q.size(1) * (q.size(-1) + v.size(-1))
+    strides = {}
+    for name, x in (("entry", entries), ("bound", bounds)):
+        if x is not None:
+            strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = x.stride() if x.dim() == 2 else (x.stride(0), 0)
+    call = _Call(
+        rows=q.size(0),
+        columns=k.size(0),
+        heads=q.size(1),
+        width=q.size(-1),
+        channels=v.size(-1),
+        threads=max(min(torch.get_num_threads(), work // _WORK_PER_THREAD), 1),
+        kernel=_KERNELS.index("signed_linear" if signed_features else kernel),
+        signed_norm=signed,
+        has_bound=bounds is not None,
+        **strides,
+        **{name: x.data_ptr() for name, x in tensors.items() if x is not None},
+    )
+    failure = getattr(library, _ENTRY[q.dtype])(ctypes.byref(call))
+    if failure == -1:
+        raise MemoryError(f"not enough memory for attention on {col.numel()} pairs of {q.size(1)} heads")
+    if failure:
+        raise RuntimeError("compiled attention failed; this is a bug: set TOPOMASK_NATIVE=0 to avoid it")

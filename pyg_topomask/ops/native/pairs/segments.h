@@ -1,0 +1,71 @@
+// Rows of a sparse pattern, cut so that their gradients can be summed by several threads, always in the same order.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+constexpr int64_t SEGMENT_PAIRS = 1 << 17;  // from which a part of the pattern that hangs together is cut
+constexpr int64_t JOINED_PAIRS = 1 << 15;   // up to which parts that do not are joined
+constexpr int64_t MOST_SEGMENTS = 16;       // of what hangs together
+constexpr int64_t PAIRS_PER_COLUMN = 4;     // at least, for each of these segments: its own sums are small beside pairs
+
+struct Segment {
+    int64_t from, to;        // rows
+    int64_t first, columns;  // columns that its pairs have: those from `first` on
+    bool shared;             // whether other segments have them, too
+};
+
+// The smallest and the largest column of each row.
+struct Reach {
+    Reach(int64_t rows, const int32_t* rowptr, const int32_t* col) : low(rows, INT64_MAX), high(rows, -1) {
+        for (int64_t i = 0; i < rows; ++i)
+            for (int64_t p = rowptr[i]; p < rowptr[i + 1]; ++p) {
+                low[i] = std::min<int64_t>(low[i], col[p]);
+                high[i] = std::max<int64_t>(high[i], col[p]);
+            }
+    }
+    std::vector<int64_t> low, high;
+};
+
+// Cuts rows `from` to `to` into segments of equally many pairs, which share columns.
+inline void cut(int64_t from, int64_t to, const int32_t* rowptr, const Reach& reach, std::vector<Segment>& segments) {
+    const int64_t pairs = rowptr[to] - rowptr[from];
+    const int64_t parts = std::clamp<int64_t>(
+        std::min(pairs / SEGMENT_PAIRS, pairs / (PAIRS_PER_COLUMN * (to - from))), 1, MOST_SEGMENTS);
+    for (int64_t part = 1, row = from; part <= parts; ++part) {
+        Segment s{row, row, INT64_MAX, 0, parts > 1};
+        const int64_t until = rowptr[from] + pairs * part / parts;
+        int64_t last = -1;
+        for (; s.to < to && (part == parts || rowptr[s.to] < until); ++s.to) {
+            s.first = std::min(s.first, reach.low[s.to]);
+            last = std::max(last, reach.high[s.to]);
+        }
+        s.columns = std::max<int64_t>(last + 1 - s.first, 0);
+        row = s.to;
+        if (s.columns > 0) segments.push_back(s);
+    }
+}
+
+// The segments of a pattern. Where rows and columns are the same nodes, graphs that no pair joins are kept apart.
+inline std::vector<Segment> segments_of(int64_t rows, int64_t columns, const int32_t* rowptr, const int32_t* col) {
+    std::vector<Segment> segments;
+    const Reach reach(rows, rowptr, col);
+    std::vector<int64_t> later(rows + 1, INT64_MAX);  // smallest column of this row and all that follow
+    for (int64_t i = rows; i-- > 0;) later[i] = std::min(later[i + 1], reach.low[i]);
+    int64_t from = 0, farthest = -1;
+    for (int64_t i = 0; i < rows; ++i) {
+        farthest = std::max(farthest, reach.high[i]);
+        const bool apart = rows == columns && farthest <= i && later[i + 1] > i;
+        if (!apart && i + 1 < rows) continue;
+        if (rowptr[i + 1] - rowptr[from] < JOINED_PAIRS && i + 1 < rows) continue;
+        cut(from, i + 1, rowptr, reach, segments);
+        from = i + 1;
+    }
+    return segments;
+}
+
+}  // namespace

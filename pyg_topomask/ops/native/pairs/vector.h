@@ -1,0 +1,224 @@
+// Sums over the channels of a head, which fill whole vector registers, and the exponential.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace {
+
+constexpr int BYTES = 32;  // of a vector: 8 floats or 4 doubles
+
+template <class T>
+struct Vec {
+    static constexpr int64_t L = BYTES / sizeof(T);
+    typedef T type __attribute__((vector_size(BYTES)));
+    static type load(const T* p) {
+        type v;
+        std::memcpy(&v, p, BYTES);
+        return v;
+    }
+    static void store(const type& v, T* p) { std::memcpy(p, &v, BYTES); }
+};
+
+// Number of vectors that hold `count` numbers.
+template <class T>
+inline int64_t vectors(int64_t count) {
+    return (count + Vec<T>::L - 1) / Vec<T>::L;
+}
+
+// Asks for memory that will be read, or with WRITE = 1 written, soon.
+template <int WRITE, class T>
+inline void fetch(const T* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE);
+}
+
+// Copies numbers as they were stored, in vectors: longer reads would have to wait until the stores are done.
+template <class T>
+inline T* copy(const T* from, int64_t count, T* to) {
+    int64_t i = 0;
+    for (; i + Vec<T>::L <= count; i += Vec<T>::L) Vec<T>::store(Vec<T>::load(from + i), to + i);
+    for (; i < count; ++i) to[i] = from[i];
+    return to + count;
+}
+
+template <class T, int N>
+struct Lanes {
+    typedef T type __attribute__((vector_size(N * sizeof(T))));
+    static T sum(const type& v) {
+        typename Lanes<T, N / 2>::type half[2];
+        std::memcpy(half, &v, sizeof(v));
+        return Lanes<T, N / 2>::sum(half[0] + half[1]);
+    }
+};
+template <class T>
+struct Lanes<T, 1> {
+    typedef T type;
+    static T sum(T v) { return v; }
+};
+
+// In what follows V is the number of vectors where it is known when the code is compiled, 0 where `count` says it.
+template <int V, class T>
+inline T dot(const T* a, const T* b, int64_t count) {
+    typename Vec<T>::type sum = Vec<T>::load(a) * Vec<T>::load(b);
+    for (int64_t i = 1; i < (V ? V : count); ++i) sum += Vec<T>::load(a + i * Vec<T>::L) * Vec<T>::load(b + i * Vec<T>::L);
+    return Lanes<T, Vec<T>::L>::sum(sum);
+}
+
+// Lane l of the result is the sum of the lanes of x[l]: two vectors are folded into one, until one is left.
+#if defined(__clang__) || __GNUC__ >= 12
+inline Vec<float>::type sums_of_lanes(const Vec<float>::type* x) {
+    Vec<float>::type half[4], quarter[2];
+    for (int i = 0; i < 4; ++i)
+        half[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
+                  __builtin_shufflevector(x[i], x[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    for (int i = 0; i < 2; ++i)
+        quarter[i] = __builtin_shufflevector(half[2 * i], half[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+                     __builtin_shufflevector(half[2 * i], half[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    return __builtin_shufflevector(quarter[0], quarter[1], 0, 2, 8, 10, 4, 6, 12, 14) +
+           __builtin_shufflevector(quarter[0], quarter[1], 1, 3, 9, 11, 5, 7, 13, 15);
+}
+inline Vec<double>::type sums_of_lanes(const Vec<double>::type* x) {
+    Vec<double>::type half[2];
+    for (int i = 0; i < 2; ++i)
+        half[i] = __builtin_shufflevector(x[i], x[i + 2], 0, 1, 4, 5) + __builtin_shufflevector(x[i], x[i + 2], 2, 3, 6, 7);
+    return __builtin_shufflevector(half[0], half[1], 0, 4, 2, 6) + __builtin_shufflevector(half[0], half[1], 1, 5, 3, 7);
+}
+#else
+template <class V>
+inline V sums_of_lanes(const V* x) {
+    constexpr int L = sizeof(V) / sizeof(x[0][0]);
+    V sums{};
+    for (int i = 0; i < L; ++i)
+        for (int lane = 0; lane < L; ++lane) sums[i] += x[i][lane];
+    return sums;
+}
+#endif
+
+// to[p] = x . rows[col[p]], for `total` pairs.
+template <int V, class T>
+inline void dots(const T* x, const T* rows, int64_t stride, const int32_t* col, int64_t total, int64_t count, T* to) {
+    constexpr int L = Vec<T>::L;
+    int64_t p = 0;
+    for (; p + L <= total; p += L) {
+        typename Vec<T>::type products[L];
+#pragma GCC unroll 8
+        for (int i = 0; i < L; ++i) {
+            const T* row = rows + col[p + i] * stride;
+            products[i] = Vec<T>::load(x) * Vec<T>::load(row);
+            for (int64_t j = 1; j < (V ? V : count); ++j) products[i] += Vec<T>::load(x + j * L) * Vec<T>::load(row + j * L);
+        }
+        Vec<T>::store(sums_of_lanes(products), to + p);
+    }
+    for (; p < total; ++p) to[p] = dot<V>(x, rows + col[p] * stride, count);
+}
+
+// to += scale * x
+template <int V, class T>
+inline void add(T scale, const T* x, int64_t count, T* to) {
+    for (int64_t i = 0; i < (V ? V : count) * Vec<T>::L; i += Vec<T>::L)
+        Vec<T>::store(Vec<T>::load(to + i) + scale * Vec<T>::load(x + i), to + i);
+}
+
+// V vectors in registers. (Of an array the compiler would keep a copy in memory.)
+template <class T, int V>
+struct Registers {
+    typename Vec<T>::type first{};
+    Registers<T, V - 1> others;
+    void add(T scale, const T* x) {
+        first += scale * Vec<T>::load(x);
+        others.add(scale, x + Vec<T>::L);
+    }
+    void add_to(T* to) const {
+        Vec<T>::store(Vec<T>::load(to) + first, to);
+        others.add_to(to + Vec<T>::L);
+    }
+};
+template <class T>
+struct Registers<T, 0> {
+    void add(T, const T*) {}
+    void add_to(T*) const {}
+};
+
+// to += sum of scale[p] * rows[col[p]]. Sums of every fourth pair are independent, so that none waits for the others.
+template <int V, class T>
+inline void sum_rows(
+    const T* scale, const T* rows, int64_t stride, const int32_t* col, int64_t total, int64_t count, T* to) {
+    if constexpr (V == 0) {  // four vectors at a time
+        constexpr int64_t L = Vec<T>::L;
+        int64_t j = 0;
+        for (; j + 4 <= count; j += 4) sum_rows<4>(scale, rows + j * L, stride, col, total, 4, to + j * L);
+        for (; j < count; ++j) sum_rows<1>(scale, rows + j * L, stride, col, total, 1, to + j * L);
+    } else {
+        Registers<T, V> sum[4];
+        int64_t p = 0;
+        for (; p + 4 <= total; p += 4) {
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) sum[i].add(scale[p + i], rows + col[p + i] * stride);
+        }
+        for (; p < total; ++p) sum[0].add(scale[p], rows + col[p] * stride);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) sum[i].add_to(to);
+    }
+}
+
+// The largest x[i] whose bound is not 0; 0 where there is none.
+template <class T>
+inline T largest(const T* x, const T* bound, int64_t count) {
+    constexpr int L = Vec<T>::L;
+    const T none = -std::numeric_limits<T>::infinity();
+    T most[L];
+    std::fill(most, most + L, none);
+    typename Vec<T>::type top = Vec<T>::load(most), zero{};
+    const typename Vec<T>::type low = top;
+    int64_t i = 0;
+    for (; i + L <= count; i += L) {
+        const typename Vec<T>::type score = Vec<T>::load(bound + i) != zero ? Vec<T>::load(x + i) : low;
+        top = score > top ? score : top;
+    }
+    Vec<T>::store(top, most);
+    for (; i < count; ++i) most[0] = bound[i] != 0 ? std::max(most[0], x[i]) : most[0];
+    const T found = *std::max_element(most, most + L);
+    return found > none ? found : T(0);
+}
+
+// Constants of e^x = 2^n e^r with |r| <= ln(2) / 2; e^r is a Taylor polynomial, exact to rounding.
+template <class T>
+struct Exp;
+template <>
+struct Exp<float> {
+    typedef int32_t Bits;
+    static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f, least = -87.0f;
+    static constexpr int mantissa = 23, bias = 127, degree = 7;
+};
+template <>
+struct Exp<double> {
+    typedef int64_t Bits;
+    static constexpr double ln2_high = 6.93145751953125e-1, ln2_low = 1.42860682030941723212e-6, least = -708.0;
+    static constexpr int mantissa = 52, bias = 1023, degree = 13;
+};
+
+// x[i] becomes e^(x[i] - top): 0 below the range of T, and e^20 where it is more.
+template <class T>
+inline void exponentials(T top, T* x, int64_t count) {
+    typedef Exp<T> E;
+    T factor[E::degree + 1];
+    factor[0] = 1;
+    for (int i = 1; i <= E::degree; ++i) factor[i] = factor[i - 1] / T(i);
+    for (int64_t i = 0; i < count; ++i) {
+        const T y = x[i] - top, within = std::max(std::min(y, T(20)), E::least);
+        const T n = std::rint(within * T(1.44269504088896340736));  // adding a large number would be optimised away
+        const T r = (within - n * E::ln2_high) - n * E::ln2_low;
+        T power = factor[E::degree];
+        for (int d = E::degree - 1; d >= 0; --d) power = power * r + factor[d];
+        const typename E::Bits exponent = typename E::Bits(int32_t(n) + E::bias) << E::mantissa;
+        T scale;
+        std::memcpy(&scale, &exponent, sizeof(T));
+        x[i] = y < E::least ? T(0) : power * scale;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,61 @@
+// A loop over tasks on several threads, and memory whose vectors lie on cache lines of their own.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace {
+
+// Calls run(task, thread) for all tasks, in any order. An exception of a task is thrown again when all threads have
+// ended.
+template <class F>
+void parallel(int64_t threads, int64_t tasks, const F& run) {
+    std::atomic<int64_t> next(0);
+    std::exception_ptr failure;
+    std::mutex failing;
+    auto work = [&](int64_t thread) {
+        try {
+            for (int64_t task; (task = next.fetch_add(1)) < tasks;) run(task, thread);
+        } catch (...) {
+            const std::lock_guard<std::mutex> lock(failing);
+            failure = std::current_exception();
+            next = tasks;
+        }
+    };
+    std::vector<std::thread> others;
+    try {
+        for (int64_t i = 1; i < std::min(threads, tasks); ++i) others.emplace_back(work, i);
+    } catch (const std::system_error&) {  // no further thread to be had: those there do the work
+    }
+    work(0);
+    for (auto& other : others) other.join();
+    if (failure) std::rethrow_exception(failure);
+}
+
+template <class T>
+struct OnCacheLines {
+    using value_type = T;
+    static constexpr std::align_val_t LINE{64};
+    OnCacheLines() = default;
+    template <class U>
+    OnCacheLines(const OnCacheLines<U>&) {}
+    T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), LINE)); }
+    void deallocate(T* p, size_t) { ::operator delete(p, LINE); }
+    template <class U>
+    bool operator==(const OnCacheLines<U>&) const { return true; }
+    template <class U>
+    bool operator!=(const OnCacheLines<U>&) const { return false; }
+};
+
+template <class T>
+using Array = std::vector<T, OnCacheLines<T>>;
+
+}  // namespace

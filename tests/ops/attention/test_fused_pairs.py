@@ -1,0 +1,222 @@
+"""Compiled attention on pairs against the same kernels in plain torch, in values and all gradients."""
+
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
+from pyg_topomask.ops.attention import fused_pairs
+from pyg_topomask.ops.attention.fused_pairs import fused_sums, refuses
+from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddRandomWalks
+
+KERNELS = {
+    "linear": PairKernel("linear", False),
+    "linear_signed": PairKernel("linear", True),
+    "features_signed": PairKernel("linear", False, signed_features=True),
+    "both_signed": PairKernel("linear", True, signed_features=True),
+    "softmax": PairKernel("softmax", False),
+    "softmax_signed": PairKernel("softmax", True),
+}
+compiled = pytest.mark.skipif(isinstance(fused_pairs.load(), str), reason="needs a C++ compiler")
+
+
+def numbers(*shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def random_pattern(num_nodes, share, order=None):
+    dense = torch.rand(num_nodes, num_nodes) < share
+    dense[1] = False  # a row without pairs
+    row, col = dense.nonzero().t()
+    return Pattern(row, col, num_nodes, num_nodes, order)
+
+
+def inputs(pattern, heads, width, channels, entries="heads", own_bound=False):
+    """Entries, bounds, q, k and v with gradients; q, k and v are parts of one array, as those of a layer are."""
+    q, k, v = numbers(pattern.num_cols, heads, 2 * width + channels).split([width, width, channels], dim=-1)
+    if entries == "shared":
+        entry = numbers(pattern.nnz)
+    else:
+        entry = numbers(pattern.nnz, heads) if entries == "pairs" else numbers(heads, pattern.nnz).t()
+    bound = entry if own_bound else (entry.detach().abs() + 0.1).requires_grad_()
+    return entry, bound, q, k, v
+
+
+def gradients(sums, tensors):
+    weight = torch.randn(sums.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(sums)
+    wanted = list(dict.fromkeys(tensors))
+    grads = torch.autograd.grad(sums, wanted, weight, allow_unused=True)
+    return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(wanted, grads)]
+
+
+def check(kernel, pattern, tensors, **tol):
+    entry, bound, *qkv = tensors
+    assert refuses(kernel, qkv[0], qkv[2]) is None
+    found, wanted = fused_sums(kernel, pattern, *tensors), kernel.sums_of_heads(pattern, entry, bound, *qkv)
+    torch.testing.assert_close(found, wanted, **tol)
+    torch.testing.assert_close(gradients(found, tensors), gradients(wanted, tensors), **tol)
+
+
+@compiled
+@pytest.mark.parametrize("own_bound", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+@pytest.mark.parametrize(
+    ("heads", "width", "channels", "entries"),
+    [(1, 8, 8, "shared"), (2, 5, 3, "shared"), (3, 16, 24, "heads"), (2, 33, 1, "pairs")],
+)
+def test_equals_plain_torch(kernel, own_bound, heads, width, channels, entries):
+    for order in (None, torch.randperm(20)):
+        pattern = random_pattern(20, 0.4, order)
+        tensors = inputs(pattern, heads, width, channels, entries, own_bound)
+        check(kernel, pattern, tensors, rtol=1e-10, atol=1e-10)
+
+
+@compiled
+@pytest.mark.parametrize("width", [1, 8, 12, 16, 24, 32, 40])
+@pytest.mark.parametrize("kernel", [KERNELS["linear_signed"], KERNELS["features_signed"], KERNELS["softmax"]])
+def test_single_precision_of_every_width(kernel, width):
+    pattern = random_pattern(40, 0.5)
+    tensors = [x.detach() / width**0.5 for x in inputs(pattern, 2, width, width)]
+    single = [x.float().requires_grad_() for x in tensors]
+    double = [x.double().requires_grad_() for x in single]
+    found = fused_sums(kernel, pattern, *single)
+    wanted = kernel.sums_of_heads(pattern, *double)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+    for a, b in zip(gradients(found, single), gradients(wanted, double)):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
+
+
+@compiled
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+def test_first_and_second_derivatives(kernel):
+    pattern = random_pattern(4, 0.7)
+    tensors = [x.detach().requires_grad_() for x in inputs(pattern, 2, 2, 2)]
+
+    def attend(*tensors):  # the size is a constant of signed normalisers, and only quotients know nothing of the top
+        sums = fused_sums(kernel, pattern, *tensors)[..., :3]
+        numerator, denominator = sums[has_pairs].split([2, 1], dim=-1)
+        return numerator / denominator if kernel.name == "softmax" else sums
+
+    has_pairs = pattern.rowptr.diff() > 0
+    assert torch.autograd.gradcheck(attend, tensors)
+    assert torch.autograd.gradgradcheck(attend, tensors, fast_mode=True)
+
+
+@compiled
+@pytest.mark.parametrize("entries", ["shared", "heads"])
+@pytest.mark.parametrize("name", ["features_signed", "softmax"])
+def test_threads_change_nothing(monkeypatch, name, entries):
+    """So many pairs hang together that their rows are cut into segments, which share keys."""
+    monkeypatch.setattr(fused_pairs, "_WORK_PER_THREAD", 1)
+    pattern, kernel, threads = random_pattern(800, 0.5), KERNELS[name], torch.get_num_threads()
+    tensors = [x.detach().float().requires_grad_() for x in inputs(pattern, 3, 3, 2, entries)]
+    found = []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            sums = fused_sums(kernel, pattern, *tensors)
+            found.append([sums, *gradients(sums, tensors)])
+    finally:
+        torch.set_num_threads(threads)
+    assert pattern.nnz > 2**18
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+    double = [x.detach().double().requires_grad_() for x in tensors]
+    check(kernel, pattern, double, rtol=1e-9, atol=1e-9)
+
+
+@compiled
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+def test_graphs_in_a_batch_do_not_mix(kernel):
+    block = torch.rand(9, 9) < 0.6
+    pattern = Pattern(*torch.block_diag(block, block).nonzero().t(), 18, 18)
+    entry, bound, *qkv = inputs(pattern, 2, 8, 8)
+    first = gradients(sums := fused_sums(kernel, pattern, entry, bound, *qkv), qkv)
+    spoilt = [torch.cat([x[:9].detach(), 1e6 * x[9:].detach()]).requires_grad_() for x in qkv]
+    second = gradients(other := fused_sums(kernel, pattern, entry, bound, *spoilt), spoilt)
+    for a, b in zip([sums, *first], [other, *second]):
+        assert torch.equal(a[:9], b[:9])
+
+
+@compiled
+def test_scores_of_any_size_and_entries_of_zero():
+    pattern = random_pattern(30, 0.5)
+    entry, _, q, k, v = (x.detach() for x in inputs(pattern, 2, 4, 4, "heads", True))
+    entry = torch.where(entry < 0, 0, entry).requires_grad_()
+    tensors = [entry, entry, *((x * scale).requires_grad_() for x, scale in ((q, 100), (k, 10), (v, 1)))]
+    check(KERNELS["softmax"], pattern, tensors, rtol=1e-9, atol=1e-9)
+    assert fused_sums(KERNELS["softmax"], pattern, *tensors).isfinite().all()
+
+
+@compiled
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+def test_without_pairs_or_rows(kernel):
+    nothing = torch.empty(0, dtype=torch.int64)
+    for num_rows in (0, 3):
+        pattern = Pattern(nothing, nothing, num_rows, 3)
+        entry, bound, q, k, v = inputs(pattern, 2, 4, 4)
+        tensors = [entry, bound, q[:num_rows], k, v]
+        check(kernel, pattern, tensors, rtol=0, atol=0)
+
+
+@compiled
+def test_nan_is_not_hidden():
+    pattern = random_pattern(10, 0.9)
+    tensors = [x.detach() for x in inputs(pattern, 1, 8, 8)]
+    tensors[3][4] = torch.nan
+    for kernel in KERNELS.values():
+        rows = pattern.row[pattern.col == 4].long()
+        assert fused_sums(kernel, pattern, *tensors)[rows].isnan().any(-1).all()
+
+
+def test_refusals(monkeypatch):
+    x, wide = torch.zeros(3, 1, 8), torch.zeros(3, 1, 400)
+    assert "no additive kernel" in refuses(PairKernel("additive", False), x, x)
+    assert "float32 and float64 (got torch.bfloat16)" in refuses(KERNELS["linear"], x.bfloat16(), x.bfloat16())
+    assert "faster as matrices" in refuses(KERNELS["linear"], wide, x)
+    assert "on meta" in refuses(KERNELS["linear"], x.to("meta"), x)
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    assert "TOPOMASK_NATIVE=0" in refuses(KERNELS["linear"], x, x)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["both_signed", "softmax"])
+def test_the_operator_is_one_that_torch_can_compile(name):
+    kernel, pattern = KERNELS[name], random_pattern(6, 0.5)
+    tensors = inputs(pattern, 2, 4, 4)
+    entry, bound, *qkv = (x.detach().contiguous().requires_grad_() for x in tensors)
+    arguments = (*qkv, entry, bound, pattern.rowptr, pattern.col, *kernel[:3])
+    torch.library.opcheck(fused_pairs._sums, arguments, test_utils=("test_schema", "test_faketensor"))
+    traced = torch.compile(lambda *x: fused_sums(kernel, pattern, *x), backend="aot_eager", fullgraph=True)
+    found, wanted = traced(*tensors), fused_sums(kernel, pattern, *tensors)
+    assert torch.equal(found, wanted)
+    torch.testing.assert_close(gradients(found, tensors), gradients(wanted, tensors))
+
+
+@compiled
+@pytest.mark.parametrize("normalizer", ["bound", "signed"])
+@pytest.mark.parametrize("kernel", ["relu", "softmax_rf", "softmax"])
+@pytest.mark.parametrize("mask", ["grf", "rwgnk"])
+def test_attention_is_the_same_without_compiled_code(monkeypatch, mask, kernel, normalizer):
+    walks = AddRandomWalks(num_walks=8, seed=0)
+    batch = Batch.from_data_list([walks(GRAPHS[name].clone()) for name in ("path", "star", "weighted")])
+    topology = GRFMask(2) if mask == "grf" else RWGNKMask(2, learnable=True)
+    module = MaskedAttention(8, 2, kernel, topology, "pairwise", normalizer=normalizer).double()
+    if mask == "grf":
+        with torch.no_grad():
+            module.mask.modulation[0, 1] = -0.3
+    x = numbers(batch.num_nodes, 8)
+
+    def values_and_gradients():
+        out = module(x, batch.batch, batch)
+        return out, torch.autograd.grad(out.square().sum(), [x, *module.parameters()])
+
+    calls = []
+    monkeypatch.setattr(fused_pairs, "fused_sums", lambda *args: calls.append(args) or fused_sums(*args))
+    found = values_and_gradients()
+    assert len(calls) == 1
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    torch.testing.assert_close(found, values_and_gradients(), rtol=1e-9, atol=1e-10)
+    assert len(calls) == 1
