@@ -117,6 +117,23 @@ def test_layer_is_the_formula(norm, branches, feed_forward):
     assert torch.equal(layer(x, batch.edge_index, None, batch), out)  # the graph's own batch vector
 
 
+@pytest.mark.parametrize("part", ["conv", "attn", "feed_forward"])
+def test_dropout_acts_on_the_update_of_each_part(part):
+    """Without norms, an output is the input alone or, if it is kept, the input and the update / (1 − 0.5)."""
+    data, x = batch_of("star"), torch.randn(5, 8)
+    branch = {"attn": MaskedAttention(8)} if part == "attn" else {"conv": Conv()}
+    if part == "feed_forward":  # then the convolution updates nothing
+        for parameter in branch["conv"].parameters():
+            torch.nn.init.zeros_(parameter)
+    layer = GPSLayer(8, **branch, norm=None, dropout=0.5, feed_forward=part == "feed_forward")
+    update = layer.eval()(x, data.edge_index) - x
+    drawn = layer.train()(x, data.edge_index) - x
+    kept = drawn != 0
+    assert 0 < kept.sum() < kept.numel()
+    difference = (drawn - 2 * update)[kept].abs().max()
+    assert (difference > 1e-3) if part == "feed_forward" else (difference < 1e-5)  # its hidden layer has dropout, too
+
+
 def test_training_uses_batch_statistics_and_dropout():
     batch, x = batch_of(), torch.randn(13, 8)
     layer = GPSLayer(8, Conv(), feed_forward=False)
