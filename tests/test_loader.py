@@ -119,6 +119,8 @@ def test_several_processes_share_out_the_parts():
 def test_parts_have_all_that_attention_reads():
     transform = Compose([AddExpanderEdges(2, seed=0), Compose([AddRandomWalks(4, 2, seed=0)])])
     graph = grid()
+    whole = RandomPartitionLoader(graph, 1, transform)
+    assert next(iter(whole)).walk_index.tolist() != next(iter(whole)).walk_index.tolist()  # of the same nodes
     loader = RandomPartitionLoader(graph, 3, transform)
     walks, edges = GRFAttention(8, max_length=2), ExphormerAttention(8)
     served = [[part.walk_index for part in loader] for _ in range(2)]
