@@ -75,10 +75,10 @@ def precompute(
         return _attached(graphs, _compute(graphs, steps, num_workers))
     folder = (cache_dir() if cache is True else Path(cache).expanduser()) / "encodings"
     path = folder / f"{cache_key(graphs, steps, fingerprint)}.pt"
-    if (found := _load(path)) is None:
+    if (found := _load(path, len(graphs))) is None:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(path):
-            if (found := _load(path)) is None:  # another process may have written it in the meantime
+            if (found := _load(path, len(graphs))) is None:  # another process may have written it in the meantime
                 begin = time.perf_counter()
                 found = _compute(graphs, steps, num_workers)
                 save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
@@ -113,8 +113,8 @@ def _check_seeded(transform: BaseTransform) -> None:
                 _check_seeded(part)
 
 
-def _load(path: Path) -> Packed | None:
-    """Content of a file; None if the file is missing or damaged, so that it is computed again."""
+def _load(path: Path, count: int) -> Packed | None:
+    """Content of a file for ``count`` graphs; None if it is missing or damaged, so that it is computed again."""
     try:
         found = load_tensors(path, mmap=True)
     except FileNotFoundError:
@@ -122,10 +122,28 @@ def _load(path: Path) -> Packed | None:
     except UnreadableFileError as error:
         log.warning("%s; it is computed again", error)
         return None
-    if isinstance(found, dict) and all(isinstance(part, tuple) and len(part) == 3 for part in found.values()):
+    if isinstance(found, dict) and all(isinstance(key, str) and _fits(part, count) for key, part in found.items()):
         return found
-    log.warning("%s holds no encodings; it is computed again", path)
+    log.warning("%s does not hold the encodings of %d graphs; it is computed again", path, count)
     return None
+
+
+def _fits(part: Any, count: int) -> bool:
+    """Whether this is one attribute of ``count`` graphs, in the form of `Packed`."""
+    if not isinstance(part, tuple) or len(part) != 3:
+        return False
+    values, sizes, dim = part
+    if sizes is None:
+        return isinstance(values, list) and len(values) == count
+    return (
+        isinstance(values, Tensor)
+        and dim in (0, 1)
+        and values.dim() > dim
+        and isinstance(sizes, list)
+        and len(sizes) == count
+        and all(isinstance(size, int) and size >= 0 for size in sizes)
+        and sum(sizes) == values.size(dim)
+    )
 
 
 class _Groups(Dataset[Packed]):

@@ -64,6 +64,27 @@ class Hostile:
         return os.system, (f"touch {self.marker}",)
 
 
+def records():
+    """Files that load but are not the encodings of the graphs."""
+    count = len(UNWEIGHTED)
+    sizes = [[1], [1] * (count + 1), [2] * count, [-1, 2 + count, *([0] * (count - 2))], [0.5] * count, count, None]
+    yield from ({"walk": (torch.ones(count + 1), one, 0)} for one in sizes)
+    yield from ({"walk": (values, [1] * count, 0)} for values in ([1] * count, torch.tensor(1.0)))
+    yield from ({"walk": (torch.ones(count), [1] * count, dim)} for dim in (1, -1, None, "0"))
+    yield from ([], {"a": 1}, {"a": ([1], None, None)}, {3: ([1] * count, None, None)})
+
+
+@pytest.mark.parametrize("record", list(records()))
+def test_a_file_with_a_wrong_record_is_made_again(tmp_path, record, caplog):
+    precompute(UNWEIGHTED, STEPS, cache=tmp_path)
+    (path,) = (tmp_path / "encodings" / name for name in stored(tmp_path))
+    path.unlink()  # a mapped file must not be changed
+    torch.save(record, path)
+    again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
+    assert f"{path} does not hold the encodings of {len(UNWEIGHTED)} graphs" in caplog.text
+    equal(again, precompute(UNWEIGHTED, STEPS, cache=False))
+
+
 @pytest.mark.parametrize("junk", ["half", "bytes", "other", "hostile"])
 def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
     computed = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
