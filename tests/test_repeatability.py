@@ -4,17 +4,19 @@ Bit equality holds on any machine: what is compared comes from the same operatio
 operation of the library adds in an order that depends on which thread comes first.
 """
 
+import networkx
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import barabasi_albert_graph
+from torch_geometric.utils import barabasi_albert_graph, from_networkx
 
 from pyg_topomask.nn import (
     ATTENTION,
     EDGE_ENCODERS,
     HEADS,
+    MASK,
     NODE_ENCODERS,
     POSITIONAL_ENCODERS,
     ExphormerAttention,
@@ -24,17 +26,17 @@ from pyg_topomask.nn import (
     PrimalAttention,
     RWGNKMask,
     SANAttention,
+    ToeplitzMask,
     auxiliary_loss,
 )
 from pyg_topomask.nn.encoder import GraphormerDegrees, MLPNodeEncoder
 from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.head.edge import DECODINGS
-from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.norm import NORMS, apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS
 from pyg_topomask.run.model.convs import CONVS, ConvSettings
-from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
 CALLS, CHANNELS, NUM_HEADS = 20, 32, 2
 SIZES = (1000, 30, 30, 60)
@@ -126,10 +128,14 @@ MASKS = {
     "rwgnk_learned": lambda: RWGNKMask(NUM_HEADS, learnable=True),
 }
 
+FAST_MASKS = {"toeplitz": lambda: ToeplitzMask((32, 32))} | {
+    name: MASK[name] for name in ("causal", "forest", "grid_heat", "heat", "low_rank", "power_series", "tree")
+}
+"""Masks that are multiplied without walks."""
+
 
 def test_every_mask_is_covered():
-    ours = {mask for mask in Mask.__subclasses__() if mask.__module__.startswith("pyg_topomask.")}
-    assert {type(build()) for build in MASKS.values()} == ours
+    assert {type(build()) for build in [*MASKS.values(), *FAST_MASKS.values()]} == set(MASK.values())
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +151,21 @@ def test_mask_repeats_on_every_path(long_walks, mask, path):
     graph = long_walks[path]
     attention = lambda: MaskedAttention(CHANNELS, NUM_HEADS, "elu1", MASKS[mask](), path)  # noqa: E731
     assert_repeats(attention, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
+
+
+@pytest.fixture(scope="module")
+def large_grid() -> Batch:
+    """One grid of 1,024 nodes with what fast masks read."""
+    graph = from_networkx(networkx.grid_2d_graph(32, 32))
+    for transform in (AddGridShape(), AddPositions(), AddTreeOrder()):
+        graph = transform(graph)
+    return Batch.from_data_list([graph])
+
+
+@pytest.mark.parametrize("mask", FAST_MASKS)
+def test_fast_mask_repeats(large_grid, mask):
+    attention = lambda: MaskedAttention(8, NUM_HEADS, "elu1", FAST_MASKS[mask](), "factored")  # noqa: E731
+    assert_repeats(attention, lambda attn, x: attn(x, large_grid.batch, large_grid), draw(1024, 8))
 
 
 @pytest.mark.parametrize("path", ["pairwise", "blocks", "dense"])
