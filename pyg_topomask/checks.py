@@ -1,12 +1,15 @@
-"""Checks of settings, made once where they enter the library, and the error of values that are not finite."""
+"""Checks of settings, made once where they enter the library; the error of values that are not finite; warnings."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from numbers import Real
 from operator import index
 
 from torch import Tensor
+
+_warned: set[str] = set()
 
 
 class NonFiniteError(ValueError):
@@ -63,3 +66,20 @@ def check_heads(channels: int, heads: int) -> tuple[int, int]:
     if channels % heads != 0:
         raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
     return channels, heads
+
+
+def warn_once(cause: str, message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:
+    """Give a warning unless one with the same cause was given before in this process.
+
+    Python's own filter shows a warning again as soon as any code has used `warnings.catch_warnings`, as many libraries
+    do in every step.
+
+    Args:
+        cause: What the warning is about.
+        message: Its text.
+        category: Its class.
+        stacklevel: As in `warnings.warn`.
+    """
+    if cause not in _warned:
+        _warned.add(cause)
+        warnings.warn(message, category, stacklevel + 1)

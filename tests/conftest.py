@@ -12,6 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import torch
 
+from pyg_topomask import checks
 from pyg_topomask.ops.native import loader
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -20,6 +21,11 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _not_warned_yet(monkeypatch):
+    monkeypatch.setattr(checks, "_warned", set())
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -77,3 +79,22 @@ def test_dropout_is_a_probability(build):
 def test_dropout_is_a_number():
     with pytest.raises(TypeError, match=r"'dropout' must be a number \(got '0.1'\)"):
         nn.FullAttention(8, 2, dropout="0.1")
+
+
+def test_layers_that_share_a_cause_warn_once_under_pythons_own_filter():
+    graph = AddRandomWalks(max_length=2, seed=0)(GRAPHS["star"].clone())
+    x = torch.randn(5, 8)
+    for attention, path in (
+        (nn.GRFAttention, "pairwise"),
+        (nn.GRFAttention, "factored"),
+        (nn.PrimphormerAttention, ""),
+    ):
+        settings = {"path": path} if path else {}
+        layers = [nn.GPSLayer(8, attn=attention(8, heads=2, **settings)) for _ in range(2)]
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("default")
+            for layer in 2 * layers:
+                layer(x, graph.edge_index, graph=graph)
+                with warnings.catch_warnings():  # after this, Python forgets what it has shown
+                    warnings.simplefilter("ignore")
+        assert len(shown) == (path != "factored")  # the cause is that of the pairwise layers

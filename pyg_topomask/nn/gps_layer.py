@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,6 +13,7 @@ from torch.nn import Linear, Module, ModuleList, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import Carrying
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.graph_attributes import requirements_of
@@ -212,8 +212,10 @@ def _warn_without_carry(attentions: Sequence[Module]) -> None:
     """Warn if an attention starts from its initial carry although an earlier layer may have passed one on."""
     carrying = next((part for part in attentions if isinstance(part, Carrying)), None)
     if carrying is not None and not torch.compiler.is_compiling():
-        warnings.warn(
-            f"{type(carrying).__name__} passes a carry from layer to layer, but this GPSLayer was called without "
+        name = type(carrying).__name__
+        warn_once(
+            f"{name} without carry",
+            f"{name} passes a carry from layer to layer, but this GPSLayer was called without "
             "'carry'. In a stack, that is another model. Give the first layer carry=layer.initial_carry(num_graphs) "
             "and every other layer the carry that the layer before it returned, or use GPSStack or GPSModel, which "
             "also share the parameters that belong to all layers",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import warn_once
 from pyg_topomask.ops.csr import edge_tensors
 from pyg_topomask.ops.memo import once_per_batch
 
@@ -93,7 +93,7 @@ def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "
 
 
 def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
-    """Warn if a mask covers longer walks than are stored on the graph; Python shows it once per calling line.
+    """Warn if a mask covers longer walks than are stored on the graph.
 
     Args:
         graph: The graph or batch.
@@ -104,7 +104,8 @@ def warn_of_short_walks(graph: Data, name: str, max_length: int) -> None:
     if isinstance(stored, Tensor):
         stored = _largest(stored)
     if stored is not None and stored < max_length:
-        warnings.warn(
+        warn_once(
+            f"walks of {stored} hops, mask of {max_length}",
             f"the walks on this graph were stored up to 'max_length' = {stored} hops, but the mask covers "
             f"{max_length}: its parameters for longer walks have no effect. Give the mask and AddRandomWalks the same "
             "'max_length'",

@@ -204,8 +204,11 @@ def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _csr_tensor(pattern: Pattern, value: Tensor) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            pattern.rowptr, pattern.col, value, (pattern.num_rows, pattern.num_cols), check_invariants=False
-        )
+    shape = pattern.num_rows, pattern.num_cols
+    return torch.sparse_csr_tensor(pattern.rowptr, pattern.col, value, shape, check_invariants=False)
+
+
+with warnings.catch_warnings():  # torch says at the first such tensor of a process that they are in beta
+    warnings.simplefilter("ignore")
+    _nowhere = torch.zeros(0, dtype=torch.int64, device="cpu")
+    _csr_tensor(Pattern(_nowhere, _nowhere, 0, 0), _nowhere.float())
