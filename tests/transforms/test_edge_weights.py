@@ -103,9 +103,12 @@ def test_electrostatic_potentials_scale_with_the_weights(factor):
     torch.testing.assert_close(found[2:, 6:].double() * factor, wanted[2:, 6:].double(), rtol=1e-5, atol=1e-6)
 
 
-def test_potentials_beyond_float32_are_refused():
-    with pytest.raises(ValueError, match=r"beyond float32 .* 1.38e-50"):
-        AddElectrostaticEncoding()(weighted(1e-50))
+@pytest.mark.parametrize(("factor", "largest"), [(1e-50, r"1.38e-50"), (1e300, r"1.38e\+300")])
+def test_potentials_beyond_float32_are_refused(factor, largest):
+    with pytest.raises(ValueError, match=rf"beyond float32 .* {largest}\); multiply the weights"):
+        AddElectrostaticEncoding()(weighted(factor))
+    loops = Data(edge_index=torch.tensor([[0, 1, 2], [0, 2, 1]]), num_nodes=3)  # node 0 has no potential
+    assert (AddElectrostaticEncoding()(loops).electrostatic[0, :3] == 0).all()
 
 
 @pytest.mark.parametrize("weight", [1e9, 1e300, 1.7e308])

@@ -102,6 +102,8 @@ def types_along_paths(hops: np.ndarray, before: np.ndarray, edge_type: np.ndarra
     return found
 
 
+_FLOAT32 = np.finfo(np.float32)
+
 NUM_ELECTROSTATIC = 8
 """Columns of `electrostatic_encoding`."""
 
@@ -118,7 +120,7 @@ def electrostatic_encoding(batch: GraphBatch) -> Tensor:
     Cost: :math:`O(n^3)` operations and :math:`O(n^2)` memory for a graph of n nodes.
 
     Raises:
-        ValueError: If weights are so small that potentials exceed the largest float32.
+        ValueError: If weights are so small or so large that potentials of a node leave the range of float32.
     """
     found = [torch.zeros(0, 8, dtype=torch.float64)]
     for csr in undirected(batch).graphs():
@@ -136,10 +138,12 @@ def electrostatic_encoding(batch: GraphBatch) -> Tensor:
         degree = dense.sum(axis=1)
         with np.errstate(over="ignore"):
             green = (np.linalg.inv(np.diag(degree) - dense + null) - null) / unit
-        if not bool((np.abs(green) < np.finfo(np.float32).max).all()):
+        largest = np.abs(green).max(axis=1)
+        beyond = ~(largest < _FLOAT32.max) | ((largest > 0) & (largest < _FLOAT32.tiny))
+        if bool(beyond.any()):
             raise ValueError(
                 f"electrostatic potentials are beyond float32 (edge weights of a component are at most "
-                f"{unit.min():.3g}); multiply the weights by a constant"
+                f"{unit[beyond].min():.3g}); multiply the weights by a constant"
             )
         potential = green - np.diag(green)
         walk = dense / np.where(degree > 0, degree, 1.0)[:, None]
