@@ -30,6 +30,7 @@ from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.training.lightning_module import GraphModule
+from pyg_topomask.tensor_files import load_tensors
 
 CONFIG = Path(__file__).parents[1] / "configs" / "grf" / "demo.yaml"
 MODELS = {  # name in the table: (gt.layer_type, name_tag of the folder)
@@ -124,7 +125,7 @@ def learned_mask(checkpoint: Path, overrides: list[str], seed: int) -> tuple[tor
     )
     model = build_model(config, splits.in_channels, splits.task.num_outputs, splits.edge_channels)
     module = GraphModule(model, config, splits.task)
-    module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+    module.load_state_dict(load_tensors(checkpoint)["state_dict"])
     mask = next(part for part in module.modules() if isinstance(part, GRFMask))
     graph = next(graph for graph in splits.test if int(graph.y) == 1)
     with torch.no_grad():

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import tarfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,3 +219,9 @@ def test_reasons_fit_in_a_line():
     assert reason_of(EOFError()) == "it ends too early"
     assert reason_of(KeyError()) == "KeyError"
     assert reason_of(ValueError("one\ntwo")) == "one"
+
+
+def test_only_the_safe_reader_calls_torch_load():
+    root = Path(__file__).parents[1]
+    files = [path for folder in ("pyg_topomask", "scripts", "examples") for path in (root / folder).rglob("*.py")]
+    assert [path.name for path in files if "torch.load(" in path.read_text()] == ["tensor_files.py"]

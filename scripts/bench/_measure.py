@@ -21,6 +21,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.cache import replacing
+from pyg_topomask.tensor_files import load_tensors
 
 
 def bench_parser(doc: str, quick: str) -> argparse.ArgumentParser:
@@ -114,7 +115,7 @@ def peptides(count: int) -> list[Data] | None:
     files = [folder / f"{split}.pt" for split in ("train", "val", "test")]
     if not all(file.is_file() for file in files):
         return None
-    rows = [row for file in files for row in torch.load(file)]
+    rows = [row for file in files for row in load_tensors(file)]
     return [Data(edge_index=edges, num_nodes=x.size(0)) for x, _, edges, *_ in islice(cycle(rows), count)]
 
 
