@@ -186,17 +186,18 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from matplotlib.backend_bases import FigureCanvasBase
 
     from pyg_topomask.run.commands.show import picture
+    from pyg_topomask.run.output.files import output_path
     from pyg_topomask.viz import save_figure
 
-    formats = FigureCanvasBase.get_supported_filetypes()
-    if Path(arguments.out).suffix.removeprefix(".") not in formats:
+    out, formats = output_path(arguments.out, "a file"), FigureCanvasBase.get_supported_filetypes()
+    if out.suffix.removeprefix(".") not in formats:
         raise RunError(f"--out must end in one of .{', .'.join(sorted(formats))} (got {arguments.out})")
     names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
     figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
     try:
-        print(f"wrote {save_figure(figure, arguments.out)}")
+        print(f"wrote {save_figure(figure, out)}")
     except OSError as error:
-        raise RunError(f"--out: {arguments.out} cannot be written: {error.strerror}") from None
+        raise RunError(f"--out: {out} cannot be written: {error.strerror}") from None
     return 0
 
 

@@ -20,7 +20,7 @@ from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, with_model_of
-from pyg_topomask.run.output.files import make_folder, write_json
+from pyg_topomask.run.output.files import make_folder, output_path, write_json
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import read_result, read_results, refuse_other_runs
@@ -91,9 +91,7 @@ def run_config(
         find_checkpoint(config)  # fails before the data are loaded
     if repeat > 1 and config.run_multiple_splits:
         raise RunError("--repeat runs seeds and run_multiple_splits runs splits: use one of them")
-    if out is not None and (str(out) == "" or "\0" in str(out)):
-        raise RunError(f"--out must name a folder (got {str(out)!r})")
-    folder = Path(out if out is not None else config.out_dir).expanduser() / parsed.name
+    folder = (Path(config.out_dir).expanduser() if out is None else output_path(out)) / parsed.name
     refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
     with display or Display(Console(quiet=not is_main())) as shown:

@@ -289,6 +289,7 @@ def test_other_errors_stay_as_they_are(error):
         (["run", ""], "the name of the config file is empty"),
         (["check", "a\0b.yaml"], "null"),
         (["run", "a\0b.yaml"], "null"),
+        (["show", "mask", "config.yaml", "--out", "a\0.png"], "--out must name a file"),
         (["check", "a" * 5000], "too long"),
         (["run", "a" * 5000], "too long"),
         (["check", "x=" + "[" * 3000], "the name of a config|needs a config file"),

@@ -22,6 +22,17 @@ def write_json(path: Path, values: Any) -> None:
     write_text(path, json.dumps(values, indent=2) + "\n")
 
 
+def output_path(path: str | Path, what: str = "a folder") -> Path:
+    """The path that ``--out`` gives, with ``~`` expanded.
+
+    Raises:
+        RunError: If it is empty or contains a null byte, which no path can.
+    """
+    if str(path) == "" or "\0" in str(path):
+        raise RunError(f"--out must name {what} (got {str(path)!r})")
+    return Path(path).expanduser()
+
+
 def make_folder(path: Path, purpose: str) -> None:
     """Make a folder and its parents, and check that files can be written to it.
 
