@@ -1,0 +1,87 @@
+"""Attention on the pairs of a mask: compiled code compared with plain torch, forward and backward.
+
+- ``grf``   GRF-masked linear attention on the sphere of ``grf.py``, one head of width 16, learnable modulation function
+- ``gkat``  exact GKAT (softmax), 8 heads of width 8, on a random graph of Cora's size
+- ``small`` both on a batch of 32 small graphs
+
+Both forms take turns in one process. Each figure is the median processor time of one thread, over all repeats.
+
+Run: python scripts/bench/pairs.py [--quick] [--out results/bench]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from _measure import bench_parser, machine, save_json
+from attention import random_graph
+from grf import inputs, knn_sphere, step
+from torch.nn import Module
+from torch_geometric.data import Batch, Data
+
+from pyg_topomask.nn import GKATAttention, GRFAttention
+from pyg_topomask.transforms import AddRandomWalks
+
+CORA_NODES, CORA_EDGES = 2_708, 10_556
+FORMS = {"compiled": "1", "plain torch": "0"}  # values of TOPOMASK_NATIVE
+
+
+def interleaved_ms(function: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """Median processor time of a call, in milliseconds, with compiled code and without."""
+    times: dict[str, list[float]] = {name: [] for name in FORMS}
+    for repeat in range(repeats + 1):
+        for name, native in FORMS.items():
+            os.environ["TOPOMASK_NATIVE"] = native
+            begin = time.process_time()
+            function()
+            if repeat > 0:  # the first call compiles, and builds what a batch keeps
+                times[name].append(1e3 * (time.process_time() - begin))
+    os.environ.pop("TOPOMASK_NATIVE")
+    return {name: statistics.median(some) for name, some in times.items()}
+
+
+def train(module: Module, graph: Data) -> None:
+    """Forward and backward pass of an attention on features of its width."""
+    x = torch.randn(graph.num_nodes or 0, module.channels, requires_grad=True)
+    module(x, graph.get("batch"), graph).sum().backward()
+
+
+def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
+    """Function and number of repeats of each case."""
+    torch.manual_seed(0)
+    graph, mask, tensors = inputs(2**12 if quick else 2**15)
+    share = 0.2 if quick else 1.0
+    cora = random_graph(int(share * CORA_NODES), share * CORA_EDGES, np.random.default_rng(0))
+    cora = AddRandomWalks(100, 3, 0.0, seed=0, independent=False)(cora)
+    gkat = GKATAttention(64, 8, kernel="softmax", max_length=3, path="pairwise")
+    walks = AddRandomWalks(seed=0, independent=False)
+    batch = Batch.from_data_list([walks(knn_sphere(18, seed=seed)) for seed in range(32)])
+    linear = GRFAttention(64, 4, independent=False, path="pairwise")
+    softmax = GKATAttention(64, 4, kernel="softmax", path="pairwise")
+    return {
+        "grf": (lambda: step(tensors, mask, graph), 9),
+        "gkat": (lambda: train(gkat, cora), 3),
+        "small, linear": (lambda: train(linear, batch), 25),
+        "small, softmax": (lambda: train(softmax, batch), 25),
+    }
+
+
+def main() -> None:
+    options = bench_parser(__doc__, "smaller graphs").parse_args()
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {"machine": machine(), "milliseconds": {}}
+    for name, (function, repeats) in cases(options.quick).items():
+        times = report["milliseconds"][name] = interleaved_ms(function, repeats)
+        ratio = times["plain torch"] / times["compiled"]
+        print(f"{name:15s} " + "  ".join(f"{form} {ms:8.1f} ms" for form, ms in times.items()) + f"  {ratio:5.2f} x")
+    save_json(options.out / "pairs.json", report)
+
+
+if __name__ == "__main__":
+    main()
