@@ -1,6 +1,6 @@
 // The k largest inner products of every query with the keys of its own graph, exactly, on a CPU.
 //
-// Flat search: tiles of QB queries by one vector of keys stay in registers; a comparison with each query's k-th best
+// Flat search: tiles of QB queries by KV vectors of keys stay in registers; a comparison with each query's k-th best
 // so far lets nearly all scores go, and the rest are inserted into a sorted list.
 // Pruned search: keys in k-d order, in leaves of one vector and groups of leaves; a leaf is skipped where its ball or
 // its box bounds the inner product below the k-th best of all queries of a block. Bounds carry a margin for rounding,
@@ -25,7 +25,8 @@ struct Problem {
 template <class T>
 void search_flat(const Problem<T>& p, int dim, int64_t width, int64_t a, int64_t b) {
     constexpr int L = Vec<T>::L;
-    const int64_t tiles = div_up(p.num_k, L), chunk = std::max<int64_t>(1, CHUNK_BYTES / (BYTES * dim));
+    const Keys<T> keys{p.packed, nullptr, p.num_k};
+    const int64_t tiles = div_up(p.num_k, L), chunk = div_up(CHUNK_BYTES, BYTES * dim * KV) * KV;
     std::vector<Block<T>> blocks;
     std::vector<int64_t> rows(b - a);
     std::iota(rows.begin(), rows.end(), a);
@@ -35,8 +36,11 @@ void search_flat(const Problem<T>& p, int dim, int64_t width, int64_t a, int64_t
     }
     for (int64_t from = 0; from < tiles; from += chunk)
         for (auto& block : blocks)
-            for (int64_t t = from; t < std::min(from + chunk, tiles); ++t)
-                block.visit(p.packed + t * L * dim, int(std::min<int64_t>(L, p.num_k - t * L)), nullptr, int32_t(t * L));
+            for (int64_t t = from; t < std::min(from + chunk, tiles); t += KV) {
+                int64_t tile[KV];
+                std::iota(tile, tile + KV, t);
+                block.visit(keys, tile);
+            }
     for (size_t i = 0; i < blocks.size(); ++i)
         blocks[i].store(&rows[i * QB], int(std::min<int64_t>(QB, b - a - i * QB)), p.key_offset, width, p.out);
 }
@@ -86,15 +90,15 @@ void search_all_flat(std::vector<Problem<T>>& problems, int dim, int64_t width, 
     size_t size = 0;
     std::vector<int64_t> first(1, 0);  // task at which each problem begins
     for (const auto& p : problems) {
-        size += size_t(div_up(p.num_k, L)) * L * dim;
+        size += size_t(div_up(p.num_k, L * KV)) * L * KV * dim;
         first.push_back(first.back() + div_up(p.num_q, TASK_QUERIES));
     }
     Aligned<T> packed(size);
     T* at = packed.data;
     for (auto& p : problems) {
         p.packed = at;
-        for (int64_t a = 0; a < p.num_k; a += L, at += L * dim)
-            pack(p.k + a * dim, nullptr, std::min<int64_t>(L, p.num_k - a), dim, at);
+        for (int64_t a = 0; a < p.num_k; a += L) pack(p.k + a * dim, nullptr, std::min<int64_t>(L, p.num_k - a), dim, at + a * dim);
+        at += div_up(p.num_k, L * KV) * L * KV * dim;
     }
     parallel(threads, first.back(), [&](int64_t task, int64_t) {
         const size_t i = size_t(std::upper_bound(first.begin(), first.end(), task) - first.begin()) - 1;

@@ -22,10 +22,11 @@ constexpr int BYTES = 64;          // of one vector of keys: 16 floats or 8 doub
 constexpr int TASK_QUERIES = 128;  // queries that a thread takes at once
 constexpr int CHUNK_BYTES = 1 << 18;  // keys that stay in the second-level cache while these queries pass
 #if defined(__AVX512F__)
-constexpr int QB = 8;  // queries of a tile: one 64-byte accumulator each
+constexpr int QB = 8, KV = 2;  // a tile has QB queries and KV vectors of keys, and QB * KV accumulators of 64 bytes
 #else
-constexpr int QB = 4;
+constexpr int QB = 4, KV = 1;
 #endif
+constexpr int FIXED_DIM = 16;  // up to this width, a tile's loop is compiled for each width
 
 template <class T>
 struct Vec {
@@ -80,10 +81,72 @@ inline uint32_t lanes_at_least(const Vec<double>::type& v, double floor) {
 #endif
 }
 
+// Keys in tiles of one vector, `data[tile][j][lane]`, behind them KV - 1 tiles of zeros; `id` names them in this order,
+// or their places do.
+template <class T>
+struct Keys {
+    const T* data;
+    const int32_t* id;
+    int64_t num;
+};
+
+template <class T>
+struct Scores {
+    typename Vec<T>::type score[QB][KV];
+    uint32_t mask[QB];  // bit v * L + lane: the score is at least the query's floor
+};
+
+// Score KV vectors of keys; false, and nothing in `out`, if all scores are below the floors. D is `dim`, or 0.
+template <class T, int D>
+bool score_tile(const T* q, const T* const* keys, int dim, const T* floor, Scores<T>& out) {
+    using V = typename Vec<T>::type;
+    V score[QB][KV];
+#pragma GCC unroll 8
+    for (int i = 0; i < QB; ++i)
+#pragma GCC unroll 2
+        for (int v = 0; v < KV; ++v) score[i][v] = V{};
+    const int width = D > 0 ? D : dim;
+    for (int j = 0; j < width; ++j, q += QB) {
+        V key[KV];
+#pragma GCC unroll 2
+        for (int v = 0; v < KV; ++v) key[v] = Vec<T>::load(keys[v] + j * Vec<T>::L);
+#pragma GCC unroll 8
+        for (int i = 0; i < QB; ++i)
+#pragma GCC unroll 2
+            for (int v = 0; v < KV; ++v) score[i][v] += key[v] * q[i];
+    }
+    uint32_t any = 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < QB; ++i)
+#pragma GCC unroll 2
+        for (int v = 0; v < KV; ++v) any |= lanes_at_least(score[i][v], floor[i]);
+    if (__builtin_expect(!any, 1)) return false;
+    for (int i = 0; i < QB; ++i) {
+        out.mask[i] = 0;
+        for (int v = 0; v < KV; ++v) {
+            out.score[i][v] = score[i][v];
+            out.mask[i] |= lanes_at_least(score[i][v], floor[i]) << v * Vec<T>::L;
+        }
+    }
+    return true;
+}
+
+template <class T>
+using ScoreTile = bool (*)(const T*, const T* const*, int, const T*, Scores<T>&);
+
+template <class T, int D = FIXED_DIM>
+ScoreTile<T> score_tile_for(int dim) {
+    if constexpr (D == 0)
+        return score_tile<T, 0>;
+    else
+        return dim == D ? score_tile<T, D> : score_tile_for<T, D - 1>(dim);
+}
+
 // The best keys so far of QB queries: sorted lists, larger score first, lower index first among equals.
 template <class T>
 struct Block {
-    Block(int dim, int keep) : dim(dim), keep(keep), query(size_t(dim) * QB), value(size_t(keep) * QB), index(size_t(keep) * QB) {}
+    Block(int dim, int keep)
+        : dim(dim), keep(keep), score(score_tile_for<T>(dim)), query(size_t(dim) * QB), value(size_t(keep) * QB), index(size_t(keep) * QB) {}
 
     // Take `count` queries, rows `row[i]` of `q`; the places beyond them accept nothing.
     void start(const T* q, const int64_t* row, int count) {
@@ -113,30 +176,22 @@ struct Block {
         floor[i] = values[keep - 1];
     }
 
-    // Score one vector of keys, `keys[j][lane]`, of which the lowest `valid` count; `id` names them, or `first` on.
-    void visit(const T* keys, int valid, const int32_t* id, int32_t first) {
-        using V = typename Vec<T>::type;
-        V score[QB] = {};
-        const T* q = query.data();
-        for (int j = 0; j < dim; ++j, q += QB) {
-            const V key = Vec<T>::load(keys + j * Vec<T>::L);
-#pragma GCC unroll 8
-            for (int i = 0; i < QB; ++i) score[i] += key * q[i];
-        }
-        uint32_t mask[QB], any = 0;
-#pragma GCC unroll 8
-        for (int i = 0; i < QB; ++i) any |= mask[i] = lanes_at_least(score[i], floor[i]);
-        if (!any) return;
-        const uint32_t lanes = (uint32_t(1) << valid) - 1;
+    // Score the keys of the given tiles; whether any floor may have risen.
+    bool visit(const Keys<T>& keys, const int64_t (&tile)[KV]) {
+        constexpr int L = Vec<T>::L;
+        const T* data[KV];
+        for (int v = 0; v < KV; ++v) data[v] = keys.data + tile[v] * L * dim;
+        Scores<T> found;
+        if (!score(query.data(), data, dim, floor, found)) return false;
         for (int i = 0; i < QB; ++i) {
-            if (!(mask[i] &= lanes)) continue;
-            T lane_score[Vec<T>::L];
-            std::memcpy(lane_score, &score[i], BYTES);
-            for (uint32_t rest = mask[i]; rest; rest &= rest - 1) {
+            const T* lane_score = reinterpret_cast<const T*>(found.score[i]);
+            for (uint32_t rest = found.mask[i]; rest; rest &= rest - 1) {
                 const int lane = __builtin_ctz(rest);
-                insert(i, lane_score[lane], id ? id[lane] : first + lane);
+                const int64_t place = tile[lane / L] * L + lane % L;
+                if (place < keys.num) insert(i, lane_score[lane], keys.id ? keys.id[place] : int32_t(place));
             }
         }
+        return true;
     }
 
     void store(const int64_t* row, int count, int64_t key_offset, int64_t width, int64_t* out) const {
@@ -145,6 +200,7 @@ struct Block {
     }
 
     int dim, keep;
+    ScoreTile<T> score;
     std::vector<T> query;  // [dim][QB]
     T floor[QB];           // the k-th best score of each
     std::vector<T> value;  // [QB][keep]

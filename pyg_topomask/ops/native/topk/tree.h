@@ -94,7 +94,7 @@ struct Tree {
     static constexpr int L = Vec<T>::L;
 
     Tree(const T* k, int64_t n, int dim, int64_t threads)
-        : n(n), dim(dim), leaves(div_up(n, L)), id(n), keys(leaves * L * dim), leaf(leaves, dim), group(div_up(leaves, L), dim) {
+        : n(n), dim(dim), leaves(div_up(n, L)), id(n), packed((leaves + KV - 1) * L * dim), leaf(leaves, dim), group(div_up(leaves, L), dim) {
         std::iota(id.begin(), id.end(), 0);
         kd_order(k, dim, id.data(), n, L, L, threads);
         parallel(threads, group.nodes, [&](int64_t g, int64_t) {
@@ -104,7 +104,7 @@ struct Tree {
                 const int64_t count = std::min<int64_t>(L, n - a);
                 std::sort(&id[a], &id[a] + count);
                 leaf.set(a / L, k, &id[a], count);
-                pack(k, &id[a], count, dim, keys.data + a * dim);
+                pack(k, &id[a], count, dim, packed.data + a * dim);
             }
         });
         T largest = 0;
@@ -160,13 +160,21 @@ struct Tree {
             wanted |= lanes_at_least(value, block.floor[i]);
             std::memcpy(bound + i * L, &value, BYTES);
         }
+        wanted &= (uint32_t(1) << std::min<int64_t>(L, leaves - g * L)) - 1;
+        const Keys<T> keys{packed.data, id.data(), n};
         int64_t visited = 0;
-        for (; wanted; wanted &= wanted - 1) {
-            const int lane = __builtin_ctz(wanted);
-            const int64_t t = g * L + lane;
-            if (t >= leaves || (visited && slack_of(block, bound + lane, L) < 0)) continue;
-            block.visit(keys.data + t * L * dim, int(std::min<int64_t>(L, n - t * L)), &id[t * L], 0);
-            ++visited;
+        while (wanted) {
+            int64_t tile[KV];
+            for (int64_t& t : tile) {
+                visited += wanted != 0;
+                t = wanted ? g * L + __builtin_ctz(wanted) : leaves;
+                wanted &= wanted - 1;
+            }
+            if (block.visit(keys, tile)) {
+                uint32_t still = 0;
+                for (int i = 0; i < QB; ++i) still |= lanes_at_least(Vec<T>::load(bound + i * L), block.floor[i]);
+                wanted &= still;
+            }
         }
         return visited;
     }
@@ -182,7 +190,7 @@ struct Tree {
     int dim;
     int64_t leaves;
     std::vector<int32_t> id;
-    Aligned<T> keys;
+    Aligned<T> packed;
     Bounds<T> leaf, group;
     T margin;
 };
