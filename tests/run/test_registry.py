@@ -83,10 +83,41 @@ def test_modules_that_cannot_be_imported(folder, capsys):
     (folder / "broken.py").write_text("from pyg_topomask.nn import Nothing\n")
     for name, reason in (
         ("yours", "no such module is installed or in the current folder"),
-        ("broken", "cannot import name 'Nothing' from 'pyg_topomask.nn'"),
+        ("yours.part", "no such module is installed or in the current folder"),
+        ("broken.part", "ImportError: cannot import name"),
+        ("broken", "ImportError: cannot import name 'Nothing' from 'pyg_topomask.nn'"),
     ):
         assert main(["--import", name, "list"]) == 1
         assert capsys.readouterr().err.startswith(f"error: --import {name}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x = 1\ny = x / 0\n", "ZeroDivisionError: division by zero (hostile.py, line 2)\n"),
+        ("x = 1\ndef\n", "SyntaxError: invalid syntax (hostile.py, line 2)\n"),
+        ("raise ValueError('two\\nlines')\n", "ValueError: two lines (hostile.py, line 1)\n"),
+        ("import nothing_of_this_name\n", "ModuleNotFoundError: No module named 'nothing_of_this_name' (hostile.py, "),
+        (
+            "from pyg_topomask import nn\nclass GRF(nn.Attention): ...\nnn.register_attention('GRF', GRF)\n",
+            "ValueError: 'GRF' is pyg_topomask.nn.attention.grf.GRFAttention already; register under another name "
+            "(hostile.py, line 3)\n",
+        ),
+    ],
+)
+def test_an_error_in_the_module_is_one_line_with_its_place(folder, names, capsys, text, reason):
+    (folder / "hostile.py").write_text(text)
+    assert main(["--import", "hostile", "list"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: --import hostile: {reason}")
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["", ".", "..mine", ".mine", "mine.", "../mine", "mine.py/", "a b"])
+def test_only_names_of_modules_are_imported(folder, capsys, name):
+    assert main(["--import", name, "list"]) == 1
+    assert capsys.readouterr().err.endswith(f"such as own_module or package.module (got {name!r})\n")
+    assert "mine" not in sys.modules
 
 
 class Shifted(Attention):
