@@ -116,7 +116,10 @@ def test_own_module(own_module):
     torch.testing.assert_close(attn(x), attn.out(x.mean(0)).expand(5, -1))
 
 
-@pytest.mark.filterwarnings("ignore")
+# Warnings of GraphGym's own loader and of Lightning about how GraphGym calls it.
+@pytest.mark.filterwarnings(r"ignore:It is not recommended to directly access:UserWarning:torch_geometric\.graphgym\.")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
+@pytest.mark.filterwarnings(r"ignore:::lightning\.pytorch\.")
 def test_graphgym(run, tmp_path):
     pytest.importorskip("yacs")
     pytest.importorskip("lightning")

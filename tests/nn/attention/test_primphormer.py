@@ -220,7 +220,6 @@ def test_validation_without_gradients_is_allowed():
         assert torch.equal(value, auxiliary_loss(attn))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_distributed_training_finds_every_parameter_used():
     """A second step fails where a parameter of the first had no gradient (find_unused_parameters=False)."""
     batch = batch_of()
