@@ -225,12 +225,21 @@ def test_blocks_of_a_batch_equal_pairs_in_value_and_gradient(function, per_head)
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
-def test_small_graphs_go_by_blocks_and_large_ones_do_not():
-    batch, q, k, v = ragged(torch.float32)
-    mask = GRFMask(max_length=K)(batch)
-    assert choose_path(mask, 4, 3, batch.batch) == "blocks"
-    masked_softmax_attention(q, k, v, mask, batch.batch)
+def complete(num_nodes: int) -> Data:
+    edges = (1 - torch.eye(num_nodes)).nonzero().t()
+    return AddRandomWalks(16, K, seed=0)(Data(edge_index=edges, num_nodes=num_nodes))
+
+
+def test_equal_graphs_full_of_walks_go_by_blocks_and_others_do_not():
+    equal = Batch.from_data_list([complete(20)] * 32)
+    mask, q = GRFMask(max_length=K)(equal), torch.rand(640, 2, 4)
+    assert choose_path(mask, 4, 3, equal.batch) == "blocks"
+    masked_softmax_attention(q, q, q, mask, equal.batch)
     assert "pairs" not in mask.walks.__dict__
+    unequal = Batch.from_data_list([complete(size) for size in range(12, 28)] * 2)  # one more call for every size
+    sparse = Batch.from_data_list([ring(64)] * 32)
+    for batch in (unequal, sparse):
+        assert choose_path(GRFMask(max_length=K)(batch), 16, 16, batch.batch) == "pairwise"
     large = Batch.from_data_list([ring(300), ring(4)])
     assert choose_path(GRFMask(max_length=K)(large), 16, 16, large.batch) == "pairwise"
 
