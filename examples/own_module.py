@@ -6,8 +6,8 @@ from pyg_topomask.nn import Attention, Mask, check_input, register_attention, re
 from pyg_topomask.operators import OnesOperator, SparseFactorOperator
 
 
-def graph_of_each_node(x, batch):
-    return torch.zeros(x.size(0), dtype=torch.long, device=x.device) if batch is None else batch
+def graph_of_each_node(num_nodes, device, batch):
+    return torch.zeros(num_nodes, dtype=torch.long, device=device) if batch is None else batch
 
 
 class MeanAttention(Attention):
@@ -21,7 +21,7 @@ class MeanAttention(Attention):
 
     def forward(self, x, batch=None, graph=None):  # [N, C] -> [N, C]
         batch = check_input(x, self.channels, batch, graph)
-        same_graph = OnesOperator(graph_of_each_node(x, batch))
+        same_graph = OnesOperator(graph_of_each_node(x.size(0), x.device, batch))
         return self.out(same_graph @ x / (same_graph @ torch.ones_like(x[:, :1])))
 
 
@@ -37,7 +37,7 @@ class DecayMask(Mask):
         self.decay = decay
 
     def forward(self, graph):
-        same_graph = OnesOperator(graph_of_each_node(graph.x, graph.batch))
+        same_graph = OnesOperator(graph_of_each_node(graph.num_nodes, graph.edge_index.device, graph.batch))
         identity = SparseFactorOperator(None, None, graph.num_nodes)
         return self.decay * same_graph + (1 - self.decay) * identity
 

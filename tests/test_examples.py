@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.testing import AttentionCase, OperatorCase
@@ -80,6 +81,8 @@ def test_large_graph(run):
 def own_module(run):
     """The names of a user's module, which are forgotten afterwards."""
     known = dict(ATTENTION), dict(MASK)
+    ATTENTION.pop("Mean", None)  # the package itself may have one
+    MASK.pop("decay", None)
     yield run("own_module")
     for table, before in zip((ATTENTION, MASK), known):
         table.clear()
@@ -111,6 +114,11 @@ class TestDecayMask(OperatorCase):
 def test_own_module(own_module):
     assert ATTENTION["Mean"] is own_module["MeanAttention"]
     assert MASK["decay"] is own_module["DecayMask"]
+
+
+def test_own_mask_of_a_graph_without_features(own_module):
+    graph = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    assert own_module["DecayMask"](0.25)(graph).to_dense().tolist() == [[1, 0.25], [0.25, 1]]
     x = torch.randn(5, 4)
     attn = ATTENTION["Mean"](4)
     torch.testing.assert_close(attn(x), attn.out(x.mean(0)).expand(5, -1))

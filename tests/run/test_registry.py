@@ -1,6 +1,5 @@
 """An attention and a mask defined outside of the package, used in configs and commands."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,8 +48,14 @@ def names():
 @pytest.fixture
 def folder(tiny, tmp_path, monkeypatch):
     """A current folder that contains the module and two configs that use it."""
-    shutil.copy(MODULE, tmp_path / "mine.py")
-    masks = {"mean": ("GIN+Mean", {}), "decay": ("GIN+Masked", {"mask": "decay", "mask_decay": {"decay": 0.25}})}
+    names = {'"Mean"': '"OwnMean"', '"decay"': '"own_decay"'}  # the package itself may have a Mean or decay one day
+    text = MODULE.read_text(encoding="utf-8")
+    for name, own in names.items():
+        assert name in text
+        text = text.replace(name, own)
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    decay = {"mask": "own_decay", "mask_own_decay": {"decay": 0.25}}
+    masks = {"mean": ("GIN+OwnMean", {}), "decay": ("GIN+Masked", decay)}
     for name, (layer_type, topomask) in masks.items():
         config = tiny | {"gt": tiny["gt"] | {"layer_type": layer_type}, "topomask": topomask}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config))
@@ -79,7 +84,7 @@ def test_both_are_listed_and_trained(folder, names, capsys):
 
 def test_modules_that_cannot_be_imported(folder, capsys):
     assert main(["check", "mean.yaml"]) == 1
-    assert "no attention is called 'Mean'" in capsys.readouterr().out
+    assert "no attention is called 'OwnMean'" in capsys.readouterr().out
     (folder / "broken.py").write_text("from pyg_topomask.nn import Nothing\n")
     for name, reason in (
         ("yours", "no such module is installed or in the current folder"),
