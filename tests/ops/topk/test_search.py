@@ -265,6 +265,21 @@ def test_the_tree_is_left_unused_where_it_skips_little():
 
 
 @pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bounds_hold_where_rounding_decides(dtype):
+    """Far from the origin, keys of one leaf differ by less than their scores' rounding, and so do scores and bounds.
+
+    Both engines add the products of a pair in one order, so that even these scores are equal bit for bit.
+    """
+    spread = 4 * torch.finfo(dtype).eps
+    for dim in (3, 10, 40):
+        q, k = torch.randn(1, 300, dim, dtype=dtype), torch.full((1, 3000, dim), 100, dtype=dtype)
+        k[..., :2] *= 1 + spread * torch.randn(1, 3000, 2, dtype=dtype)
+        flat, pruned = (cpp.search(q, k, [0, 300], [0, 3000], 5, start, 1.0)[0] for start in (None, 0))
+        assert torch.equal(pruned, flat)
+
+
+@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
 def test_threads_change_nothing():
     q, k = torch.randn(1, 2500, 4), torch.randn(1, 2500, 4)
     threads = torch.get_num_threads()

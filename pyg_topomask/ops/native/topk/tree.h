@@ -40,23 +40,24 @@ void kd_order(const T* x, int dim, int32_t* first, int64_t n, int unit, int unit
     }
 }
 
-// Upper bounds of q · key over the keys of each node of one level: a box, and a ball around its centre.
+// Upper bounds of q · key over the keys of each node of one level: a box and a ball around the box's centre.
 template <class T>
 struct Bounds {
     static constexpr int L = Vec<T>::L;
     Bounds(int64_t nodes, int dim)
-        : nodes(nodes), dim(dim), box(div_up(nodes, L) * 2 * dim * L), centre(div_up(nodes, L) * dim * L), radius(div_up(nodes, L) * L) {}
+        : nodes(nodes), dim(dim), centre(div_up(nodes, L) * dim * L), half(div_up(nodes, L) * dim * L), radius(div_up(nodes, L) * L) {}
 
     void set(int64_t node, const T* k, const int32_t* id, int64_t count) {
-        T* sides = box.data + (node / L) * 2 * dim * L + node % L;
         T* middle = centre.data + (node / L) * dim * L + node % L;
+        T* side = half.data + (node / L) * dim * L + node % L;
         for (int j = 0; j < dim; ++j) {
-            T low = k[int64_t(id[0]) * dim + j], high = low, sum = 0;
-            for (int64_t i = 0; i < count; ++i) {
+            T low = k[int64_t(id[0]) * dim + j], high = low;
+            for (int64_t i = 1; i < count; ++i) {
                 const T value = k[int64_t(id[i]) * dim + j];
-                low = std::min(low, value), high = std::max(high, value), sum += value;
+                low = std::min(low, value), high = std::max(high, value);
             }
-            sides[j * L] = high, sides[(dim + j) * L] = low, middle[j * L] = sum / T(count);
+            middle[j * L] = low / 2 + high / 2;
+            side[j * L] = std::max(high - middle[j * L], middle[j * L] - low);
         }
         T largest = 0;
         for (int64_t i = 0; i < count; ++i) {
@@ -70,23 +71,42 @@ struct Bounds {
         radius.data[node] = std::sqrt(largest);
     }
 
-    // Bounds of nodes group * L on, one a lane, for query i of a block.
-    typename Vec<T>::type at(int64_t group, const T* query, T norm) const {
-        using V = typename Vec<T>::type;
-        const T* sides = box.data + group * 2 * dim * L;
-        const T* middle = centre.data + group * dim * L;
-        V by_box = {}, by_ball = Vec<T>::load(radius.data + group * L) * norm;
-        for (int j = 0; j < dim; ++j) {
-            const T q = query[j * QB];
-            by_box += Vec<T>::load(sides + (q >= 0 ? j : dim + j) * L) * q;
-            by_ball += Vec<T>::load(middle + j * L) * q;
+    // The largest norm of a centre.
+    T farthest() const {
+        T largest = 0;
+        for (int64_t node = 0; node < nodes; ++node) {
+            T square = 0;
+            for (int j = 0; j < dim; ++j) {
+                const T value = centre.data[((node / L) * dim + j) * L + node % L];
+                square += value * value;
+            }
+            largest = std::max(largest, square);
         }
-        return by_box < by_ball ? by_box : by_ball;
+        return std::sqrt(largest);
+    }
+
+    // Bounds of nodes group * L on, one a lane, for each query of a block; row i goes to out + i * stride.
+    void at(int64_t group, const T* query, const T* norm, T margin, T* out, int64_t stride) const {
+        using V = typename Vec<T>::type;
+        const T *middle = centre.data + group * dim * L, *side = half.data + group * dim * L;
+        V at_centre[QB] = {}, by_box[QB] = {};
+        for (int j = 0; j < dim; ++j, query += QB) {
+            const V m = Vec<T>::load(middle + j * L), s = Vec<T>::load(side + j * L);
+#pragma GCC unroll 8
+            for (int i = 0; i < QB; ++i) at_centre[i] += m * query[i], by_box[i] += s * std::abs(query[i]);
+        }
+        const V reach = Vec<T>::load(radius.data + group * L);
+#pragma GCC unroll 8
+        for (int i = 0; i < QB; ++i) {
+            const V by_ball = reach * norm[i];
+            const V value = at_centre[i] + (by_box[i] < by_ball ? by_box[i] : by_ball) + margin * norm[i];
+            std::memcpy(out + i * stride, &value, BYTES);
+        }
     }
 
     int64_t nodes;
     int dim;
-    Aligned<T> box, centre, radius;
+    Aligned<T> centre, half, radius;
 };
 
 template <class T>
@@ -110,8 +130,12 @@ struct Tree {
         T largest = 0;
         for (int64_t i = 0; i < n; ++i)
             largest = std::max(largest, std::inner_product(k + i * dim, k + (i + 1) * dim, k + i * dim, T(0)));
-        // A score and a bound are each off by at most dim rounding errors of |q| |k|.
-        margin = T(4 * dim + 16) * std::numeric_limits<T>::epsilon() * std::sqrt(largest);
+        // Let K be the largest norm of a key, C of a centre, and u half of epsilon. A score is off by at most dim u |q| K,
+        // q · centre by dim u |q| C. The rest of the bound is at most |q| (K + C), since no key is farther from a
+        // centre, and off by (dim + 5) u of that; the last sums are off by 4 u |q| (K + C). Together this is less than
+        // (dim + 5) epsilon |q| (K + C), of which the margin is at least the double.
+        const T reach = std::sqrt(largest) + std::max(leaf.farthest(), group.farthest());
+        margin = T(2 * dim + 16) * std::numeric_limits<T>::epsilon() * reach;
     }
 
     // Fill the block's lists; returns the number of leaves scored.
@@ -127,10 +151,7 @@ struct Tree {
         T highest = -std::numeric_limits<T>::infinity();
         int64_t best = 0;
         for (int64_t g = 0; g < padded; g += L)
-            for (int i = 0; i < QB; ++i) {
-                const auto value = group.at(g / L, &block.query[i], norm[i]) + margin * norm[i];
-                std::memcpy(&bound[i * padded + g], &value, BYTES);
-            }
+            group.at(g / L, block.query.data(), norm, margin, &bound[g], padded);
         for (int64_t g = 0; g < group.nodes; ++g) {  // begin with the most promising group, so that floors rise early
             T total = 0;
             for (int i = 0; i < QB; ++i) total += norm[i] > 0 ? bound[i * padded + g] / norm[i] : T(0);
@@ -154,12 +175,9 @@ struct Tree {
 
     int64_t search_group(Block<T>& block, const T* norm, int64_t g) const {
         T bound[QB * L];
+        leaf.at(g, block.query.data(), norm, margin, bound, L);
         uint32_t wanted = 0;
-        for (int i = 0; i < QB; ++i) {
-            const auto value = leaf.at(g, &block.query[i], norm[i]) + margin * norm[i];
-            wanted |= lanes_at_least(value, block.floor[i]);
-            std::memcpy(bound + i * L, &value, BYTES);
-        }
+        for (int i = 0; i < QB; ++i) wanted |= lanes_at_least(Vec<T>::load(bound + i * L), block.floor[i]);
         wanted &= (uint32_t(1) << std::min<int64_t>(L, leaves - g * L)) - 1;
         const Keys<T> keys{packed.data, id.data(), n};
         int64_t visited = 0;
