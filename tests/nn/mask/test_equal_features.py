@@ -10,6 +10,9 @@ from torch_geometric.utils import from_networkx
 from pyg_topomask.nn import MASK, MaskedAttention
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
+# A mask may be so general that softmax attention forms it as a dense array, and warns.
+pytestmark = pytest.mark.filterwarnings("ignore:softmax attention forms this mask as a dense array")
+
 CHANNELS = 8
 GRIDS = {"grid_heat": {}, "toeplitz": {"grid_shape": (9,)}}  # the masks of grids, and their settings
 

@@ -21,6 +21,9 @@ from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.testing import GRAPHS, AttentionCase
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddTreeOrder
 
+# A mask may be so general that softmax attention forms it as a dense array, and warns.
+pytestmark = pytest.mark.filterwarnings("ignore:softmax attention forms this mask as a dense array")
+
 
 class Unchanged(BaseTransform):
     def forward(self, data):
@@ -94,9 +97,10 @@ def test_reset_and_text(name):
     fresh, batch = module(), Batch.from_data_list([transform(GRAPHS[graph].clone()) for graph in graphs])
     moved = mask(batch).to_dense()
     assert moved.shape[-2:] == (batch.num_nodes, batch.num_nodes)
-    mask.reset_parameters() if name != "causal" else None
+    learnable = any(True for _ in mask.parameters())
+    mask.reset_parameters() if learnable else None
     assert torch.equal(mask(batch).to_dense(), fresh(batch).to_dense())
-    assert name == "causal" or not torch.equal(moved, fresh(batch).to_dense())
+    assert not learnable or not torch.equal(moved, fresh(batch).to_dense())
     assert type(mask).__name__ in repr(mask)
     assert set(mask.requires) <= set(transform(GRAPHS["path"].clone()).keys())
     assert not mask.requires or mask.remedy == f"{type(transform).__name__}()"
