@@ -19,7 +19,7 @@ import tarfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -103,9 +103,9 @@ def only_data() -> Iterator[None]:
             original = getattr(module, name)
             stack.callback(setattr, module, name, original)
             setattr(module, name, _in_this_thread(function, original))
-        if hasattr(tarfile, "data_filter"):
-            stack.callback(setattr, tarfile.TarFile, "extraction_filter", tarfile.TarFile.extraction_filter)
-            tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
+        name, guard = _TAR_GUARD
+        stack.callback(setattr, tarfile.TarFile, name, vars(tarfile.TarFile)[name])
+        setattr(tarfile.TarFile, name, guard)
         yield
 
 
@@ -142,6 +142,27 @@ class _DataUnpickler(pickle.Unpickler):
         if (module, name) not in _SAFE_FOR_PICKLE:
             raise pickle.UnpicklingError(f"the file refers to {module}.{name}, which is not data")
         return _SAFE_FOR_PICKLE[module, name]
+
+
+_extractall = tarfile.TarFile.extractall
+
+
+def _extract_inside(archive: tarfile.TarFile, path: Any = ".", members: Any = None, **options: Any) -> None:
+    """``TarFile.extractall`` for a Python without extraction filters, as 3.11.3 and 3.10.11 are."""
+    for member in archive.getmembers():
+        parts = PurePosixPath(member.name)
+        if parts.is_absolute() or ".." in parts.parts or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name!r} is a link, or would be unpacked outside the folder")
+    options.pop("filter", None)
+    _extractall(archive, path, members, **options)
+
+
+_TAR_GUARD: tuple[str, Any] = (
+    ("extraction_filter", staticmethod(tarfile.data_filter))
+    if hasattr(tarfile, "data_filter")
+    else ("extractall", _extract_inside)
+)
+"""The attribute of ``TarFile`` that keeps members inside their folder, and its value."""
 
 
 def _load_storage(content: bytes) -> Any:

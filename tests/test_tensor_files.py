@@ -18,6 +18,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.io import fs
 
+from pyg_topomask import tensor_files
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, only_data, reason_of
 
 
@@ -103,11 +104,14 @@ def test_these_files_do_run_otherwise(tmp_path, marker):
 
 
 def test_everything_is_put_back(tmp_path, marker):
-    before = torch.load, pickle.load, pickle.loads, tarfile.TarFile.extraction_filter
+    def patched():
+        return torch.load, pickle.load, pickle.loads, vars(tarfile.TarFile).copy()
+
+    before = patched()
     with contextlib.suppress(KeyError), only_data():
         assert pickle.load is not before[1]
         raise KeyError
-    assert before == (torch.load, pickle.load, pickle.loads, tarfile.TarFile.extraction_filter)
+    assert before == patched()
     found = []
     content = pickle.dumps(Calls(touch, str(marker)))
     with only_data():  # other threads load what they like
@@ -203,15 +207,23 @@ def test_damaged_files(tmp_path, content):
         load_tensors(path)
 
 
-@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="an old Python")
-def test_archives_stay_in_their_folder(tmp_path):
-    path, inside = tmp_path / "a.tar", tmp_path / "inside"
+@pytest.mark.parametrize("filters", [True, False])
+def test_archives_stay_in_their_folder(tmp_path, monkeypatch, filters):
+    if not filters:  # as in a Python before 3.11.4 and 3.10.12
+        monkeypatch.setattr(tensor_files, "_TAR_GUARD", ("extractall", tensor_files._extract_inside))
+    inside = tmp_path / "inside"
     inside.mkdir()
-    with tarfile.open(path, "w") as archive:
-        archive.addfile(tarfile.TarInfo("../outside"))
-    with only_data(), tarfile.open(path) as archive, pytest.raises(tarfile.OutsideDestinationError):
-        archive.extractall(inside)
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+    for number, member in enumerate([tarfile.TarInfo("../outside"), link, tarfile.TarInfo("good")]):
+        path = tmp_path / f"{number}.tar"
+        with tarfile.open(path, "w") as archive:
+            archive.addfile(member)
+        refused = contextlib.nullcontext() if member.name == "good" else pytest.raises(tarfile.TarError)
+        with only_data(), tarfile.open(path) as archive, refused:
+            archive.extractall(inside)
     assert not (tmp_path / "outside").exists()
+    assert [path.name for path in inside.iterdir()] == ["good"]
 
 
 def test_reasons_fit_in_a_line():

@@ -360,21 +360,18 @@ def test_weights_that_are_learned_leave_walks_without_a_gradient():
     assert not data.walk_load.requires_grad
 
 
+@pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("mask", [GRFMask, RWGNKMask])
-def test_shorter_walks_than_the_mask_covers_are_warned_of(mask):
+def test_shorter_walks_than_the_mask_covers_are_warned_of_once(mask, batched):
     long, short = (walked(GRAPHS["star"], max_length=length) for length in (4, 2))
-    batch, mask = Batch.from_data_list([short, short]), mask(max_length=4)
-    for graph in (short, batch):
-        with pytest.warns(UserWarning, match=r"stored up to 'max_length' = 2 hops, but the mask covers 4"):
-            mask(graph)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            mask(short)
-        assert len(seen) == 1
+    graph, mask = Batch.from_data_list([short, short]) if batched else short, mask(max_length=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         mask(long)
         mask(walked(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=3)))  # no walk is as long as allowed
-        assert len(seen) == 1
+    with pytest.warns(UserWarning, match=r"stored up to 'max_length' = 2 hops, but the mask covers 4") as seen:
+        [mask(graph) for _ in range(3)]
+    assert len(seen) == 1
 
 
 def test_a_list_or_a_data_set_is_transformed_graph_by_graph(tmp_path):
