@@ -1,10 +1,12 @@
-// A loop over tasks on several threads, and memory whose vectors lie on cache lines of their own.
+// What all libraries of these folders share: a loop over tasks on several threads, memory whose vectors lie on cache
+// lines of their own, numbers in vector registers, and error codes.
 
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <new>
@@ -57,5 +59,28 @@ struct OnCacheLines {
 
 template <class T>
 using Array = std::vector<T, OnCacheLines<T>>;
+
+// L numbers that are added and multiplied at once.
+template <class T, int BYTES>
+struct Vector {
+    static constexpr int L = BYTES / sizeof(T);
+    typedef T type __attribute__((vector_size(BYTES)));
+    static type load(const T* p) {
+        type v;
+        std::memcpy(&v, p, BYTES);
+        return v;
+    }
+    static void store(const type& v, T* p) { std::memcpy(p, &v, BYTES); }
+};
+
+// The error code of the exception that was caught: -1 if memory is short, -2 at any other. An exception that leaves C++
+// would end the process.
+inline int error_code() try {
+    throw;
+} catch (const std::bad_alloc&) {
+    return -1;
+} catch (...) {
+    return -2;
+}
 
 }  // namespace

@@ -15,7 +15,6 @@
 
 #include <limits>
 
-#include "../parallel.h"
 #include "segments.h"
 #include "vector.h"
 
@@ -334,10 +333,8 @@ template <class T>
 int run_safely(const Call& c) try {
     run(c, T(0));
     return 0;
-} catch (const std::bad_alloc&) {
-    return -1;
-} catch (...) {  // an exception that leaves C++ would end the process
-    return -2;
+} catch (...) {
+    return error_code();
 }
 
 }  // namespace

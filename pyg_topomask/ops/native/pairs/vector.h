@@ -8,21 +8,12 @@
 #include <cstring>
 #include <limits>
 
+#include "../parallel.h"
+
 namespace {
 
-constexpr int BYTES = 32;  // of a vector: 8 floats or 4 doubles
-
 template <class T>
-struct Vec {
-    static constexpr int64_t L = BYTES / sizeof(T);
-    typedef T type __attribute__((vector_size(BYTES)));
-    static type load(const T* p) {
-        type v;
-        std::memcpy(&v, p, BYTES);
-        return v;
-    }
-    static void store(const type& v, T* p) { std::memcpy(p, &v, BYTES); }
-};
+using Vec = Vector<T, 32>;  // 8 floats or 4 doubles
 
 // Number of vectors that hold `count` numbers.
 template <class T>

@@ -93,8 +93,8 @@ void search_all_flat(std::vector<Problem<T>>& problems, int dim, int64_t width, 
         size += size_t(div_up(p.num_k, L * KV)) * L * KV * dim;
         first.push_back(first.back() + div_up(p.num_q, TASK_QUERIES));
     }
-    Aligned<T> packed(size);
-    T* at = packed.data;
+    Array<T> packed(size);
+    T* at = packed.data();
     for (auto& p : problems) {
         p.packed = at;
         for (int64_t a = 0; a < p.num_k; a += L) pack(p.k + a * dim, nullptr, std::min<int64_t>(L, p.num_k - a), dim, at + a * dim);
@@ -133,10 +133,8 @@ double search(const T* q, const T* k, int64_t heads, int64_t num_q, int64_t num_
         }
     if (!flat.empty()) search_all_flat(flat, int(dim), topk, threads);
     return share < 0 ? 1.0 : share;
-} catch (const std::bad_alloc&) {
-    return -1;
-} catch (...) {  // an exception that leaves C++ would end the process
-    return -2;
+} catch (...) {
+    return error_code();
 }
 
 }  // namespace

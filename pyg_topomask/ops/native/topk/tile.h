@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <numeric>
 #include <vector>
 #if defined(__AVX512F__) || defined(__AVX2__)
@@ -29,26 +28,7 @@ constexpr int QB = 4, KV = 1;
 constexpr int FIXED_DIM = 16;  // up to this width, a tile's loop is compiled for each width
 
 template <class T>
-struct Vec {
-    static constexpr int L = BYTES / sizeof(T);
-    typedef T type __attribute__((vector_size(BYTES)));
-    static type load(const T* p) {
-        type v;
-        std::memcpy(&v, p, BYTES);
-        return v;
-    }
-};
-
-template <class T>
-struct Aligned {  // zeros, each vector on one cache line
-    explicit Aligned(size_t n) : data(static_cast<T*>(::operator new(n * sizeof(T) + BYTES, std::align_val_t(BYTES)))) {
-        std::fill(data, data + n, T(0));
-    }
-    ~Aligned() { ::operator delete(data, std::align_val_t(BYTES)); }
-    Aligned(const Aligned&) = delete;
-    Aligned& operator=(const Aligned&) = delete;
-    T* data;
-};
+using Vec = Vector<T, BYTES>;
 
 // Bit i is set where lane i is at least `floor`.
 inline uint32_t lanes_at_least(const Vec<float>::type& v, float floor) {

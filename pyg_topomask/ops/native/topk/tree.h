@@ -48,8 +48,8 @@ struct Bounds {
         : nodes(nodes), dim(dim), centre(div_up(nodes, L) * dim * L), half(div_up(nodes, L) * dim * L), radius(div_up(nodes, L) * L) {}
 
     void set(int64_t node, const T* k, const int32_t* id, int64_t count) {
-        T* middle = centre.data + (node / L) * dim * L + node % L;
-        T* side = half.data + (node / L) * dim * L + node % L;
+        T* middle = centre.data() + (node / L) * dim * L + node % L;
+        T* side = half.data() + (node / L) * dim * L + node % L;
         for (int j = 0; j < dim; ++j) {
             T low = k[int64_t(id[0]) * dim + j], high = low;
             for (int64_t i = 1; i < count; ++i) {
@@ -68,7 +68,7 @@ struct Bounds {
             }
             largest = std::max(largest, square);
         }
-        radius.data[node] = std::sqrt(largest);
+        radius.data()[node] = std::sqrt(largest);
     }
 
     // The largest norm of a centre.
@@ -77,7 +77,7 @@ struct Bounds {
         for (int64_t node = 0; node < nodes; ++node) {
             T square = 0;
             for (int j = 0; j < dim; ++j) {
-                const T value = centre.data[((node / L) * dim + j) * L + node % L];
+                const T value = centre.data()[((node / L) * dim + j) * L + node % L];
                 square += value * value;
             }
             largest = std::max(largest, square);
@@ -88,14 +88,14 @@ struct Bounds {
     // Bounds of nodes group * L on, one a lane, for each query of a block; row i goes to out + i * stride.
     void at(int64_t group, const T* query, const T* norm, T margin, T* out, int64_t stride) const {
         using V = typename Vec<T>::type;
-        const T *middle = centre.data + group * dim * L, *side = half.data + group * dim * L;
+        const T *middle = centre.data() + group * dim * L, *side = half.data() + group * dim * L;
         V at_centre[QB] = {}, by_box[QB] = {};
         for (int j = 0; j < dim; ++j, query += QB) {
             const V m = Vec<T>::load(middle + j * L), s = Vec<T>::load(side + j * L);
 #pragma GCC unroll 8
             for (int i = 0; i < QB; ++i) at_centre[i] += m * query[i], by_box[i] += s * std::abs(query[i]);
         }
-        const V reach = Vec<T>::load(radius.data + group * L);
+        const V reach = Vec<T>::load(radius.data() + group * L);
 #pragma GCC unroll 8
         for (int i = 0; i < QB; ++i) {
             const V by_ball = reach * norm[i];
@@ -106,7 +106,7 @@ struct Bounds {
 
     int64_t nodes;
     int dim;
-    Aligned<T> centre, half, radius;
+    Array<T> centre, half, radius;
 };
 
 template <class T>
@@ -124,7 +124,7 @@ struct Tree {
                 const int64_t count = std::min<int64_t>(L, n - a);
                 std::sort(&id[a], &id[a] + count);
                 leaf.set(a / L, k, &id[a], count);
-                pack(k, &id[a], count, dim, packed.data + a * dim);
+                pack(k, &id[a], count, dim, packed.data() + a * dim);
             }
         });
         T largest = 0;
@@ -179,7 +179,7 @@ struct Tree {
         uint32_t wanted = 0;
         for (int i = 0; i < QB; ++i) wanted |= lanes_at_least(Vec<T>::load(bound + i * L), block.floor[i]);
         wanted &= (uint32_t(1) << std::min<int64_t>(L, leaves - g * L)) - 1;
-        const Keys<T> keys{packed.data, id.data(), n};
+        const Keys<T> keys{packed.data(), id.data(), n};
         int64_t visited = 0;
         while (wanted) {
             int64_t tile[KV];
@@ -208,7 +208,7 @@ struct Tree {
     int dim;
     int64_t leaves;
     std::vector<int32_t> id;
-    Aligned<T> packed;
+    Array<T> packed;
     Bounds<T> leaf, group;
     T margin;
 };
