@@ -1,0 +1,152 @@
+// Pairs of nodes whose walks meet, and the coefficients of their mask entry in the products f_a f_b.
+//
+//   C_ij[a, b] = sum of load(i, u, a) load(j, u, b) over the nodes u that walks of i and of j visit, a and b in any order.
+//
+// A row is the work of one thread and is summed in the order of its walks: no result depends on the number of threads.
+//
+// Plain C++17 and its standard library.
+
+#include "../parallel.h"
+
+namespace {
+
+// Walks sorted by start, each of `count`.
+struct Table {
+    int64_t count;
+    const int64_t *start, *visited, *length;
+    const void* load;
+};
+
+// The fields and their order are those of `_Call` in compiled_pairs.py.
+struct Call {
+    int64_t nodes, lengths, threads;
+    Table left, right;
+    int64_t* rowptr;      // [nodes + 1]: written by the first call, read by the second
+    int64_t *row, *col;   // [pairs]; null in the first call
+    void* coeffs;         // [pairs, Q]
+};
+
+template <class T>
+struct Visit {
+    int64_t start, length;
+    T load;
+};
+
+// Walks of the keys, in the order of the node they visit.
+template <class T>
+struct Visitors {
+    std::vector<int64_t> first;
+    std::vector<Visit<T>> visits;
+
+    Visitors(const Table& table, int64_t nodes) : first(nodes + 1), visits(table.count) {
+        for (int64_t e = 0; e < table.count; ++e) ++first[table.visited[e] + 1];
+        for (int64_t u = 0; u < nodes; ++u) first[u + 1] += first[u];
+        std::vector<int64_t> next(first.begin(), first.end() - 1);
+        const T* load = static_cast<const T*>(table.load);
+        for (int64_t e = 0; e < table.count; ++e)
+            visits[next[table.visited[e]]++] = {table.start[e], table.length[e], load[e]};
+    }
+};
+
+// What a thread keeps of the row it works on.
+struct Row {
+    std::vector<int64_t> seen, place;  // of each node: the last row that met it, and its place in that row
+    std::vector<int64_t> cols;
+    std::vector<double> coeffs;
+};
+
+template <class T>
+class Pairs {
+   public:
+    explicit Pairs(const Call& call)
+        : c(call), size(call.lengths * (call.lengths + 1) / 2), keys(call.right, call.nodes), first(call.nodes + 1) {
+        for (int64_t e = 0; e < c.left.count; ++e) ++first[c.left.start[e] + 1];
+        for (int64_t i = 0; i < c.nodes; ++i) first[i + 1] += first[i];
+        rows.resize(c.threads);
+    }
+
+    void count() {
+        in_blocks([&](int64_t i, Row& row) { c.rowptr[i + 1] = meet(i, row); });
+        c.rowptr[0] = 0;
+        for (int64_t i = 0; i < c.nodes; ++i) c.rowptr[i + 1] += c.rowptr[i];
+    }
+
+    void fill() {
+        in_blocks([&](int64_t i, Row& row) { fill(i, row); });
+    }
+
+   private:
+    static constexpr int64_t ROWS = 64;  // of one task
+    const Call& c;
+    const int64_t size;
+    const Visitors<T> keys;
+    std::vector<int64_t> first;  // walks of each query
+    std::vector<Row> rows;       // of each thread
+
+    template <class F>
+    void in_blocks(const F& run) {
+        parallel(c.threads, (c.nodes + ROWS - 1) / ROWS, [&](int64_t task, int64_t thread) {
+            Row& row = rows[thread];
+            if (row.seen.empty()) row.seen.assign(c.nodes, -1), row.place.resize(c.nodes);
+            for (int64_t i = task * ROWS; i < std::min((task + 1) * ROWS, c.nodes); ++i) run(i, row);
+        });
+    }
+
+    // The nodes whose walks meet those of node i, in any order; their number.
+    int64_t meet(int64_t i, Row& row) const {
+        row.cols.clear();
+        for (int64_t e = first[i]; e < first[i + 1]; ++e)
+            for (int64_t r = keys.first[c.left.visited[e]]; r < keys.first[c.left.visited[e] + 1]; ++r) {
+                const int64_t j = keys.visits[r].start;
+                if (row.seen[j] == i) continue;
+                row.seen[j] = i;
+                row.cols.push_back(j);
+            }
+        return row.cols.size();
+    }
+
+    void fill(int64_t i, Row& row) const {
+        const int64_t count = meet(i, row), from = c.rowptr[i];
+        std::sort(row.cols.begin(), row.cols.end());
+        for (int64_t p = 0; p < count; ++p) row.place[row.cols[p]] = p;
+        std::fill(c.row + from, c.row + from + count, i);
+        std::copy(row.cols.begin(), row.cols.end(), c.col + from);
+        row.coeffs.assign(count * size, 0.0);
+        const T* load = static_cast<const T*>(c.left.load);
+        for (int64_t e = first[i]; e < first[i + 1]; ++e)
+            for (int64_t r = keys.first[c.left.visited[e]]; r < keys.first[c.left.visited[e] + 1]; ++r) {
+                const Visit<T>& visit = keys.visits[r];
+                const int64_t high = std::max(c.left.length[e], visit.length), low = std::min(c.left.length[e], visit.length);
+                row.coeffs[row.place[visit.start] * size + high * (high + 1) / 2 + low] += double(load[e]) * double(visit.load);
+            }
+        std::copy(row.coeffs.begin(), row.coeffs.end(), static_cast<T*>(c.coeffs) + from * size);
+    }
+};
+
+bool within(const Table& table, int64_t nodes, int64_t lengths) {
+    for (int64_t e = 0; e < table.count; ++e)
+        if (table.start[e] < 0 || table.start[e] >= nodes || table.visited[e] < 0 || table.visited[e] >= nodes ||
+            table.length[e] < 0 || table.length[e] >= lengths)
+            return false;
+    return true;
+}
+
+// 0; -1 if memory is short, -2 at any other exception, -3 if a walk has nodes or lengths that do not exist.
+template <class T>
+int64_t run(const Call& c) try {
+    if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
+    Pairs<T> pairs(c);
+    c.row ? pairs.fill() : pairs.count();
+    return 0;
+} catch (...) {
+    return error_code();
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t pair_table_float(const Call* call) { return run<float>(*call); }
+int64_t pair_table_double(const Call* call) { return run<double>(*call); }
+
+}
