@@ -47,7 +47,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def factors(self) -> SparseFactorOperator:
-        """The mask as its two sparse factors. They are computed on each call: cached ones would break recomputation."""
+        """The mask as its two sparse factors, computed on each call, because cached ones would break recomputation."""
         left, right = (
             None if table is None else Factor(table.pattern, table.values(self.modulation))
             for table in (self.walks.left, self.walks.right)

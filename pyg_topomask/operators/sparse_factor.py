@@ -138,7 +138,7 @@ class SparseFactorOperator(MaskOperator):
 
     @cached_property
     def by_scipy(self) -> bool:
-        """Whether SciPy lists the pairs: on CPU, where nothing is to be learned and all heads share the mask.
+        """Whether SciPy lists the pairs, as it does on CPU if nothing is learned and all heads share the mask.
 
         There must be no negative entries, because SciPy omits pairs whose terms cancel, while the bounding mask has
         them.

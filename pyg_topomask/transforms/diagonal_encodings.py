@@ -66,7 +66,7 @@ class AddRandomWalkEncoding(Encoding):
 
 @functional_transform("add_heat_diagonal_encoding")
 class AddHeatDiagonalEncoding(Encoding):
-    r"""Add the remaining heat :math:`(e^{-tL})_{ii}`, minus its limit for :math:`t → ∞`, to a graph.
+    r"""Add the remaining heat :math:`(e^{-tL})_{ii}`, minus its limit for :math:`t \to \infty`, to a graph.
 
     Adds:
 

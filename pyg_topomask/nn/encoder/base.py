@@ -79,7 +79,7 @@ def raw_norm_layer(name: str | None, width: int) -> BatchNorm1d | None:
 class ComposedNodeEncoder(Encoder):
     r"""Concatenates an encoder of node features with any number of positional encodings.
 
-    .. math:: x_i = [\,\mathrm{base}_i + \textstyle\sum_a \mathrm{added}_{a, i} \;\|\; p_{1, i} \;\|\; p_{2, i} \dots]
+    .. math:: x_i = [\,\mathrm{base}_i + \sum_a \mathrm{added}_{a, i} \;\|\; p_{1, i} \;\|\; p_{2, i} \dots]
 
     The base gets the width that the encodings leave, as in GraphGPS: Rampášek et al., NeurIPS 2022, arXiv:2205.12454,
     Section 3.1.

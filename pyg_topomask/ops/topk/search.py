@@ -46,9 +46,10 @@ def topk_inner_product(
             (``"dense"``, ``"torch"``) may round the scores of two equal keys differently.
 
     Returns:
-        values: Inner products, descending, shape ``[Nq, topk]`` or ``[Nq, H, topk]``; −inf for missing keys.
-            Differentiable in ``q`` and ``k``.
-        index: Row in ``k`` of each kept key, int64, same shape; −1 for missing keys. Lower indices win ties.
+        Two tensors of shape ``[Nq, topk]`` or ``[Nq, H, topk]``.
+
+        - ``values``: Inner products, descending; −inf for missing keys. Differentiable in ``q`` and ``k``.
+        - ``index``: Row in ``k`` of each kept key, int64; −1 for missing keys. Lower indices win ties.
 
     Raises:
         TypeError: If ``topk`` is not an integer, or the inputs do not share one floating dtype.

@@ -66,7 +66,7 @@ def sample_walks(
 
     A walker moves to a uniformly random out-neighbour, or to one drawn by ``transition``. Before each step it halts
     with probability ``halt_prob``. It also ends at a node without neighbours, and after ``max_length`` hops; neither
-    biases the loads of walks up to that length. After the hops :math:`v_0, …, v_\ell` it deposits
+    biases the loads of walks up to that length. After the hops :math:`v_0, \dots, v_\ell` it deposits
     :math:`\prod_{t<\ell} W_{v_t v_{t+1}} \deg(v_t) / (1 - p_{halt})` at :math:`(v_0, v_\ell, \ell)`, whose expectation
     is :math:`(W^\ell)_{v_0 v_\ell}`. With ``transition``, the inverse of the step's probability replaces the degree.
 

@@ -1,0 +1,73 @@
+"""Settings of Sphinx, which builds the site: bash scripts/docs.sh."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+sys.path[:0] = [str(HERE.parent), str(HERE / "_extensions")]
+
+import pyg_topomask  # noqa: E402
+
+project = "pyg_topomask"
+author = "The pyg_topomask authors"
+version = release = pyg_topomask.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "mathml", "offline"]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+highlight_language = "python"
+
+# Markdown pages. "amsmath" and "dollarmath" read formulas as GitHub does; headings are targets of links, as there.
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 3
+
+# The reference: one page for each public name, made from its docstring.
+autosummary_generate = True
+autosummary_imported_members = False
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_inherit_docstrings = False  # torch's texts about `forward` say nothing about ours
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Shapes", "notes_style"), ("Units", "notes_style"), ("Adds", "notes_style")]
+napoleon_use_rtype = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "pyg_topomask"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+copyright = "The pyg_topomask authors, MIT licence"
+
+# Files outside of docs/ that have a page of their own here, which includes them.
+OUTSIDE = {
+    "../CONTRIBUTING.md": "contributing.md",
+    "../RESULTS.md": "results.md",
+    "../CHANGELOG.md": "changelog.md",
+    "../configs/README.md": "config_files.md",
+}
+
+
+def link_inside(app, docname, source):
+    """Let a link to a file outside of docs/, which GitHub follows, lead to the page that includes the file."""
+    up = "../" * docname.count("/")
+    for path, page in OUTSIDE.items():
+        source[0] = re.sub(rf"\]\({re.escape(up + path)}(#[\w-]+)?\)", rf"]({up}{page}\1)", source[0])
+
+
+def setup(app):
+    app.connect("source-read", link_inside)
