@@ -11,16 +11,17 @@ from pyg_topomask.operators.parameters import parameter_dtype, per_head
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
 from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.forest import SiblingOrder, sibling_order
-from pyg_topomask.ops.products.trees import forest_product, meeting_depths, sweep_down
+from pyg_topomask.ops.products.paths import path_product
+from pyg_topomask.ops.products.trees import meeting_depths, sweep_down
 
 
 class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
     r"""Mask :math:`M_{ij} = e^{a\,\mathrm{dist}(i, j) + b}` of path lengths in a forest; 0 between different trees.
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.3, Lemma 3.5 and Appendix A.8. Cost of
-    ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`. The number of sequential steps is the number of levels of
-    the forest, or about its square root for deep forests. No term is subtracted, so growing masks (``a > 0``) lose no
-    digits.
+    ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(N C)`, in compiled code if there is a compiler. Without one, the
+    number of sequential steps is the number of levels of the forest, or about its square root for deep forests. No term
+    is subtracted, so growing masks (``a > 0``) lose no digits.
 
     Args:
         parent: Parent of each node, −1 for a root, in any order, shape ``[N]``.
@@ -69,7 +70,7 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
 
     def _matmul(self, x: Tensor) -> Tensor:
         weight = torch.exp(self.length[:, None] * self.a).to(x.dtype)  # [N, H or 1]
-        product = forest_product(self._order, x.reshape(self.num_nodes, -1, x.size(-1)), weight)
+        product = path_product(self.parent, x.reshape(self.num_nodes, -1, x.size(-1)), weight)
         return (torch.exp(self.b).to(x.dtype)[:, None] * product).view_as(x)
 
 

@@ -14,7 +14,8 @@ from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
 from pyg_topomask.ops.products.forest import sibling_order
-from pyg_topomask.ops.products.trees import diameter, hop_counts
+from pyg_topomask.ops.products.paths import hop_counts
+from pyg_topomask.ops.products.trees import diameter
 
 METHODS = ("auto", "histogram", "centroid")
 
@@ -115,5 +116,5 @@ class TreeDistanceOperator(SymmetricOperator):
         return torch.cat(parts, dim=2).view_as(x)
 
     def _histogram(self, values: Tensor, x: Tensor) -> Tensor:
-        counts = hop_counts(self._order, x.flatten(1), values.size(1) - 1)
+        counts = hop_counts(self.parent, x.flatten(1), values.size(1) - 1)
         return torch.einsum("hk,nkhc->nhc", values, counts.unflatten(2, x.shape[1:]))

@@ -5,7 +5,6 @@ from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.trees import (
     diameter,
     forest_product,
-    hop_counts,
     meeting_depths,
     sweep_down,
     sweep_up,
@@ -28,15 +27,6 @@ def test_product_with_weights_on_the_path(forest, rate):
 
 
 @pytest.mark.usefixtures("_bands")
-def test_counts_by_hop(forest):
-    parent, _, _, hops = forest
-    x = rows(40, 2)
-    counts = hop_counts(sibling_order(parent), x, 6)
-    for hop in range(7):
-        torch.testing.assert_close(counts[:, hop], (hops == hop).double() @ x, **TOL)
-
-
-@pytest.mark.usefixtures("_bands")
 def test_meeting_depths_give_all_distances(forest):
     parent, length, distance, hops = forest
     order = build_forest(parent)
@@ -47,21 +37,6 @@ def test_meeting_depths_give_all_distances(forest):
     torch.testing.assert_close((depth[:, None] + depth - 2 * meeting)[same], distance[same], **TOL)
     assert (meeting[~same] == 0).all()
     assert diameter(order) == int(hops[same].max())
-
-
-def test_growing_weights_keep_all_digits_on_a_path_of_1000_nodes():
-    """Sweeps that subtract lose all of them: their error grows like e^{2 a depth}."""
-    parent = torch.arange(1000) - 1
-    weight = torch.full((1000, 1), 0.5, dtype=torch.float64).exp()
-    node = torch.arange(1000)
-    mask = torch.exp(0.5 * (node[:, None] - node).abs().double())
-    x = rows(1000, 1, 1).abs()
-    got = forest_product(sibling_order(parent), x, weight)
-    torch.testing.assert_close(got[:, 0], mask @ x[:, 0], rtol=1e-12, atol=0)
-    single = torch.zeros(1000, 1, 1, dtype=torch.float64)
-    single[500] = 1  # one column of the mask
-    got = forest_product(sibling_order(parent), single, weight)
-    torch.testing.assert_close(got[:, 0, 0], mask[:, 500], rtol=1e-12, atol=0)
 
 
 @pytest.mark.usefixtures("_bands")
