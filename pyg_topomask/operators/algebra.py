@@ -115,7 +115,7 @@ class HeadStackOperator(_CombinedOperator):
         if not operators or any(operator.heads is not None for operator in operators):
             raise ValueError(f"a stack needs at least one mask, each without heads (got {list(operators)})")
         super().__init__(operators, common_nodes(operators, "stack"))
-        self.heads = len(operators)
+        self.heads, self.has_blocks = len(operators), all(operator.has_blocks for operator in operators)
 
     def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
         return HeadStackOperator(operators)
@@ -131,6 +131,9 @@ class HeadStackOperator(_CombinedOperator):
 
     def to_dense(self) -> Tensor:
         return torch.stack([operator.to_dense() for operator in self.operators])
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        return [torch.stack(heads, dim=1) for heads in zip(*(operator.blocks(layout) for operator in self.operators))]
 
     def _matmul(self, x: Tensor) -> Tensor:
         return torch.stack([operator @ x[:, h] for h, operator in enumerate(self.operators)], dim=1)

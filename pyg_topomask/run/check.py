@@ -108,7 +108,9 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
     if any(cls.adds_loss for cls in classes):
         used.add("topomask.eta")
     if uses_walks(config):
-        used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw")}
+        used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw") if name not in ("diagonal", "num_tables")}
+    if "topomask.num_tables" in used:
+        used.add("topomask.tables")
     if "tree_index" in requirements(config):
         used.add("topomask.spanning_tree")
     if any(issubclass(cls, EdgeAttention) for cls in classes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.ops.walks.pair_table import WalkTable, pair_table, with_diagonal
 from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
-from pyg_topomask.ops.walks.settings import diagonal_of, walk_settings
+from pyg_topomask.ops.walks.settings import diagonal_of, table_name, walk_settings
 from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.ops.walks.walkers import walk_graph
 from pyg_topomask.transforms.base import GraphTransform
@@ -42,6 +43,7 @@ class AddRandomWalks(GraphTransform):
     - ``walk_length`` ``[nnz]``, int8 (int16 from 128 hops): number of hops
     - ``walk_load``, ``walk_count`` ``[nnz]``, float: importance-weighted and plain mean number of visits
     - ``walk_key_index``, …: the second table, if ``diagonal="independent"``
+    - ``walk_table1_index``, ``walk_table1_key_index``, …, and so on: further independent tables, if ``num_tables > 1``
     - ``walk_diagonal`` ``[N, (K + 1)(K + 2) / 2]``, float: coefficients of the mask's diagonal in products of ``f``, if
         ``diagonal="corrected"``
     - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, if ``pair_table``
@@ -73,6 +75,8 @@ class AddRandomWalks(GraphTransform):
             diagonal that omit products of coupled walkers, so that the diagonal is unbiased (repelling walkers then
             form two blocks). ``"shared"`` is ``independent=False``. With :obj:`None`, ``independent`` decides.
         importance: Whether loads are weighted. If false, each visit has load 1 (Eq. 21 of Reid et al., an ablation).
+        num_tables: Number of independent sets of walks, so that layers or heads can have their own, as in the paper's
+            experiments; the masks choose by ``table=``. One set by default, because memory and time grow with it.
 
     Raises:
         ValueError: If a setting or the graph is out of range.
@@ -92,6 +96,7 @@ class AddRandomWalks(GraphTransform):
         transition: str | None = None,
         diagonal: str | None = None,
         importance: bool = True,
+        num_tables: int = 1,
     ) -> None:
         self._diagonal = diagonal_of(independent, diagonal)
         halves = scheme == "repelling" and self._diagonal == "corrected"
@@ -105,13 +110,17 @@ class AddRandomWalks(GraphTransform):
             )
         seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
-        if name.endswith(("_key", "_pair")):
-            raise ValueError(f"'name' must not end in '_key' or '_pair', which mark other tables (got {name!r})")
+        if re.search(r"_(key|pair|table\d+)$", name):
+            raise ValueError(
+                f"'name' must not end in '_key', '_pair' or '_table' and a number, which mark other tables "
+                f"(got {name!r})"
+            )
         self._walkers = walkers
         self.num_walks, self.max_length = walkers.num_walks, walkers.max_length
         self.halt_prob, self.scheme = halt_prob, scheme
         self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
         self.transition, self.diagonal, self.importance = transition, diagonal, importance
+        self.num_tables = check_integer("num_tables", num_tables, 1)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
 
     def set_epoch(self, epoch: int) -> None:
@@ -138,30 +147,39 @@ class AddRandomWalks(GraphTransform):
         graph_of_node = torch.repeat_interleave(ptr.diff())
         stream = start_stream(nodes - ptr[graph_of_node], seeds.to(nodes.device)[graph_of_node])
         graph = walk_graph(csr, self._walkers, steps, self.importance)
-        corrected, num_tables = self._diagonal == "corrected", 2 if self._diagonal == "independent" else 1
+        per_set = 2 if self._diagonal == "independent" else 1
+        corrected, num_tables = self._diagonal == "corrected", per_set * self.num_tables
         tables = walk_tables(graph, nodes, stream, num_tables, self._walkers, own=corrected)
-        # Remove tables of earlier walks, which would be mistaken for tables of these walks.
-        parts = ("index", "length", "load", "count", "coeffs")
-        stale = {f"{self.name}_{kind}_{part}": None for kind in ("key", "pair") for part in parts}
-        stale[f"{self.name}_diagonal"] = None
         columns: dict[str, list[Tensor]] = {}
-        if corrected:
-            diagonal = corrected_diagonal(tables[0], self._walkers)
-            columns[f"{self.name}_diagonal"] = [part.clone() for part in diagonal.split(ptr.diff().tolist())]
-        for name, walks in zip((self.name, f"{self.name}_key"), tables):
-            columns |= self._columns(walks, name, joined)
+        for number in range(self.num_tables):
+            part = tables[number * per_set : (number + 1) * per_set]
+            columns |= self._set_of_walks(part, table_name(self.name, number), joined)
+        added = []
+        for position, (given, size) in enumerate(zip(graphs, ptr.diff().tolist())):
+            own: dict[str, Any] = {key: values[position] for key, values in columns.items()}
+            own |= {f"{self.name}_size": size, f"{self.name}_max_length": self.max_length}
+            added.append(dict.fromkeys(self._earlier(given)) | own)
+        return added
+
+    def _earlier(self, graph: Data) -> list[str]:
+        """Attributes of earlier walks, which would be mistaken for parts of these walks if they stayed."""
+        pattern = re.compile(rf"{self.name}(_table\d+)?(_key|_pair)?_(index|length|load|count|coeffs|diagonal)")
+        return [key for key in graph.to_dict() if pattern.fullmatch(key)]
+
+    def _set_of_walks(self, tables: list[Walks], name: str, joined: JoinedEdges) -> dict[str, list[Tensor]]:
+        """The attributes of each graph with that prefix, from the tables of the queries and, if apart, the keys."""
+        ptr, columns = joined.ptr, dict[str, list[Tensor]]()
+        for prefix, walks in zip((name, f"{name}_key"), tables):
+            columns |= self._columns(walks, prefix, joined)
+        diagonal = corrected_diagonal(tables[0], self._walkers) if self._diagonal == "corrected" else None
+        if diagonal is not None:
+            columns[f"{name}_diagonal"] = [part.clone() for part in diagonal.split(ptr.diff().tolist())]
         if self.pair_table:
             left, right = (WalkTable(walks.index, walks.length, walks.load) for walks in (tables[0], tables[-1]))
-            index, coeffs = pair_table(left, right, num_nodes, self.max_length)
-            if corrected:
-                coeffs = with_diagonal(index, coeffs, diagonal)
-            names = f"{self.name}_pair_index", f"{self.name}_pair_coeffs"
-            columns |= dict(zip(names, split_table(joined, index, coeffs)))
-        added = []
-        for position, size in enumerate(ptr.diff().tolist()):
-            own = {key: values[position] for key, values in columns.items()}
-            added.append(stale | own | {f"{self.name}_size": size, f"{self.name}_max_length": self.max_length})
-        return added
+            index, coeffs = pair_table(left, right, int(ptr[-1]), self.max_length)
+            coeffs = coeffs if diagonal is None else with_diagonal(index, coeffs, diagonal)
+            columns |= dict(zip((f"{name}_pair_index", f"{name}_pair_coeffs"), split_table(joined, index, coeffs)))
+        return columns
 
     def _columns(self, walks: Walks, name: str, joined: JoinedEdges) -> dict[str, list[Tensor]]:
         length = walks.length.to(torch.int8 if self.max_length < 128 else torch.int16)

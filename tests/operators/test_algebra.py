@@ -136,6 +136,17 @@ class TestHeadStackOperator(OperatorCase):
         return torch.stack([ones_dense(data), factor_dense(data)])
 
 
+class TestHeadStackWithBlocks(OperatorCase):
+    def build(self, data):
+        features = factor(data), factor(data, 2)
+        return HeadStackOperator(
+            [SparseFactorOperator(*features, data.num_nodes), SparseFactorOperator(*features[::-1], data.num_nodes)]
+        )
+
+    def reference(self, data):
+        return torch.stack([factor_dense(data) @ factor_dense(data, 2).T, factor_dense(data, 2) @ factor_dense(data).T])
+
+
 class TestBlockDiagonalOperator(OperatorCase):
     def build(self, data):
         parts = [data] if data.get("batch") is None else data.to_data_list()

@@ -334,9 +334,12 @@ def test_tables_of_earlier_walks_are_removed():
     assert "walk_pair_coeffs" not in graph
     graph = AddRandomWalks(seed=1, independent=False)(graph)
     assert not any(key.startswith("walk_key") for key in graph.to_dict())
+    graph = AddRandomWalks(seed=1, diagonal="corrected", num_tables=3)(graph)
+    assert "walk_table2_diagonal" in graph
+    assert set(AddRandomWalks(seed=1)(graph).to_dict()) == set(walked(GRAPHS["star"]).to_dict())
 
 
-@pytest.mark.parametrize("name", ["walk_key", "my_pair"])
+@pytest.mark.parametrize("name", ["walk_key", "my_pair", "walk_table2"])
 def test_names_of_other_tables_are_refused(name):
     with pytest.raises(ValueError, match=f"must not end in .*{name}"):
         AddRandomWalks(name=name)

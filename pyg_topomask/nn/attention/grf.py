@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pyg_topomask.nn.attention.masked import MaskedAttention
@@ -17,13 +18,13 @@ class GRFAttention(MaskedAttention):
     arXiv:2410.03462, Algorithm 1 (symmetric) and Appendix D (not symmetric).
 
     The graph must carry walks: add :class:`~pyg_topomask.transforms.AddRandomWalks` with the same ``max_length``,
-    ``independent`` or ``diagonal``, and ``name``.
+    ``independent`` or ``diagonal``, and ``name``, and with ``num_tables`` if layers or heads have their own walks.
 
     Args:
         channels: Width ``C`` of input and output.
         heads: Number of heads ``H``; each learns its own modulation function.
         kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
-        max_length, symmetric, independent, name, diagonal: As in :class:`GRFMask`.
+        max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
     """
 
@@ -33,6 +34,8 @@ class GRFAttention(MaskedAttention):
         "kernel": "topomask.kernel",
         "symmetric": "topomask.symmetric",
         "independent": "topomask.independent",
+        "diagonal": "topomask.diagonal",
+        "table": "topomask.num_tables",
         "path": "topomask.path",
         "num_features": "topomask.num_features",
         "dropout": "gt.attn_dropout",
@@ -54,8 +57,9 @@ class GRFAttention(MaskedAttention):
         bias: bool = True,
         normalizer: str = "bound",
         diagonal: str | None = None,
+        table: int | Sequence[int] = 0,
     ) -> None:
-        mask = GRFMask(heads, max_length, symmetric, independent, name, diagonal)
+        mask = GRFMask(heads, max_length, symmetric, independent, name, diagonal, table)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)
 
     @classmethod

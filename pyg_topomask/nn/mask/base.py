@@ -19,7 +19,7 @@ class Mask(Module):
 
     config_keys: ClassVar[Mapping[str, str]] = {}
     """Constructor argument → key of a config that sets it, such as ``{"heads": "gt.n_heads"}``. Arguments other than
-    ``heads`` and ``name`` have a key of their own in the section ``topomask.mask_<name>``, without a row here."""
+    ``heads``, ``name`` and ``table`` also have a key in the section ``topomask.mask_<name>``, without a row here."""
     requires: tuple[str, ...] = ()
     """Attributes that the graph must carry."""
     remedy: str = ""

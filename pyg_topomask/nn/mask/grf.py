@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
-from pyg_topomask.nn.mask.base import Mask
-from pyg_topomask.operators.grf import GRFOperator
+from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.operators import GRFOperator, HeadStackOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.walks.merge import num_monomials
 from pyg_topomask.ops.walks.pair_table import EntryTable, stored_pairs
 from pyg_topomask.ops.walks.product import walk_product
-from pyg_topomask.ops.walks.settings import diagonal_of
+from pyg_topomask.ops.walks.settings import diagonal_of, table_name
+
+_PARTS = ("index", "length", "load")
 
 
 class GRFMask(Mask):
@@ -42,10 +44,14 @@ class GRFMask(Mask):
         diagonal: ``"independent"``, as ``independent=True``; ``"corrected"``: one table, whose products of walks with
             themselves are left out of the diagonal, which makes it unbiased as well; ``"shared"``, as
             ``independent=False``. :obj:`None` leaves it to ``independent``. It must be that of ``AddRandomWalks``.
+        table: Number of the walks that the mask uses, below ``num_tables`` of ``AddRandomWalks``, or one number for
+            each head. ``lambda layer: GRFAttention(64, 4, table=layer)`` gives each layer of a model its own walks, and
+            ``table=range(4)`` each head. A mask with different walks per head has no pairs, so ``path="pairwise"``
+            needs one number.
 
     Raises:
         TypeError: If a size or count is no integer.
-        ValueError: If a size is out of range.
+        ValueError: If a size is out of range, or ``table`` does not have one number per head.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -53,6 +59,8 @@ class GRFMask(Mask):
         "max_length": "topomask.max_length",
         "symmetric": "topomask.symmetric",
         "independent": "topomask.independent",
+        "diagonal": "topomask.diagonal",
+        "table": "topomask.num_tables",
     }
 
     def __init__(
@@ -63,17 +71,23 @@ class GRFMask(Mask):
         independent: bool = True,
         name: str = "walk",
         diagonal: str | None = None,
+        table: int | Sequence[int] = 0,
     ) -> None:
         super().__init__()
         heads = check_integer("heads", heads, 1)
         max_length = check_integer("max_length", max_length, 0)
         self.heads, self.max_length, self.symmetric = heads, max_length, symmetric
-        self.diagonal, self.name = diagonal_of(independent, diagonal), name
+        self.diagonal, self.name, self.tables = diagonal_of(independent, diagonal), name, _numbers(table)
+        if len(self.tables) not in (1, heads):
+            raise ValueError(f"'table' must be one number, or one for each of the {heads} heads (got {table!r})")
         self.two_tables = symmetric and self.diagonal == "independent"
         self.corrects = symmetric and self.diagonal == "corrected"
-        self.requires = self.requirements(symmetric=symmetric, independent=independent, name=name, diagonal=diagonal)
-        self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}, diagonal={self.diagonal!r})"
-        self.modulation = Parameter(torch.empty(max_length + 1) if heads == 1 else torch.empty(heads, max_length + 1))
+        self.requires = self.requirements(
+            symmetric=symmetric, independent=independent, name=name, diagonal=diagonal, table=self.tables
+        )
+        more = f", num_tables={max(self.tables) + 1}" if any(self.tables) else ""
+        self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}, diagonal={self.diagonal!r}{more})"
+        self.modulation = head_parameter(heads, max_length + 1)
         self.reset_parameters()
 
     @classmethod
@@ -84,13 +98,13 @@ class GRFMask(Mask):
         independent: bool = True,
         name: str = "walk",
         diagonal: str | None = None,
+        table: int | Sequence[int] = 0,
         **settings: Any,
     ) -> tuple[str, ...]:
         """The walks, and those of keys where they have their own, or the coefficients of the diagonal."""
         diagonal = diagonal_of(independent, diagonal) if symmetric else "shared"
-        tables = [name, f"{name}_key"] if diagonal == "independent" else [name]
-        walks = tuple(f"{table}_{part}" for table in tables for part in ("index", "length", "load"))
-        return (*walks, *([f"{name}_diagonal"] if diagonal == "corrected" else []), f"{name}_size")
+        names = (table_name(name, number) for number in dict.fromkeys(_numbers(table)))
+        return (*(part for name in names for part in _attributes(name, diagonal)), f"{name}_size")
 
     def reset_parameters(self) -> None:
         """Set ``f`` so that the mask is ``exp(W)``, cut at ``max_length`` hops of each walk."""
@@ -99,30 +113,39 @@ class GRFMask(Mask):
         with torch.no_grad():
             self.modulation.copy_(series.expand_as(self.modulation))
 
-    def forward(self, graph: Data) -> GRFOperator:
+    def forward(self, graph: Data) -> GRFOperator | HeadStackOperator:
         """The mask of a graph or batch that carries walks.
 
         Raises:
             ValueError: If walks are missing, of another graph, or longer than ``max_length``.
         """
-        *tables, size = self.read(graph)
+        size = self.read(graph)[-1]
         check_table_size(graph, size, self.remedy)
         warn_of_short_walks(graph, self.name, self.max_length)
-        num_nodes = int(graph.num_nodes)
-        first = tables[:3]
-        second = tables[3:] if self.two_tables else first if self.symmetric else [None, None, None]
         (modulation,) = at_least_float32(self.modulation)
-        coeffs = self._diagonal(tables[3]) if self.corrects else None
-        walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype, coeffs)
-        return GRFOperator(walks, modulation, self._stored_pairs(graph, num_nodes, modulation.dtype))
+        names = [table_name(self.name, number) for number in self.tables]
+        if len(names) == 1:
+            return self._estimate(graph, names[0], modulation)
+        return HeadStackOperator([self._estimate(graph, name, f) for name, f in zip(names, modulation)])
 
-    def _stored_pairs(self, graph: Data, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
+    def _estimate(self, graph: Data, name: str, modulation: Tensor) -> GRFOperator:
+        """The mask that the walks of that name estimate."""
+        num_nodes = int(graph.num_nodes)
+        first = [graph[f"{name}_{part}"] for part in _PARTS]
+        second = first if self.symmetric else [None, None, None]
+        if self.two_tables:
+            second = [graph[f"{name}_key_{part}"] for part in _PARTS]
+        coeffs = self._diagonal(graph[f"{name}_diagonal"]) if self.corrects else None
+        walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype, coeffs)
+        return GRFOperator(walks, modulation, self._stored_pairs(graph, name, num_nodes, modulation.dtype))
+
+    def _stored_pairs(self, graph: Data, name: str, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
         """The pair table that the transform put on the graph, where it is for this mask and as precise."""
-        alike = self.two_tables == (f"{self.name}_key_index" in graph)
-        alike = alike and self.corrects == (f"{self.name}_diagonal" in graph)
-        if not self.symmetric or not alike or f"{self.name}_pair_index" not in graph:
+        alike = self.two_tables == (f"{name}_key_index" in graph)
+        alike = alike and self.corrects == (f"{name}_diagonal" in graph)
+        if not self.symmetric or not alike or f"{name}_pair_index" not in graph:
             return None
-        index, coeffs = graph[f"{self.name}_pair_index"], graph[f"{self.name}_pair_coeffs"]
+        index, coeffs = graph[f"{name}_pair_index"], graph[f"{name}_pair_coeffs"]
         if coeffs.size(1) != num_monomials(self.max_length) or coeffs.dtype != dtype:
             return None
         return stored_pairs(index, coeffs, num_nodes)
@@ -138,7 +161,20 @@ class GRFMask(Mask):
         return _padded(coeffs, num_monomials(self.max_length))
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"
+        text = f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"
+        return text + (f", tables={self.tables}" if any(self.tables) else "")
+
+
+def _numbers(table: int | Sequence[int]) -> tuple[int, ...]:
+    numbers = (table,) if isinstance(table, int) else tuple(table)
+    return tuple(check_integer("table", number, 0) for number in numbers)
+
+
+def _attributes(name: str, diagonal: str) -> list[str]:
+    """The attributes of one set of walks."""
+    tables = [name, f"{name}_key"] if diagonal == "independent" else [name]
+    walks = [f"{table}_{part}" for table in tables for part in _PARTS]
+    return walks + ([f"{name}_diagonal"] if diagonal == "corrected" else [])
 
 
 @once_per_batch

@@ -54,6 +54,11 @@ def walk_settings(
     return WalkSettings(num_walks, max_length, float(halt_prob), scheme, size)
 
 
+def table_name(name: str, number: int) -> str:
+    """Prefix of the attributes of one of several tables that :class:`~pyg_topomask.transforms.AddRandomWalks` adds."""
+    return name if number == 0 else f"{name}_table{number}"
+
+
 DIAGONALS = ("independent", "corrected", "shared")
 
 

@@ -180,8 +180,12 @@ def _training(config: Config) -> Iterator[Problem]:
 
 
 def _walks(config: Config) -> Iterator[Problem]:
-    walks, sampler = config.topomask, config.train.sampler
+    walks, sampler, gt = config.topomask, config.train.sampler, config.gt
     in_parts = sampler != "full_batch"
+    most = gt.layers * (gt.n_heads if walks.tables == "head" else 1)
+    if walks.num_tables > max(most, 1):
+        message = f"there are only {most:,} {walks.tables}s to use walks"
+        yield "topomask.num_tables", f"{message}; lower it (got {walks.num_tables:,})"
     if walks.redraw > 1 and in_parts:
         message = f"with train.sampler {sampler}, each part gets new walks in each epoch: leave it out"
         yield "topomask.redraw", f"{message} (got {walks.redraw})"

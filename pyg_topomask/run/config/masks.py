@@ -14,7 +14,7 @@ from pyg_topomask.nn.mask import Mask
 from pyg_topomask.run.config.base import Section
 from pyg_topomask.run.config.topomask import TopomaskConfig
 
-_NOT_KEYS = ("self", "heads", "name")
+_NOT_KEYS = ("self", "heads", "name", "table")
 """Arguments that the runner sets itself."""
 
 _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.+(?:\n {8}.+)*)", re.MULTILINE)

@@ -19,6 +19,19 @@ class TopomaskConfig(Section):
     independent: bool = Field(
         default=True, description="Draw two independent walk tables, so that every mask entry is unbiased."
     )
+    diagonal: Literal["independent", "corrected", "shared"] | None = Field(
+        default=None,
+        description="How the diagonal of the mask is estimated. independent: by two tables; corrected: without bias by "
+        "one table; shared: by one table, with bias; null: as `independent` says.",
+    )
+    num_tables: int = Field(
+        default=1, ge=1, le=10**4, description="Number of independent sets of walks for the layers or heads (GRF)."
+    )
+    tables: Literal["layer", "head"] = Field(
+        default="layer",
+        description="What has its own walks if num_tables > 1. layer: layer l uses set l mod num_tables; head: head h "
+        "of layer l uses set (l * gt.n_heads + h) mod num_tables.",
+    )
     symmetric: bool = Field(
         default=True, description="Use one modulation function for both tables, so that the mask is symmetric."
     )

@@ -18,11 +18,20 @@ MASK_KEY = "topomask.mask"
 _TRANSLATIONS: dict[str, Callable[[Config, int], Any]] = {
     "seed": lambda config, layer: config.seed * 1000 + layer,  # runs and layers have different draws
     "gt.sparse.head_agg": lambda config, layer: config.gt.sparse.head_agg.lower(),
+    "topomask.num_tables": lambda config, layer: walks_of_layer(config, layer),
     "prep.exp": lambda config, layer: config.prep.exp and config.prep.use_exp_edges,
     "dataset.edge_encoder": lambda config, layer: config.gt.dim_hidden if config.dataset.edge_encoder else None,
     "posenc_GraphormerBias.enable": lambda config, layer: BIAS if uses_pair_bias(config) else None,
 }
 """Keys whose value is not the argument itself, with a function of the config and the layer's number that gives it."""
+
+
+def walks_of_layer(config: Config, layer: int) -> int | tuple[int, ...]:
+    """Number of the set of walks that a layer uses, or one number for each head."""
+    count, heads = config.topomask.num_tables, config.gt.n_heads
+    if config.topomask.tables == "layer":
+        return layer % count
+    return tuple((layer * heads + head) % count for head in range(heads))
 
 
 def attentions_of(config: Config) -> list[str]:
@@ -44,14 +53,14 @@ def build_attention(config: Config, name: str, layer: int = 0) -> Attention:
     """The attention of that name, for one layer."""
     arguments = attention_arguments(config, name, layer)
     if _takes_mask(name):
-        arguments["mask"] = build_mask(config)
+        arguments["mask"] = build_mask(config, layer)
     return ATTENTION[name](config.gt.dim_hidden, **arguments)
 
 
-def build_mask(config: Config) -> Mask | None:
-    """The mask that ``topomask.mask`` gives to an attention, or None."""
+def build_mask(config: Config, layer: int = 0) -> Mask | None:
+    """The mask that ``topomask.mask`` gives to an attention of a layer, or None."""
     name = mask_of(config)
-    return None if name is None else MASK[name](**mask_arguments(config, name))
+    return None if name is None else MASK[name](**mask_arguments(config, name, layer))
 
 
 def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
@@ -62,12 +71,12 @@ def attention_arguments(config: Config, name: str, layer: int = 0) -> dict[str, 
     return arguments
 
 
-def mask_arguments(config: Config, name: str) -> dict[str, Any]:
-    """Constructor arguments of a mask, from its section and the flat keys of the config.
+def mask_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
+    """Constructor arguments of a layer's mask, from its section and the flat keys of the config.
 
     Heads share a mask without learnable parameters.
     """
-    arguments = _arguments(config, _mask_keys(config, name))
+    arguments = _arguments(config, _mask_keys(config, name), layer)
     if not arguments.get("learnable", getattr(config.value(f"topomask.mask_{name}"), "learnable", True)):
         arguments.pop("heads", None)
     return arguments
@@ -118,10 +127,12 @@ def argument_keys(config: Config) -> list[tuple[str, str]]:
 
 def requirements(config: Config) -> tuple[str, ...]:
     """The attributes that the attentions and their mask need on a graph, without repetition."""
-    names = [ATTENTION[name].requirements(**attention_arguments(config, name)) for name in attentions_of(config)]
-    mask = mask_of(config)
-    if mask is not None:
-        names.append(MASK[mask].requirements(**mask_arguments(config, mask)))
+    mask, names = mask_of(config), []
+    for layer in range(config.gt.layers):
+        for name in attentions_of(config):
+            names.append(ATTENTION[name].requirements(**attention_arguments(config, name, layer)))
+        if mask is not None:
+            names.append(MASK[mask].requirements(**mask_arguments(config, mask, layer)))
     return tuple(dict.fromkeys(chain.from_iterable(names)))
 
 

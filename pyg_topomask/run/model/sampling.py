@@ -12,7 +12,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.attentions import mask_arguments, mask_of, requirements, uses_walks
 from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
-WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "pair_table")
+WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "pair_table", "num_tables")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
 
 TRANSITION = "walk_transition"

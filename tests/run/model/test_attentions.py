@@ -97,6 +97,44 @@ def test_walks_are_drawn_as_the_mask_says():
     )
     assert (walks.max_length, walks.independent) == (6, False)
     assert build_walks(masked("topomask.mask=none"), 0) is None
+    one = build_walks(masked("topomask.mask=grf", "topomask.mask_grf.diagonal=corrected"), 0)
+    assert one.diagonal == "corrected"
+
+
+@pytest.mark.parametrize("layer_type", ["GCN+GRF", "GCN+Masked"])
+@pytest.mark.parametrize(
+    ("tables", "wanted"), [("layer", [(0,), (1,), (2,), (0,)]), ("head", [(0, 1), (2, 0), (1, 2), (0, 1)])]
+)
+def test_layers_or_heads_have_walks_of_their_own(layer_type, tables, wanted):
+    settings = ["gt.layers=4", "gt.n_heads=2", f"gt.layer_type={layer_type}", "topomask.diagonal=corrected"]
+    settings += ["topomask.num_tables=3", f"topomask.tables={tables}"]
+    settings += ["topomask.mask=grf"] if layer_type == "GCN+Masked" else []
+    config = check_config(PLAIN, settings)[0].config
+    name = layer_type.removeprefix("GCN+")
+    masks = [build_attention(config, name, layer).mask for layer in range(4)]
+    assert [mask.tables for mask in masks] == wanted
+    data = build_walks(config, 0)(GRAPHS["star"])
+    assert {"walk_diagonal", "walk_table1_diagonal", "walk_table2_diagonal"} <= set(requirements(config))
+    assert set(requirements(config)) <= set(data.to_dict())
+    assert not torch.equal(masks[0](data).to_dense(), masks[1](data).to_dense())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("gt.layer_type=GCN+GRF gt.layers=3 topomask.num_tables=4", r"num_tables: .*only 3 layers.*\(got 4\)"),
+        ("topomask.num_tables=2", r"num_tables: is given, but GCN\+GKAT has no use for it"),
+        ("topomask.tables=head", r"topomask\.tables: is given, but GCN\+GKAT has no use for it"),
+        ("topomask.diagonal=corrected", r"diagonal: is given, but GCN\+GKAT has no use for it"),
+    ],
+)
+def test_walks_that_nothing_uses_are_refused(settings, message):
+    section = {"gt": {"layer_type": "GCN+GKAT"}, "dataset": PLAIN["dataset"]}
+    for setting in settings.split():
+        path, _, value = setting.partition("=")
+        section.setdefault(path.split(".")[0], {})[path.split(".")[1]] = yaml.safe_load(value)
+    with pytest.raises(ConfigError, match=message):
+        check_config(section)
 
 
 @pytest.mark.parametrize(
