@@ -74,8 +74,10 @@ def distinguishes(
         tolerance: Numbers closer than this count as equal; relative to their size if that is above 1.
         mask: Function from a graph with the transform's attributes to its mask, such as a mask module. The mask is an
             operator or a matrix ``[N, N]`` or ``[H, N, N]``, and row i holds the weights that node i gives. The entry
-            :math:`M_{vu}` becomes part of :math:`f_R(v, u)`, for edges and non-edges. Masks of sampled walks are random
-            and refused; give their expectation. A mask takes :math:`O(N^2)` memory.
+            :math:`M_{vu}` becomes part of :math:`f_R(v, u)`, for edges and non-edges. Attributes that the mask reads,
+            such as trees, grid shapes and positions, are stored on the graphs, and then count as part of them, or added
+            by the transform. Masks of sampled walks are random and refused; give their expectation. A mask takes
+            :math:`O(N^2)` memory.
 
     Raises:
         TypeError: If an input is not a single homogeneous graph.

@@ -15,7 +15,7 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 from pyg_topomask.expressivity.mask_entries import Mask, check_mask_follows, dense_entries, with_mask_entries
 from pyg_topomask.expressivity.refinement import Array, EncodedGraph, classes_of, row_ids
 from pyg_topomask.ops.csr import check_edges
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
 
 Transform = Callable[[Data], Data]
 _T = TypeVar("_T")
@@ -113,8 +113,11 @@ def encode(
                 _check_follows(graph, _to_arrays(moved, roles), perm, tolerance)
         if mask is None:
             return graphs
+        _refuse_stored_walks(mask, dataset, [data for data, _ in read])
         entries = [dense_entries(mask, data) for data, _ in read]
-        for matrix, moved, perm in _relabelled_copies(dataset, entries, transform):
+        # The numbering of a grid is part of it: AddGridShape refuses any other numbering of its nodes.
+        copies = () if "grid_shape" in _requires(mask) else _relabelled_copies(dataset, entries, transform)
+        for matrix, moved, perm in copies:
             check_mask_follows(matrix, dense_entries(mask, moved), perm, tolerance)
         return with_mask_entries(graphs, entries)
 
@@ -130,9 +133,25 @@ def _relabelled_copies(
             yield found, _apply(_relabelled(data, perm, generator), transform)[0], perm.numpy()
 
 
+def _requires(mask: Mask) -> tuple[str, ...]:
+    return getattr(mask, "requires", ())
+
+
+def _refuse_stored_walks(mask: Mask, dataset: Sequence[Data], read: Sequence[Data]) -> None:
+    """Refuse a mask that reads walks which were on the given graphs before the transform."""
+    for given, data in zip(dataset, read):
+        walks = [f"{prefix}index" for prefix in _tables(given, "load")]
+        for key in {*walks} & {*_requires(mask)}:
+            if _same(data[key], given[key]):
+                raise ValueError(
+                    f"'mask' reads {key!r}, walks stored on the graphs, which are a sample: two samples of one graph "
+                    "differ. Give the mask's expectation"
+                )
+
+
 _STRUCTURE = ("edge_index", "batch", "ptr")
 
-_KNOWN = (AddRandomWalkPE, AddRandomWalks, _LaplacianInvariants)
+_KNOWN = (AddRandomWalkPE, AddRandomWalks, AddTreeOrder, AddGridShape, _LaplacianInvariants)
 """Transforms that are equivariant, or add only attributes that the test does not read."""
 
 
@@ -163,7 +182,7 @@ def _apply(data: Data, transform: Transform | None) -> tuple[Data, list[str]]:
     vectors = result.get(_EIGENVECTORS)
     if isinstance(vectors, Tensor) and not _same(vectors, data.get(_EIGENVECTORS)):
         result[_EIGENVECTORS] = laplacian_invariants(result, 1 if vectors.dim() == 1 else vectors.size(1))
-    tables = _walk_prefixes(result)
+    tables = _tables(result, "length")
     names = ["x", "edge_attr"]
     for key, value in result.to_dict().items():
         skip = key in names or key in _STRUCTURE or key.startswith(tables)
@@ -184,18 +203,19 @@ def _same(value: Tensor, other: object) -> bool:
     return isinstance(other, Tensor) and torch.equal(value, other)
 
 
-def _walk_prefixes(data: Data) -> tuple[str, ...]:
-    """Prefixes of the attributes of random-walk tables; the first one matches no attribute."""
+def _tables(data: Data, column: str) -> tuple[str, ...]:
+    """Prefixes of the attributes of tables with that column: ``"length"``, walks and trees; ``"load"``, walks."""
     names = (key.removesuffix("_size") for key in data.to_dict() if key.endswith("_size"))
-    return ("\0", *(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_length" in data))
+    return tuple(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_{column}" in data)
 
 
 def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
     """A copy whose node ``i`` is the old node ``perm[i]``, with edges in another order and without walk tables."""
-    moved, label, tables = data.clone(), perm.argsort(), _walk_prefixes(data)
+    moved, label = data.clone(), perm.argsort()
+    walks, tables = _tables(data, "load"), _tables(data, "length")
     order = torch.randperm(data.edge_index.size(1), generator=generator)
     for key, value in data.to_dict().items():
-        if key.startswith(tables):
+        if key.startswith(walks):
             del moved[key]
         elif not isinstance(value, Tensor) or value.dim() == 0:
             continue
@@ -203,6 +223,8 @@ def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
             moved[key] = label.to(value.device)[value.long()].to(value.dtype)
             if key == "edge_index":
                 moved[key] = moved[key][:, order.to(value.device)]
+        elif key.startswith(tables):
+            continue  # a column of a table, in the order of its index
         elif data.is_node_attr(key):
             moved[key] = value[perm.to(value.device)]
         elif data.is_edge_attr(key):

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from pyg_topomask.expressivity import distinguishes, pairs
-from pyg_topomask.nn import GRFMask
+from pyg_topomask.nn import GridHeatMask, GRFMask, LowRankMask, ToeplitzMask, TreeMask
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.transforms import AddRandomWalks
-from tests.expressivity.graphs import definition, graph, random_graph, relabelled
+from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+from tests.expressivity.graphs import cycles, definition, graph, random_graph, relabelled
 
 
 def transition(data):
@@ -102,3 +102,38 @@ def test_a_row_of_the_mask_is_what_a_node_sees():
 
     assert not distinguishes(both, chain, rounds=1, mask=sees)
     assert distinguishes(both, chain, rounds=1, mask=lambda data: sees(data).t())
+
+
+SQUARE = graph(4, [(0, 1), (2, 3), (0, 2), (1, 3)])
+
+
+@pytest.mark.parametrize(
+    ("mask", "transform", "first", "second"),
+    [
+        (TreeMask(), AddTreeOrder(), cycles(6), cycles(3, 3)),
+        (LowRankMask(), AddPositions(), cycles(6), cycles(3, 3)),
+        (GridHeatMask(), AddGridShape(), SQUARE, graph(4, [(0, 1), (1, 2), (2, 3)])),
+    ],
+    ids=["tree", "position", "grid_shape"],
+)
+def test_attributes_stored_on_the_graphs_are_part_of_them(mask, transform, first, second):
+    first, second = transform(first), transform(second)
+    assert distinguishes(first, second, mask=mask)
+    assert not distinguishes(first, first.clone(), mask=mask)
+    if not isinstance(mask, GridHeatMask):  # a grid has one numbering
+        assert not distinguishes(first, relabelled(first, random.Random(0)), mask=mask)
+
+
+def test_a_transform_prepares_what_the_mask_reads():
+    path, star = graph(4, [(0, 1), (1, 2), (2, 3)]), graph(4, [(0, 1), (0, 2), (0, 3)])
+    assert distinguishes(path, star, AddTreeOrder(), mask=TreeMask())
+    assert not distinguishes(path, relabelled(path, random.Random(0)), AddTreeOrder(), mask=TreeMask())
+    assert not distinguishes(SQUARE, SQUARE.clone(), AddGridShape(), mask=ToeplitzMask([2, 2]))
+    with pytest.raises(ValueError, match=r"needs 'tree_index'.* add the transform AddTreeOrder\(\)"):
+        distinguishes(path, star, mask=TreeMask())
+
+
+def test_walks_stored_on_the_graphs_are_refused():
+    first, second = (AddRandomWalks(4, 4)(data.clone()) for data in (DECALIN, BICYCLOPENTYL))
+    with pytest.raises(ValueError, match="'mask' reads 'walk_index', walks stored on the graphs, which are a sample"):
+        distinguishes(first, second, mask=GRFMask())

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from torch_geometric.data import Data
-from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform
+from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
 from pyg_topomask.expressivity import PairReport, pairs
 from pyg_topomask.expressivity.expected_walks import with_expected_walks
+from pyg_topomask.expressivity.mask_entries import Mask
 from pyg_topomask.nn import MASK
-from pyg_topomask.operators import MaskOperator
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import input_features
@@ -77,14 +76,16 @@ def measure(
     features = input_features(parsed.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:
-        read_mask = None if mask == "none" else _mask_reader(parsed.config, mask)
-        return pairs([features(dataset[i]) for i in range(count)], ENCODINGS[encoding](size), rounds, mask=read_mask)
+        read_mask, structure = (None, None) if mask == "none" else _mask_and_structure(parsed.config, mask)
+        steps = [step for step in (ENCODINGS[encoding](size), structure) if step is not None]
+        graphs = [features(dataset[i]) for i in range(count)]
+        return pairs(graphs, Compose(steps) if steps else None, rounds, mask=read_mask)
     except (ValueError, TypeError) as error:
         raise RunError(f"{'dataset' if mask == 'none' else f'mask {mask}'}: {error}") from error
 
 
-def _mask_reader(config: Config, name: str) -> Callable[[Data], MaskOperator]:
-    """A mask with the config's settings as a function of a graph, to which it adds what the mask needs."""
+def _mask_and_structure(config: Config, name: str) -> tuple[Mask, BaseTransform | None]:
+    """A mask with the config's settings, and the transform that adds the trees, grids or positions that it needs."""
     gt, settings = config.gt.model_copy(update={"layer_type": "None+Masked"}), config.topomask
     config = config.model_copy(update={"gt": gt, "topomask": settings.model_copy(update={"mask": name})})
     arguments = mask_arguments(config, name)
@@ -92,14 +93,9 @@ def _mask_reader(config: Config, name: str) -> Callable[[Data], MaskOperator]:
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         mask: Any = MASK[name](**arguments).double()
-    structure = build_structure(config, config.seed)
-
-    def read(data: Data) -> MaskOperator:
-        if uses_walks(config):
-            data = with_expected_walks(data, mask.max_length, settings.halt_prob)
-        return mask(data if structure is None else structure(data.clone()))
-
-    return read
+    if uses_walks(config):
+        return lambda data: mask(with_expected_walks(data, mask.max_length, settings.halt_prob)), None
+    return mask, build_structure(config, config.seed)
 
 
 def expressivity_table(report: PairReport, encoding: str, name: str, mask: str = "none") -> Table:
