@@ -38,7 +38,7 @@ from pyg_topomask.run.model.attentions import (
 from pyg_topomask.run.model.build import MODEL_KEYS, build_model, convs_of, sized
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
-from pyg_topomask.run.model.sampling import WALK_KEYS, build_sampling_transforms
+from pyg_topomask.run.model.sampling import WALK_KEYS, build_sampling_transforms, key_in
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.losses import loss_problem
 from pyg_topomask.run.training.metrics import metric_names
@@ -151,20 +151,13 @@ def check_parsed(parsed: ParsedConfig) -> list[str]:
         section = "gt"
         _try_model(parsed.config, batch)
     except (ValueError, TypeError) as error:
-        key = _key_in(str(error), parsed.config) or section
+        key = key_in(str(error), parsed.config) or section
         raise ConfigError(parsed.describe(key, f"the model cannot be built: {error}")) from error
     finally:
         torch.set_rng_state(random_state)
     if not {"gt.layer_type", MASK_KEY} & parsed.overridden:
         parsed.refuse(unused)
     return [key for key, _ in unused]
-
-
-def _key_in(message: str, config: Config) -> str | None:
-    """The key of the constructor argument that a message mentions first, or None."""
-    arguments = [*((name, f"topomask.{name}") for name in WALK_KEYS), *argument_keys(config)]
-    named = {position: key for argument, key in arguments if (position := message.find(f"'{argument}'")) >= 0}
-    return named[min(named)] if named else None
 
 
 def fake_batch(config: Config) -> Data:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.expressivity import distinguishes, pairs
-from pyg_topomask.nn import GridHeatMask, GRFMask, LowRankMask, ToeplitzMask, TreeMask
+from pyg_topomask.nn import GRFMask, GridHeatMask, LowRankMask, ToeplitzMask, TreeMask
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder

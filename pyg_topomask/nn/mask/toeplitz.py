@@ -28,7 +28,7 @@ class ToeplitzMask(Mask):
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definition 3.2 and Lemma 3.3.
 
     Args:
-        grid_shape: ``(n_1, …, n_d)`` of the largest grid, such as ``(8, 8)`` for images of that size.
+        grid_shape: ``(n_1, …, n_d)`` of the largest grid, such as ``[8, 8]`` for images of that size.
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
         function: ``"offset"``: free weights, which can express directions; the default. ``"distance"``: weights that
             are a function of the distance along the axes, :math:`w(p - q) = f(\|p - q\|_1)`, the masks of the paper.

@@ -114,7 +114,7 @@ def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, 
             f"the picture 'mask' needs an attention with a mask, such as gt.layer_type={config.gt.first}+GRF "
             f"(got {config.gt.layer_type})" + _try_other(attn, "attention")
         )
-    with torch.no_grad():
+    with torch.no_grad(), refusing_graphs(config):
         operator = mask(data)
     return plot_mask(operator, data.edge_index, where, node, head if operator.heads else 0)
 

@@ -102,6 +102,11 @@ class DatasetConfig(Section):
     slic_compactness: Literal[10, 30] = Field(
         default=10, description="Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."
     )
+    to_undirected: bool = Field(
+        default=False,
+        description="Add the reverse of each edge, with the same features; the features of both directions are "
+        "averaged. Heat masks need it on graphs with one-way edges.",
+    )
     resample_negative: bool = Field(
         default=False, description="Draw new negative edges in every epoch (link prediction)."
     )

@@ -70,7 +70,6 @@ FIXED_KEYS: dict[str, Any] = {
     "dataset.location": "local",
     "dataset.remove_feature": False,
     "dataset.resample_disjoint": False,
-    "dataset.to_undirected": False,
     "dataset.transform": "none",
     "train.epoch_resume": -1,
     "train.sample_node": False,

@@ -75,6 +75,8 @@ def fake_graphs(config: Config, count: int = 2) -> list[Data]:
         graph = Data(x=x, edge_index=edge_index)
         if config.dataset.edge_encoder:
             graph.edge_attr = EDGES[config.dataset.edge_encoder_name](config, num_edges, generator)
+        if config.topomask.spanning_tree == "minimum":
+            graph.edge_weight = torch.ones(num_edges)
         if node_encoder == "ASTNode":
             graph.node_depth = torch.arange(num_nodes).view(-1, 1)
         if level_of(config.dataset) == "edge":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures
+from torch_geometric.transforms import AddSelfLoops, BaseTransform, Compose, Constant, NormalizeFeatures, ToUndirected
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import is_one_graph
@@ -20,7 +20,8 @@ CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
 def input_features(config: Config) -> BaseTransform:
     """The transform that puts node and edge features into the form that the model takes."""
     data = config.dataset
-    steps: list[BaseTransform] = [_Features(data.node_encoder_name.split("+")[0])]
+    steps: list[BaseTransform] = [ToUndirected(reduce="mean")] if data.to_undirected else []
+    steps.append(_Features(data.node_encoder_name.split("+")[0]))
     if config.prep.add_self_loops and is_one_graph(data):
         steps.append(AddSelfLoops(attr=None))
     if config.topomask.normalize_features:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from itertools import chain
 from typing import Any
 
@@ -75,8 +76,17 @@ def mask_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
     """Constructor arguments of a layer's mask, from its section and the flat keys of the config.
 
     Heads share a mask without learnable parameters.
+
+    Raises:
+        ValueError: If the config lacks an argument without a default.
     """
-    arguments = _arguments(config, _mask_keys(config, name), layer)
+    keys, section = _mask_keys(config, name), type(config.value(f"topomask.mask_{name}"))
+    arguments = _arguments(config, keys, layer)
+    for argument, parameter in signature(MASK[name]).parameters.items():
+        if parameter.default is parameter.empty and argument in {*keys} - {*arguments}:
+            text = section.model_fields[argument].description if argument in section.model_fields else None
+            means = f" to {text.replace('``', '').rstrip('.')}" if text else ""
+            raise ValueError(f"mask {name} needs {argument!r}: set {keys[argument]}{means}")
     if not arguments.get("learnable", getattr(config.value(f"topomask.mask_{name}"), "learnable", True)):
         arguments.pop("heads", None)
     return arguments

@@ -1,4 +1,4 @@
-"""The transforms that draw random walks and expander edges for attentions."""
+"""The transforms that add what attentions and masks need to graphs, and messages about graphs that do not fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.attentions import mask_arguments, mask_of, requirements, uses_walks
+from pyg_topomask.run.model.attentions import argument_keys, mask_arguments, mask_of, requirements, uses_walks
 from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "pair_table", "num_tables")
@@ -58,10 +58,26 @@ def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
 
 @contextmanager
 def refusing_graphs(config: Config) -> Iterator[None]:
-    """Report a graph that a transform refuses as a :class:`RunError` that names the attention and the mask."""
+    """Report a graph that a transform or a layer refuses as a :class:`RunError` with the layers' names and a key."""
     try:
         yield
     except ValueError as error:
         mask = mask_of(config)
         name = config.gt.layer_type + (f" with topomask.mask {mask}" if mask else "")
-        raise RunError(f"{name}: a graph of {config.dataset.name} does not fit: {error}") from error
+        message = f"{name}: a graph of {config.dataset.name} does not fit: {error}{_key_to_set(str(error), config)}"
+        raise RunError(message) from error
+
+
+def key_in(message: str, config: Config) -> str | None:
+    """The key of the setting that a message mentions first, or None."""
+    arguments = [*((name, f"topomask.{name}") for name in WALK_KEYS), *argument_keys(config)]
+    arguments += [("edge_weight", "topomask.spanning_tree")] if config.topomask.spanning_tree == "minimum" else []
+    named = {position: key for argument, key in arguments if (position := message.find(f"'{argument}'")) >= 0}
+    return named[min(named)] if named else None
+
+
+def _key_to_set(message: str, config: Config) -> str:
+    if "to_undirected" in message:
+        return " (in configs, dataset.to_undirected: true)"
+    key = key_in(message, config)
+    return f" (key {key})" if key else ""

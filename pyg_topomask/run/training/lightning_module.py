@@ -17,6 +17,7 @@ from pyg_topomask.checks import NonFiniteError
 from pyg_topomask.nn import auxiliary_loss
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.sampling import refusing_graphs
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics
@@ -54,11 +55,12 @@ class GraphModule(pl.LightningModule):
     def _predict(self, data: Data) -> Tensor:
         try:
             prediction = self(data)
-        except ValueError as error:  # modules raise it for NaN
+        except ValueError as error:  # of a graph that does not fit, or of NaN
             if not all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
                 raise self._diverged("the weights are no longer finite") from None
             if not isinstance(error, NonFiniteError):
-                raise
+                with refusing_graphs(self.config):
+                    raise
             if self.trainer.global_step > 0:
                 raise self._diverged(f"a layer's output is no longer finite ({str(error).partition(';')[0]})") from None
             raise RunError(f"dataset.{self.config.dataset.name}: before any training, {error}") from None

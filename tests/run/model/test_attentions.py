@@ -194,7 +194,10 @@ def test_masked_with_a_mask_is_the_named_attention():
             r"mask_grf\.max_length: .*at most 32,767.*\(got 40000\)",
         ),
         ("topomask.mask=grf topomask.mask_grf.symmetric=3.5", r"mask_grf\.symmetric: .*valid boolean"),
-        ("topomask.mask=toeplitz", r"mask_toeplitz\.grid_shape: .*missing .* argument: 'grid_shape'"),
+        (
+            "topomask.mask=toeplitz",
+            r"mask toeplitz needs 'grid_shape': set topomask\.mask_toeplitz\.grid_shape to .*\[8, 8\]",
+        ),
         ("topomask.mask=toeplitz topomask.mask_toeplitz.grid_shape=8", r"mask_toeplitz\.grid_shape: .*Sequence"),
         ("topomask.mask=heat topomask.mask_heat.time=40", r"mask_heat\.time: .*below 'max_time' \(got 40.0 and 32.0\)"),
         ("topomask.mask=heat topomask.mask_heat.laplacian=rw", r"mask_heat\.laplacian: .*one of combinatorial"),
@@ -229,6 +232,27 @@ def test_graphs_that_do_not_fit_the_mask_are_refused(tiny, tmp_path):
         picture("mask", path, overrides=changes)
     with pytest.raises(RunError, match=message):
         run_config(path, tmp_path, overrides=changes)
+
+
+def test_a_heat_mask_refuses_one_way_edges_and_a_key_makes_them_undirected(tiny, tu_folder, tmp_path):
+    edges = "".join(f"{3 * g + i}, {3 * g + i + 1}\n" for g in range(12) for i in (1, 2))
+    (tu_folder / "TUDataset" / "TINY" / "raw" / "TINY_A.txt").write_text(edges)
+    del tiny["topomask"]
+    path = tmp_path / "tiny.yaml"
+    path.write_text(
+        yaml.safe_dump(tiny | {"dataset": {"format": "PyG-TUDataset", "name": "TINY", "dir": str(tu_folder)}})
+    )
+    changes = ["gt.layer_type=GIN+Masked", "topomask.mask=heat", "optim.max_epoch=2"]
+    message = (
+        r"^GIN\+Masked with topomask.mask heat: .* undirected graph, .* \(in configs, dataset.to_undirected: true\)$"
+    )
+    with pytest.raises(RunError, match=message):
+        picture("mask", path, overrides=changes)
+    with pytest.raises(RunError, match=message):
+        run_config(path, tmp_path / "out", overrides=changes)
+    run_config(path, tmp_path / "undirected", overrides=[*changes, "dataset.to_undirected=true"])
+    with pytest.raises(RunError, match=r"'edge_weight' must have one length per edge.* \(key topomask.spanning_tree\)"):
+        picture("mask", path, overrides=[*changes, "topomask.mask=tree", "topomask.spanning_tree=minimum"])
 
 
 def test_settings_of_a_mask_that_is_not_used_are_refused():
