@@ -34,7 +34,7 @@ def inline(translator, node):
 
 def displayed(translator, node):
     formula = mathml(node).replace("<math ", '<math display="block" ', 1)
-    translator.body.append(f'{translator.starttag(node, "div", CLASS="math")}{formula}</div>\n')
+    translator.body.append(f"{translator.starttag(node, 'div', CLASS='math')}{formula}</div>\n")
     raise nodes.SkipNode
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, c
 from pyg_topomask.ops.blocks import BlockLayout, Entries, group_rows, product_blocks
 from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.ops.walks.pair_table import EntryTable, WalkTable
+from pyg_topomask.ops.walks.pair_table import EntryTable, WalkTable, monomials
 from pyg_topomask.ops.walks.product import WalkProduct
 
 # Rounding errors in the squared norm of a row, in machine epsilons: its terms are few tens.
@@ -24,9 +26,12 @@ class GRFOperator(MaskOperator):
     :math:`\Phi_{iv} = \sum_\ell f_\ell\, \mathrm{load}(i, v, \ell)`. On the support of the mask, the entries are a
     polynomial in ``f``, whose coefficients depend only on the walks (`ops.pairs`).
 
+    With ``key_modulation``, an asymmetric pair of functions, :math:`\Phi_2` has :math:`f^2` instead; then the entries
+    are summed from the factors.
+
     If ``walks`` has coefficients of the diagonal, they replace the squared norms of :math:`\Phi_1` on the diagonal.
 
-    Reference: Reid et al. 2024, arXiv:2410.03462, Eq. 10.
+    Reference: Reid et al. 2024, arXiv:2410.03462, Eq. 10 and Appendix D.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: :math:`O(\mathrm{nnz}\, C)`.
 
     Args:
@@ -34,12 +39,19 @@ class GRFOperator(MaskOperator):
         modulation: :math:`f`, shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per head.
         pair_table: Pair table that a transform has stored; if :obj:`None`, it is built from the walks when it is
             needed.
+        key_modulation: :math:`f^2`, in the shape of ``modulation``; that of the queries if :obj:`None`.
     """
 
     has_blocks = True
 
-    def __init__(self, walks: WalkProduct, modulation: Tensor, pair_table: EntryTable | None = None) -> None:
-        self.walks, self.modulation = walks, modulation
+    def __init__(
+        self,
+        walks: WalkProduct,
+        modulation: Tensor,
+        pair_table: EntryTable | None = None,
+        key_modulation: Tensor | None = None,
+    ) -> None:
+        self.walks, self.modulation, self.key_modulation = walks, modulation, key_modulation
         # The table of the bounding mask is built from absolute loads. It must contain the same pairs in the same order.
         self._stored = pair_table if walks.absolute is walks else None
         self.num_nodes, self.heads = walks.num_nodes, modulation.size(0) if modulation.dim() == 2 else None
@@ -49,10 +61,19 @@ class GRFOperator(MaskOperator):
     def factors(self) -> SparseFactorOperator:
         """The mask as its two sparse factors, computed on each call, because cached ones would break recomputation."""
         left, right = (
-            None if table is None else Factor(table.pattern, table.values(self.modulation))
-            for table in (self.walks.left, self.walks.right)
+            None if table is None else Factor(table.pattern, table.values(modulation))
+            for table, modulation in zip((self.walks.left, self.walks.right), self._functions)
         )
         return SparseFactorOperator.from_factors(left, right, self.num_nodes)
+
+    @property
+    def _functions(self) -> tuple[Tensor, Tensor]:
+        """The modulation functions of queries and keys."""
+        return self.modulation, self.modulation if self.key_modulation is None else self.key_modulation
+
+    def _with_functions(self, walks: WalkProduct, change: Callable[[Tensor], Tensor]) -> GRFOperator:
+        keys = None if self.key_modulation is None else change(self.key_modulation)
+        return GRFOperator(walks, change(self.modulation), self._stored, keys)
 
     @property
     def T(self) -> TransposedGRFOperator:
@@ -61,15 +82,14 @@ class GRFOperator(MaskOperator):
     @property
     def bound(self) -> GRFOperator:
         r""":math:`\Phi_1(|f|)\, \Phi_2(|f|)^\top` with absolute loads."""
-        if self.walks.absolute is self.walks and non_negative(self.modulation):
+        if self.walks.absolute is self.walks and all(map(non_negative, self._functions)):
             return self
-        return GRFOperator(self.walks.absolute, absolute(self.modulation), self._stored)
+        return self._with_functions(self.walks.absolute, absolute)
 
     @property
     def rescaled(self) -> GRFOperator:
         """The mask of ``f`` times a power of two. Unlike a scale of rows, this costs nothing per pair."""
-        scale = power_of_two(self.modulation.detach().abs().amax(-1, keepdim=True))
-        return GRFOperator(self.walks, self.modulation * scale, self._stored)
+        return self._with_functions(self.walks, lambda f: f * power_of_two(f.detach().abs().amax(-1, keepdim=True)))
 
     @property
     def row_terms(self) -> int:
@@ -85,7 +105,7 @@ class GRFOperator(MaskOperator):
         if self.walks.diagonal is None:
             return 0.0
         walks = self.walks.absolute
-        norms = walks.squared_norms @ walks.pair_weights(self.modulation.detach().abs()).t()
+        norms = walks.squared_norms @ monomials(*(f.detach().abs() for f in self._functions)).t()
         return _ROUNDING * torch.finfo(self.dtype).eps * norms
 
     @property
@@ -94,11 +114,22 @@ class GRFOperator(MaskOperator):
 
     @property
     def num_pairs(self) -> int:
+        if self.key_modulation is not None:
+            return self._meeting_factors.num_pairs
         if self._stored is not None:
             return self._stored.pattern.nnz
         return count_pairs(self.walks.counts.total, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
 
+    @property
+    def _meeting_factors(self) -> SparseFactorOperator:
+        """`factors`, with the pairs of entries that the walks determine."""
+        factors = self.factors
+        factors._meeting, factors.by_scipy = self.walks.meeting, False  # SciPy omits entries of 0
+        return factors
+
     def pairs(self) -> tuple[Pattern, Tensor]:
+        if self.key_modulation is not None:  # a pair table has the coefficients of equal functions
+            return self._on_diagonal(*self._meeting_factors.pairs())
         table = self.walks.pairs if self._stored is None else self._stored
         return table.pattern, table.values(self.walks.pair_weights(self.modulation))
 
@@ -112,7 +143,10 @@ class GRFOperator(MaskOperator):
     def rows_of(self, factors: SparseFactorOperator, start: int, stop: int) -> tuple[Pattern, Tensor]:
         """`row_pairs` of this mask or its transpose, from the factors of either."""
         factors.by_scipy = False  # which leaves out entries of 0, and the bounding mask may have others
-        pattern, value = factors.row_pairs(start, stop)
+        return self._on_diagonal(*factors.row_pairs(start, stop), start)
+
+    def _on_diagonal(self, pattern: Pattern, value: Tensor, start: int = 0) -> tuple[Pattern, Tensor]:
+        """Entries from the factors, of the rows from ``start``, with the given diagonal."""
         if self.walks.diagonal is None:
             return pattern, value
         change = self._diagonal_change().index_select(0, pattern.col)
@@ -120,26 +154,34 @@ class GRFOperator(MaskOperator):
         return pattern, value + torch.where(on if change.dim() == 1 else on[:, None], change, 0)
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        left, *right = (self._entries(table) for table in self.walks.distinct_tables)
-        second = None if not self.walks.symmetric else right[0] if right else left
+        tables, second = self.walks.distinct_tables, None
+        left = self._entries(tables[0], self.modulation)
+        if self.walks.symmetric:
+            same = len(tables) == 1 and self.key_modulation is None
+            second = left if same else self._entries(tables[-1], self._functions[1])
         blocks = product_blocks(layout, left, second)
         if self.walks.diagonal is None:
             return blocks
-        diagonal = self.walks.diagonal @ self.walks.pair_weights(self.modulation).t()  # [N] or [N, H]
+        diagonal = self.walks.diagonal @ self._products.t()  # [N] or [N, H]
         parts = group_rows(diagonal, layout.groups)
         return [torch.diagonal_scatter(block, part, dim1=-2, dim2=-1) for block, part in zip(blocks, parts)]
 
-    def _entries(self, table: WalkTable) -> Entries:
+    @property
+    def _products(self) -> Tensor:
+        """Products of ``f`` for the coefficients of the diagonal, ``[Q]`` or ``[H, Q]``."""
+        return monomials(self.modulation, self.key_modulation)
+
+    def _entries(self, table: WalkTable, modulation: Tensor) -> Entries:
         load, length = table.load.to(self.dtype), table.length.long()
         if self.heads is not None:
             load, length = load[:, None], length[:, None].expand(-1, self.heads)
         start, visited = table.index
         # Gathered, not indexed, because threads add the gradients of a repeated index in no fixed order.
-        return start, visited, load * self.modulation.t().gather(0, length)
+        return start, visited, load * modulation.t().gather(0, length)
 
     def _diagonal_change(self) -> Tensor:
         """Change of the diagonal by its coefficients, ``[N]`` or ``[N, H]``."""
-        return self.walks.diagonal_change @ self.walks.pair_weights(self.modulation).t()
+        return self.walks.diagonal_change @ self._products.t()
 
     def corrected(self, product: Tensor, x: Tensor) -> Tensor:
         """The product with ``x``, from the product of the factors or of their transpose."""

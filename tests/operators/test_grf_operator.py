@@ -57,6 +57,30 @@ class TestHeads(GRFCase):
     modulation = torch.stack([F, F.flip(0), -F])
 
 
+class KeyModulationCase(GRFCase):
+    """An asymmetric pair of modulation functions."""
+
+    keys = torch.tensor([0.6, 0.9, -1.1, 0.0], dtype=torch.float64)
+
+    def build(self, data):
+        return GRFOperator(super().build(data).walks, self.modulation, key_modulation=self.keys)
+
+    def reference(self, data):
+        pairs = zip(self.modulation, self.keys) if self.keys.dim() == 2 else [(self.modulation, self.keys)]
+        names = (self.tables * 2)[:2]
+        heads = [features(data, names[0], f) @ features(data, names[1], g).t() for f, g in pairs]
+        return torch.stack(heads) if self.keys.dim() == 2 else heads[0]
+
+
+class TestKeyModulation(KeyModulationCase):
+    pass
+
+
+class TestKeyModulationOfHeadsAndOneTable(KeyModulationCase):
+    tables = ("walk",)
+    modulation, keys = torch.stack([F, F.flip(0)]), torch.stack([F.flip(0).abs(), -F])
+
+
 class TestAsymmetric(GRFCase):
     def build(self, data):
         walks = walk_product(*(data[f"walk_{part}"] for part in PARTS), None, None, None, data.num_nodes, 3, F.dtype)

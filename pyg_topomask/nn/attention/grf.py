@@ -25,6 +25,7 @@ class GRFAttention(MaskedAttention):
         heads: Number of heads ``H``; each learns its own modulation function.
         kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
         max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
+        initial, positive, key_modulation: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
     """
 
@@ -58,8 +59,13 @@ class GRFAttention(MaskedAttention):
         normalizer: str = "bound",
         diagonal: str | None = None,
         table: int | Sequence[int] = 0,
+        initial: str | Sequence[float] = "exp",
+        positive: bool = False,
+        key_modulation: bool = False,
     ) -> None:
-        mask = GRFMask(heads, max_length, symmetric, independent, name, diagonal, table)
+        mask = GRFMask(
+            heads, max_length, symmetric, independent, name, diagonal, table, initial, positive, key_modulation
+        )
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)
 
     @classmethod

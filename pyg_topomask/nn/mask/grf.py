@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.operators import GRFOperator, HeadStackOperator
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import absolute, at_least_float32
 from pyg_topomask.ops.walks.merge import num_monomials
 from pyg_topomask.ops.walks.pair_table import EntryTable, stored_pairs
 from pyg_topomask.ops.walks.product import walk_product
@@ -29,8 +29,7 @@ class GRFMask(Mask):
 
     With the modulation function ``f``, :math:`\Phi = \sum_\ell f_\ell W^\ell` is estimated by the walks of each node
     and :math:`\hat M = \Phi_1 \Phi_2^\top`, so :math:`\alpha = f * f`. The estimate is unbiased off the diagonal, and
-    on the diagonal where queries and keys have independent walks. ``f`` starts as :math:`2^{-\ell} / \ell!`, the mask
-    :math:`\exp(W)`; learning may turn entries negative.
+    on the diagonal where queries and keys have independent walks. By default, learning may turn entries negative.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Sections 3.2 and 3.3; without `symmetric`, Appendix D.
 
@@ -48,10 +47,22 @@ class GRFMask(Mask):
             each head. ``lambda layer: GRFAttention(64, 4, table=layer)`` gives each layer of a model its own walks, and
             ``table=range(4)`` each head. A mask with different walks per head has no pairs, so ``path="pairwise"``
             needs one number.
+        initial: Initial ``f``. ``"exp"``: :math:`2^{-\ell} / \ell!`, the mask :math:`\exp(W)`, in which far nodes
+            count little. ``"geometric"``: :math:`2^{-\ell}`, the mask :math:`(I - W / 2)^{-2}`, which reaches further.
+            Otherwise :math:`f_0, f_1, \ldots`, at most ``max_length + 1`` numbers; the others are 0.
+            :func:`~pyg_topomask.ops.deconvolve` gives them for :math:`\alpha`.
+        positive: Use the absolute values of the parameters, so that no entry is ever negative.
+        key_modulation: Learn a second function :math:`f^2` for :math:`\Phi_2`. Then :math:`\alpha = f^1 * f^2` can be
+            any series, and the estimate is no longer symmetric. It has the same initial values as the first one.
+
+    Shapes:
+        - the parameters ``modulation`` and, if there is one, ``key_modulation``: ``[max_length + 1]``, or
+          ``[H, max_length + 1]``
 
     Raises:
         TypeError: If a size or count is no integer.
-        ValueError: If a size is out of range, or ``table`` does not have one number per head.
+        ValueError: If a size is out of range, ``table`` does not have one number per head, ``initial`` is unknown or
+            too long, or a mask that is not ``symmetric`` is given a ``key_modulation``.
     """
 
     config_keys: ClassVar[dict[str, str]] = {
@@ -72,6 +83,9 @@ class GRFMask(Mask):
         name: str = "walk",
         diagonal: str | None = None,
         table: int | Sequence[int] = 0,
+        initial: str | Sequence[float] = "exp",
+        positive: bool = False,
+        key_modulation: bool = False,
     ) -> None:
         super().__init__()
         heads = check_integer("heads", heads, 1)
@@ -87,7 +101,11 @@ class GRFMask(Mask):
         )
         more = f", num_tables={max(self.tables) + 1}" if any(self.tables) else ""
         self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}, diagonal={self.diagonal!r}{more})"
+        if key_modulation and not symmetric:
+            raise ValueError("'key_modulation' is for keys that have features, but with symmetric=False they have none")
+        self.positive, self._initial = positive, _initial_modulation(initial, max_length)
         self.modulation = head_parameter(heads, max_length + 1)
+        self.key_modulation = head_parameter(heads, max_length + 1) if key_modulation else None
         self.reset_parameters()
 
     @classmethod
@@ -107,11 +125,10 @@ class GRFMask(Mask):
         return (*(part for name in names for part in _attributes(name, diagonal)), f"{name}_size")
 
     def reset_parameters(self) -> None:
-        """Set ``f`` so that the mask is ``exp(W)``, cut at ``max_length`` hops of each walk."""
-        lengths = torch.arange(self.max_length + 1, dtype=torch.float64)
-        series = (-lengths * log(2) - torch.lgamma(lengths + 1)).exp()
+        """Set ``f`` to its initial values."""
         with torch.no_grad():
-            self.modulation.copy_(series.expand_as(self.modulation))
+            for parameter in self.parameters():
+                parameter.copy_(self._initial.expand_as(parameter))
 
     def forward(self, graph: Data) -> GRFOperator | HeadStackOperator:
         """The mask of a graph or batch that carries walks.
@@ -122,13 +139,14 @@ class GRFMask(Mask):
         size = self.read(graph)[-1]
         check_table_size(graph, size, self.remedy)
         warn_of_short_walks(graph, self.name, self.max_length)
-        (modulation,) = at_least_float32(self.modulation)
+        functions = at_least_float32(*self.parameters())
+        functions = tuple(map(absolute, functions)) if self.positive else functions
         names = [table_name(self.name, number) for number in self.tables]
         if len(names) == 1:
-            return self._estimate(graph, names[0], modulation)
-        return HeadStackOperator([self._estimate(graph, name, f) for name, f in zip(names, modulation)])
+            return self._estimate(graph, names[0], *functions)
+        return HeadStackOperator([self._estimate(graph, name, *head) for name, *head in zip(names, *functions)])
 
-    def _estimate(self, graph: Data, name: str, modulation: Tensor) -> GRFOperator:
+    def _estimate(self, graph: Data, name: str, modulation: Tensor, keys: Tensor | None = None) -> GRFOperator:
         """The mask that the walks of that name estimate."""
         num_nodes = int(graph.num_nodes)
         first = [graph[f"{name}_{part}"] for part in _PARTS]
@@ -137,7 +155,7 @@ class GRFMask(Mask):
             second = [graph[f"{name}_key_{part}"] for part in _PARTS]
         coeffs = self._diagonal(graph[f"{name}_diagonal"]) if self.corrects else None
         walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype, coeffs)
-        return GRFOperator(walks, modulation, self._stored_pairs(graph, name, num_nodes, modulation.dtype))
+        return GRFOperator(walks, modulation, self._stored_pairs(graph, name, num_nodes, modulation.dtype), keys)
 
     def _stored_pairs(self, graph: Data, name: str, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
         """The pair table that the transform put on the graph, where it is for this mask and as precise."""
@@ -162,7 +180,21 @@ class GRFMask(Mask):
 
     def extra_repr(self) -> str:
         text = f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"
-        return text + (f", tables={self.tables}" if any(self.tables) else "")
+        text += f", tables={self.tables}" if any(self.tables) else ""
+        return text + (", positive=True" if self.positive else "")
+
+
+def _initial_modulation(initial: str | Sequence[float], max_length: int) -> Tensor:
+    """Initial ``f``, ``[K + 1]``, float64."""
+    lengths = torch.arange(max_length + 1, dtype=torch.float64)
+    if isinstance(initial, str):
+        check_choice("initial", initial, ("exp", "geometric"))
+        factorial = torch.lgamma(lengths + 1) if initial == "exp" else 0.0
+        return (-lengths * log(2) - factorial).exp()
+    given = torch.as_tensor(initial, dtype=torch.float64)
+    if given.dim() != 1 or not 0 < given.numel() <= max_length + 1 or not bool(given.isfinite().all()):
+        raise ValueError(f"'initial' must hold 1 to 'max_length' + 1 = {max_length + 1} finite numbers (got {initial})")
+    return torch.cat([given, given.new_zeros(max_length + 1 - given.numel())])
 
 
 def _numbers(table: int | Sequence[int]) -> tuple[int, ...]:

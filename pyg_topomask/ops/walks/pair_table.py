@@ -50,9 +50,15 @@ class EntryTable:
         return (weights @ self.coeffs.t()).t() if weights.dim() == 2 else self.coeffs @ weights
 
 
-def monomials(modulation: Tensor) -> Tensor:
-    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`."""
+def monomials(modulation: Tensor, other: Tensor | None = None) -> Tensor:
+    """``f_a f_b`` for all ``a ≤ b``, shape ``[…, Q]`` with ``Q = (K + 1)(K + 2) / 2`` in the order of `monomial`.
+
+    With an ``other`` function ``g``, ``(f_a g_b + f_b g_a) / 2``.
+    """
     high, low = torch.tril_indices(modulation.size(-1), modulation.size(-1), device=modulation.device)
+    if other is not None:
+        products = modulation[..., :, None] * other[..., None, :]
+        return ((products + products.mT) / 2)[..., high, low]
     # Each entry of the outer product is used once: threads add the gradients of a repeated index in no fixed order.
     return (modulation[..., :, None] * modulation[..., None, :])[..., high, low]
 

@@ -5,6 +5,7 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GRFAttention, GRFMask
+from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, AttentionCase, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -53,6 +54,21 @@ def test_every_form_of_the_mask_has_the_corrected_diagonal(pair_table):
     off = ~torch.eye(5, dtype=torch.bool)
     torch.testing.assert_close(op.to_dense()[off], shared(data).to_dense()[off])
     assert (shared(data).to_dense().diagonal() > wanted).any()
+
+
+def test_the_diagonal_of_an_asymmetric_pair_is_corrected_in_every_form():
+    f, g = F.double(), torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    mask = mask_of(key_modulation=True).double()
+    with torch.no_grad():
+        mask.key_modulation.copy_(g)
+    data = corrected(GRAPHS["weighted"])
+    op, places = mask(data), [(a, b) for b in range(3) for a in range(b + 1)]
+    wanted = data.walk_diagonal.double() @ torch.stack([(f[a] * g[b] + f[b] * g[a]) / 2 for a, b in places])
+    torch.testing.assert_close(op.to_dense().diagonal(), wanted)
+    for pattern, value in (op.pairs(), op.row_pairs(0, 5)):
+        torch.testing.assert_close(value[pattern.row == pattern.col], wanted)
+    (block,) = op.blocks(block_layout(torch.zeros(5, dtype=torch.long)))
+    torch.testing.assert_close(block[0].T, op.to_dense())
 
 
 @pytest.mark.parametrize("path", ["factored", "pairwise", "blocks"])

@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.nn import GRFMask
-from pyg_topomask.testing import GRAPHS, dense_adjacency
+from pyg_topomask.nn import GRFAttention, GRFMask
+from pyg_topomask.ops import deconvolve
+from pyg_topomask.testing import GRAPHS, AttentionCase, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
 F = [1.2, 0.5, -0.3, 0.25]
@@ -95,6 +96,44 @@ def test_starts_as_the_exponential():
     torch.testing.assert_close(series(GRAPHS["path"], np.convolve(f, f)), exact, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["path", "weighted", "isolated"])
+def test_an_asymmetric_pair_is_the_series_of_its_convolution(name):
+    data, g = GRAPHS[name], [0.0, 0.7, -0.4, 0.1]
+    mask = with_modulation(GRFMask(max_length=K, key_modulation=True).double(), F)
+    with torch.no_grad():
+        mask.key_modulation.copy_(torch.tensor(g))
+        transform = AddRandomWalks(num_walks=4, max_length=K, halt_prob=0.3)
+        values = torch.stack([mask(transform(data.clone())).to_dense() for _ in range(DRAWS)])
+    assert error_in_standard_errors(values, series(data, np.convolve(F, g))).max() <= 5
+
+
+@pytest.mark.parametrize(
+    ("initial", "wanted"),
+    [
+        ("geometric", [1, 1 / 2, 1 / 4, 1 / 8]),
+        ([2.0, -1], [2, -1, 0, 0]),
+        (deconvolve(torch.tensor([1.0, 1, 1, 1])), [1, 1 / 2, 3 / 8, 5 / 16]),
+    ],
+)
+def test_initial_modulation(initial, wanted):
+    mask = GRFMask(2, max_length=3, initial=initial, key_modulation=True)
+    for parameter in mask.parameters():
+        torch.testing.assert_close(parameter.detach(), torch.tensor([wanted, wanted], dtype=torch.float32))
+    mask.modulation.data.zero_()
+    mask.reset_parameters()
+    assert mask.modulation[0].tolist() == pytest.approx(wanted)
+
+
+def test_positive_modulation_has_no_negative_entry():
+    data = AddRandomWalks(max_length=K, seed=0)(GRAPHS["star"].clone())
+    mask = with_modulation(GRFMask(max_length=K, positive=True, key_modulation=True), F)
+    with torch.no_grad():
+        mask.key_modulation.copy_(-torch.tensor(F))
+    op, plain = mask(data), with_modulation(GRFMask(max_length=K), np.abs(F))
+    torch.testing.assert_close(op.to_dense(), plain(data).to_dense())
+    assert op.bound is op
+
+
 def test_heads_have_masks_of_their_own():
     data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
     mask = GRFMask(heads=2)
@@ -163,6 +202,10 @@ def test_half_precision_modulation_gives_a_float32_mask(dtype):
         ({"heads": 0}, "'heads' must be at least 1"),
         ({"max_length": -1}, "'max_length' must be at least 0"),
         ({"heads": -2}, "got -2"),
+        ({"initial": "linear"}, "'initial' must be one of exp, geometric"),
+        ({"initial": [1.0] * 6}, r"'initial' must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),
+        ({"initial": [float("nan")]}, "finite numbers"),
+        ({"symmetric": False, "key_modulation": True}, "with symmetric=False they have none"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
@@ -180,3 +223,27 @@ def test_long_walks_start_with_finite_numbers():
     start = GRFMask(max_length=400).modulation
     assert bool(start.isfinite().all())
     torch.testing.assert_close(start[:4].detach(), torch.tensor([1.0, 1 / 2, 1 / 8, 1 / 48]))
+
+
+class TestGRFAttentionWithKeyModulation(AttentionCase):
+    transform = "AddRandomWalks"
+
+    def build(self):
+        attn = GRFAttention(self.channels, heads=2, key_modulation=True)
+        with torch.no_grad():
+            attn.mask.key_modulation.copy_(torch.tensor([[0.3, -0.5, 0.2, 0.1, 0.4], [1.0, 0.5, 0.3, -0.2, 0.1]]))
+        return attn
+
+    def prepare(self, data):
+        return AddRandomWalks(num_walks=4, seed=0)(data.clone())
+
+
+def test_attention_under_an_asymmetric_pair_is_the_same_on_every_path():
+    batch = Batch.from_data_list([AddRandomWalks(seed=0)(GRAPHS[name]) for name in ("star", "isolated", "path")])
+    x, outs = torch.randn(batch.num_nodes, 8, dtype=torch.float64), []
+    state = TestGRFAttentionWithKeyModulation().build().state_dict()
+    for path in ("dense", "factored", "pairwise", "blocks", "auto"):
+        attn = GRFAttention(8, 2, key_modulation=True, path=path)
+        attn.load_state_dict(state)
+        outs.append(attn.double()(x, None, batch))
+        torch.testing.assert_close(outs[-1], outs[0])

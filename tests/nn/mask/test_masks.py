@@ -212,6 +212,19 @@ def test_deconvolution():
         deconvolve(torch.tensor(1.0))
 
 
+def test_the_second_function_of_an_asymmetric_pair():
+    alpha = torch.tensor([[0.0, 0.5, -0.2], [2.0, 0.0, 0.3]], dtype=torch.float64, requires_grad=True)
+    first = torch.tensor([0.5, 1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    second = deconvolve(alpha, first).detach()
+    for row, wanted in zip(second.numpy(), alpha.detach().numpy()):
+        np.testing.assert_allclose(np.convolve(first.detach().numpy(), row)[:3], wanted, atol=1e-14)
+    torch.testing.assert_close(deconvolve(alpha, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)), alpha)
+    assert torch.autograd.gradcheck(deconvolve, (alpha, first))
+    for wrong in (first[:2], torch.tensor([0.0, 1.0, 1.0])):
+        with pytest.raises(ValueError, match=r"'first' must hold 3 numbers, the first not 0"):
+            deconvolve(alpha, wrong)
+
+
 @pytest.mark.parametrize("encoding", ["sinusoidal", "stochastic"])
 def test_low_rank_approaches_the_exponential_of_the_waves(encoding):
     data = Batch.from_data_list([AddPositions()(Data(num_nodes=n)) for n in (5, 7)])
