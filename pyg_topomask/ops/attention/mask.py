@@ -148,4 +148,9 @@ def prefers_blocks(mask: AttentionMask, batch: Tensor | None) -> bool:
     entries, stored = count_block_entries(nodes), mask.num_multiply_adds
     if mask.pairs_by_row is None:
         return entries <= _BLOCK_ENTRIES * stored
-    return entries + _ENTRIES_PER_SIZE * len(size_groups(nodes).graphs) <= _BLOCK_ENTRIES_OF_SPARSE * stored
+    return cost_of_blocks(nodes) <= _BLOCK_ENTRIES_OF_SPARSE * stored
+
+
+def cost_of_blocks(batch: Tensor | int) -> int:
+    """Entries of the dense blocks of a batch vector, or of one graph of so many nodes, with a cost for each size."""
+    return count_block_entries(batch) + _ENTRIES_PER_SIZE * len(size_groups(batch).graphs)
