@@ -43,20 +43,31 @@ def private_folder(path: Path) -> Path:
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.resolve()
-    if os.name != "posix":
-        return found
     for folder in (found, *found.parents):
-        if not _only_ours(folder, strict=folder == found):
-            owner, mode = folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)
-            raise PermissionError(
-                f"others than user {os.geteuid()} can change {folder} (owner {owner}, mode {mode:o}), "
-                "and its files would be executed"
-            )
+        refuse_foreign(folder, strict=folder == found)
     return found
 
 
-def _only_ours(folder: Path, strict: bool) -> bool:
-    found, user = folder.stat(), os.geteuid()
+def refuse_foreign(path: Path, strict: bool = False) -> None:
+    """Refuse a file or folder with code that someone else could change, by the rule of `private_folder`.
+
+    Args:
+        path: The file or folder.
+        strict: Whether root and the user's own group count as someone else.
+
+    Raises:
+        PermissionError: If someone else could change it.
+    """
+    if os.name == "posix" and not _only_ours(path, strict):
+        owner, mode = path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)
+        raise PermissionError(
+            f"others than user {os.geteuid()} can change {path} (owner {owner}, mode {mode:o}), whose code would be "
+            "executed"
+        )
+
+
+def _only_ours(path: Path, strict: bool) -> bool:
+    found, user = path.stat(), os.geteuid()
     if strict:
         return found.st_uid == user and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     open_to = found.st_mode & (stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWGRP | stat.S_IWOTH)

@@ -147,8 +147,9 @@ sparse_imports() { "$PYTHON" -c "import torch_scatter, torch_sparse" >/dev/null 
 
 # The stamp names the PyTorch version that the two were compiled for, because they do not load with another one.
 #
-# Python's own flags have -g, and writing debug information is half of the compiler's work here, although both packages
-# link with -s, which drops it. CPPFLAGS come after Python's flags; CFLAGS and CXXFLAGS would replace them, -O3 included.
+# Python's own flags have -g, which writes debug information that both packages drop again (they link with -s). -g0 in
+# CPPFLAGS switches it off, because CPPFLAGS come after Python's flags; CFLAGS and CXXFLAGS would replace them, -O3
+# included.
 prepare_sparse() {
     local name
     local -x CPPFLAGS="-g0 ${CPPFLAGS:-}"

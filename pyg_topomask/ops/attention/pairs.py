@@ -6,12 +6,11 @@ degree, even if the mask stores few numbers. Pairs are therefore counted before 
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.checks import warn_once
 from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.normalizer import Normalizer
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
@@ -26,8 +25,6 @@ _WEIGHTS_KEPT = 2**24
 
 # Pairs are listed together, and their weights kept, at least up to this many per number that the mask stores.
 _PAIRS_PER_NUMBER = 4
-
-_warned: list[str] = []
 
 
 def sums_of_pairs(
@@ -64,8 +61,14 @@ def sums_of_pairs(
         again = pattern.nnz * heads > max(_WEIGHTS_KEPT, 2 * allowed)
         return _sums(kernel, pattern, entries, bounds, q, k, v, again)
     sizes = split_by_count(by_row, _PAIRS_AT_ONCE // (4 * heads))
-    _warn_once(num_pairs, len(sizes))
-
+    warn_once(
+        "pairs of hubs",
+        f"the mask has up to {num_pairs:,} pairs of nodes, because any two nodes whose walks visit the same hub form a "
+        f"pair. Attention lists them in {len(sizes)} parts, and again in the backward pass: memory stays bounded, and "
+        "time grows",
+        PerformanceWarning,
+        stacklevel=4,
+    )
     patterns: dict[int, Pattern] = {}
 
     def part(start: int, stop: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -99,15 +102,3 @@ def _sums(
     if fused_pairs.refuses(kernel, q, v) is None:
         return fused_pairs.fused_sums(kernel, pattern, entries, bounds, q, k, v)
     return kernel.sums_of_heads(pattern, entries, bounds, q, k, v, again)
-
-
-def _warn_once(num_pairs: int, num_parts: int) -> None:
-    if _warned:
-        return
-    text = (
-        f"the mask has up to {num_pairs:,} pairs of nodes, because any two nodes whose walks visit the same hub form a "
-        f"pair. Attention lists them in {num_parts} parts, and again in the backward pass: memory stays bounded, and "
-        "time grows"
-    )
-    warnings.warn(text, PerformanceWarning, stacklevel=5)
-    _warned.append(text)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from pyg_topomask.cache import cache_dir, locked, private_folder, replacing
+from pyg_topomask.cache import cache_dir, locked, private_folder, refuse_foreign, replacing
 from pyg_topomask.typing import PerformanceWarning
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -95,9 +95,11 @@ def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL
 def _open(folder: Path, stem: str) -> ctypes.CDLL | None:
     """The library that was compiled earlier; :obj:`None` if there is none or only damaged ones.
 
-    A file's name ends in its size, because loading a truncated library would kill the process.
+    A file's name ends in its size, because loading a truncated library would kill the process. Raises PermissionError
+    if someone else could have written it.
     """
     for path in folder.glob(f"{stem}-*.so"):
+        refuse_foreign(path)
         if path.stem == f"{stem}-{path.stat().st_size}":
             try:
                 return ctypes.CDLL(str(path))

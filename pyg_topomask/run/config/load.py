@@ -81,7 +81,7 @@ def load(
         config = Config.model_validate(values)
     except ValidationError as error:
         draft = ParsedConfig(Config.model_construct(), name, file, lines, overridden)
-        draft.refuse(_explain(item) for item in error.errors())
+        draft.refuse(_explain(item, values) for item in error.errors())
         raise
     name += f"-{config.name_tag}" if config.name_tag else ""
     parsed = ParsedConfig(config, name, file, lines, overridden, tuple(ignored_keys(values)))
@@ -117,12 +117,17 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
     return frozenset(keys)
 
 
-def _explain(error: Any) -> tuple[str, str]:
-    """(key, message) of one pydantic error."""
+def _explain(error: Any, values: Mapping[Any, Any]) -> tuple[str, str]:
+    """(key, message) of one pydantic error about these values."""
     path = [part for part in error["loc"] if isinstance(part, str)]
     key, kind, given = ".".join(_known_path(path)), error["type"], error.get("input")
     if kind == "fixed_key":
         return ".".join(path), f"{error['msg']} (got {_shown(given)})"
+    if kind == "invalid_key":
+        sections = error["loc"][:-1]
+        for section in sections:
+            values = values[section]
+        return ".".join([*sections, str(given)]), f"a key must be a name (got {given}: {_shown(values[given])})"
     if kind == "extra_forbidden":
         return key, "unknown key." + _suggest_key(key)
     if kind == "missing":

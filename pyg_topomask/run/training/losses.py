@@ -39,15 +39,12 @@ def weighted_cross_entropy(prediction: Tensor, target: Tensor, task: Task) -> Te
 
 
 def _error(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor, Task], Tensor]:
-    """A loss of differences, over the known targets; a class is one-hot encoded."""
+    """A loss of differences, over the known targets."""
 
     @wraps(function)  # so that `topomask list` shows its name
     def loss(prediction: Tensor, target: Tensor, task: Task) -> Tensor:
-        if task.kind == "multiclass":
-            target = functional.one_hot(target, task.num_outputs)
-        target = target.to(prediction.dtype)
         known = ~target.isnan()
-        return function(prediction[known], target[known])
+        return function(prediction[known], target[known].to(prediction.dtype))
 
     return loss
 
@@ -62,17 +59,22 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Task], Tensor]] = {
 """Losses by name, called as ``loss(prediction, target, task)`` with results of ``Task.shaped`` and ``Task.target``."""
 
 
+_FITTING = {
+    "regression": ("l1", "smoothl1", "mse"),
+    "binary": ("cross_entropy", "weighted_cross_entropy"),
+    "multiclass": ("cross_entropy", "weighted_cross_entropy"),
+    "multilabel": ("cross_entropy",),
+    "subtoken": ("cross_entropy",),
+}
+"""Losses of each kind of task."""
+
+
 def loss_problem(name: str, task: Task) -> str | None:
     """Why a loss does not fit a task; None if it does."""
-    if name not in LOSSES:
-        return f"no loss is called {name!r}; there are {', '.join(LOSSES)}"
-    if name == "weighted_cross_entropy" and task.kind not in ("binary", "multiclass"):
-        return f"weighted_cross_entropy needs classes, and the task is {task.kind}"
-    if name == "cross_entropy" and task.kind == "regression":
-        return "cross_entropy needs classes, and the task is regression; use l1, smoothl1 or mse"
-    if task.kind == "subtoken" and name != "cross_entropy":
-        return f"a sequence of words needs cross_entropy (got {name!r})"
-    return None
+    if name in _FITTING[task.kind]:
+        return None
+    needed = "numbers" if name in _FITTING["regression"] else "classes"
+    return f"{name} needs {needed}, and the task is {task.kind}; use {' or '.join(_FITTING[task.kind])}"
 
 
 def task_loss(name: str, prediction: Tensor, target: Tensor, task: Task) -> Tensor:

@@ -21,11 +21,6 @@ MASKS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _not_warned_yet(monkeypatch):
-    monkeypatch.setattr(pairs, "_warned", [])
-
-
 def star(num_nodes: int) -> Data:
     leaves = torch.arange(1, num_nodes)
     edges = torch.stack([torch.zeros_like(leaves), leaves])

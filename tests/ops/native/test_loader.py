@@ -171,6 +171,21 @@ def test_a_library_that_others_can_change_is_not_loaded(fresh, monkeypatch):
     assert not marker.exists()
 
 
+@posix
+def test_a_library_of_someone_else_in_the_own_folder_is_not_loaded(fresh, whole, monkeypatch):
+    use_compiler(fresh, monkeypatch, copying(whole))
+    assert not isinstance(loader.load("topk"), str)
+    (library,) = (fresh / "cache").rglob("*.so")
+    loader._load.cache_clear()
+    library.chmod(0o702)
+    refused(rf"can change {library} \(owner \d+, mode 702\), .*; set TOPOMASK_CACHE to a folder of your own")
+    if os.geteuid() == 0:  # only root may give a file away
+        loader._load.cache_clear()
+        library.chmod(0o700)
+        os.chown(library, 12345, -1)
+        refused(r"\(owner 12345, mode 700\)")
+
+
 def test_a_cache_that_cannot_be_written_to(fresh, monkeypatch):
     (fresh / "file").write_text("")
     use_cache(fresh / "file" / "cache", monkeypatch)

@@ -42,6 +42,17 @@ def test_unknown_key_names_file_line_and_nearest(file):
         load(path)
 
 
+def test_keys_that_are_no_names(file):
+    text = TEXT + "  2: {a: 3}\n1: 2\n"
+    with pytest.raises(ConfigError) as caught:
+        load(file(text))
+    nested, top = str(caught.value).splitlines()
+    assert nested.endswith("some.yaml, line 8: optim.2: a key must be a name (got 2: {'a': 3})")
+    assert top.endswith("some.yaml, line 9: 1: a key must be a name (got 1: 2)")
+    with pytest.raises(ConfigError, match=r"^gt\.True: a key must be a name \(got True: 1\)$"):
+        load({"dataset": {"format": "PyG-MotifDataset", "name": "circle"}, "gt": {True: 1}})
+
+
 @pytest.mark.parametrize(
     ("key", "suggestion"),
     [

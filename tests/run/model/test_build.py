@@ -148,6 +148,11 @@ def test_a_check_leaves_the_random_state_alone(tiny):
         ("PyG-ZINC subset", "", r"model\.loss_fun: cross_entropy needs classes, and the task is regression"),
         ("PyG-MotifDataset circle", "metric_best=mrr", r"metric_best: the task has no 'mrr'; there are .*accuracy"),
         ("OGB ogbg-molpcba", "metric_best=f1", r"metric_best: the task has no 'f1'"),
+        (
+            "PyG-TUDataset ENZYMES",
+            "model.loss_fun=l1",
+            r"model\.loss_fun: l1 needs numbers, and the task is multiclass",
+        ),
         ("OGB ogbg-molpcba", "model.loss_fun=weighted_cross_entropy", "needs classes, and the task is multilabel"),
         ("OGB ogbg-molpcba", "dataset.split_mode=cv-stratifiedkfold-5", "stratified folds need classes"),
         ("OGB ogbl-collab", "dataset.task=link_pred dataset.split_mode=random", "one graph with split edges"),
