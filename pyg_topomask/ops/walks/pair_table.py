@@ -18,7 +18,7 @@ from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.factors import Meeting, join, near_pattern
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.ops.walks import compiled_pairs
+from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import monomial, num_monomials
 
 # Number of terms that are merged together; this bounds the memory of building a pair table (60 bytes per term).
@@ -84,8 +84,8 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     Raises:
         ValueError: If a walk has a node or a length that does not exist.
     """
-    compiled = compiled_pairs.refuses(left.load) is None
-    return (compiled_pairs.pair_table if compiled else sorted_pair_table)(left, right, num_nodes, max_length)
+    build = compiled.pair_table if compiled.refuses(left.load) is None else sorted_pair_table
+    return build(left, right, num_nodes, max_length)
 
 
 def sorted_pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:

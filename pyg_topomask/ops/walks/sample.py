@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.csr import check_edges, drop_zeros, edge_tensors, to_csr
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, mix
+from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import merge_visits, own_products, revisits
 from pyg_topomask.ops.walks.settings import WalkSettings, walk_settings
 from pyg_topomask.ops.walks.transition import step_table
@@ -148,15 +149,22 @@ def walk_tables(
         own: Whether `Walks.own` is computed.
     """
     per_block = _WALKERS_PER_BLOCK.get(nodes.device.type, 2**17) // (num_tables * settings.num_walks)
-    blocks: list[list[Walks]] = []
-    for start, first in zip(nodes.split(max(1, per_block)), stream.split(max(1, per_block))):
-        visits = move_walkers(graph, start, first, num_tables, settings)
-        merged = merge_visits(visits, start, graph.num_nodes, num_tables, settings)
-        products: list[Tensor | None] = [None] * num_tables
-        if own:
-            products = [*own_products(visits, graph.num_nodes, start.numel(), num_tables, settings)]
-        blocks.append([Walks(*columns, product) for columns, product in zip(merged, products)])
-    return [_concatenate(list(tables)) for tables in zip(*blocks)]
+    in_block = compiled.walk_tables if compiled.refuses(graph.factor) is None else _tables_of_block
+    starts = zip(nodes.split(max(1, per_block)), stream.split(max(1, per_block)))
+    blocks = [in_block(graph, *start, num_tables, settings, own) for start in starts]
+    return [_concatenate([Walks(*columns) for columns in tables]) for tables in zip(*blocks)]
+
+
+def _tables_of_block(
+    graph: WalkGraph, nodes: Tensor, stream: Tensor, num_tables: int, settings: WalkSettings, own: bool
+) -> list[tuple[Tensor | None, ...]]:
+    """`walk_tables` in plain torch, as the columns of each table; all walkers move together."""
+    visits = move_walkers(graph, nodes, stream, num_tables, settings)
+    merged = merge_visits(visits, nodes, graph.num_nodes, num_tables, settings)
+    products: list[Tensor | None] = [None] * num_tables
+    if own:
+        products = [*own_products(visits, graph.num_nodes, nodes.numel(), num_tables, settings)]
+    return [(*columns, product) for columns, product in zip(merged, products)]
 
 
 def corrected_diagonal(walks: Walks, settings: WalkSettings) -> Tensor:

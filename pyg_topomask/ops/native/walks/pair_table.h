@@ -3,8 +3,8 @@
 //   C_ij[a, b] = sum of load(i, u, a) load(j, u, b) over the nodes u that walks of i and of j visit, a and b in any order.
 //
 // A row is the work of one thread and is summed in the order of its walks: no result depends on the number of threads.
-//
-// Plain C++17 and its standard library.
+
+#pragma once
 
 #include "../parallel.h"
 
@@ -17,8 +17,8 @@ struct Table {
     const void* load;
 };
 
-// The fields and their order are those of `_Call` in compiled_pairs.py.
-struct Call {
+// The fields and their order are those of `_PairCall` in compiled.py.
+struct PairCall {
     int64_t nodes, lengths, threads;
     Table left, right;
     int64_t* rowptr;      // [nodes + 1]: written by the first call, read by the second
@@ -27,7 +27,7 @@ struct Call {
 };
 
 template <class T>
-struct Visit {
+struct Visitor {
     int64_t start, length;
     T load;
 };
@@ -36,7 +36,7 @@ struct Visit {
 template <class T>
 struct Visitors {
     std::vector<int64_t> first;
-    std::vector<Visit<T>> visits;
+    std::vector<Visitor<T>> visits;
 
     Visitors(const Table& table, int64_t nodes) : first(nodes + 1), visits(table.count) {
         for (int64_t e = 0; e < table.count; ++e) ++first[table.visited[e] + 1];
@@ -58,7 +58,7 @@ struct Row {
 template <class T>
 class Pairs {
    public:
-    explicit Pairs(const Call& call)
+    explicit Pairs(const PairCall& call)
         : c(call), size(call.lengths * (call.lengths + 1) / 2), keys(call.right, call.nodes), first(call.nodes + 1) {
         for (int64_t e = 0; e < c.left.count; ++e) ++first[c.left.start[e] + 1];
         for (int64_t i = 0; i < c.nodes; ++i) first[i + 1] += first[i];
@@ -77,7 +77,7 @@ class Pairs {
 
    private:
     static constexpr int64_t ROWS = 64;  // of one task
-    const Call& c;
+    const PairCall& c;
     const int64_t size;
     const Visitors<T> keys;
     std::vector<int64_t> first;  // walks of each query
@@ -115,7 +115,7 @@ class Pairs {
         const T* load = static_cast<const T*>(c.left.load);
         for (int64_t e = first[i]; e < first[i + 1]; ++e)
             for (int64_t r = keys.first[c.left.visited[e]]; r < keys.first[c.left.visited[e] + 1]; ++r) {
-                const Visit<T>& visit = keys.visits[r];
+                const Visitor<T>& visit = keys.visits[r];
                 const int64_t high = std::max(c.left.length[e], visit.length), low = std::min(c.left.length[e], visit.length);
                 row.coeffs[row.place[visit.start] * size + high * (high + 1) / 2 + low] += double(load[e]) * double(visit.load);
             }
@@ -131,22 +131,4 @@ bool within(const Table& table, int64_t nodes, int64_t lengths) {
     return true;
 }
 
-// 0; -1 if memory is short, -2 at any other exception, -3 if a walk has nodes or lengths that do not exist.
-template <class T>
-int64_t run(const Call& c) try {
-    if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
-    Pairs<T> pairs(c);
-    c.row ? pairs.fill() : pairs.count();
-    return 0;
-} catch (...) {
-    return error_code();
-}
-
 }  // namespace
-
-extern "C" {
-
-int64_t pair_table_float(const Call* call) { return run<float>(*call); }
-int64_t pair_table_double(const Call* call) { return run<double>(*call); }
-
-}

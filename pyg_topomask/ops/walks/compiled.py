@@ -1,0 +1,154 @@
+"""Random walks and their pair tables in compiled code, ``native/walks/``: the same as those of plain torch."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.walks.merge import num_monomials
+from pyg_topomask.ops.walks.settings import SCHEMES, WalkSettings
+
+if TYPE_CHECKING:
+    from pyg_topomask.ops.walks.pair_table import WalkTable
+    from pyg_topomask.ops.walks.walkers import WalkGraph
+
+load = partial(loader.load, "walks")
+"""The library, compiled if necessary, or the reason why there is none."""
+
+_NAMES = {torch.float32: "float", torch.float64: "double"}
+_SIZE, _POINTER = ctypes.c_int64, ctypes.c_void_p
+
+# Walk entries of both tables, and walkers, that are worth a second thread.
+_ENTRIES_PER_THREAD, _WALKERS_PER_THREAD = 2**13, 2**13
+
+
+class _Table(ctypes.Structure):
+    """The walks of queries or keys; its fields are those of ``Table`` in ``pair_table.h``."""
+
+    _fields_ = [("count", _SIZE), *((name, _POINTER) for name in ("start", "visited", "length", "load"))]
+
+
+class _PairCall(ctypes.Structure):
+    """Arguments of the pair table, described in ``pair_table.h``."""
+
+    _fields_ = [
+        *((name, _SIZE) for name in ("nodes", "lengths", "threads")),
+        *((name, _Table) for name in ("left", "right")),
+        *((name, _POINTER) for name in ("rowptr", "row", "col", "coeffs")),
+    ]
+
+
+class _WalkCall(ctypes.Structure):
+    """Arguments of the walk tables, described in ``walkers.h``."""
+
+    _fields_ = [
+        *((name, _SIZE) for name in ("starts", "tables", "walks", "length", "block")),
+        *((name, _SIZE) for name in ("threads", "scheme", "halts_below", "has_own")),
+        *((name, _POINTER) for name in ("start", "stream", "rowptr", "col", "bound", "factor")),
+    ]
+
+
+def refuses(numbers: Tensor) -> str | None:
+    """Why the compiled functions cannot serve loads or factors like these; :obj:`None` if they can."""
+    if numbers.device.type != "cpu":
+        return f"it runs on CPU, and the walks are on {numbers.device}"
+    if numbers.dtype not in _NAMES:
+        return f"it computes in float32 and float64 (got {numbers.dtype})"
+    library = load()
+    return library if isinstance(library, str) else None
+
+
+def walk_tables(
+    graph: WalkGraph, nodes: Tensor, stream: Tensor, num_tables: int, settings: WalkSettings, own: bool
+) -> list[tuple[Tensor | None, ...]]:
+    """Index, length, load, count and, if wanted, own products of each table, in the order of `Walks`.
+
+    Arguments are those of `pyg_topomask.ops.walks.sample.walk_tables`. Raises MemoryError.
+    """
+    library, name = load(), _NAMES[graph.factor.dtype]
+    tensors = {"start": nodes, "stream": stream, "rowptr": graph.rowptr, "col": graph.col, "factor": graph.factor}
+    tensors |= {} if graph.steps is None else {"bound": graph.steps.bound}
+    tensors = {key: x.contiguous() for key, x in tensors.items()}
+    call = _WalkCall(
+        starts=nodes.numel(),
+        tables=num_tables,
+        walks=settings.num_walks,
+        length=settings.max_length,
+        block=settings.block_size,
+        threads=_threads(nodes.numel() * num_tables * settings.num_walks, _WALKERS_PER_THREAD),
+        scheme=SCHEMES.index(settings.scheme),
+        halts_below=round(settings.halt_prob * 2**32),
+        has_own=own,
+        **{key: x.data_ptr() for key, x in tensors.items()},
+    )
+    totals, made = (_SIZE * num_tables)(), _POINTER()
+    _check(
+        getattr(library, f"walk_tables_{name}")(ctypes.byref(call), totals, ctypes.byref(made)), "walks", nodes.numel()
+    )
+    try:
+        found = []
+        for table, total in enumerate(totals):
+            index, length = nodes.new_empty(2, total), nodes.new_empty(total)
+            visits = [graph.factor.new_empty(total) for _ in range(2)]
+            products = graph.factor.new_empty(nodes.numel(), num_monomials(settings.max_length)) if own else None
+            outputs = (*index, length, *visits, *([] if products is None else [products]))
+            addresses = [_POINTER(x.data_ptr()) for x in outputs] + ([] if own else [None])
+            getattr(library, f"write_walks_{name}")(made, _SIZE(table), *addresses)
+            found.append((index, length, *visits, products))
+        return found
+    finally:
+        getattr(library, f"release_walks_{name}")(made)
+
+
+def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: int) -> tuple[Tensor, Tensor]:
+    """`pyg_topomask.ops.walks.pair_table.pair_table` of walks that `refuses` does not refuse.
+
+    Raises:
+        ValueError: If a walk has a node or a length that does not exist.
+        MemoryError: If memory is short.
+    """
+    entry = getattr(load(), f"pair_table_{_NAMES[left.load.dtype]}")
+    kept: list[Tensor] = []
+
+    def address(x: Tensor) -> int:
+        kept.append(x.contiguous())  # for as long as the function runs
+        return kept[-1].data_ptr()
+
+    def columns(table: WalkTable) -> _Table:
+        tensors = (*table.index, table.length, table.load.to(left.load))
+        return _Table(table.length.numel(), *map(address, tensors))
+
+    threads = _threads(left.length.numel() + right.length.numel(), _ENTRIES_PER_THREAD)
+    sizes: dict[str, Any] = {"nodes": num_nodes, "lengths": max_length + 1, "threads": threads}
+    rowptr = left.index.new_zeros(num_nodes + 1)
+    call = _PairCall(**sizes, left=columns(left), right=columns(right), rowptr=rowptr.data_ptr())
+    failure = entry(ctypes.byref(call))
+    if failure == -3:
+        raise ValueError(
+            f"stored walks name a node outside of 0 to {num_nodes - 1}, or have more than 'max_length' = {max_length} "
+            "steps: draw them again on this graph"
+        )
+    _check(failure, "the pair table", num_nodes)
+    num_pairs = int(rowptr[-1])
+    index = rowptr.new_empty(2, num_pairs)
+    coeffs = left.load.new_empty(num_pairs, num_monomials(max_length))
+    call.row, call.col, call.coeffs = index[0].data_ptr(), index[1].data_ptr(), coeffs.data_ptr()
+    if num_pairs > 0:
+        _check(entry(ctypes.byref(call)), "the pair table", num_nodes)
+    return index, coeffs
+
+
+def _threads(work: int, per_thread: int) -> int:
+    return max(min(torch.get_num_threads(), work // per_thread), 1)
+
+
+def _check(failure: int, what: str, num_nodes: int) -> None:
+    if failure == -1:
+        raise MemoryError(f"not enough memory for {what} of {num_nodes} nodes")
+    if failure != 0:
+        raise RuntimeError(f"compiled code failed at {what}; this is a bug: set TOPOMASK_NATIVE=0 to avoid it")

@@ -1,0 +1,130 @@
+"""Compiled walks and pair tables against those of plain torch."""
+
+import pytest
+import torch
+
+from pyg_topomask.ops import sample_walks
+from pyg_topomask.ops.walks import compiled
+from pyg_topomask.ops.walks.pair_table import WalkTable, sorted_pair_table
+
+pytestmark = pytest.mark.skipif(isinstance(compiled.load(), str), reason="needs a C++ compiler")
+K = 4
+
+
+def tables(num_nodes, dtype=torch.float64):
+    edge_index = torch.randint(num_nodes, (2, 4 * num_nodes))
+    weight = torch.randn(edge_index.size(1), dtype=dtype)  # loads have signs
+    walks = [sample_walks(edge_index, num_nodes, num_walks=8, max_length=K, edge_weight=weight) for _ in range(2)]
+    return [WalkTable(some.index, some.length, some.load) for some in walks]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("halt_prob", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"transition": True},
+        {"importance": False},
+        {"scheme": "antithetic"},
+        {"scheme": "antithetic", "transition": True},
+        {"scheme": "repelling"},
+        {"scheme": "repelling", "block_size": 3},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())) or "iid",
+)
+@pytest.mark.parametrize("start", [None, torch.arange(5, 90, 3)], ids=["all", "some"])
+def test_walks_equal_those_of_plain_torch(monkeypatch, settings, halt_prob, start, dtype):
+    edge_index = torch.randint(100, (2, 300))  # a few nodes have no neighbour
+    weight = torch.rand(300, dtype=dtype) - 0.5
+    settings = {**settings, "transition": torch.rand(300) + 0.1} if "transition" in settings else settings
+    found = []
+    for native in ("1", "0"):
+        monkeypatch.setenv("TOPOMASK_NATIVE", native)
+        walks = {"num_walks": 7, "max_length": 5, "halt_prob": halt_prob, "edge_weight": weight, "start": start}
+        found.append(sample_walks(edge_index, 100, generator=torch.Generator().manual_seed(1), **walks, **settings))
+    compiled_walks, wanted = found
+    assert compiled_walks.index.equal(wanted.index)
+    assert compiled_walks.length.equal(wanted.length)
+    tolerance = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    for name in ("load", "count", "own"):
+        torch.testing.assert_close(getattr(compiled_walks, name), getattr(wanted, name), **tolerance)
+
+
+def test_walks_are_the_same_on_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(compiled, "_WALKERS_PER_THREAD", 1)
+    edge_index = torch.randint(1_000, (2, 4_000))
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(sample_walks(edge_index, 1_000, num_walks=4, max_length=3, generator=torch.manual_seed(0)))
+    finally:
+        torch.set_num_threads(before)
+    for walks in found[1:]:
+        for name in ("index", "length", "load", "count", "own"):
+            assert getattr(walks, name).equal(getattr(found[0], name))
+
+
+def test_without_nodes():
+    walks = sample_walks(torch.empty(2, 0, dtype=torch.long), 0, num_walks=2, max_length=3)
+    assert walks.index.shape == (2, 0)
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-3), (torch.float64, 1e-11)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_equals_plain_torch(dtype, atol, shared):
+    left, right = tables(300, dtype)
+    right = left if shared else right
+    index, coeffs = compiled.pair_table(left, right, 300, K)
+    wanted_index, wanted = sorted_pair_table(left, right, 300, K)
+    assert index.equal(wanted_index)
+    assert index.dtype == torch.int64
+    assert coeffs.dtype == dtype
+    torch.testing.assert_close(coeffs, wanted, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=atol)
+
+
+def test_threads_change_nothing(monkeypatch):
+    """Each row is summed by one thread, in the order of its walks."""
+    monkeypatch.setattr(compiled, "_ENTRIES_PER_THREAD", 1)
+    left, right = tables(1_000)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(compiled.pair_table(left, right, 1_000, K))
+    finally:
+        torch.set_num_threads(before)
+    for index, coeffs in found[1:]:
+        assert index.equal(found[0][0])
+        assert coeffs.equal(found[0][1])
+
+
+@pytest.mark.parametrize("num_nodes", [0, 3])
+def test_without_walks(num_nodes):
+    none = WalkTable(torch.empty(2, 0, dtype=torch.long), torch.empty(0, dtype=torch.long), torch.empty(0))
+    index, coeffs = compiled.pair_table(none, none, num_nodes, K)
+    assert index.shape == (2, 0)
+    assert coeffs.shape == (0, (K + 1) * (K + 2) // 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [("start", 3), ("visited", 3), ("visited", -1), ("length", 5), ("length", -1)]
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_walks_of_another_graph_are_refused(place, value, side):
+    walks = [{"start": 0, "visited": 1, "length": 1} for _ in range(2)]
+    walks[side][place] = value
+    left, right = (
+        WalkTable(torch.tensor([[walk["start"]], [walk["visited"]]]), torch.tensor([walk["length"]]), torch.ones(1))
+        for walk in walks
+    )
+    with pytest.raises(ValueError, match="outside of 0 to 2, or have more than 'max_length' = 4 steps"):
+        compiled.pair_table(left, right, 3, K)
+
+
+def test_refusals(monkeypatch):
+    assert "on meta" in compiled.refuses(torch.ones(1, device="meta"))
+    assert "got torch.bfloat16" in compiled.refuses(torch.ones(1, dtype=torch.bfloat16))
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    assert "TOPOMASK_NATIVE=0" in compiled.refuses(torch.ones(1))
