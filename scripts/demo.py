@@ -17,7 +17,6 @@ from typing import Any
 
 import matplotlib
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import Data
 
@@ -29,6 +28,7 @@ from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.output.progress import standard_output
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.tensor_files import load_tensors
 
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder of the results (default: the config's out_dir)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that override the config's")
     arguments = parser.parse_args()
-    console, start = Console(), time.perf_counter()
+    console, start = standard_output(), time.perf_counter()
     try:
         summaries = train(arguments, Display(console))
     except RunError as error:

@@ -171,14 +171,12 @@ def _reason_in_module(error: Exception) -> str:
 
 
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
-    from rich.console import Console
-
     from pyg_topomask.run.distributed import is_main
-    from pyg_topomask.run.output.progress import Display
+    from pyg_topomask.run.output.progress import Display, standard_output
     from pyg_topomask.run.output.report import summary_table
     from pyg_topomask.run.runner import run_config
 
-    console = Console(quiet=not is_main())
+    console = standard_output(quiet=not is_main())
     summary = run_config(arguments.config, arguments.out, arguments.repeat, overrides, display=Display(console))
     console.print(summary_table(summary))
     console.print(f"results: {summary['folder']}", highlight=False, markup=False, soft_wrap=True)
@@ -186,13 +184,13 @@ def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
-    from rich.console import Console
-
     from pyg_topomask.run.commands.expressivity import expressivity_table, measure
+    from pyg_topomask.run.output.progress import standard_output
 
     names = ("config", "encoding", "size", "limit", "rounds", "mask")
     report = measure(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
-    Console().print(expressivity_table(report, arguments.encoding, Path(arguments.config).stem, arguments.mask))
+    table = expressivity_table(report, arguments.encoding, Path(arguments.config).stem, arguments.mask)
+    standard_output().print(table)
     return 0
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from pyg_topomask import __version__
 from pyg_topomask.run.check import check_parsed
@@ -19,9 +18,10 @@ from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_
 from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.model.attentions import layers_text, mask_of
 from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, with_model_of
 from pyg_topomask.run.output.files import make_folder, output_path, write_json
-from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import read_result, read_results, refuse_other_runs
 from pyg_topomask.run.seed_run import SeedRun
@@ -94,19 +94,21 @@ def run_config(
     folder = (Path(config.out_dir).expanduser() if out is None else output_path(out)) / parsed.name
     refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
-    with display or Display(Console(quiet=not is_main())) as shown:
+    with display or Display(standard_output(quiet=not is_main())) as shown:
         for reason, keys in keys_without_effect(parsed).items():
             shown.print(f"note: no effect: {', '.join(keys)} ({reason})")
         if unused:
             shown.print(f"note: {config.gt.layer_type} does not use {', '.join(unused)}")
         dataset = None
-        for run in _seed_runs(config, folder, parsed.name, repeat):
+        layers = layers_text(config.gt.layer_type, mask_of(config))
+        for run in _seed_runs(config, folder, f"{parsed.name} ({layers})", repeat):
             if read_result(run.folder) is not None:
                 shown.print(f"{run.title}: finished before, kept")
                 continue
             dataset = dataset or _load(config, shown)
             run.run(dataset, shown)
-    summary = summarize(parsed.name, __version__, read_results(folder), config.metric_best, config.gt.layer_type)
+    results = read_results(folder)
+    summary = summarize(parsed.name, __version__, results, config.metric_best, config.gt.layer_type, mask_of(config))
     if is_main():
         write_json(folder / "summary.json", summary)
     return summary | {"folder": str(folder)}

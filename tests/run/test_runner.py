@@ -145,7 +145,7 @@ def test_finished_seeds_are_kept_and_more_can_be_added(tiny, tmp_path, capsys):
     summary = run_config(tiny, tmp_path, repeat=2, overrides=["num_workers=0", "accelerator=cpu"])
     assert summary["seeds"] == [0, 1]
     assert (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns == stamp
-    assert "seed 0: finished before, kept" in capsys.readouterr().out
+    assert "config (GIN+GRF) seed 0: finished before, kept" in capsys.readouterr().out
 
 
 def test_another_config_in_the_same_folder_is_refused(tiny, tmp_path):
@@ -162,6 +162,10 @@ def test_another_config_in_the_same_folder_is_refused(tiny, tmp_path):
     other = ["gt.layers=2", "name_tag=deep", "gt.layer_type=GIN+Linear"]
     with pytest.raises(RunError, match=r"name_tag=GIN\+Linear puts it into config-GIN\+Linear\.$"):
         run_config(tiny, tmp_path, overrides=other)
+    other[-1] = "gt.layer_type=GIN+Masked"
+    with pytest.raises(RunError, match=r"name_tag=GIN\+Masked-heat puts it"):
+        run_config(tiny, tmp_path, overrides=[*other, "topomask.mask=heat"])
+    other[-1] = "gt.layer_type=GIN+Linear"
     run_config(tiny, tmp_path, overrides=[*other, "name_tag=GIN+Linear"])
     assert (tmp_path / "config-GIN+Linear" / "0" / "result.json").exists()
 

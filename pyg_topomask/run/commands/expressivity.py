@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Group
 from rich.table import Table
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
@@ -21,6 +22,7 @@ from pyg_topomask.run.data.formats import dataset_problems, load_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.model.attentions import mask_arguments, uses_walks
 from pyg_topomask.run.model.sampling import build_structure
+from pyg_topomask.run.output.report import between_lines
 
 ENCODINGS: dict[str, Callable[[int], BaseTransform | None]] = {
     "none": lambda size: None,
@@ -98,9 +100,9 @@ def _mask_and_structure(config: Config, name: str) -> tuple[Mask, BaseTransform 
     return mask, build_structure(config, config.seed)
 
 
-def expressivity_table(report: PairReport, encoding: str, name: str, mask: str = "none") -> Table:
+def expressivity_table(report: PairReport, encoding: str, name: str, mask: str = "none") -> Group:
     """The counts as a table for a terminal."""
-    table = Table(title=f"{name}: {report.num_graphs:,} graphs", title_justify="left")
+    table = Table()
     table.add_column("")
     table.add_column("pairs", justify="right")
     table.add_column("of non-isomorphic", justify="right")
@@ -119,8 +121,7 @@ def expressivity_table(report: PairReport, encoding: str, name: str, mask: str =
     if classes:
         lines += ["graphs that are not distinguished:", *(_class_line(members) for members in classes[:SHOWN_CLASSES])]
         lines += [f"and {len(classes) - SHOWN_CLASSES} more"] if len(classes) > SHOWN_CLASSES else []
-    table.caption, table.caption_justify = "\n".join(lines), "left"
-    return table
+    return between_lines(f"{name}: {report.num_graphs:,} graphs", table, "\n".join(lines))
 
 
 def _question(mask: str) -> str:

@@ -9,7 +9,14 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.attentions import argument_keys, mask_arguments, mask_of, requirements, uses_walks
+from pyg_topomask.run.model.attentions import (
+    argument_keys,
+    layers_text,
+    mask_arguments,
+    mask_of,
+    requirements,
+    uses_walks,
+)
 from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "pair_table", "num_tables")
@@ -62,8 +69,7 @@ def refusing_graphs(config: Config) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        mask = mask_of(config)
-        name = config.gt.layer_type + (f" with topomask.mask {mask}" if mask else "")
+        name = layers_text(config.gt.layer_type, mask_of(config))
         message = f"{name}: a graph of {config.dataset.name} does not fit: {error}{_key_to_set(str(error), config)}"
         raise RunError(message) from error
 

@@ -11,7 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 PLAIN_LINES = 10
 """Number of lines that a job prints without a terminal, unless it is slow."""
 
+_UNWRAPPED = 10_000
+
 LEAST_SECONDS, HEARTBEAT_SECONDS = 5.0, 60.0
+
+
+def standard_output(quiet: bool = False) -> Console:
+    """Standard output. Outside of a terminal, as in a pipe, lines are not wrapped."""
+    found = Console(quiet=quiet)
+    return found if found.is_terminal else Console(quiet=quiet, width=_UNWRAPPED)
 
 
 class Job:
@@ -71,7 +79,7 @@ class Display:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or standard_output()
         self.progress: Progress | None = None
         self._depth = 0
 

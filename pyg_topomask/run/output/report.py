@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from pyg_topomask.cache import replacing
+from pyg_topomask.run.model.attentions import layers_text
 from pyg_topomask.run.output.files import write_text
 
 PERCENT = ("accuracy", "accuracy-SBM")
@@ -95,7 +98,12 @@ def rounded(value: float) -> float:
 
 
 def summarize(
-    name: str, version: str, results: Sequence[Mapping[str, Any]], metric: str = "accuracy", layer_type: str = ""
+    name: str,
+    version: str,
+    results: Sequence[Mapping[str, Any]],
+    metric: str = "accuracy",
+    layer_type: str = "",
+    mask: str | None = None,
 ) -> dict[str, Any]:
     """Mean and standard deviation (of the population, as in GraphGPS) over seeds of every metric at the best epoch.
 
@@ -114,6 +122,7 @@ def summarize(
     return {
         "name": name,
         "layer_type": layer_type,
+        "mask": mask,
         "version": version,
         "metric_best": metric,
         "seeds": [result["seed"] for result in results],
@@ -130,15 +139,19 @@ def summarize(
     }
 
 
-def summary_table(summary: Mapping[str, Any]) -> Table:
+def between_lines(title: str, table: Table, caption: str) -> Group:
+    """A table with text above and below, which rich would wrap at the table's width."""
+    return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
+
+
+def summary_table(summary: Mapping[str, Any]) -> Group:
     """The summary for a terminal."""
     seeds = summary["seeds"]
     kind = "splits" if len(set(summary["splits"])) > 1 else "seeds"
     count = f"{len(seeds)} {kind}" if len(seeds) > 1 else "1 seed"
-    table = Table(
-        title=f"{summary['name']} ({summary['layer_type']}): {count}, at the best validation epoch",
-        title_justify="left",
-    )
+    layers = layers_text(summary["layer_type"], summary["mask"])
+    title = f"{summary['name']} ({layers}): {count}, at the best validation epoch"
+    table = Table()
     table.add_column("")
     table.add_column("training", justify="right")
     table.add_column("validation", justify="right")
@@ -151,8 +164,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
             cells.append(format_metric(name, value["mean"], spread) if value else "–")
         table.add_row(f"{name} (%)" if name in PERCENT else name, *cells)
     memory = summary["peak_memory_mib"]
-    table.caption = f"{summary['num_parameters']:,} parameters, {summary['wall_time_s']['total']:.1f} s of training" + (
+    caption = f"{summary['num_parameters']:,} parameters, {summary['wall_time_s']['total']:.1f} s of training" + (
         f", {memory:.0f} MiB peak memory" if memory else ""
     )
-    table.caption_justify = "left"
-    return table
+    return between_lines(title, table, caption)

@@ -102,7 +102,8 @@ def refuse_other_runs(folder: Path, config: Config) -> None:
         different = [f"{key} is {there[key]} there and {here[key]} here" for key in here if here[key] != there[key]]
         if different:
             more = f", and {len(different) - 3} more" if len(different) > 3 else ""
-            tag = config.gt.layer_type if there["gt.layer_type"] != config.gt.layer_type else "other"
+            names = ("gt.layer_type", "topomask.mask")
+            tag = "-".join(here[key] for key in names if there[key] != here[key]) or "other"
             untagged = folder.name.removesuffix(f"-{config.name_tag}")
             raise RunError(
                 f"{folder} contains a run of another config ({'; '.join(different[:3])}{more}): nothing was "

@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from pyg_topomask.run.output.report import summarize, write_curves, write_metrics
+from pyg_topomask.run.output.progress import standard_output
+from pyg_topomask.run.output.report import summarize, summary_table, write_curves, write_metrics
 
 
 def result(seed, **metrics):
@@ -20,7 +21,15 @@ def test_numbers_have_eight_digits_and_what_was_asked_for_comes_first():
         "values": [0.33333333, 0.25],
     }
     assert summary["metrics"]["test_ap"]["values"] == [3.3333333e-10] * 2
-    assert summary["layer_type"] == "GCN+GRF"
+    assert (summary["layer_type"], summary["mask"]) == ("GCN+GRF", None)
+
+
+def test_a_summary_names_the_mask_and_is_not_wrapped_in_a_pipe(capsys):
+    results = [result(0, test_loss=2.0, test_accuracy=0.5)]
+    standard_output().print(summary_table(summarize("long-name" * 9, "0", results, "accuracy", "GCN+Masked", "heat")))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{'long-name' * 9} (GCN+Masked with topomask.mask heat): 1 seed, at the best validation epoch"
+    assert lines[-1] == "3 parameters, 1.0 s of training, 1 MiB peak memory"
 
 
 def test_seeds_of_another_version_count_by_what_all_have():
