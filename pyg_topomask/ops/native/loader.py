@@ -46,7 +46,7 @@ def load(name: str, *flags: str) -> ctypes.CDLL | str:
 
 def library_folder() -> Path:
     """Folder of this user's compiled libraries."""
-    return cache_dir().resolve() / f"native-{os.geteuid() if hasattr(os, 'geteuid') else 'user'}"
+    return Path(os.path.abspath(cache_dir())) / f"native-{os.geteuid() if hasattr(os, 'geteuid') else 'user'}"
 
 
 @lru_cache
