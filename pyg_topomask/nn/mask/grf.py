@@ -139,7 +139,8 @@ class GRFMask(Mask):
         size = self.read(graph)[-1]
         check_table_size(graph, size, self.remedy)
         warn_of_short_walks(graph, self.name, self.max_length)
-        functions = at_least_float32(*self.parameters())
+        keys = () if self.key_modulation is None else (self.key_modulation,)
+        functions = at_least_float32(self.modulation, *keys)
         functions = tuple(map(absolute, functions)) if self.positive else functions
         names = [table_name(self.name, number) for number in self.tables]
         if len(names) == 1:

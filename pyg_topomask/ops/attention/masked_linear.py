@@ -112,15 +112,10 @@ def masked_linear_attention(
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         values, origin = (v, None) if signed_features else masks.from_origin(v, batch)
         path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
-        q, k = q * scale_q, k * scale_k
-        if path == "pairwise":
-            sums = sums_of_pairs(PairKernel("linear", masks.signed, signed_features), masks, q, k, values, MOST_PAIRS)
-            return masks.mean(sums, v, batch, origin).to(dtype)
-        if path == "blocks":
-            sums = sums_of_blocks(_in_block(masks, signed_features), masks, batch, q, k, values)
-            return masks.mean(sums, v, batch, origin).to(dtype)
-        sums = (_factored if path == "factored" else _dense)(q, k, values, masks, signed_features)
-        floor = error_floor(masks, lambda: _kernel_size(q, k, batch, 2 if path == "factored" else 1))
+        q, k, floor = q * scale_q, k * scale_k, None
+        sums = _sums(path, q, k, values, masks, batch, signed_features)
+        if path in ("factored", "dense"):
+            floor = error_floor(masks, lambda: _kernel_size(q, k, batch, 2 if path == "factored" else 1))
         return masks.mean(sums, v, batch, origin, floor).to(dtype)
 
 
@@ -201,6 +196,17 @@ def _unmasked(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None, normalizer:
         sums = segment_linear_attention(q, k, with_ones(v) if signed else v, batch)
         sums = torch.cat([sums, size.detach() if signed else size], dim=-1)
     return weighted_mean(sums, v.size(-1), row_tolerance(v, batch, signed), origin=origin)
+
+
+def _sums(
+    path: str, q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, batch: Tensor | None, signed_features: bool
+) -> Tensor:
+    """Sums over the columns of the mask by one of the paths, ``[N, H, D + 1]`` or ``[N, H, D + 2]``."""
+    if path == "pairwise":
+        return sums_of_pairs(PairKernel("linear", masks.signed, signed_features), masks, q, k, v, MOST_PAIRS)
+    if path == "blocks":
+        return sums_of_blocks(_in_block(masks, signed_features), masks, batch, q, k, v)
+    return (_factored if path == "factored" else _dense)(q, k, v, masks, signed_features)
 
 
 def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_features: bool) -> Tensor:
