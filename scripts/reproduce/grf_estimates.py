@@ -1,19 +1,22 @@
 """Error of the GRF mask's estimates at equal work (Reid et al. 2024, arXiv:2410.03462, Eq. 10), by graph and scheme.
 
     python scripts/reproduce/grf_estimates.py --quick       # a trial
-    python scripts/reproduce/grf_estimates.py
+    python scripts/reproduce/grf_estimates.py --results RESULTS.md          # 5 minutes on one core
 
-Equal work means an equal number of walkers per node: 16 in one table, or 8 in each of two independent tables. The error
-is the root mean square over draws and entries, relative to that of the exact mask, on and off the diagonal. "pairs" is
-the number per node of non-zeros of the estimated mask, on which attention computes. The symmetrised estimate is the
-mean of the two-table mask and its transpose. The modulation function is that of exp(W), and walks have up to 4 hops.
+Work has two parts: walkers, which are drawn once, and multiply-adds of a product with the mask (factored path), which
+every layer and step repeats. Two tables of 8 walkers per node and one table of 16 draw equally many walkers; two tables
+of 8 and one of 8 need equally many multiply-adds. The error is the root mean square over draws and entries, relative to
+that of the exact mask, on and off the diagonal. "pairs" is the number per node of non-zeros of the estimated mask. The
+symmetrised estimate is the mean of the independent one and its transpose, which takes two products in place of one.
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
+from _tables import described, machine, save_json, table_parser, write_table
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
@@ -21,8 +24,10 @@ from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dens
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.transforms import AddRandomWalks
 
-NUM_WALKS = 16
 MAX_LENGTH = 4
+SCHEMES = ("iid", "antithetic", "repelling")
+ESTIMATES = (("independent", 8), ("symmetrised", 8), ("corrected", 16), ("shared", 16), ("corrected", 8), ("shared", 8))
+"""Estimates of the diagonal, and walkers from each node in each of their tables."""
 
 
 def graphs(size: int) -> dict[str, Data]:
@@ -53,45 +58,68 @@ def _simple(edge_index: Tensor) -> Tensor:
     return coalesce(torch.cat([edge_index, edge_index.flip(0)], 1))
 
 
-def errors(data: Data, diagonal: str, scheme: str, draws: int) -> tuple[float, float, float]:
-    """Relative error off and on the diagonal, and pairs per node."""
-    shared = diagonal in ("shared", "corrected")
+def errors(data: Data, diagonal: str, scheme: str, draws: int, num_walks: int) -> dict[str, float]:
+    """Relative error off and on the diagonal; multiply-adds and pairs per node."""
     mask = GRFMask(max_length=MAX_LENGTH, diagonal="independent" if diagonal == "symmetrised" else diagonal)
-    transform = AddRandomWalks(
-        NUM_WALKS if shared else NUM_WALKS // 2, MAX_LENGTH, 0.5, scheme, diagonal=mask.diagonal, seed=0
-    )
+    transform = AddRandomWalks(num_walks, MAX_LENGTH, 0.5, scheme, diagonal=mask.diagonal, seed=0)
     adj = to_dense_adj(data.edge_index, max_num_nodes=data.num_nodes)[0].double()
     scale = adj.sum(1).clamp(min=1).rsqrt()
     step, f = scale[:, None] * adj * scale, mask.modulation.detach().double()
     features = sum(f[k] * torch.linalg.matrix_power(step, k) for k in range(MAX_LENGTH + 1))
     exact, eye = features @ features.t(), torch.eye(data.num_nodes, dtype=torch.bool)
-    squares, pairs = torch.zeros(2), 0.0
+    squares, pairs, products = torch.zeros(2), 0.0, 0.0
     for epoch in range(draws):
         transform.set_epoch(epoch)
         with torch.no_grad():
-            found = mask(Batch.from_data_list([transform(data)])).to_dense().double()
+            operator = mask(Batch.from_data_list([transform(data)]))
+            found = operator.to_dense().double()
+        products += operator.num_multiply_adds * (2 if diagonal == "symmetrised" else 1)
         if diagonal == "symmetrised":
             found = (found + found.t()) / 2
         error = (found - exact).square()
         squares += torch.stack([error[~eye].sum(), error[eye].sum()])
-        pairs += float((found != 0).sum()) / data.num_nodes
+        pairs += float((found != 0).sum())
     whole = torch.stack([exact[~eye].square().sum(), exact[eye].square().sum()])
     off, on = (squares / draws / whole).sqrt().tolist()
-    return off, on, pairs / draws
+    per_node = draws * data.num_nodes
+    return {"off": off, "diagonal": on, "multiply_adds": products / per_node, "pairs": pairs / per_node}
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small graph and few draws")
-    options = parser.parse_args(argv)
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
+    yield (
+        f"{described(report['machine'])}. Graphs of about {report['size']} nodes, {report['draws']} draws, walks of up "
+        f"to {MAX_LENGTH} hops that halt with probability 0.5, mask exp(W). Walkers, multiply-adds and pairs are per "
+        "node; errors are those of independent walkers, and in brackets of antithetic and repelling ones."
+    )
+    yield ""
+    yield "| graph | estimate | walkers | multiply-adds | pairs | error off the diagonal | error on the diagonal |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    for row in report["rows"]:
+        first = row["schemes"]["iid"]
+        tables = 1 if row["estimate"] in ("corrected", "shared") else 2
+        cells = [row["graph"], row["estimate"], f"{tables} × {row['walks']}", f"{first['multiply_adds']:.0f}"]
+        cells.append(f"{first['pairs']:.0f}")
+        for part in ("off", "diagonal"):
+            iid, *others = (f"{100 * row['schemes'][scheme][part]:.1f}" for scheme in SCHEMES)
+            cells.append(f"{iid} % ({', '.join(others)})")
+        yield "| " + " | ".join(cells) + " |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure every estimate on every graph, and write the table."""
+    options = table_parser(__doc__ or "", "grf_estimates", "small graphs and few draws").parse_args(arguments)
     size, draws = (64, 5) if options.quick else (400, 50)
-    print(f"{'graph':10} {'estimate':12} {'scheme':11} {'off':>7} {'diagonal':>9} {'pairs':>6}")
+    rows: list[dict[str, Any]] = []
     for name, data in graphs(size).items():
-        for scheme in ("iid", "antithetic", "repelling"):
-            for diagonal in ("independent", "symmetrised", "corrected", "shared"):
-                off, on, pairs = errors(data, diagonal, scheme, draws)
-                print(f"{name:10} {diagonal:12} {scheme:11} {off:7.1%} {on:9.1%} {pairs:6.1f}")
+        for estimate, walks in ESTIMATES:
+            schemes = {scheme: errors(data, estimate, scheme, draws, walks) for scheme in SCHEMES}
+            rows.append({"graph": name, "estimate": estimate, "walks": walks, "schemes": schemes})
+    report = {"machine": machine(), "size": size, "draws": draws, "rows": rows}
+    save_json(options.out / "grf_estimates.json", report)
+    text = "\n".join(lines(report)) + "\n"
+    write_table(options, "grf_estimates", text)
+    print(text)
 
 
 if __name__ == "__main__":
