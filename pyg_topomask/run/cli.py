@@ -119,7 +119,7 @@ def _add_check(commands: Any) -> None:
 def _add_show(commands: Any) -> None:
     show = commands.add_parser(
         "show",
-        help="draw the attention or mask of a layer, on one graph of a config's data set",
+        help="draw the attention, mask or walks of a layer, on one graph of a config's data set",
         usage="topomask show KIND CONFIG --out FILE [--graph I] [--layer L] [--head H] [--node V] [--checkpoint PATH] "
         "[key=value ...]",
         epilog=_OVERRIDES,
@@ -127,9 +127,10 @@ def _add_show(commands: Any) -> None:
     )
     show.add_argument(
         "kind",
-        choices=("attention", "mask"),
+        choices=("attention", "mask", "walks"),
         metavar="KIND",
-        help="attention: the pairs that k-MIP attention keeps, as arrows or a matrix; mask: a mask and one of its rows",
+        help="attention: the pairs that k-MIP attention keeps, as arrows or a matrix; mask: a mask and one of its "
+        "rows; walks: coverage and errors of a GRF mask by the number of walks",
     )
     show.add_argument("config", metavar="CONFIG", help="YAML file")
     show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its suffix gives the format")

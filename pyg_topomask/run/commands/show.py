@@ -1,4 +1,4 @@
-"""``topomask show``: pictures of the attention or mask of a layer, on one graph of a config's data set."""
+"""``topomask show``: pictures of a layer's attention, mask or walks, on one graph of a config's data set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import GPSNetwork, KMIPAttention
+from pyg_topomask.nn import GPSNetwork, GRFMask, KMIPAttention
+from pyg_topomask.run.commands.walk_quality import walk_quality
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import load_dataset
@@ -18,11 +19,12 @@ from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
-from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
+from pyg_topomask.run.model.sampling import build_sampling_transforms, build_walks, refusing_graphs
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkpoint
+from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.base import apply_all
-from pyg_topomask.viz import plot_kept_pairs, plot_mask
+from pyg_topomask.viz import plot_kept_pairs, plot_mask, plot_walks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,11 +40,12 @@ def picture(
     checkpoint: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Figure:
-    """Draw the attention or the mask of one layer.
+    """Draw the attention, the mask or the quality of the walks of one layer.
 
     Args:
         kind: ``"attention"``: the pairs that a k-MIP layer keeps, as arrows on the graph, or as a matrix if they are
-            many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph.
+            many. ``"mask"``: a topological mask as a matrix, and one of its rows on the graph. ``"walks"``: coverage,
+            non-zeros and errors of a GRF mask against the number of walks.
         config: YAML file.
         graph: Number of the graph in the data set.
         layer: Number of the layer, from 0.
@@ -119,7 +122,25 @@ def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, 
     return plot_mask(operator, data.edge_index, where, node, head if operator.heads else 0)
 
 
-KINDS: dict[str, Callable[..., Figure]] = {"attention": _attention, "mask": _mask}
+def _walks(
+    config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str
+) -> Figure:
+    mask = getattr(model.layers[layer].attn, "mask", None)
+    if not isinstance(mask, GRFMask):
+        raise RunError(
+            f"the picture 'walks' needs a mask of graph random features, such as gt.layer_type={config.gt.first}+GRF "
+            f"(got {config.gt.layer_type})"
+        )
+    if node is not None:
+        raise RunError("--node is for the pictures of attentions and masks; 'walks' averages over all nodes")
+    walks = build_walks(config, config.seed)
+    assert isinstance(walks, AddRandomWalks)
+    with torch.no_grad():
+        quality = walk_quality(mask, walks, data, head if mask.heads > 1 else 0)
+    return plot_walks(quality, where, walks.num_walks)
+
+
+KINDS: dict[str, Callable[..., Figure]] = {"attention": _attention, "mask": _mask, "walks": _walks}
 """Functions that draw a picture, by its name."""
 
 

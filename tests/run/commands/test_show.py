@@ -2,11 +2,16 @@ import matplotlib
 import pytest
 import torch
 import yaml
+from torch_geometric.data import Data
 
+from pyg_topomask.nn import GRFMask
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.show import picture
+from pyg_topomask.run.commands.walk_quality import DRAWS, NUM_WALKS, walk_quality
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.runner import run_config
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddRandomWalks
 
 matplotlib.use("Agg")
 
@@ -94,13 +99,62 @@ def test_mask_is_drawn_with_a_row(grf):
     assert (matrix.diagonal() > 0).all()
 
 
+def test_quality_of_walks_is_drawn_against_their_number(grf, tmp_path, capsys):
+    out = tmp_path / "walks.png"
+    assert main(["show", "walks", str(grf), "--out", str(out), "gt.n_heads=2", "--head", "1"]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    figure = picture("walks", grf, graph=3, overrides=["topomask.num_tables=2", "gt.layers=2"], layer=1)
+    share, rows, errors = figure.axes
+    assert "grf, graph 3, layer 1" in share.get_title()
+    assert len(share.lines) == 2
+    assert len(rows.lines) == 4
+    assert len(errors.lines) == 5
+    assert set(share.lines[1].get_xdata()) == {4}  # the config's number of walks
+
+
+@pytest.mark.parametrize("settings", [{}, {"diagonal": "corrected"}, {"table": 1}, {"symmetric": False}])
+def test_quality_of_walks(settings):
+    data, mask = GRAPHS["star"], GRFMask(2, **{"max_length": 3, **settings})
+    with torch.no_grad():
+        mask.modulation[1] = torch.tensor([1.0, -1.0, 0.5, 0.2])
+        walks = AddRandomWalks(max_length=3, halt_prob=0.2, seed=0, num_tables=2, diagonal=mask.diagonal)
+        found = walk_quality(mask, walks, data, head=1)
+        many = AddRandomWalks(2000, 3, 0.2, seed=0, num_tables=2, diagonal=mask.diagonal)(data)
+        exact = mask(many).to_dense()[1].double()  # nearly
+    assert found["walks"] == list(NUM_WALKS)
+    assert found["coverage"] == sorted(found["coverage"])
+    assert found["coverage"][-1] == pytest.approx(1)  # a star's nodes all reach each other in three hops
+    assert found["entries"][-1] == pytest.approx(5)
+    for name in ("error", "quantile", "bound"):
+        assert found[name][-1] < 0.5 * found[name][0]
+    for error, estimated, quantile, bound in zip(*(found[x] for x in ("error", "estimated", "quantile", "bound"))):
+        assert estimated == pytest.approx(error, rel=0.7)
+        assert 0 < error < 2 * quantile < 2 * bound
+    few = AddRandomWalks(256, 3, 0.2, seed=0, num_tables=2, diagonal=mask.diagonal)
+    off, draws = ~torch.eye(5, dtype=torch.bool), []
+    for epoch in range(DRAWS):
+        few.set_epoch(epoch)
+        draws.append(mask(few(data)).to_dense()[1].double().detach())
+    wanted = (torch.stack(draws) - exact)[:, off].square().mean().sqrt()
+    assert found["error"][-1] == pytest.approx(float(wanted), rel=0.3)
+
+
+def test_graphs_without_an_entry_or_with_too_many_have_no_quality():
+    with pytest.raises(ValueError, match="no two nodes are connected"):
+        walk_quality(GRFMask(), AddRandomWalks(), GRAPHS["single"])
+    with pytest.raises(ValueError, match="at most 3,000 nodes \\(got 3,001\\)"):
+        walk_quality(GRFMask(), AddRandomWalks(), Data(num_nodes=3001))
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
         ("attention", {"overrides": ["gt.layer_type=GIN+GRF"]}, r"=GIN\+KMIP \(got GIN\+GRF\).*show mask'"),
         ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
         ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
-        ("tree", {}, "there is no picture 'tree'; there are attention, mask"),
+        ("tree", {}, "there is no picture 'tree'; there are attention, mask, walks"),
+        ("walks", {}, r"'walks' needs a mask of graph random features, such as gt.layer_type=GIN\+GRF"),
+        ("walks", {"overrides": ["gt.layer_type=GIN+GRF"], "node": 1}, "--node is for the pictures of"),
         ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
         ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
         ("attention", {"head": -1}, r"--head must be from 0 to 1 \(got -1\)"),
