@@ -6,14 +6,13 @@ import argparse
 import json
 import os
 import sys
-import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.user_modules import import_modules
 
 _OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 
@@ -28,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command in _WITHOUT_OVERRIDES and rest:
             parser.error(f"'{arguments.command}' does not take {' '.join(rest)}")
-        _import_modules(arguments.modules)
+        import_modules(arguments.modules)
         with storage_errors():
             return _COMMANDS[arguments.command](arguments, rest)
     except RunError as error:
@@ -142,35 +141,6 @@ def _add_show(commands: Any) -> None:
     )
 
 
-def _import_modules(names: Sequence[str]) -> None:
-    """Import a user's modules, which may be in the current folder."""
-    if names and "" not in sys.path:
-        sys.path.insert(0, "")
-    for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise RunError(
-                f"--import must give the name of a module, such as own_module or package.module (got {name!r})"
-            )
-        try:
-            import_module(name)
-        except Exception as error:  # a user's module may raise anything
-            if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-                reason = "no such module is installed or in the current folder"
-            else:
-                reason = _reason_in_module(error)
-            raise RunError(f"--import {name}: {reason}") from error
-
-
-def _reason_in_module(error: Exception) -> str:
-    """One line with the error of an import and the line of the imported module that raised it."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    if isinstance(error, SyntaxError):  # its text names file and line
-        return text
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # without the caller of import_module
-    own = [frame for frame in frames if "importlib" not in frame.filename]
-    return f"{text} ({Path(own[0].filename).name}, line {own[0].lineno})" if own else text
-
-
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from pyg_topomask.run.distributed import is_main
     from pyg_topomask.run.output.progress import Display, standard_output
@@ -218,44 +188,9 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
-    from pyg_topomask.run.config.unused import keys_without_effect
-    from pyg_topomask.run.model.pretrained import has_run
-    from pyg_topomask.run.runner import check_config
+    from pyg_topomask.run.commands.check import check_files
 
-    configs, overrides = _split_overrides(arguments.configs)
-    files, failures = _files(configs), 0
-    for path in files:
-        try:
-            parsed, unused = check_config(path, overrides)
-        except RunError as error:
-            failures += 1
-            print(f"error  {path}")
-            print("\n".join(f"       {line}" for line in str(error).splitlines()))
-        else:
-            start = parsed.config
-            note = f" (without {', '.join(unused)})" if unused else ""
-            if start.pretrained.dir and not has_run(start):
-                note += f" (model not tried: pretrained.dir {start.pretrained.dir} contains no run)"
-            print(f"ok     {path}{note}")
-            for reason, keys in keys_without_effect(parsed).items():
-                print(f"       no effect: {', '.join(keys)} ({reason})")
-    if len(files) > 1:
-        print(f"{len(files)} configs: {len(files) - failures} ok, {failures} with errors")
-    return 1 if failures else 0
-
-
-def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate files and folders from ``key=value`` entries."""
-    from pyg_topomask.run.config.schema import all_keys
-
-    overrides = [token for token in tokens if "=" in token and not os.path.exists(token)]
-    configs = [token for token in tokens if token not in overrides]
-    key = next((token for token in configs if token in all_keys() and not os.path.exists(token)), None)
-    if key is not None:
-        raise RunError(f"{key} is a key, not a file: 'check' takes settings as {key}=VALUE")
-    if not configs:
-        raise RunError("'check' needs a config file or folder")
-    return configs, overrides
+    return check_files(arguments.configs)
 
 
 def _list(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -274,19 +209,6 @@ def _schema(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     print(json.dumps(json_schema(), indent=2))
     return 0
-
-
-def _files(configs: Sequence[str]) -> list[Path]:
-    files: list[Path] = []
-    for name in configs:
-        if not name:
-            raise RunError("the name of a config is empty: 'check' takes files, or folders such as '.'")
-        path, is_folder = Path(name), os.path.isdir(name)
-        found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml")) if is_folder else [path]
-        if not found:
-            raise RunError(f"{path}: no YAML files in this folder")
-        files += found
-    return files
 
 
 _COMMANDS = {

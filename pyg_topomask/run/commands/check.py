@@ -1,0 +1,66 @@
+"""``topomask check``: validate configs and build their models, without data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyg_topomask.run.config.schema import all_keys
+from pyg_topomask.run.config.unused import keys_without_effect
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.pretrained import has_run
+from pyg_topomask.run.runner import check_config
+
+
+def check_files(tokens: Sequence[str]) -> int:
+    """Check files, or folders of them, with ``key=value`` settings for all; print a line for each.
+
+    Returns:
+        0 if all are valid, else 1.
+    """
+    configs, overrides = _split_overrides(tokens)
+    files, failures = _files(configs), 0
+    for path in files:
+        try:
+            parsed, unused = check_config(path, overrides)
+        except RunError as error:
+            failures += 1
+            print(f"error  {path}")
+            print("\n".join(f"       {line}" for line in str(error).splitlines()))
+        else:
+            start = parsed.config
+            note = f" (without {', '.join(unused)})" if unused else ""
+            if start.pretrained.dir and not has_run(start):
+                note += f" (model not tried: pretrained.dir {start.pretrained.dir} contains no run)"
+            print(f"ok     {path}{note}")
+            for reason, keys in keys_without_effect(parsed).items():
+                print(f"       no effect: {', '.join(keys)} ({reason})")
+    if len(files) > 1:
+        print(f"{len(files)} configs: {len(files) - failures} ok, {failures} with errors")
+    return 1 if failures else 0
+
+
+def _split_overrides(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate files and folders from ``key=value`` entries."""
+    overrides = [token for token in tokens if "=" in token and not os.path.exists(token)]
+    configs = [token for token in tokens if token not in overrides]
+    key = next((token for token in configs if token in all_keys() and not os.path.exists(token)), None)
+    if key is not None:
+        raise RunError(f"{key} is a key, not a file: 'check' takes settings as {key}=VALUE")
+    if not configs:
+        raise RunError("'check' needs a config file or folder")
+    return configs, overrides
+
+
+def _files(configs: Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for name in configs:
+        if not name:
+            raise RunError("the name of a config is empty: 'check' takes files, or folders such as '.'")
+        path, is_folder = Path(name), os.path.isdir(name)
+        found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml")) if is_folder else [path]
+        if not found:
+            raise RunError(f"{path}: no YAML files in this folder")
+        files += found
+    return files
