@@ -13,7 +13,8 @@ from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, c
 from pyg_topomask.ops.blocks import BlockLayout, Entries, group_rows, product_blocks
 from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.ops.walks.pair_table import EntryTable, WalkTable, monomials
+from pyg_topomask.ops.walks.merge import WalkTable
+from pyg_topomask.ops.walks.pair_table import EntryTable, monomials
 from pyg_topomask.ops.walks.product import WalkProduct
 
 # Rounding errors in the squared norm of a row, in machine epsilons: its terms are few tens.

@@ -14,7 +14,8 @@ from torch_geometric.data.datapipes import functional_transform
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
-from pyg_topomask.ops.walks.pair_table import WalkTable, pair_table, with_diagonal
+from pyg_topomask.ops.walks.merge import WalkTable
+from pyg_topomask.ops.walks.pair_table import pair_table, with_diagonal
 from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
 from pyg_topomask.ops.walks.settings import diagonal_of, table_name, walk_settings
 from pyg_topomask.ops.walks.transition import step_table

@@ -218,7 +218,7 @@ def _call(
         heads=q.size(1),
         width=q.size(-1),
         channels=v.size(-1),
-        threads=max(min(torch.get_num_threads(), work // _WORK_PER_THREAD), 1),
+        threads=loader.num_threads(work, _WORK_PER_THREAD),
         kernel=_KERNELS.index("signed_linear" if signed_features else kernel),
         signed_norm=signed,
         has_bound=bounds is not None,
@@ -226,7 +226,4 @@ def _call(
         **{name: x.data_ptr() for name, x in tensors.items() if x is not None},
     )
     failure = getattr(library, _ENTRY[q.dtype])(ctypes.byref(call))
-    if failure == -1:
-        raise MemoryError(f"not enough memory for attention on {col.numel()} pairs of {q.size(1)} heads")
-    if failure:
-        raise RuntimeError("compiled attention failed; this is a bug: set TOPOMASK_NATIVE=0 to avoid it")
+    loader.refuse_failure(failure, f"attention on {col.numel()} pairs of {q.size(1)} heads")

@@ -44,6 +44,24 @@ def load(name: str, *flags: str) -> ctypes.CDLL | str:
     return _load(name, flags, os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), library_folder())
 
 
+def refuse_failure(code: int, what: str) -> None:
+    """Raise the error that a compiled function returned, whose codes are in ``parallel.h``.
+
+    Raises:
+        MemoryError: If memory is short (−1).
+        RuntimeError: If the code is another number but 0.
+    """
+    if code == -1:
+        raise MemoryError(f"not enough memory for {what}")
+    if code:
+        raise RuntimeError(f"compiled code failed at {what}; this is a bug: set TOPOMASK_NATIVE=0 to avoid it")
+
+
+def num_threads(work: int, per_thread: int) -> int:
+    """Number of threads for some work, at most torch's, each with at least ``per_thread``."""
+    return max(min(torch.get_num_threads(), work // per_thread), 1)
+
+
 def library_folder() -> Path:
     """Folder of this user's compiled libraries."""
     return Path(os.path.abspath(cache_dir())) / f"native-{os.geteuid() if hasattr(os, 'geteuid') else 'user'}"

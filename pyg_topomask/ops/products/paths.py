@@ -29,6 +29,8 @@ _ENTRY = {torch.float32: "forest_product_float", torch.float64: "forest_product_
 _BLOCK_BYTES = 128
 _WORK_PER_THREAD = 2**18
 
+_WHAT = "the product with the mask of a forest"  # in messages
+
 
 class _Call(ctypes.Structure):
     """Arguments of the compiled function, described in ``sweep.cpp``."""
@@ -90,7 +92,8 @@ def _preorder(parent: Tensor) -> tuple[Tensor, Tensor]:
     parent = parent.long().contiguous()
     order, above = torch.empty_like(parent), torch.empty_like(parent)
     pointers = (ctypes.c_void_p(x.data_ptr()) for x in (order, above))
-    _check(library.forest_preorder(ctypes.c_void_p(parent.data_ptr()), ctypes.c_int64(parent.numel()), *pointers))
+    sizes = ctypes.c_void_p(parent.data_ptr()), ctypes.c_int64(parent.numel())
+    loader.refuse_failure(library.forest_preorder(*sizes, *pointers), _WHAT)
     return order, above
 
 
@@ -168,14 +171,7 @@ def _call(
         block=_block(x, shift),
         weight_heads=0 if weight is None else weight.size(1),
         shift=shift,
-        threads=max(min(torch.get_num_threads(), x.numel() // _WORK_PER_THREAD), 1),
+        threads=loader.num_threads(x.numel(), _WORK_PER_THREAD),
         **{name: tensor.data_ptr() for name, tensor in tensors.items()},
     )
-    _check(getattr(library, _ENTRY[x.dtype])(ctypes.byref(call)))
-
-
-def _check(failure: int) -> None:
-    if failure == -1:
-        raise MemoryError("not enough memory for the product with the mask of a forest")
-    if failure:
-        raise RuntimeError("the compiled product failed; this is a bug: set TOPOMASK_NATIVE=0 to avoid it")
+    loader.refuse_failure(getattr(library, _ENTRY[x.dtype])(ctypes.byref(call)), _WHAT)

@@ -53,8 +53,5 @@ def search(
         torch.get_num_threads() if work > 2**22 else 1,  # a thread costs as much as 2^20 products
         index.data_ptr(),
     )
-    if share == -2:
-        raise RuntimeError("the compiled search failed; this is a bug: use backend='torch' to avoid it")
-    if share < 0:
-        raise MemoryError(f"not enough memory to search {k.size(1)} keys of {heads} heads")
+    loader.refuse_failure(min(int(share), 0), f"the search of {k.size(1)} keys of {heads} heads")
     return index, share

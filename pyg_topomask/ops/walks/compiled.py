@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.walks.merge import num_monomials
+from pyg_topomask.ops.walks.merge import WalkTable, num_monomials
 from pyg_topomask.ops.walks.settings import SCHEMES, WalkSettings
 
 if TYPE_CHECKING:
-    from pyg_topomask.ops.walks.pair_table import WalkTable
     from pyg_topomask.ops.walks.walkers import WalkGraph
 
 load = partial(loader.load, "walks")
@@ -80,16 +79,15 @@ def walk_tables(
         walks=settings.num_walks,
         length=settings.max_length,
         block=settings.block_size,
-        threads=_threads(nodes.numel() * num_tables * settings.num_walks, _WALKERS_PER_THREAD),
+        threads=loader.num_threads(nodes.numel() * num_tables * settings.num_walks, _WALKERS_PER_THREAD),
         scheme=SCHEMES.index(settings.scheme),
         halts_below=round(settings.halt_prob * 2**32),
         has_own=own,
         **{key: x.data_ptr() for key, x in tensors.items()},
     )
     totals, made = (_SIZE * num_tables)(), _POINTER()
-    _check(
-        getattr(library, f"walk_tables_{name}")(ctypes.byref(call), totals, ctypes.byref(made)), "walks", nodes.numel()
-    )
+    failure = getattr(library, f"walk_tables_{name}")(ctypes.byref(call), totals, ctypes.byref(made))
+    loader.refuse_failure(failure, f"walks of {nodes.numel()} nodes")
     try:
         found = []
         for table, total in enumerate(totals):
@@ -123,32 +121,21 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
         tensors = (*table.index, table.length, table.load.to(left.load))
         return _Table(table.length.numel(), *map(address, tensors))
 
-    threads = _threads(left.length.numel() + right.length.numel(), _ENTRIES_PER_THREAD)
+    threads = loader.num_threads(left.length.numel() + right.length.numel(), _ENTRIES_PER_THREAD)
     sizes: dict[str, Any] = {"nodes": num_nodes, "lengths": max_length + 1, "threads": threads}
     rowptr = left.index.new_zeros(num_nodes + 1)
     call = _PairCall(**sizes, left=columns(left), right=columns(right), rowptr=rowptr.data_ptr())
-    failure = entry(ctypes.byref(call))
+    failure, what = entry(ctypes.byref(call)), f"the pair table of {num_nodes} nodes"
     if failure == -3:
         raise ValueError(
             f"stored walks name a node outside of 0 to {num_nodes - 1}, or have more than 'max_length' = {max_length} "
             "steps: draw them again on this graph"
         )
-    _check(failure, "the pair table", num_nodes)
+    loader.refuse_failure(failure, what)
     num_pairs = int(rowptr[-1])
     index = rowptr.new_empty(2, num_pairs)
     coeffs = left.load.new_empty(num_pairs, num_monomials(max_length))
     call.row, call.col, call.coeffs = index[0].data_ptr(), index[1].data_ptr(), coeffs.data_ptr()
     if num_pairs > 0:
-        _check(entry(ctypes.byref(call)), "the pair table", num_nodes)
+        loader.refuse_failure(entry(ctypes.byref(call)), what)
     return index, coeffs
-
-
-def _threads(work: int, per_thread: int) -> int:
-    return max(min(torch.get_num_threads(), work // per_thread), 1)
-
-
-def _check(failure: int, what: str, num_nodes: int) -> None:
-    if failure == -1:
-        raise MemoryError(f"not enough memory for {what} of {num_nodes} nodes")
-    if failure != 0:
-        raise RuntimeError(f"compiled code failed at {what}; this is a bug: set TOPOMASK_NATIVE=0 to avoid it")

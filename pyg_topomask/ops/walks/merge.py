@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -9,6 +10,15 @@ from torch import Tensor
 
 from pyg_topomask.ops.walks.settings import WalkSettings
 from pyg_topomask.ops.walks.walkers import Visits, block_of
+
+
+@dataclass(frozen=True)
+class WalkTable:
+    """Stored walks of a graph or batch: the tensors of :class:`~pyg_topomask.ops.walks.sample.Walks` on a ``Data``."""
+
+    index: Tensor  # [2, nnz]: start, visited
+    length: Tensor  # [nnz]
+    load: Tensor  # [nnz]
 
 
 def num_monomials(max_length: int) -> int:

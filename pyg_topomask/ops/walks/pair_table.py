@@ -8,7 +8,6 @@ only evaluates the polynomial.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import torch
@@ -19,19 +18,10 @@ from pyg_topomask.ops.products.factors import Meeting, join, near_pattern
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks import compiled
-from pyg_topomask.ops.walks.merge import monomial, num_monomials
+from pyg_topomask.ops.walks.merge import WalkTable, monomial, num_monomials
 
 # Number of terms that are merged together; this bounds the memory of building a pair table (60 bytes per term).
 _TERMS_PER_BLOCK = 2**21
-
-
-@dataclass(frozen=True)
-class WalkTable:
-    """Stored walks of a graph or batch: the tensors of :class:`~pyg_topomask.ops.walks.sample.Walks` on a ``Data``."""
-
-    index: Tensor  # [2, nnz]: start, visited
-    length: Tensor  # [nnz]
-    load: Tensor  # [nnz]
 
 
 class EntryTable:

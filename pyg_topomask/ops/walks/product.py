@@ -10,10 +10,9 @@ from torch import Tensor
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.factors import Meeting, TermCounts
-from pyg_topomask.ops.walks.merge import revisits
+from pyg_topomask.ops.walks.merge import WalkTable, revisits
 from pyg_topomask.ops.walks.pair_table import (
     EntryTable,
-    WalkTable,
     entry_table,
     merge_lengths,
     monomials,

@@ -5,7 +5,8 @@ import torch
 
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.ops.walks import compiled
-from pyg_topomask.ops.walks.pair_table import WalkTable, sorted_pair_table
+from pyg_topomask.ops.walks.merge import WalkTable
+from pyg_topomask.ops.walks.pair_table import sorted_pair_table
 
 pytestmark = pytest.mark.skipif(isinstance(compiled.load(), str), reason="needs a C++ compiler")
 K = 4

@@ -9,7 +9,8 @@ from pyg_topomask.ops.products import factors
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks import pair_table as pairs
-from pyg_topomask.ops.walks.pair_table import WalkTable, monomials, pair_table
+from pyg_topomask.ops.walks.merge import WalkTable
+from pyg_topomask.ops.walks.pair_table import monomials, pair_table
 from pyg_topomask.ops.walks.product import WalkProduct
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
