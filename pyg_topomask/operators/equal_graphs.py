@@ -40,7 +40,7 @@ class EqualGraphsOperator(MaskOperator):
         return self.graph_size
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        kernel = self._kernel().mT if self.heads is not None else self._kernel()[0].t()
+        kernel = (self._kernel() if self.heads is not None else self._kernel()[0]).mT.contiguous()
         blocks = []
         for num_graphs, size in layout.groups.shapes:
             if size % self.graph_size:
@@ -49,7 +49,7 @@ class EqualGraphsOperator(MaskOperator):
                     "is 'batch' the batch vector of the mask's graphs?"
                 )
             copies = torch.eye(size // self.graph_size, dtype=kernel.dtype, device=kernel.device)
-            block = kernel if copies.numel() == 1 else torch.kron(copies, kernel.contiguous())
+            block = kernel if copies.numel() == 1 else torch.kron(copies, kernel)
             blocks.append(block.expand(num_graphs, *block.shape))
         return blocks
 

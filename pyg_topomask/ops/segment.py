@@ -136,7 +136,7 @@ def in_groups(
     for graphs, *qkv in zip(groups.graphs, *(groups.split(x) for x in (q, k, v))):
         result = function(graphs, *(x.transpose(1, 2) for x in qkv))
         out.append(result.transpose(1, 2).flatten(0, 1))
-    return permute_rows(torch.cat(out), groups.inverse, groups.order)
+    return permute_rows(out[0] if len(out) == 1 else torch.cat(out), groups.inverse, groups.order)
 
 
 def ragged_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyg_topomask.ops.attention.inputs import from_origin, with_ones
 from pyg_topomask.ops.attention.mask import AttentionMask, row_errors
@@ -176,7 +177,7 @@ def sums_in_blocks(weight: Tensor, total: Tensor | None, v: Tensor, signed: bool
         parts = [values @ zero_some(weight, dropout)]
         parts += [weight.sum(-2, keepdim=True)] if total is None or signed else []
     else:
-        parts = [(with_ones(v).mT if total is None or signed else values).contiguous() @ weight]
+        parts = [(pad(values, (0, 0, 0, 1), value=1.0) if total is None or signed else values.contiguous()) @ weight]
     if total is not None:
         parts.append((total.detach() if signed else total).sum(-2, keepdim=True))
     return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)).mT

@@ -9,6 +9,7 @@ Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 3.2, Definit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import log2, prod
 from typing import Any
 
@@ -36,12 +37,21 @@ def toeplitz_product(weight: Tensor, x: Tensor) -> Tensor:
 
 def toeplitz_matrix(weight: Tensor, grid_shape: Sequence[int]) -> Tensor:
     """The mask as a matrix ``[H, N, N]``, from ``weight [H, 2 n_1 - 1, …]``; differentiable."""
-    num_axes = len(grid_shape)
-    for axis, size in enumerate(grid_shape):
-        weight = weight.unfold(axis + 1, size, 1)
-    # Now [H, p_1, …, p_d, b_1, …, b_d] with the entry w[p + b], where b = n - 1 - q.
-    weight = weight.flip(list(range(num_axes + 1, 2 * num_axes + 1)))
-    return weight.reshape(weight.size(0), prod(grid_shape), prod(grid_shape))
+    size = prod(grid_shape)
+    offsets = _offsets(tuple(grid_shape), weight.device).expand(weight.size(0), -1)
+    return weight.flatten(1).gather(1, offsets).view(-1, size, size)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _offsets(grid_shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Index of the weight of each entry ``p - q + n - 1``, by rows, shape ``[N²]``."""
+    offset = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    for size in grid_shape:
+        node = torch.arange(size, device=device)
+        axis = node[:, None] - node + size - 1
+        offset = (offset[:, None, :, None] * (2 * size - 1) + axis[None, :, None, :]).flatten(2, 3).flatten(0, 1)
+    return offset.flatten()
 
 
 def toeplitz_multiply_adds(grid_shape: Sequence[int]) -> int:

@@ -8,6 +8,7 @@ paths.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import log2, pi, prod
 
 import torch
@@ -61,9 +62,7 @@ def path_kernel(time: Tensor, num_nodes: int) -> Tensor:
     The discrete cosine transform (DCT-II) diagonalises the Laplacian, whose eigenvalues are
     :math:`2 - 2 \cos(\pi k / n)` for ``k < n``.
     """
-    index = torch.arange(num_nodes, dtype=torch.float64, device=time.device)
-    basis = torch.cos((index[:, None] + 0.5) * index * (pi / num_nodes))
-    basis = basis / basis.norm(dim=0)
+    basis = _cosines(num_nodes, time.device)
     return (basis * _decay(time, num_nodes)[:, None, :num_nodes]) @ basis.t()
 
 
@@ -84,7 +83,8 @@ def hypercube_kernel(time: Tensor, dim: int) -> Tensor:
 
 def kronecker(left: Tensor, right: Tensor) -> Tensor:
     """Kronecker products of matrices ``[H, n, n]`` and ``[H, m, m]``: shape ``[H, n m, n m]``."""
-    return torch.einsum("hij,hkl->hikjl", left, right).flatten(3, 4).flatten(1, 2)
+    product = left[:, :, None, :, None] * right[:, None, :, None, :]  # [H, n, m, n, m]
+    return product.flatten(3, 4).flatten(1, 2)
 
 
 def grid_multiply_adds(grid_shape: Sequence[int]) -> int:
@@ -126,7 +126,23 @@ def _times(kernel: Tensor, x: Tensor) -> Tensor:
     return kernel[0] @ x if kernel.size(0) == 1 else torch.stack([one @ head for one, head in zip(kernel, x)])
 
 
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def _cosines(num_nodes: int, device: torch.device) -> Tensor:
+    """Orthonormal eigenvectors of a path's Laplacian, one per column: ``[n, n]``, float64."""
+    index = torch.arange(num_nodes, dtype=torch.float64, device=device)
+    basis = torch.cos((index[:, None] + 0.5) * index * (pi / num_nodes))
+    return basis / basis.norm(dim=0)
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def _eigenvalues(num_nodes: int, device: torch.device) -> Tensor:
+    """Eigenvalues ``[n + 1]`` of a path's Laplacian and of the highest cosine of the mirrored path, float64."""
+    index = torch.arange(num_nodes + 1, dtype=torch.float64, device=device)
+    return 2 - 2 * torch.cos(index * (pi / num_nodes))
+
+
 def _decay(time: Tensor, num_nodes: int) -> Tensor:
     """Decay of each cosine after the given time, ``[H, n + 1]``, float64."""
-    angle = torch.arange(num_nodes + 1, dtype=torch.float64, device=time.device) * (pi / num_nodes)
-    return torch.exp(-time.double()[:, None] * (2 - 2 * torch.cos(angle)))
+    return torch.exp(-time.double()[:, None] * _eigenvalues(num_nodes, time.device))
