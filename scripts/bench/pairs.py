@@ -2,7 +2,8 @@
 
 - ``grf``   GRF-masked linear attention on the sphere of ``grf.py``, one head of width 16, learnable modulation function
 - ``gkat``  exact GKAT (softmax), 8 heads of width 8, on a random graph of Cora's size
-- ``small`` both on a batch of 32 small graphs
+- ``small`` both on a batch of 32 small graphs, 16 channels a head
+- ``wide``  both on a batch of 128 graphs of 150 nodes, 24 channels a head
 
 Both forms take turns in one process. Each figure is the median processor time of one thread, over all repeats.
 
@@ -52,6 +53,12 @@ def train(module: Module, graph: Data) -> None:
     module(x, graph.get("batch"), graph).sum().backward()
 
 
+def attentions(channels: int) -> tuple[Module, Module]:
+    """Linear and softmax attention of four heads."""
+    linear = GRFAttention(channels, 4, independent=False, path="pairwise")
+    return linear, GKATAttention(channels, 4, kernel="softmax", path="pairwise")
+
+
 def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
     """Function and number of repeats of each case."""
     torch.manual_seed(0)
@@ -62,13 +69,16 @@ def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
     gkat = GKATAttention(64, 8, kernel="softmax", max_length=3, path="pairwise")
     walks = AddRandomWalks(seed=0, independent=False)
     batch = Batch.from_data_list([walks(knn_sphere(18, seed=seed)) for seed in range(32)])
-    linear = GRFAttention(64, 4, independent=False, path="pairwise")
-    softmax = GKATAttention(64, 4, kernel="softmax", path="pairwise")
+    large = Batch.from_data_list([walks(knn_sphere(150, seed=seed)) for seed in range(16 if quick else 128)])
+    linear, softmax = attentions(64)
+    wide_linear, wide_softmax = attentions(96)
     return {
         "grf": (lambda: step(tensors, mask, graph), 9),
         "gkat": (lambda: train(gkat, cora), 3),
         "small, linear": (lambda: train(linear, batch), 25),
         "small, softmax": (lambda: train(softmax, batch), 25),
+        "wide, linear": (lambda: train(wide_linear, large), 15),
+        "wide, softmax": (lambda: train(wide_softmax, large), 15),
     }
 
 

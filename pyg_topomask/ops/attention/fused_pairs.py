@@ -36,12 +36,13 @@ _WORK_PER_THREAD = 2**20
 
 
 class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``attention.cpp``."""
+    """Arguments of the compiled function, described in ``attention.h``."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rows", "columns", "heads", "width", "channels", "threads", "kernel")),
         *((name, ctypes.c_int64) for name in ("signed_norm", "has_bound")),
         *((f"{name}_by_{step}", ctypes.c_int64) for name in ("entry", "bound") for step in ("pair", "head")),
+        *((f"{name}_by_{step}", ctypes.c_int64) for name in ("q", "k", "v") for step in ("row", "head")),
         *((name, ctypes.c_void_p) for name in ("rowptr", "col", "q", "k", "v", "entry", "bound", "sums")),
         *((f"grad{name}", ctypes.c_void_p) for name in ("", "_q", "_k", "_v", "_entry", "_bound")),
     ]
@@ -139,7 +140,7 @@ def _gradients(
     """Gradients of q, k, v, entries and bounds; those of the latter two are empty where they are not needed."""
     given = (q, k, v, entries, entries if bounds is None else bounds)
     # Entries have a stride between heads, which their gradients share; the others are contiguous.
-    grads = [x.new_zeros(x.shape) for x in given[:3]]
+    grads = [x.new_empty(x.shape) for x in given[:3]]
     grads += [torch.zeros_like(x) if wanted else x.new_empty(0) for x, wanted in zip(given[3:], needed)]
     names = ("grad_q", "grad_k", "grad_v", "grad_entry", "grad_bound")
     wanted = {name: x for name, x, needs in zip(names, grads, [True] * 3 + needed) if needs}
@@ -205,10 +206,12 @@ def _call(
 ) -> None:
     """Fill sums or gradients. Raises MemoryError."""
     library: Any = load()
-    given = {"q": q.contiguous(), "k": k.contiguous(), "v": v.contiguous(), "entry": entries, "bound": bounds}
-    tensors = {**given, "rowptr": rowptr, "col": col, **results}
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # often parts of one array
+    tensors = {"q": q, "k": k, "v": v, "entry": entries, "bound": bounds, "rowptr": rowptr, "col": col, **results}
     work = col.numel() * q.size(1) * (q.size(-1) + v.size(-1))
     strides = {}
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        strides[f"{name}_by_row"], strides[f"{name}_by_head"] = array.stride()[:2]
     for name, x in (("entry", entries), ("bound", bounds)):
         if x is not None:
             strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = x.stride() if x.dim() == 2 else (x.stride(0), 0)

@@ -105,13 +105,26 @@ def test_first_and_second_derivatives(kernel):
     assert torch.autograd.gradgradcheck(attend, tensors, fast_mode=True)
 
 
+def one_graph_in_segments():
+    """So many pairs hang together that their rows are cut into segments, which share keys."""
+    pattern = random_pattern(800, 0.5)
+    assert pattern.nnz > 2**18
+    return pattern
+
+
+def graphs_on_their_own():
+    """Each graph is a segment; the graph in the middle has no pairs."""
+    blocks = [torch.rand(70, 70) < share for share in (0.9, 0.9, 0.9, 0.0, 0.9, 0.9, 0.9)]
+    return Pattern(*torch.block_diag(*blocks).nonzero().t(), 490, 490)
+
+
 @compiled
 @pytest.mark.parametrize("entries", ["shared", "heads"])
 @pytest.mark.parametrize("name", ["features_signed", "softmax"])
-def test_threads_change_nothing(monkeypatch, name, entries):
-    """So many pairs hang together that their rows are cut into segments, which share keys."""
+@pytest.mark.parametrize("make_pattern", [one_graph_in_segments, graphs_on_their_own])
+def test_threads_change_nothing(monkeypatch, make_pattern, name, entries):
     monkeypatch.setattr(fused_pairs, "_WORK_PER_THREAD", 1)
-    pattern, kernel, threads = random_pattern(800, 0.5), KERNELS[name], torch.get_num_threads()
+    pattern, kernel, threads = make_pattern(), KERNELS[name], torch.get_num_threads()
     tensors = [x.detach().float().requires_grad_() for x in inputs(pattern, 3, 3, 2, entries)]
     found = []
     try:
@@ -121,7 +134,6 @@ def test_threads_change_nothing(monkeypatch, name, entries):
             found.append([sums, *gradients(sums, tensors)])
     finally:
         torch.set_num_threads(threads)
-    assert pattern.nnz > 2**18
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
     double = [x.detach().double().requires_grad_() for x in tensors]
     check(kernel, pattern, double, rtol=1e-9, atol=1e-9)

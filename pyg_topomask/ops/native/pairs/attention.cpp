@@ -13,261 +13,69 @@
 //
 // Plain C++17 and its standard library.
 
-#include <limits>
-
-#include "segments.h"
-#include "vector.h"
+#include "attention.h"
 
 namespace {
 
-enum Kernel { LINEAR = 0, SIGNED_LINEAR = 1, SOFTMAX = 2 };
-
-// The fields and their order are those of `_Call` in fused_pairs.py.
-struct Call {
-    // Without a bound of its own, the mask bounds itself.
-    int64_t rows, columns, heads, width, channels, threads, kernel, signed_norm, has_bound;
-    int64_t entry_by_pair, entry_by_head, bound_by_pair, bound_by_head;  // strides, which their gradients share
-    const int32_t *rowptr, *col;
-    const void *q, *k, *v;       // [rows, H, R], [columns, H, R], [columns, H, D]
-    const void *entry, *bound;
-    void* sums;                  // [rows, H, D + 1 or D + 2]
-    const void* grad;            // of the sums; null in the forward pass
-    void *grad_q, *grad_k, *grad_v, *grad_entry, *grad_bound;  // the last two are null where they are not wanted
-
-    bool has_size() const { return has_bound || kernel == SIGNED_LINEAR; }
-    bool has_denominator() const { return signed_norm || !has_size(); }
-    int64_t result() const { return channels + has_size() + has_denominator(); }
-};
-
-// What a thread keeps of the row it works on: numbers of its pairs, and of its own channels.
-template <class T>
-struct Row {
-    int64_t place = 0, count = 0;  // of its query and its sums: row and head
-    const int32_t* col = nullptr;
-    const T *entry = nullptr, *bound = nullptr;
-    std::vector<T> entries, bounds;  // where they do not lie side by side
-    std::vector<T> kernel, size, pair_grad, weight;
-    Array<T> query, query_size, grad, sum;
-};
-
-// Keys and values of one head side by side, each filling whole vectors, and their gradients.
-template <class T>
-struct Packed {
-    Array<T> numbers, grads;
-    std::vector<Array<T>> shared;  // gradients of each segment that shares its columns
-
-    void read(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b) {
-        const T *k = static_cast<const T*>(c.k), *v = static_cast<const T*>(c.v);
-        for (int64_t j = a; j < b; ++j) {
-            const int64_t place = j * c.heads + head;
-            copy(k + place * c.width, c.width, &numbers[j * stride]);
-            copy(v + place * c.channels, c.channels, &numbers[j * stride + keys]);
-        }
-    }
-
-    void write_grads(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b) const {
-        T *k = static_cast<T*>(c.grad_k), *v = static_cast<T*>(c.grad_v);
-        for (int64_t j = a; j < b; ++j) {
-            const int64_t place = j * c.heads + head;
-            copy(&grads[j * stride], c.width, k + place * c.width);
-            copy(&grads[j * stride + keys], c.channels, v + place * c.channels);
-        }
-    }
-
-    // Adds what the segments have of columns `a` to `b`.
-    void add_shared(const std::vector<Segment>& segments, int64_t stride, int64_t a, int64_t b) {
-        for (size_t s = 0; s < segments.size(); ++s) {
-            if (!segments[s].shared) continue;
-            const int64_t first = segments[s].first * stride;
-            const int64_t from = std::max(a * stride, first), to = std::min(b * stride, first + int64_t(shared[s].size()));
-            for (int64_t x = from; x < to; ++x) grads[x] += shared[s][x - first];
-        }
-    }
-};
-
-// One head. RV and DV are the vectors that features and channels fill, 0 where they are not known to the compiler.
-template <class T, int RV, int DV>
-class Attention {
-   public:
-    // Gradients of keys and values, which for column 0 would be at `grads`, are added there; null in the forward pass.
-    Attention(const Call& call, int64_t head, const Packed<T>& packed, T* grads)
-        : c(call), h(head), rv(vectors<T>(call.width)), dv(vectors<T>(call.channels)), keys(rv * Vec<T>::L),
-          kv(packed.numbers.data()), grads(grads) {}
-
-    void forward(int64_t i, Row<T>& row) const {
-        start(i, row);
-        T* sums = static_cast<T*>(c.sums) + row.place * c.result();
-        weigh(row);
-        row.sum.assign(dv * Vec<T>::L, T(0));
-        sum_rows<DV>(row.weight.data(), kv + keys, stride(), row.col, row.count, dv, row.sum.data());
-        sums = copy(row.sum.data(), c.channels, sums);
-        if (c.has_denominator()) *sums++ = total(row.entry, row.kernel.data(), row.count);
-        if (c.has_size()) *sums = total(row.bound, sizes(row), row.count);
-    }
-
-    void backward(int64_t i, Row<T>& row) const {
-        start(i, row);
-        weigh(row);
-        const T size_grad = start_gradients(row);
-        pair_gradients(row);
-        if (c.grad_entry) entry_gradients(row, size_grad);
-        score_gradients(row, size_grad);
-        row.sum.assign(keys, T(0));
-        sum_rows<RV>(row.pair_grad.data(), kv, stride(), row.col, row.count, rv, row.sum.data());
-        add_to_columns(row);
-        if (c.kernel == SIGNED_LINEAR && !c.signed_norm) size_gradients(row, size_grad);
-        copy(row.sum.data(), c.width, static_cast<T*>(c.grad_q) + row.place * c.width);
-    }
-
-   private:
-    const Call& c;
-    static constexpr int64_t AHEAD = 16;       // pairs
-    static constexpr int64_t CACHE = 1 << 18;  // bytes that a cache of the second level holds at least
-    const int64_t h, rv, dv, keys;
-    const T* kv;
-    T* grads;
-
-    int64_t stride() const { return (RV ? RV + DV : rv + dv) * Vec<T>::L; }
-
-    const T* sizes(const Row<T>& row) const { return (c.kernel == SIGNED_LINEAR ? row.size : row.kernel).data(); }
-
-    static T total(const T* a, const T* b, int64_t count) {
-        T sum = 0;
-        for (int64_t p = 0; p < count; ++p) sum += a[p] * b[p];
-        return sum;
-    }
-
-    // Asks for the numbers of columns long before they are used; `more` pairs follow the row.
-    void fetch_next(const Row<T>& row, int64_t more) const {
-        const int32_t* col = row.col + std::min(AHEAD, more);
-        for (int64_t p = 0; p < row.count; ++p) {
-            fetch<0>(kv + col[p] * stride(), stride());
-            if (grads) fetch<1>(grads + col[p] * stride(), stride());
-        }
-    }
-
-    // The query, the mask's entries and the kernel of each pair.
-    void start(int64_t i, Row<T>& row) const {
-        const int64_t first = c.rowptr[i];
-        row.place = i * c.heads + h, row.count = c.rowptr[i + 1] - first, row.col = c.col + first;
-        row.query.assign(keys, T(0)), row.kernel.resize(row.count);
-        copy(static_cast<const T*>(c.q) + row.place * c.width, c.width, row.query.data());
-        row.entry = read(c.entry, c.entry_by_pair, c.entry_by_head, first, row.count, row.entries);
-        row.bound = c.has_bound ? read(c.bound, c.bound_by_pair, c.bound_by_head, first, row.count, row.bounds) : row.entry;
-        if (c.columns * stride() * int64_t(sizeof(T)) > CACHE) fetch_next(row, c.rowptr[c.rows] - first - row.count);
-        dots<RV>(row.query.data(), kv, stride(), row.col, row.count, rv, row.kernel.data());
-        if (c.kernel == SIGNED_LINEAR) measure(row);
-        if (c.kernel == SOFTMAX) exponentials(largest(row.kernel.data(), row.bound, row.count), row.kernel.data(), row.count);
-    }
-
-    const T* read(const void* from, int64_t by_pair, int64_t by_head, int64_t first, int64_t count, std::vector<T>& to) const {
-        const T* at = static_cast<const T*>(from) + h * by_head + first * by_pair;
-        if (by_pair == 1) return at;
-        to.resize(count);
-        for (int64_t p = 0; p < count; ++p) to[p] = at[p * by_pair];
-        return to.data();
-    }
-
-    void measure(Row<T>& row) const {
-        row.query_size.resize(keys), row.size.resize(row.count);
-        for (int64_t r = 0; r < keys; ++r) row.query_size[r] = std::abs(row.query[r]);
-        for (int64_t p = 0; p < row.count; ++p) {
-            const T* key = kv + row.col[p] * stride();
-            T sum = 0;
-            for (int64_t r = 0; r < keys; ++r) sum += row.query_size[r] * std::abs(key[r]);
-            row.size[p] = sum;
-        }
-    }
-
-    void weigh(Row<T>& row) const {
-        row.weight.resize(row.count);
-        for (int64_t p = 0; p < row.count; ++p) row.weight[p] = row.entry[p] * row.kernel[p];
-    }
-
-    // Reads the gradient of the row's numerator; returns that of its size, which is a constant of signed normalisers.
-    T start_gradients(Row<T>& row) const {
-        const T* grad = static_cast<const T*>(c.grad) + row.place * c.result();
-        row.grad.assign(dv * Vec<T>::L, T(0));
-        copy(grad, c.channels, row.grad.data());
-        return c.has_size() && !c.signed_norm ? grad[c.channels] : T(0);
-    }
-
-    // The gradients of the weights.
-    void pair_gradients(Row<T>& row) const {
-        const T* grad = static_cast<const T*>(c.grad) + row.place * c.result();
-        const T denominator_grad = c.has_denominator() ? grad[c.channels] : T(0);
-        row.pair_grad.resize(row.count);
-        dots<DV>(row.grad.data(), kv + keys, stride(), row.col, row.count, dv, row.pair_grad.data());
-        for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] += denominator_grad;
-    }
-
-    void entry_gradients(const Row<T>& row, T size_grad) const {
-        const int64_t first = row.col - c.col;
-        T* entry = static_cast<T*>(c.grad_entry) + h * c.entry_by_head + first * c.entry_by_pair;
-        for (int64_t p = 0; p < row.count; ++p) entry[p * c.entry_by_pair] += row.kernel[p] * row.pair_grad[p];
-        if (size_grad == 0) return;
-        const bool own = !c.has_bound;
-        if (!own && !c.grad_bound) return;
-        T* bound = own ? entry : static_cast<T*>(c.grad_bound) + h * c.bound_by_head + first * c.bound_by_pair;
-        for (int64_t p = 0; p < row.count; ++p)
-            bound[p * (own ? c.entry_by_pair : c.bound_by_pair)] += size_grad * sizes(row)[p];
-    }
-
-    // The gradient of a weight becomes that of the pair's score.
-    void score_gradients(Row<T>& row, T size_grad) const {
-        const T of_size = c.kernel == SIGNED_LINEAR ? T(0) : size_grad;
-        for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] = row.entry[p] * row.pair_grad[p] + row.bound[p] * of_size;
-        if (c.kernel == SOFTMAX)
-            for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] *= row.kernel[p];
-    }
-
-    // Adds the row's share to the gradients of keys and values.
-    void add_to_columns(const Row<T>& row) const {
-        const T *score = row.pair_grad.data(), *weight = row.weight.data(), *query = row.query.data(), *grad = row.grad.data();
-        const int32_t* col = row.col;
-        const int64_t count = row.count, step = stride();
-        for (int64_t p = 0; p < count; ++p) {
-            T* to = grads + col[p] * step;
-            add<RV>(score[p], query, rv, to);
-            add<DV>(weight[p], grad, dv, to + keys);
-        }
-    }
-
-    // What the sizes |q| |k| add to the gradients of queries, in `row.sum`, and keys.
-    void size_gradients(Row<T>& row, T size_grad) const {
-        for (int64_t p = 0; p < row.count; ++p) {
-            const T grad = size_grad * row.bound[p], *key = kv + row.col[p] * stride();
-            T* to_key = grads + row.col[p] * stride();
-            for (int64_t r = 0; r < keys; ++r) {
-                row.sum[r] += row.query[r] < 0 ? -grad * std::abs(key[r]) : grad * std::abs(key[r]);
-                to_key[r] += key[r] < 0 ? -grad * row.query_size[r] : grad * row.query_size[r];
-            }
-        }
-    }
-};
-
-// All heads, a few at a time: as many as there are threads, so that their keys and values stay in the caches.
+// All heads of all rows. Segments that share no columns are the work of one thread, which packs as many heads as stay in
+// the caches, and then takes row by row: heads of a node lie side by side in memory. If segments share columns, whole
+// heads are packed, as many as there are threads.
 template <class T, int RV, int DV>
 class Run {
    public:
     explicit Run(const Call& call)
-        : c(call), keys(vectors<T>(c.width) * Vec<T>::L), stride(keys + vectors<T>(c.channels) * Vec<T>::L) {
-        if (c.grad) segments = segments_of(c.rows, c.columns, c.rowptr, c.col);
-        // Heads that share the gradient of an entry follow each other.
-        const bool alone = (c.grad_entry && c.entry_by_head == 0) || (c.grad_bound && c.bound_by_head == 0);
-        const int64_t together = alone ? 1 : std::min(c.threads, c.heads);
-        packed.resize(together), rows.resize(c.threads);
-        for (int64_t h = 0; h < c.heads; h += together) heads(h, std::min(h + together, c.heads));
+        : c(call), keys(vectors<T>(c.width) * Vec<T>::L), stride(keys + vectors<T>(c.channels) * Vec<T>::L),
+          segments(segments_of(c.rows, c.columns, c.rowptr, c.col, heads_in_cache(c.heads))), rows(c.threads) {
+        const int64_t count = segments.size();
+        const bool apart = std::none_of(segments.begin(), segments.end(), [](const Segment& s) { return s.shared; });
+        if (apart && (c.threads == 1 || count > c.threads)) {
+            packed.resize(c.threads * c.heads);
+            parallel(c.threads, count, [&](int64_t s, int64_t thread) {
+                const int64_t together = std::clamp<int64_t>(heads_in_cache(segments[s].columns), 1, c.heads);
+                for (int64_t h = 0; h < c.heads; h += together)
+                    own_heads(segments[s], h, std::min(h + together, c.heads), &packed[thread * c.heads], rows[thread]);
+            });
+        } else {
+            // Heads that share the gradient of an entry follow each other.
+            const bool alone = (c.grad_entry && c.entry_by_head == 0) || (c.grad_bound && c.bound_by_head == 0);
+            const int64_t together = alone ? 1 : std::min(c.threads, c.heads);
+            packed.resize(together);
+            for (int64_t h = 0; h < c.heads; h += together) heads(h, std::min(h + together, c.heads));
+        }
     }
 
    private:
-    static constexpr int64_t BLOCK = 512;  // columns of one task
+    static constexpr int64_t CACHE = 1 << 18;  // bytes
+    static constexpr int64_t BLOCK = 512;      // columns of one task
     static constexpr int64_t ROWS = 64;
     const Call& c;
     const int64_t keys, stride;
-    std::vector<Segment> segments;
-    std::vector<Packed<T>> packed;  // of each head
+    const std::vector<Segment> segments;
+    std::vector<Packed<T>> packed;  // of each head, or of each thread and head
     std::vector<Row<T>> rows;       // of each thread
+
+    // The heads of so many columns, or the columns of so many heads, that a cache holds.
+    int64_t heads_in_cache(int64_t columns) const { return CACHE / std::max<int64_t>(columns * stride * sizeof(T), 1); }
+
+    // Heads `h` to `until` of a segment that shares no columns, packed in `p`.
+    void own_heads(const Segment& s, int64_t h, int64_t until, Packed<T>* p, Row<T>& row) {
+        const int64_t size = s.columns * stride, end = s.first + s.columns;
+        std::vector<Attention<T, RV, DV>> attention;
+        for (int64_t head = h; head < until; ++head) {
+            Packed<T>& own = p[head - h];
+            own.first = s.first;
+            if (int64_t(own.numbers.size()) < size) own.numbers.resize(size);
+            if (c.backward()) own.grads.assign(size, T(0));
+            attention.emplace_back(c, head, own, s.reach, own.grads.data() - s.first * stride);
+        }
+        for (int64_t j = s.first; j < end; ++j)
+            for (int64_t head = h; head < until; ++head) p[head - h].read(c, head, keys, stride, j, j + 1);
+        for (int64_t i = s.from; i < s.to; ++i)
+            for (const auto& head : attention) c.backward() ? head.backward(i, row) : head.forward(i, row);
+        if (!c.backward()) return;
+        for (int64_t j = s.first; j < end; ++j)
+            for (int64_t head = h; head < until; ++head) p[head - h].write_grads(c, head, keys, stride, j, j + 1);
+    }
 
     // Calls run(head, its arrays, from, to, row) for parts of `count` rows or columns.
     template <class F>
@@ -284,9 +92,11 @@ class Run {
         in_blocks(h, until, c.columns, BLOCK, [&](int64_t head, Packed<T>& p, int64_t a, int64_t b, Row<T>&) {
             p.read(c, head, keys, stride, a, b);
         });
-        if (c.grad) return backward(h, until);
+        if (c.backward()) return backward(h, until);
+        int64_t reach = 0;
+        for (const Segment& s : segments) reach = std::max(reach, s.reach);
         in_blocks(h, until, c.rows, ROWS, [&](int64_t head, const Packed<T>& p, int64_t a, int64_t b, Row<T>& row) {
-            const Attention<T, RV, DV> attention(c, head, p, nullptr);
+            const Attention<T, RV, DV> attention(c, head, p, reach, nullptr);
             for (int64_t i = a; i < b; ++i) attention.forward(i, row);
         });
     }
@@ -310,7 +120,7 @@ class Run {
             p.shared[s].assign(segment.columns * stride, T(0));
             grads = p.shared[s].data() - segment.first * stride;
         }
-        const Attention<T, RV, DV> attention(c, head, p, grads);
+        const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads);
         for (int64_t i = segment.from; i < segment.to; ++i) attention.backward(i, row);
     }
 };
@@ -321,6 +131,7 @@ inline void run(const Call& c, float) {
     switch (width == channels ? width : 0) {
         case 1: Run<float, 1, 1>{c}; break;
         case 2: Run<float, 2, 2>{c}; break;
+        case 3: Run<float, 3, 3>{c}; break;
         case 4: Run<float, 4, 4>{c}; break;
         default: Run<float, 0, 0>{c};
     }
