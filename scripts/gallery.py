@@ -38,7 +38,7 @@ PAGE = """# Masks
 A mask is a matrix `M` that says how strongly node `i` sees node `j`. It is known by its product with node features.
 `MaskedAttention` takes any of these modules with any kernel, and each head may have a mask of its own. In a config,
 use `gt.layer_type: GCN+Masked`, `topomask.mask: heat` and `topomask.mask_heat: {{time: 2.0}}`; the runner adds what the
-mask needs to the graphs. [CONTRIBUTING.md](../CONTRIBUTING.md) shows how to write your own.
+mask needs to the graphs. [A tutorial](tutorials/extend.md) shows how to write your own.
 
 ```python
 {example}```

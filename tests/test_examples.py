@@ -16,10 +16,10 @@ EXAMPLES = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
 
 
 def test_pages_show_the_examples():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     shown = [code for page in pages for code in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)]
     programs = [path.read_text(encoding="utf-8").split('"""\n\n', 1)[1] for path in EXAMPLES.values()]
-    assert sorted(shown) == sorted(programs)
+    assert set(programs) <= set(shown)
 
 
 def test_every_example_has_a_test():

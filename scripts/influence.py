@@ -1,0 +1,138 @@
+"""What a node sees: pictures of every attention for the documentation.
+
+    python scripts/influence.py         # writes docs/figures/<attention>.png and docs/figures/start.png
+
+Entry (i, j) of a matrix is the Frobenius norm of the derivative of node i's output with respect to node j's input,
+relative to the largest entry of row i outside of the diagonal, and cut at 1. The layers have their initial parameters
+and read random features. The graph joins points of the unit square that are close to each other, numbered from left to
+right. On the graph, the colours are the row that belongs to the star.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.collections import LineCollection
+from matplotlib.colors import PowerNorm
+from PIL import Image
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from pyg_topomask.nn import ATTENTION, HeatMask
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from pyg_topomask.viz.drawing import SEQUENTIAL, STAR, pyplot, save_figure
+
+ROOT = Path(__file__).parents[1]
+NUM_NODES, CHANNELS = 64, 8
+RADIUS = 0.21  # points that are closer than this are neighbours
+NODE = 24  # the star
+STYLE: dict[str, Any] = {"cmap": SEQUENTIAL, "norm": PowerNorm(0.5, 0, 1)}
+
+# Name in configs: settings of the layer, and what the graph needs.
+LAYERS: dict[str, tuple[dict[str, Any], BaseTransform | None]] = {
+    "Linear": ({}, None),
+    "GRF": ({}, AddRandomWalks(64, seed=0)),
+    "GKAT": ({}, AddRandomWalks(64, halt_prob=0.0, independent=False, seed=0)),
+    "Masked": ({"mask": HeatMask(time=2.0)}, None),
+    "KMIP": ({"k": 4}, None),
+    "Primphormer": ({"num_virtual": 8, "rank": 8}, None),
+    "Exphormer": ({}, AddExpanderEdges(3, num_virtual=1, seed=0)),
+    "Transformer": ({}, None),
+    "Performer": ({}, None),
+    "BigBird": ({"num_random": 1}, None),
+    "SAN": ({"gamma": 0.1}, None),
+    "SGFormer": ({}, None),
+    "Polynormer": ({}, None),
+}
+START = {
+    "Linear": "no mask",
+    "GRF": "GRF: random walks",
+    "GKAT": "GKAT: a kernel of walks",
+    "Masked": "heat kernel",
+    "KMIP": "k-MIP: 4 best keys",
+    "Exphormer": "Exphormer: expander",
+}
+
+
+def example() -> Data:
+    """The graph, with positions and random features."""
+    generator = torch.Generator().manual_seed(3)
+    pos = spread_points(generator)
+    pos = pos[pos[:, 0].argsort()]
+    close = torch.cdist(pos, pos) < RADIUS
+    edge_index = close.fill_diagonal_(False).nonzero().T.contiguous()
+    return Data(torch.randn(NUM_NODES, CHANNELS, generator=generator), edge_index, pos=pos)
+
+
+def spread_points(generator: torch.Generator) -> torch.Tensor:
+    """Points of the unit square, each the farthest of twelve candidates from those before it."""
+    pos = torch.rand(1, 2, generator=generator)
+    while len(pos) < NUM_NODES:
+        candidates = torch.rand(12, 2, generator=generator)
+        pos = torch.cat([pos, candidates[None, torch.cdist(candidates, pos).amin(dim=1).argmax()]])
+    return pos
+
+
+def influence(name: str, data: Data) -> torch.Tensor:
+    """The matrix ``[N, N]`` of the attention with this name."""
+    settings, transform = LAYERS[name]
+    graph = data.clone() if transform is None else transform(data.clone())
+    torch.manual_seed(0)
+    layer = ATTENTION[name](CHANNELS, **settings).eval()
+    derivative = torch.autograd.functional.jacobian(lambda x: layer(x, graph=graph), data.x)  # [N, C, N, C]
+    norms = torch.linalg.vector_norm(derivative, dim=(1, 3))
+    others = norms.clone().fill_diagonal_(0)
+    return (norms / others.amax(dim=1, keepdim=True)).clamp(max=1)
+
+
+def draw_row(panel: Any, matrix: torch.Tensor, data: Data) -> None:
+    """The row of the star on the graph."""
+    panel.add_collection(LineCollection(data.pos[data.edge_index.T].tolist(), colors="0.75", linewidths=0.7, zorder=1))
+    panel.scatter(*data.pos.T, s=60, c=matrix[NODE], edgecolors="0.35", linewidths=0.5, **STYLE)
+    panel.scatter(*data.pos[NODE], s=260, c=matrix[NODE, NODE], **STAR, **STYLE)
+    panel.set_aspect("equal")
+    panel.axis("off")
+
+
+def draw_layer(name: str, data: Data) -> Any:
+    """The picture of one attention: the matrix, and a row of it on the graph."""
+    figure, (left, right) = pyplot().subplots(1, 2, figsize=(7, 3.4), layout="constrained")
+    matrix = influence(name, data)
+    left.imshow(matrix, interpolation="nearest", **STYLE)
+    left.set(xticks=[], yticks=[], xlabel="input of node j", ylabel="output of node i", title="influence of j on i")
+    draw_row(right, matrix, data)
+    right.set_title("influence on the star")
+    return figure
+
+
+def draw_start(data: Data) -> Any:
+    """The picture of the start page: one row of several attentions."""
+    figure, axes = pyplot().subplots(2, 3, figsize=(9, 6.2), layout="constrained")
+    for panel, (name, title) in zip(axes.flat, START.items()):
+        draw_row(panel, influence(name, data), data)
+        panel.set_title(title, fontsize=12)
+    return figure
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write a picture of 96 colours, which takes half of the space."""
+    with Image.open(save_figure(figure, path, dpi=90)) as picture:
+        picture.convert("RGB").quantize(96, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    return path
+
+
+def main() -> None:
+    """Write all pictures."""
+    made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    made.add_argument("--out", type=Path, default=ROOT / "docs" / "figures", help="folder of the pictures")
+    out, data = made.parse_args().out, example()
+    for name in LAYERS:
+        save(draw_layer(name, data), out / f"{name.lower()}.png")
+    print(f"wrote {len(LAYERS)} pictures and {save(draw_start(data), out / 'start.png')}")
+
+
+if __name__ == "__main__":
+    main()

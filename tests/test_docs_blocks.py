@@ -1,0 +1,185 @@
+"""Every code block of README, CONTRIBUTING and docs is run or checked.
+
+- ``python`` blocks of a page run one after the other in an empty folder. If a ``text`` block follows, it is the output.
+  Programs of `examples/` have tests of their own.
+- ``console`` blocks are run, too: after ``$`` is a command of `topomask`, and each other line must be among its output.
+- After "Save this as `file`", a block is written to this file; a Python file of tests is also run.
+- Other ``yaml`` blocks are parts of a config; commands of ``bash`` blocks exist and have their options.
+"""
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import yaml
+
+from pyg_topomask.nn import ATTENTION, MASK
+
+pytest.importorskip("lightning")
+pytest.importorskip("pydantic")
+
+from pyg_topomask.run import cli
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.config.schema import all_keys
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "configs" / "README.md"]
+PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+EXAMPLES = {path.read_text("utf-8").split('"""\n\n', 1)[1] for path in (ROOT / "examples").glob("*.py")}
+RUN = {"python", "console", "text"}
+KNOWN = RUN | {"bash", "yaml", "{toctree}", "{include}", "{math}"}
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    file: str | None
+
+
+def blocks(page):
+    end, text = 0, page.read_text(encoding="utf-8")
+    for found in re.finditer(r"^```(\S*).*\n((?:.*\n)*?)```$", text, re.M):
+        file = re.search(r"[Ss]ave (?:this|it) as\s+`(\S+)`", text[end : found.start()])
+        yield Block(found[1], found[2], file and file[1])
+        end = found.end()
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+WITH_CODE = [page for page in PAGES if any(block.language in ("python", "console") for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_has_a_known_language(page):
+    assert {block.language for block in blocks(page)} <= KNOWN
+
+
+@pytest.fixture
+def surroundings(tmp_path, monkeypatch):
+    """An empty folder, one thread, and names and random states that are restored."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("pyg_topomask.run.seed_run.write_curves", lambda path, *_: path.touch())
+    monkeypatch.setenv("COLUMNS", "120")
+    threads, state, tables = torch.get_num_threads(), torch.get_rng_state(), (dict(ATTENTION), dict(MASK))
+    modules = set(sys.modules)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+    for name in {"own_module"} & (set(sys.modules) - modules):
+        del sys.modules[name]
+    for table, before in zip((ATTENTION, MASK), tables):
+        table.clear()
+        table.update(before)
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_blocks_run_in_order(page, surroundings):
+    names, output = {"__name__": "page"}, ""
+    for block in blocks(page):
+        if block.file is not None:
+            Path(block.file).write_text(block.code, encoding="utf-8")
+            if block.file.startswith("test_"):
+                run_python(block.code, {"__name__": "tests"})
+        elif block.language == "python" and block.code not in EXAMPLES:
+            output = run_python(block.code, names)
+        elif block.language == "console":
+            run_console(block.code)
+        elif block.language == "text":
+            assert output == block.code
+
+
+def run_python(code, names):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "block", "exec"), names)
+    return printed.getvalue()
+
+
+def run_console(code):
+    for part in re.split(r"^\$ ", code, flags=re.M)[1:]:
+        command, *expected = part.replace("\\\n", " ").splitlines()
+        program, *arguments = shlex.split(command)
+        assert program == "topomask", command
+        with contextlib.redirect_stdout(io.StringIO()) as printed, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # Lightning's about small data
+            code = cli.main(arguments)
+        text = printed.getvalue()
+        assert code == 0, f"{command}\n{text}"
+        assert not [line for line in expected if line not in text.splitlines()], f"{command}\n{text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_parts_of_configs_have_known_keys(page):
+    for block in blocks(page):
+        if block.language == "yaml" and block.file is None and "<" not in block.code:
+            keys = set(flat(yaml.safe_load(block.code)))
+            assert keys <= set(all_keys()), keys - set(all_keys())
+
+
+def flat(node, prefix=""):
+    for key, value in node.items():
+        if isinstance(value, dict) and prefix + key not in all_keys():
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_exist(page):
+    saved = {block.file for block in blocks(page)}
+    for block in blocks(page):
+        if block.language == "bash":
+            for line in block.code.replace("\\\n", " ").splitlines():
+                check_command(shlex.split(line, comments=True), saved)
+
+
+def check_command(words, saved):
+    while words and (re.match(r"[A-Z_]+=", words[0]) or words[0] == "export"):  # variables
+        words = words[1:]
+    if "pyg_topomask" in words and "-m" in words:
+        words = ["topomask", *words[words.index("pyg_topomask") + 1 :]]
+    if words[:1] == ["topomask"]:
+        check_topomask(words[1:], saved)
+    elif len(words) > 1 and words[0] in ("python", "bash") and words[1].startswith(("scripts/", ".ci/")):
+        text = (ROOT / words[1]).read_text(encoding="utf-8")
+        for option in (word for word in words[2:] if word.startswith("--")):
+            sources = [text, *(path.read_text("utf-8") for path in (ROOT / words[1]).parent.glob("_*.py"))]
+            assert any(f'"{option.split("=")[0]}"' in source for source in sources), f"{words}: no option {option}"
+
+
+def check_topomask(words, saved):
+    arguments, overrides = cli._parser().parse_known_args(words)
+    for config in [getattr(arguments, "config", None), *getattr(arguments, "configs", ())]:
+        path = ROOT / str(config)
+        if config is None or config.isupper() or "=" in config:
+            continue
+        if path.is_file():
+            load(path, overrides)
+        else:
+            assert path.is_dir() or config in saved, f"no such config: {config}"
+
+
+def test_quoted_messages_are_those_of_the_library():
+    source = [
+        node.value
+        for path in (ROOT / "pyg_topomask").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"^> (.+)$", page, re.M)
+    pieces = [piece.strip() for message in quoted for piece in message.split("…") if piece.strip()]  # … is a value
+    assert len(quoted) > 10
+    assert [piece for piece in pieces if not any(piece in text for text in source)] == []
