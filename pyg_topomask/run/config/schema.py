@@ -173,14 +173,6 @@ class Config(Section):
             del reduce(getitem, sections, values)[name]
         return Config.model_validate(values)
 
-    def encodings(self) -> list[str]:
-        """Names of the positional encodings that are enabled, such as LapPE."""
-        return [
-            name.removeprefix("posenc_")
-            for name in type(self).model_fields
-            if name.startswith("posenc_") and getattr(self, name).enable
-        ]
-
 
 def add_mask_sections() -> None:
     """Add a section to ``topomask`` for each mask that was registered since the last call."""

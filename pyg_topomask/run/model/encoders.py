@@ -40,16 +40,6 @@ PLAIN_ENCODERS = ("Constant", "CityNetworkNode")
 _APART = ("EquivStableLapPE", "GraphormerBias", "RRWP")
 """Encodings that are not concatenated to node features."""
 
-_ARGUMENTS = {
-    "model": "model",
-    "layers": "layers",
-    "n_heads": "heads",
-    "post_layers": "post_layers",
-    "phi_hidden_dim": "phi_hidden_dim",
-    "phi_out_dim": "phi_out_dim",
-}
-"""Keys of a ``posenc_*`` section, mapped to constructor arguments of encoders."""
-
 _WITH_KERNEL: dict[str, Callable[[Any], BaseTransform]] = {
     "RWSE": AddRandomWalkEncoding,
     "RRWP": AddRelativeWalkEncoding,
@@ -143,9 +133,7 @@ def _base(config: Config, channels: int, in_channels: int) -> Module:
 def _positional(config: Config, name: str) -> Encoder:
     """An encoding that is concatenated to the node features."""
     section: Any = getattr(config, f"posenc_{name}")
-    given = {
-        argument: getattr(section, key) for key, argument in _ARGUMENTS.items() if key in type(section).model_fields
-    }
+    given = {"heads" if key == "n_heads" else key: value for key, value in section}
     given["raw_norm"] = _raw_norm(section)
     if name in EIGEN_NAMES:
         given |= {"max_freqs": section.eigen.max_freqs, "name": EIGEN_NAMES[name]}

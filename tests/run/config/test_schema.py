@@ -90,7 +90,8 @@ def test_a_config_of_graphgps(molecules):
     config = load(molecules).config
     assert (config.optim.weight_decay, config.gt.dropout) == (1e-5, 0.0)
     assert config.gt.parts == ["CustomGatedGCN", "Transformer"]
-    assert config.encodings() == ["LapPE", "RWSE"]
+    assert config.posenc_LapPE.enable
+    assert config.posenc_RWSE.enable
     assert config.posenc_RWSE.kernel.numbers == list(range(1, 17))
     assert config.posenc_LapPE.eigen.max_freqs == 8
     assert config.dataset.node_encoder_parts == ["TypeDictNode", "LapPE", "RWSE"]
