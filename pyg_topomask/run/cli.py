@@ -1,4 +1,4 @@
-"""The command line: ``topomask run``, ``check``, ``list``, ``schema``, ``expressivity`` and ``show``."""
+"""The command line: ``topomask run``, ``check``, ``list``, ``schema``, ``expressivity``, ``show``, ``compare``."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     _add_show(commands)
+    _add_compare(commands)
     return parser
 
 
@@ -141,6 +142,20 @@ def _add_show(commands: Any) -> None:
     )
 
 
+def _add_compare(commands: Any) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="print a table of finished runs with paired differences, and draw metric against time",
+        allow_abbrev=False,
+    )
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="results folder, folder of a seed, or config")
+    compare.add_argument(
+        "--baseline", metavar="RUN", help="the run that the others are compared with (default: the first)"
+    )
+    compare.add_argument("--format", choices=("text", "markdown", "csv"), default="text", help="default: text")
+    compare.add_argument("--out", metavar="FILE", help="picture of the validation metric by training time")
+
+
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from pyg_topomask.run.distributed import is_main
     from pyg_topomask.run.output.progress import Display, standard_output
@@ -166,24 +181,54 @@ def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    from pyg_topomask.run.commands.show import picture
+
+    out = _picture_path(arguments.out)
+    names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
+    figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+    print(f"wrote {_save_picture(figure, out)}")
+    return 0
+
+
+def _picture_path(name: str) -> Path:
+    """The path that ``--out`` gives for a picture, checked before the work begins."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib.backend_bases import FigureCanvasBase
 
-    from pyg_topomask.run.commands.show import picture
     from pyg_topomask.run.output.files import output_path
+
+    out, formats = output_path(name, "a file"), FigureCanvasBase.get_supported_filetypes()
+    if out.suffix.removeprefix(".") not in formats:
+        raise RunError(f"--out must end in one of .{', .'.join(sorted(formats))} (got {name})")
+    return out
+
+
+def _save_picture(figure: Any, out: Path) -> Path:
     from pyg_topomask.viz import save_figure
 
-    out, formats = output_path(arguments.out, "a file"), FigureCanvasBase.get_supported_filetypes()
-    if out.suffix.removeprefix(".") not in formats:
-        raise RunError(f"--out must end in one of .{', .'.join(sorted(formats))} (got {arguments.out})")
-    names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
-    figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
     try:
-        print(f"wrote {save_figure(figure, out)}")
+        return save_figure(figure, out)
     except OSError as error:
         raise RunError(f"--out: {out} cannot be written: {error.strerror}") from None
+
+
+def _compare(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from pyg_topomask.run.commands.compare import compare, find_runs, picture
+    from pyg_topomask.run.output.comparison import as_csv, as_markdown, as_text
+    from pyg_topomask.run.output.progress import standard_output
+
+    out = None if arguments.out is None else _picture_path(arguments.out)
+    runs, position = find_runs(arguments.runs, arguments.baseline)
+    comparison = compare(runs, position)
+    if arguments.format == "text":
+        console = standard_output()
+        console.print(as_text(comparison, console))
+    else:
+        print({"markdown": as_markdown, "csv": as_csv}[arguments.format](comparison))
+    if out is not None:
+        print(f"wrote {_save_picture(picture(runs, comparison), out)}", file=sys.stderr)
     return 0
 
 
@@ -218,5 +263,6 @@ _COMMANDS = {
     "schema": _schema,
     "expressivity": _expressivity,
     "show": _show,
+    "compare": _compare,
 }
-_WITHOUT_OVERRIDES = ("check", "list", "schema")
+_WITHOUT_OVERRIDES = ("check", "list", "schema", "compare")

@@ -139,7 +139,7 @@ def summarize(
     }
 
 
-def between_lines(title: str, table: Table, caption: str) -> Group:
+def between_lines(title: str, table: Table | Group, caption: str) -> Group:
     """A table with text above and below, which rich would wrap at the table's width."""
     return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
 

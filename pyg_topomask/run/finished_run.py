@@ -1,0 +1,105 @@
+"""Finished runs on disk: finding the seeds of a results folder, of one seed or of a config."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.output.saved import compared, read_config, read_result, read_results
+from pyg_topomask.run.runner import check_config
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The finished seeds of one config.
+
+    Args:
+        name: Name of the config, followed by the seed if the run is a single seed's folder.
+        folder: The folder that contains the seeds, or the folder of a single seed.
+        config: The resolved config of the first seed.
+        results: The content of ``result.json`` by the folder of each seed, sorted by seed and split.
+        unfinished: Number of seeds that have been started and have no result.
+    """
+
+    name: str
+    folder: Path
+    config: Config
+    results: Mapping[Path, dict[str, Any]]
+    unfinished: int
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        """Wall time per epoch over all seeds, with validation and the final test."""
+        done = self.results.values()
+        return sum(result["wall_time_s"] for result in done) / max(1, sum(result["epochs"] for result in done))
+
+    def curves(self) -> list[dict[str, list[float]]]:
+        """The columns of ``metrics.csv`` of each seed; a run without training has none.
+
+        Raises:
+            RunError: If a file is damaged.
+        """
+        return [read_metrics(folder / "metrics.csv") for folder in self.results if (folder / "metrics.csv").exists()]
+
+
+def find_run(source: str | Path) -> FinishedRun:
+    """The run in a results folder, in the folder of one seed, or of a config whose results are in its ``out_dir``.
+
+    Raises:
+        RunError: If there is none, or its files are damaged.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return _run_of_config(path)
+    if (path / "result.json").exists():
+        return _read(path, f"{path.resolve().parent.name}/{path.resolve().name}", [path])
+    if not path.is_dir():
+        raise RunError(f"{path} does not exist; give a results folder, the folder of a seed, or a config")
+    return _read(path, path.resolve().name, sorted(file.parent for file in path.glob("*/config.yaml")))
+
+
+def _run_of_config(path: Path) -> FinishedRun:
+    parsed = check_config(path)[0]
+    folder = Path(parsed.config.out_dir).expanduser() / parsed.name
+    if not folder.is_dir():
+        raise RunError(f"{path} has no results: {folder} does not exist; if --out was given to 'run', give its folder")
+    found = find_run(folder)
+    here, there = compared(parsed.config), compared(found.config)
+    different = [f"{key} is {there[key]} there and {here[key]} here" for key in here if here[key] != there[key]]
+    if different:
+        raise RunError(f"{folder} contains a run of another {path.name} ({different[0]}); give the folder instead")
+    return found
+
+
+def _read(folder: Path, name: str, seeds: list[Path]) -> FinishedRun:
+    found = {seed: result for seed in seeds if (result := read_result(seed)) is not None}
+    if not found:
+        raise RunError(f"{folder} contains no finished run: there is no result.json in it, nor in a folder of a seed")
+    if len(found) > 1:
+        read_results(folder)  # refuses seeds with different metrics
+    results = dict(sorted(found.items(), key=lambda item: seed_and_split(item[1])))
+    return FinishedRun(name, folder, read_config(next(iter(results)) / "config.yaml"), results, len(seeds) - len(found))
+
+
+def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:
+    """What tells the results of one config apart: the seed and the number of the split."""
+    return result["seed"], result.get("split_index") or 0
+
+
+def read_metrics(path: Path) -> dict[str, list[float]]:
+    """The columns of a file ``metrics.csv``.
+
+    Raises:
+        RunError: If it is damaged.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {name: [float(row[name]) for row in rows] for name in rows[0]}
+    except (OSError, ValueError, TypeError, IndexError, csv.Error) as error:
+        raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); run that seed again") from None
