@@ -165,7 +165,9 @@ def test_names_registered_after_the_schema_was_read(names):
     assert section.model_fields["weight"].description == "The weight of j for i, of all pairs."
     attn = build_attention(config, "Shifted")
     assert (type(attn), attn.shift, type(attn.mask), attn.mask.weight) == (Shifted, 3.0, ConstantMask, 2.0)
-    with pytest.raises(ConfigError, match="missing 1 required positional argument: 'weight'"):
+    with pytest.raises(
+        ConfigError, match=r"mask constant needs 'weight'; set topomask\.mask_constant\.weight: The weight"
+    ):
         check_config(PLAIN, mine[:2])
 
 

@@ -90,8 +90,8 @@ def mask_arguments(config: Config, name: str, layer: int = 0) -> dict[str, Any]:
     for argument, parameter in signature(MASK[name]).parameters.items():
         if parameter.default is parameter.empty and argument in {*keys} - {*arguments}:
             text = section.model_fields[argument].description if argument in section.model_fields else None
-            means = f" to {text.replace('``', '').rstrip('.')}" if text else ""
-            raise ValueError(f"mask {name} needs {argument!r}: set {keys[argument]}{means}")
+            means = f": {text.replace('``', '').rstrip('.')}" if text else ""
+            raise ValueError(f"mask {name} needs {argument!r}; set {keys[argument]}{means}")
     if not arguments.get("learnable", getattr(config.value(f"topomask.mask_{name}"), "learnable", True)):
         arguments.pop("heads", None)
     return arguments

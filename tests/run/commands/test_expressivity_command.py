@@ -69,7 +69,7 @@ def test_a_mask_can_distinguish_what_features_cannot(two_graphs, capsys, mask, d
     [
         ("grff", "--mask must be one of none, grf, .*\\(got 'grff'\\). Did you mean 'grf'"),
         ("causal", "mask causal: 'mask' differs between a graph and a relabelled copy"),
-        ("toeplitz", "mask toeplitz: .*: set topomask.mask_toeplitz.grid_shape to"),
+        ("toeplitz", "mask toeplitz: .*; set topomask.mask_toeplitz.grid_shape: "),
     ],
 )
 def test_masks_that_answer_no_question(two_graphs, capsys, mask, message):

@@ -204,7 +204,7 @@ def test_masked_with_a_mask_is_the_named_attention():
         ("topomask.mask=grf topomask.mask_grf.symmetric=3.5", r"mask_grf\.symmetric: .*valid boolean"),
         (
             "topomask.mask=toeplitz",
-            r"mask toeplitz needs 'grid_shape': set topomask\.mask_toeplitz\.grid_shape to .*\[8, 8\]",
+            r"mask toeplitz needs 'grid_shape'; set topomask\.mask_toeplitz\.grid_shape: .*\[8, 8\]",
         ),
         ("topomask.mask=toeplitz topomask.mask_toeplitz.grid_shape=8", r"mask_toeplitz\.grid_shape: .*Sequence"),
         ("topomask.mask=heat topomask.mask_heat.time=40", r"mask_heat\.time: .*below 'max_time' \(got 40.0 and 32.0\)"),
