@@ -45,8 +45,9 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
-    "show_prev_next": True,
+    "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],

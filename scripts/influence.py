@@ -3,9 +3,9 @@
     python scripts/influence.py         # writes docs/figures/<attention>.png and docs/figures/start.png
 
 Entry (i, j) of a matrix is the Frobenius norm of the derivative of node i's output with respect to node j's input,
-relative to the largest entry of row i outside of the diagonal, and cut at 1. The layers have their initial parameters
-and read random features. The graph joins points of the unit square that are close to each other, numbered from left to
-right. On the graph, the colours are the row that belongs to the star.
+relative to the largest entry of row i. The layers have their initial parameters and read random features. The graph
+joins points of the unit square that are close to each other, numbered from left to right. On the graph, the colours are
+the row that belongs to the star.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def influence(name: str, data: Data) -> torch.Tensor:
     layer = ATTENTION[name](CHANNELS, **settings).eval()
     derivative = torch.autograd.functional.jacobian(lambda x: layer(x, graph=graph), data.x)  # [N, C, N, C]
     norms = torch.linalg.vector_norm(derivative, dim=(1, 3))
-    others = norms.clone().fill_diagonal_(0)
-    return (norms / others.amax(dim=1, keepdim=True)).clamp(max=1)
+    return norms / norms.amax(dim=1, keepdim=True)
 
 
 def draw_row(panel: Any, matrix: torch.Tensor, data: Data) -> None:

@@ -27,6 +27,7 @@ pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
 
 from pyg_topomask.run import cli
+from pyg_topomask.run.config.ignored import FIXED_KEYS, IGNORED_KEYS
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.schema import all_keys
 
@@ -35,6 +36,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "configs" / "READM
 PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
 EXAMPLES = {path.read_text("utf-8").split('"""\n\n', 1)[1] for path in (ROOT / "examples").glob("*.py")}
 RUN = {"python", "console", "text"}
+SECTIONS = {key.split(".")[0] for key in (*all_keys(), *IGNORED_KEYS, *FIXED_KEYS)}
 KNOWN = RUN | {"bash", "yaml", "{toctree}", "{include}", "{math}"}
 
 
@@ -62,6 +64,7 @@ WITH_CODE = [page for page in PAGES if any(block.language in ("python", "console
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_has_a_known_language(page):
     assert {block.language for block in blocks(page)} <= KNOWN
+    assert not re.search("^%", page.read_text(encoding="utf-8"), re.M)  # MyST takes such a line as a comment
 
 
 @pytest.fixture
@@ -126,6 +129,20 @@ def test_parts_of_configs_have_known_keys(page):
         if block.language == "yaml" and block.file is None and "<" not in block.code:
             keys = set(flat(yaml.safe_load(block.code)))
             assert keys <= set(all_keys()), keys - set(all_keys())
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "migration").glob("*.md")), ids=name_of)
+def test_tables_of_keys_are_true(page):
+    """Rows ``| `key`, … | here | remark |``; keys in backticks may have a value, as in ``key: value``."""
+    for row in re.findall(r"^\| (`\w+[._]\w+.*?) \| (.*?) \|", page.read_text(encoding="utf-8"), re.M):
+        keys = [found for found in re.findall(r"`([\w.]+\w)(?:: [^`]*)?`", row[0]) if found.split(".")[0] in SECTIONS]
+        for key in keys:
+            if row[1].startswith("no effect"):
+                assert key in IGNORED_KEYS, key
+            elif row[1].startswith("must be"):
+                assert key in FIXED_KEYS or any(fixed.startswith(f"{key}.") for fixed in FIXED_KEYS), key
+            else:
+                assert key in all_keys() or any(known.startswith(f"{key}.") for known in all_keys()), key
 
 
 def flat(node, prefix=""):

@@ -26,7 +26,7 @@ class AddRandomWalkEncoding(Encoding):
 
     - ``random_walk_diagonal`` ``[N, len(steps)]``, float32
     - ``random_walk_error`` ``[1, len(steps)]``, float32: root mean square over the nodes of the standard error, zero if
-        the values are exact. It is also logged if anything was estimated.
+      the values are exact. It is also logged if anything was estimated.
 
     A walk follows edges in their direction and ends at a node without outgoing edges. Equal edges add up, self-loops
     count, and ``edge_weight`` is the weight of a step. (PyG's `AddRandomWalkPE` gives the same values on graphs without
@@ -73,7 +73,7 @@ class AddHeatDiagonalEncoding(Encoding):
     - ``heat_diagonal`` ``[N, len(times)]``, float32: :math:`\sum_{\lambda_k > 0} e^{-t\lambda_k} u_k(i)^2` of
       :math:`L = D - A`
     - ``heat_error`` ``[1, len(times)]``, float32: root mean square over the nodes of the standard error, zero if the
-        values are exact. It is also logged if anything was estimated.
+      values are exact. It is also logged if anything was estimated.
 
     A directed graph is read as the mean of both directions. Equal edges add up, self-loops are ignored, and
     ``edge_weight`` is used.

@@ -39,10 +39,10 @@ class AddExpanderEdges(GraphTransform):
     Adds to the ``Data``, under PyG's collation rules:
 
     - ``expander_index`` ``[2, 2 * degree * N]`` (fewer columns if permutations have fixed nodes), int32: edges in both
-        directions, sorted
+      directions, sorted
     - ``expander_size``: the number of nodes that the edges were drawn for. PyG's samplers and ``subgraph`` copy
-        ``expander_index`` unchanged, so the attention compares this number with the graph. Add the transform after all
-        transforms that change nodes or edges, because PyG treats any table with one column per edge as edge features.
+      ``expander_index`` unchanged, so the attention compares this number with the graph. Add the transform after all
+      transforms that change nodes or edges, because PyG treats any table with one column per edge as edge features.
     - ``expander_virtual``: ``num_virtual``, if it is given
 
     Reference: Shirzad et al., *Exphormer: Sparse Transformers for Graphs*, ICML 2023, arXiv:2303.06147; as in the

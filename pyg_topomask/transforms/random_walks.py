@@ -46,10 +46,10 @@ class AddRandomWalks(GraphTransform):
     - ``walk_key_index``, …: the second table, if ``diagonal="independent"``
     - ``walk_table1_index``, ``walk_table1_key_index``, …, and so on: further independent tables, if ``num_tables > 1``
     - ``walk_diagonal`` ``[N, (K + 1)(K + 2) / 2]``, float: coefficients of the mask's diagonal in products of ``f``, if
-        ``diagonal="corrected"``
+      ``diagonal="corrected"``
     - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, if ``pair_table``
     - ``walk_size``: the number of nodes that the walks were sampled for. PyG's samplers and ``subgraph`` copy tables
-        unchanged, so masks compare this number with the graph. Add the transform after sampling.
+      unchanged, so masks compare this number with the graph. Add the transform after sampling.
     - ``walk_max_length``: ``max_length``. A mask that covers longer walks warns once.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Section 3; Choromanski et al., ICML 2022, arXiv:2107.07999,

@@ -24,11 +24,11 @@ class AddShortestPathBias(Encoding):
     without padding. Adds:
 
     - ``pair_shortest_path`` ``[N²]``, int16: hops from i to j, at most ``num_spatial_types - 1``; ``num_spatial_types``
-        if there is no path
+      if there is no path
     - ``shortest_path_in_degree``, ``shortest_path_out_degree`` ``[N]``, int64: number of edges, without repeated ones
     - with ``paths``, ``pair_shortest_path_types`` ``[N², num_spatial_types - 1]``, int16: type of each edge along a
-        shortest path from i to j, −1 after its end. If there are several shortest paths, every call chooses the same
-        one.
+      shortest path from i to j, −1 after its end. If there are several shortest paths, every call chooses the same
+      one.
 
     Paths follow edges in their direction and count hops. Weights do not matter: an edge of weight 0 is an edge.
 

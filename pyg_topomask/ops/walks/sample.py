@@ -78,9 +78,9 @@ def sample_walks(
 
     - ``"iid"``: independent;
     - ``"antithetic"``: independent pairs. Both walkers of a pair use one uniform number to halt, which is shifted by
-        1/2 for the second, so that they rarely (for ``halt_prob ≤ 0.5``: never) halt at the same step;
+      1/2 for the second, so that they rarely (for ``halt_prob ≤ 0.5``: never) halt at the same step;
     - ``"repelling"``: independent blocks of ``block_size`` walkers. Walkers of a block that leave the same node at the
-        same step take distinct neighbours, uniformly without replacement, until all neighbours have been taken.
+      same step take distinct neighbours, uniformly without replacement, until all neighbours have been taken.
 
     Each walker alone has the same distribution as under ``"iid"``, so loads have the same expectation under each
     scheme.
