@@ -35,6 +35,18 @@ def below(draw: Tensor, bound: Tensor) -> Tensor:
     return ((draw & LOW_32) * bound) >> 32
 
 
+def keep_factors(probability: float, seed: Tensor, number: Tensor) -> Tensor:
+    """Factors of dropout: 0 with the given probability, otherwise ``1 / (1 − probability)``; float64.
+
+    Args:
+        probability: Probability of 0.
+        seed: Seed of all draws, int64, shape ``[1]``.
+        number: Number of each draw, int64, any shape.
+    """
+    dropped = (mix(number * GOLDEN + seed) & LOW_32) < int(probability * 2**32)
+    return dropped.logical_not().double() / max(1 - probability, torch.finfo(torch.float64).tiny)
+
+
 def draw_seeds(number: int, generator: torch.Generator | None = None) -> Tensor:
     """Take 64-bit seeds from ``generator``, or torch's default generator: shape ``[number]``, int64, on the CPU."""
     device = "cpu" if generator is None else generator.device

@@ -2,6 +2,7 @@
 
 - ``grf``   GRF-masked linear attention on the sphere of ``grf.py``, one head of width 16, learnable modulation function
 - ``gkat``  exact GKAT (softmax), 8 heads of width 8, on a random graph of Cora's size
+- ``conv``  `GKATConv` (additive scores) on the same graph, with the dropout of its paper
 - ``small`` both on a batch of 32 small graphs, 16 channels a head
 - ``wide``  both on a batch of 128 graphs of 150 nodes, 24 channels a head
 
@@ -26,7 +27,7 @@ from grf import inputs, knn_sphere, step
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import GKATAttention, GRFAttention
+from pyg_topomask.nn import GKATAttention, GKATConv, GRFAttention
 from pyg_topomask.transforms import AddRandomWalks
 
 CORA_NODES, CORA_EDGES = 2_708, 10_556
@@ -47,9 +48,9 @@ def interleaved_ms(function: Callable[[], Any], repeats: int) -> dict[str, float
     return {name: statistics.median(some) for name, some in times.items()}
 
 
-def train(module: Module, graph: Data) -> None:
-    """Forward and backward pass of an attention on features of its width."""
-    x = torch.randn(graph.num_nodes or 0, module.channels, requires_grad=True)
+def train(module: Module, graph: Data, channels: int = 64) -> None:
+    """Forward and backward pass of an attention on random features."""
+    x = torch.randn(graph.num_nodes or 0, channels, requires_grad=True)
     module(x, graph.get("batch"), graph).sum().backward()
 
 
@@ -67,6 +68,7 @@ def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
     cora = random_graph(int(share * CORA_NODES), share * CORA_EDGES, np.random.default_rng(0))
     cora = AddRandomWalks(100, 3, 0.0, seed=0, independent=False)(cora)
     gkat = GKATAttention(64, 8, kernel="softmax", max_length=3, path="pairwise")
+    conv = GKATConv(64, 8, 8, dropout=0.6, max_length=3, path="pairwise")
     walks = AddRandomWalks(seed=0, independent=False)
     batch = Batch.from_data_list([walks(knn_sphere(18, seed=seed)) for seed in range(32)])
     large = Batch.from_data_list([walks(knn_sphere(150, seed=seed)) for seed in range(16 if quick else 128)])
@@ -75,10 +77,11 @@ def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
     return {
         "grf": (lambda: step(tensors, mask, graph), 9),
         "gkat": (lambda: train(gkat, cora), 3),
+        "conv": (lambda: train(conv, cora), 3),
         "small, linear": (lambda: train(linear, batch), 25),
         "small, softmax": (lambda: train(softmax, batch), 25),
-        "wide, linear": (lambda: train(wide_linear, large), 15),
-        "wide, softmax": (lambda: train(wide_softmax, large), 15),
+        "wide, linear": (lambda: train(wide_linear, large, 96), 15),
+        "wide, softmax": (lambda: train(wide_softmax, large, 96), 15),
     }
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.sparse import Pattern
 
@@ -26,7 +27,7 @@ load = partial(
 """The library, compiled if necessary, or the reason why there is none."""
 
 _ENTRY = {torch.float32: "pair_sums_float", torch.float64: "pair_sums_double"}
-_KERNELS = ("linear", "signed_linear", "softmax")
+_KERNELS = ("linear", "signed_linear", "softmax", "additive")
 
 # Numbers of a pair's key and value, above which products of whole matrices are faster.
 _MOST_NUMBERS = 256
@@ -43,21 +44,19 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("signed_norm", "has_bound")),
         *((f"{name}_by_{step}", ctypes.c_int64) for name in ("entry", "bound") for step in ("pair", "head")),
         *((f"{name}_by_{step}", ctypes.c_int64) for name in ("q", "k", "v") for step in ("row", "head")),
+        *(("negative_slope", ctypes.c_double), ("dropout", ctypes.c_double), ("seed", ctypes.c_int64)),
         *((name, ctypes.c_void_p) for name in ("rowptr", "col", "q", "k", "v", "entry", "bound", "sums")),
         *((f"grad{name}", ctypes.c_void_p) for name in ("", "_q", "_k", "_v", "_entry", "_bound")),
     ]
 
 
-def refuses(kernel: PairKernel, q: Tensor, v: Tensor) -> str | None:
+def refuses(q: Tensor, v: Tensor) -> str | None:
     """Why the compiled function cannot serve, or should not; :obj:`None` if it can.
 
     Args:
-        kernel: The kernel.
         q: Queries, shape ``[num_rows, H, R]``.
         v: Values, shape ``[num_cols, H, D]``.
     """
-    if kernel.name not in ("linear", "softmax"):
-        return f"it has no {kernel.name} kernel"
     if q.device.type != "cpu":
         return f"it runs on CPU, and the queries are on {q.device}"
     if q.dtype not in _ENTRY:
@@ -79,7 +78,7 @@ def fused_sums(
     """Sums of all heads in the form of `weighted_mean`, as `PairKernel.sums` gives them for one.
 
     Args:
-        kernel: The kernel, which `refuses` does not refuse.
+        kernel: The kernel.
         pattern: The support, ``P`` pairs. Queries, keys, values and the result are in the order of the nodes.
         entries, bounds: Shape ``[P]``, or ``[P, H]``; the same tensor if the mask is its own bound.
         q: Queries, shape ``[num_rows, H, R]``.
@@ -89,9 +88,11 @@ def fused_sums(
         Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
     """
     bound = None if bounds is entries else _one_stride(bounds)
+    if kernel.name == "additive":  # q + k is the product of (q, 1) and (1, k)
+        q, k = torch.cat([q, torch.ones_like(q)], -1), torch.cat([torch.ones_like(k), k], -1)
     q, k, v = (pattern.arrange(x) for x in (q, k, v))
-    where, settings = (pattern.rowptr, pattern.col), (kernel.name, kernel.signed, kernel.signed_features)
-    return pattern.restore(_sums(q, k, v, _one_stride(entries), bound, *where, *settings))
+    seed = draw_seeds(1) if kernel.dropout else None
+    return pattern.restore(_sums(q, k, v, _one_stride(entries), bound, pattern.rowptr, pattern.col, seed, *kernel))
 
 
 def _one_stride(entries: Tensor) -> Tensor:
@@ -108,18 +109,22 @@ def _sums(
     bounds: Tensor | None,
     rowptr: Tensor,
     col: Tensor,
+    seed: Tensor | None,
     kernel: str,
     signed: bool,
     signed_features: bool,
+    negative_slope: float,
+    dropout: float,
 ) -> Tensor:
-    sums = q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, signed, signed_features))
-    _call(q, k, v, entries, bounds, rowptr, col, kernel, signed, signed_features, {"sums": sums})
+    settings = PairKernel(kernel, signed, signed_features, negative_slope, dropout)
+    sums = q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, settings))
+    _call(q, k, v, entries, bounds, rowptr, col, seed, settings, {"sums": sums})
     return sums
 
 
 @_sums.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, *rest[-2:]))
+    return q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, PairKernel(*rest[3:])))
 
 
 @torch.library.custom_op("topomask::pair_sums_backward", mutates_args=())
@@ -133,9 +138,12 @@ def _gradients(
     bounds: Tensor | None,
     rowptr: Tensor,
     col: Tensor,
+    seed: Tensor | None,
     kernel: str,
     signed: bool,
     signed_features: bool,
+    negative_slope: float,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, entries and bounds; those of the latter two are empty where they are not needed."""
     given = (q, k, v, entries, entries if bounds is None else bounds)
@@ -144,8 +152,8 @@ def _gradients(
     grads += [torch.zeros_like(x) if wanted else x.new_empty(0) for x, wanted in zip(given[3:], needed)]
     names = ("grad_q", "grad_k", "grad_v", "grad_entry", "grad_bound")
     wanted = {name: x for name, x, needs in zip(names, grads, [True] * 3 + needed) if needs}
-    arguments = (q, k, v, entries, bounds, rowptr, col, kernel, signed, signed_features)
-    _call(*arguments, {"grad": grad.contiguous(), **wanted})
+    settings = PairKernel(kernel, signed, signed_features, negative_slope, dropout)
+    _call(q, k, v, entries, bounds, rowptr, col, seed, settings, {"grad": grad.contiguous(), **wanted})
     return grads[0], grads[1], grads[2], grads[3], grads[4]
 
 
@@ -159,17 +167,16 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.kernel, ctx.signed, ctx.signed_features = inputs
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*inputs[:8])
+    ctx.kernel = PairKernel(*inputs[8:])
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    tensors, settings = ctx.saved_tensors, (ctx.kernel, ctx.signed, ctx.signed_features)
     if torch.is_grad_enabled():
         grads = _differentiable_gradients(ctx, grad)
     else:
-        grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *tensors, *settings)
-    return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:5])), *(None,) * 5)
+        grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *ctx.saved_tensors, *ctx.kernel)
+    return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:5])), *(None,) * 8)
 
 
 _sums.register_autograd(_backward, setup_context=_setup_context)
@@ -177,18 +184,21 @@ _sums.register_autograd(_backward, setup_context=_setup_context)
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     """Gradients of the same sums in plain torch, which can be differentiated again."""
-    q, k, v, entries, bounds, rowptr, col = ctx.saved_tensors
+    q, k, v, entries, bounds, rowptr, col, seed = ctx.saved_tensors
     row = torch.repeat_interleave(rowptr.diff())
     pattern = Pattern(row, col, q.size(0), k.size(0))
-    kernel = PairKernel(ctx.kernel, ctx.signed, ctx.signed_features)
-    sums = kernel.sums_of_heads(pattern, entries, entries if bounds is None else bounds, q, k, v)
+    sides = (q[..., :1], k[..., 1:]) if ctx.kernel.name == "additive" else (q, k)
+    number = torch.arange(col.numel() * q.size(1)).view(-1, q.size(1))
+    kept = None if seed is None else keep_factors(ctx.kernel.dropout, seed, number).to(v)
+    bounds_given = entries if bounds is None else bounds
+    sums = ctx.kernel.sums_of_heads(pattern, entries, bounds_given, *sides, v, kept=kept)
     inputs = [x for x, needs in zip((q, k, v, entries, bounds), ctx.needs_input_grad) if needs]
     found = iter(torch.autograd.grad(sums, inputs, grad, create_graph=True, allow_unused=True))
     return [next(found) if needs else None for needs in ctx.needs_input_grad[:5]]
 
 
-def _num_columns(bounds: Tensor | None, signed: bool, signed_features: bool) -> int:
-    return 2 if signed and (bounds is not None or signed_features) else 1
+def _num_columns(bounds: Tensor | None, kernel: PairKernel) -> int:
+    return 2 if kernel.signed and (bounds is not None or kernel.signed_features) else 1
 
 
 def _call(
@@ -199,9 +209,8 @@ def _call(
     bounds: Tensor | None,
     rowptr: Tensor,
     col: Tensor,
-    kernel: str,
-    signed: bool,
-    signed_features: bool,
+    seed: Tensor | None,
+    kernel: PairKernel,
     results: dict[str, Tensor],
 ) -> None:
     """Fill sums or gradients. Raises MemoryError."""
@@ -222,8 +231,11 @@ def _call(
         width=q.size(-1),
         channels=v.size(-1),
         threads=loader.num_threads(work, _WORK_PER_THREAD),
-        kernel=_KERNELS.index("signed_linear" if signed_features else kernel),
-        signed_norm=signed,
+        kernel=_KERNELS.index("signed_linear" if kernel.signed_features else kernel.name),
+        signed_norm=kernel.signed,
+        negative_slope=kernel.negative_slope,
+        dropout=kernel.dropout,
+        seed=0 if seed is None else int(seed),
         has_bound=bounds is not None,
         **strides,
         **{name: x.data_ptr() for name, x in tensors.items() if x is not None},

@@ -133,7 +133,7 @@ def row_tolerance(x: Tensor, batch: Tensor | None, signed: bool, mask: Attention
 
 
 def sums_on_pairs(
-    pattern: Pattern, weight: Tensor, total: Tensor | None, v: Tensor, signed: bool, dropout: float = 0.0
+    pattern: Pattern, weight: Tensor, total: Tensor | None, v: Tensor, signed: bool, dropout: float | Tensor = 0.0
 ) -> Tensor:
     """One head's sums over the support of a mask.
 
@@ -143,14 +143,15 @@ def sums_on_pairs(
         total: Weights :math:`B_{ij} |K|_{ij}`, shape ``[P]``; the same as ``weight`` if :obj:`None`.
         v: Values, shape ``[N, D]``.
         signed: Whether the denominator is the sum of ``weight``.
-        dropout: Probability of zeroing a weight in the numerator.
+        dropout: Probability of zeroing a weight in the numerator, or factors of these weights, shape ``[P]``.
 
     Returns:
         Shape ``[N, D + 1]`` or ``[N, D + 2]``, in the form of `weighted_mean`.
     """
     ones = v.new_ones(v.size(0), 1)
-    if dropout:
-        parts = [spmm(pattern, zero_some(weight, dropout), v.contiguous())]
+    if isinstance(dropout, Tensor) or dropout > 0:
+        kept = weight * dropout if isinstance(dropout, Tensor) else zero_some(weight, dropout)
+        parts = [spmm(pattern, kept, v.contiguous())]
         parts += [spmm(pattern, weight, ones)] if total is None or signed else []
     else:
         parts = [spmm(pattern, weight, torch.cat([v, ones], 1) if total is None or signed else v.contiguous())]

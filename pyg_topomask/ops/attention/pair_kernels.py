@@ -29,7 +29,16 @@ class PairKernel(NamedTuple):
     dropout: float = 0.0
     """Probability of zeroing a weight in the numerator."""
 
-    def sums(self, pattern: Pattern, entry: Tensor, bound: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def sums(
+        self,
+        pattern: Pattern,
+        entry: Tensor,
+        bound: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kept: Tensor | None = None,
+    ) -> Tensor:
         """Sums of one head.
 
         Args:
@@ -37,6 +46,7 @@ class PairKernel(NamedTuple):
             entry, bound: Mask and bounding mask, shape ``[P]``; the same tensor if the mask is its own bound.
             q: Queries, shape ``[num_rows, R]``.
             k, v: Keys and values, shape ``[num_cols, R]`` and ``[num_cols, D]``.
+            kept: Factors of dropout, shape ``[P]``; drawn if :obj:`None`.
 
         Returns:
             Shape ``[num_rows, D + 1]`` or ``[num_rows, D + 2]``, in the form of `weighted_mean`.
@@ -48,10 +58,18 @@ class PairKernel(NamedTuple):
         else:
             kernel = size = self._exponentials(pattern, bound, self._scores(pattern, q, k))
         total = None if bound is entry and kernel is size else bound * size
-        return sums_on_pairs(pattern, entry * kernel, total, v, self.signed, self.dropout)
+        return sums_on_pairs(pattern, entry * kernel, total, v, self.signed, self.dropout if kept is None else kept)
 
     def sums_of_heads(
-        self, pattern: Pattern, entries: Tensor, bounds: Tensor, q: Tensor, k: Tensor, v: Tensor, again: bool = False
+        self,
+        pattern: Pattern,
+        entries: Tensor,
+        bounds: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        again: bool = False,
+        kept: Tensor | None = None,
     ) -> Tensor:
         """Sums of all heads, whose arrays are in the order of the nodes.
 
@@ -61,6 +79,7 @@ class PairKernel(NamedTuple):
             q: Queries, shape ``[num_rows, H, R]``.
             k, v: Keys and values, shape ``[num_cols, H, R]`` and ``[num_cols, H, D]``.
             again: Whether to compute the sums of each head again in the backward pass and keep nothing for it.
+            kept: Factors of dropout, shape ``[P, H]``; drawn if :obj:`None`.
 
         Returns:
             Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
@@ -70,7 +89,7 @@ class PairKernel(NamedTuple):
         for head, arrays in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (q, k, v)))):
             entry = entries if entries.dim() == 1 else entries[:, head]
             bound = entry if bounds is entries else bounds if bounds.dim() == 1 else bounds[:, head]
-            call = (pattern, entry, bound, *arrays)
+            call = (pattern, entry, bound, *arrays, None if kept is None else kept[:, head])
             out.append(checkpoint(self.sums, *call, use_reentrant=False) if again else self.sums(*call))
         return pattern.restore(torch.stack(out, dim=1))
 

@@ -99,6 +99,6 @@ def _sums(
     v: Tensor,
     again: bool = False,
 ) -> Tensor:
-    if fused_pairs.refuses(kernel, q, v) is None:
+    if fused_pairs.refuses(q, v) is None:
         return fused_pairs.fused_sums(kernel, pattern, entries, bounds, q, k, v)
     return kernel.sums_of_heads(pattern, entries, bounds, q, k, v, again)

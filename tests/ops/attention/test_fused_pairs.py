@@ -1,5 +1,7 @@
 """Compiled attention on pairs against the same kernels in plain torch, in values and all gradients."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -8,6 +10,7 @@ from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
 from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.fused_pairs import fused_sums, refuses
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
@@ -19,7 +22,10 @@ KERNELS = {
     "both_signed": PairKernel("linear", True, signed_features=True),
     "softmax": PairKernel("softmax", False),
     "softmax_signed": PairKernel("softmax", True),
+    "additive": PairKernel("additive", False, negative_slope=0.2),
+    "additive_signed": PairKernel("additive", True, negative_slope=0.2),
 }
+DROPOUT = PairKernel("softmax", True, dropout=0.4)
 compiled = pytest.mark.skipif(isinstance(fused_pairs.load(), str), reason="needs a C++ compiler")
 
 
@@ -45,6 +51,12 @@ def inputs(pattern, heads, width, channels, entries="heads", own_bound=False):
     return entry, bound, q, k, v
 
 
+def with_sides(kernel, tensors):
+    """Parts of additive scores, one number of each query and key, in place of these; tensors of other kernels."""
+    entry, bound, q, k, v = tensors
+    return [entry, bound, q[..., :1], k[..., :1], v] if kernel.name == "additive" else list(tensors)
+
+
 def gradients(sums, tensors):
     weight = torch.randn(sums.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(sums)
     wanted = list(dict.fromkeys(tensors))
@@ -53,8 +65,8 @@ def gradients(sums, tensors):
 
 
 def check(kernel, pattern, tensors, **tol):
-    entry, bound, *qkv = tensors
-    assert refuses(kernel, qkv[0], qkv[2]) is None
+    tensors = entry, bound, *qkv = with_sides(kernel, tensors)
+    assert refuses(qkv[0], qkv[2]) is None
     found, wanted = fused_sums(kernel, pattern, *tensors), kernel.sums_of_heads(pattern, entry, bound, *qkv)
     torch.testing.assert_close(found, wanted, **tol)
     torch.testing.assert_close(gradients(found, tensors), gradients(wanted, tensors), **tol)
@@ -93,12 +105,12 @@ def test_single_precision_of_every_width(kernel, width):
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 def test_first_and_second_derivatives(kernel):
     pattern = random_pattern(4, 0.7)
-    tensors = [x.detach().requires_grad_() for x in inputs(pattern, 2, 2, 2)]
+    tensors = [x.detach().requires_grad_() for x in with_sides(kernel, inputs(pattern, 2, 2, 2))]
 
     def attend(*tensors):  # the size is a constant of signed normalisers, and only quotients know nothing of the top
         sums = fused_sums(kernel, pattern, *tensors)[..., :3]
         numerator, denominator = sums[has_pairs].split([2, 1], dim=-1)
-        return numerator / denominator if kernel.name == "softmax" else sums
+        return sums if kernel.name == "linear" else numerator / denominator
 
     has_pairs = pattern.rowptr.diff() > 0
     assert torch.autograd.gradcheck(attend, tensors)
@@ -144,7 +156,7 @@ def test_threads_change_nothing(monkeypatch, make_pattern, name, entries):
 def test_graphs_in_a_batch_do_not_mix(kernel):
     block = torch.rand(9, 9) < 0.6
     pattern = Pattern(*torch.block_diag(block, block).nonzero().t(), 18, 18)
-    entry, bound, *qkv = inputs(pattern, 2, 8, 8)
+    entry, bound, *qkv = with_sides(kernel, inputs(pattern, 2, 8, 8))
     first = gradients(sums := fused_sums(kernel, pattern, entry, bound, *qkv), qkv)
     spoilt = [torch.cat([x[:9].detach(), 1e6 * x[9:].detach()]).requires_grad_() for x in qkv]
     second = gradients(other := fused_sums(kernel, pattern, entry, bound, *spoilt), spoilt)
@@ -174,35 +186,64 @@ def test_without_pairs_or_rows(kernel):
 
 
 @compiled
+@pytest.mark.parametrize("name", ["softmax", "features_signed", "additive_signed"])
+def test_dropout_zeroes_the_weights_that_hashes_choose(name):
+    kernel, pattern, heads = KERNELS[name]._replace(dropout=0.4), random_pattern(20, 0.5), 3
+    tensors = entry, bound, *qkv = with_sides(kernel, inputs(pattern, heads, 5, 3))
+    torch.manual_seed(0)
+    kept = keep_factors(0.4, draw_seeds(1), torch.arange(pattern.nnz * heads).view(-1, heads))
+    torch.manual_seed(0)
+    found, wanted = fused_sums(kernel, pattern, *tensors), kernel.sums_of_heads(pattern, entry, bound, *qkv, kept=kept)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(gradients(found, tensors), gradients(wanted, tensors), rtol=1e-10, atol=1e-10)
+    assert abs((kept == 0).double().mean() - 0.4) < 0.1
+    assert torch.equal(kept.unique(), torch.tensor([0, 1 / 0.6], dtype=torch.float64))
+    assert not torch.equal(found, fused_sums(kernel, pattern, *tensors))  # new draws
+
+
+@compiled
+def test_derivatives_with_dropout():
+    pattern = random_pattern(4, 0.7)
+    tensors = [x.detach().requires_grad_() for x in inputs(pattern, 2, 2, 2)]
+
+    def attend(*tensors):
+        torch.manual_seed(0)
+        return fused_sums(KERNELS["features_signed"]._replace(dropout=0.5), pattern, *tensors)
+
+    assert torch.autograd.gradcheck(attend, tensors)
+    assert torch.autograd.gradgradcheck(attend, tensors, fast_mode=True)
+
+
+@compiled
 def test_nan_is_not_hidden():
     pattern = random_pattern(10, 0.9)
     tensors = [x.detach() for x in inputs(pattern, 1, 8, 8)]
     tensors[3][4] = torch.nan
     for kernel in KERNELS.values():
         rows = pattern.row[pattern.col == 4].long()
-        assert fused_sums(kernel, pattern, *tensors)[rows].isnan().any(-1).all()
+        assert fused_sums(kernel, pattern, *with_sides(kernel, tensors))[rows].isnan().any(-1).all()
 
 
 def test_refusals(monkeypatch):
     x, wide = torch.zeros(3, 1, 8), torch.zeros(3, 1, 400)
-    assert "no additive kernel" in refuses(PairKernel("additive", False), x, x)
-    assert "float32 and float64 (got torch.bfloat16)" in refuses(KERNELS["linear"], x.bfloat16(), x.bfloat16())
-    assert "faster as matrices" in refuses(KERNELS["linear"], wide, x)
-    assert "on meta" in refuses(KERNELS["linear"], x.to("meta"), x)
+    assert "float32 and float64 (got torch.bfloat16)" in refuses(x.bfloat16(), x.bfloat16())
+    assert "faster as matrices" in refuses(wide, x)
+    assert "on meta" in refuses(x.to("meta"), x)
     monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    assert "TOPOMASK_NATIVE=0" in refuses(KERNELS["linear"], x, x)
+    assert "TOPOMASK_NATIVE=0" in refuses(x, x)
 
 
 @compiled
-@pytest.mark.parametrize("name", ["both_signed", "softmax"])
+@pytest.mark.parametrize("name", ["both_signed", "softmax", "dropout"])
 def test_the_operator_is_one_that_torch_can_compile(name):
-    kernel, pattern = KERNELS[name], random_pattern(6, 0.5)
+    kernel, pattern = KERNELS.get(name, DROPOUT), random_pattern(6, 0.5)
     tensors = inputs(pattern, 2, 4, 4)
     entry, bound, *qkv = (x.detach().contiguous().requires_grad_() for x in tensors)
-    arguments = (*qkv, entry, bound, pattern.rowptr, pattern.col, *kernel[:3])
+    seed = draw_seeds(1) if kernel.dropout else None
+    arguments = (*qkv, entry, bound, pattern.rowptr, pattern.col, seed, *kernel)
     torch.library.opcheck(fused_pairs._sums, arguments, test_utils=("test_schema", "test_faketensor"))
     traced = torch.compile(lambda *x: fused_sums(kernel, pattern, *x), backend="aot_eager", fullgraph=True)
-    found, wanted = traced(*tensors), fused_sums(kernel, pattern, *tensors)
+    found, wanted = (torch.manual_seed(1) and run(*tensors) for run in (traced, partial(fused_sums, kernel, pattern)))
     assert torch.equal(found, wanted)
     torch.testing.assert_close(gradients(found, tensors), gradients(wanted, tensors))
 

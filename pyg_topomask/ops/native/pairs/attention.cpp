@@ -4,7 +4,8 @@
 //   denominator_i = sum_p M_p K_p,
 //   size_i        = sum_p B_p |K|_p         with the bounding mask B >= |M|.
 //
-// K_p is q_i . k_j, or exp(q_i . k_j - top_i) with the largest score of the row. |K|_p is K_p, or the sum of |q_ir| |k_jr|
+// K_p is q_i . k_j, or exp(s_p - top_i), where the score s_p is q_i . k_j or its leaky ReLU, and top_i is the largest score
+// of the row. |K|_p is K_p, or the sum of |q_ir| |k_jr|
 // where features have signs. A row of the result holds the numerator, the denominator if it is wanted, and the size
 // unless it is the denominator itself. The backward pass computes scores again.
 //

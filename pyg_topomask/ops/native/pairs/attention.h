@@ -2,12 +2,13 @@
 
 #pragma once
 
+#include "dropout.h"
 #include "segments.h"
 #include "vector.h"
 
 namespace {
 
-enum Kernel { LINEAR = 0, SIGNED_LINEAR = 1, SOFTMAX = 2 };
+enum Kernel { LINEAR = 0, SIGNED_LINEAR = 1, SOFTMAX = 2, ADDITIVE = 3 };
 
 // The fields and their order are those of `_Call` in fused_pairs.py.
 struct Call {
@@ -15,6 +16,9 @@ struct Call {
     int64_t rows, columns, heads, width, channels, threads, kernel, signed_norm, has_bound;
     int64_t entry_by_pair, entry_by_head, bound_by_pair, bound_by_head;  // strides, which their gradients share
     int64_t q_by_row, q_by_head, k_by_row, k_by_head, v_by_row, v_by_head;  // strides; gradients have no gaps
+    double negative_slope;  // of the leaky ReLU of additive scores
+    double dropout;         // probability of zeroing a pair's weight in the numerator
+    int64_t seed;           // of the dropout
     const int32_t *rowptr, *col;
     const void *q, *k, *v;       // [rows, H, R], [columns, H, R], [columns, H, D]
     const void *entry, *bound;
@@ -24,6 +28,7 @@ struct Call {
     void *grad_q, *grad_k, *grad_v, *grad_entry, *grad_bound;
 
     bool backward() const { return grad_q || grad_k || grad_v; }
+    bool exponential() const { return kernel == SOFTMAX || kernel == ADDITIVE; }
     bool has_size() const { return has_bound || kernel == SIGNED_LINEAR; }
     bool has_denominator() const { return signed_norm || !has_size(); }
     int64_t result() const { return channels + has_size() + has_denominator(); }
@@ -36,7 +41,7 @@ struct Row {
     const int32_t* col = nullptr;
     const T *entry = nullptr, *bound = nullptr;
     std::vector<T> entries, bounds;  // where they do not lie side by side
-    std::vector<T> kernel, size, pair_grad, weight;
+    std::vector<T> kernel, size, slope, kept, pair_grad, weight;
     Array<T> query, query_size, grad, sum;
 };
 
@@ -160,8 +165,9 @@ class Attention {
         fetch_row(i);
         if (far) fetch_columns(row, c.rowptr[c.rows] - first - row.count);
         dots<RV>(row.query.data(), kv, stride(), row.col, row.count, rv, row.kernel.data());
+        if (c.kernel == ADDITIVE) bend(row);
         if (c.kernel == SIGNED_LINEAR) measure(row);
-        if (c.kernel == SOFTMAX) exponentials(largest(row.kernel.data(), row.bound, row.count), row.kernel.data(), row.count);
+        if (c.exponential()) exponentials(largest(row.kernel.data(), row.bound, row.count), row.kernel.data(), row.count);
     }
 
     const T* read(const void* from, int64_t by_pair, int64_t by_head, int64_t first, int64_t count, std::vector<T>& to) const {
@@ -183,9 +189,22 @@ class Attention {
         }
     }
 
+    // The leaky ReLU of scores.
+    void bend(Row<T>& row) const {
+        row.slope.resize(row.count);
+        const T slope = c.negative_slope;
+        for (int64_t p = 0; p < row.count; ++p) row.slope[p] = row.kernel[p] > 0 ? T(1) : slope;
+        for (int64_t p = 0; p < row.count; ++p) row.kernel[p] *= row.slope[p];
+    }
+
+    // Weights in the numerator.
     void weigh(Row<T>& row) const {
         row.weight.resize(row.count);
         for (int64_t p = 0; p < row.count; ++p) row.weight[p] = row.entry[p] * row.kernel[p];
+        if (c.dropout == 0) return;
+        row.kept.resize(row.count);
+        keep_some(c.dropout, c.seed, (row.col - c.col) * c.heads + h, c.heads, row.count, row.kept.data());
+        for (int64_t p = 0; p < row.count; ++p) row.weight[p] *= row.kept[p];
     }
 
     // Reads the gradient of the row's numerator; returns that of its size, which is a constant of signed normalisers.
@@ -202,6 +221,8 @@ class Attention {
         const T denominator_grad = c.has_denominator() ? grad[c.channels] : T(0);
         row.pair_grad.resize(row.count);
         dots<DV>(row.grad.data(), kv + keys, stride(), row.col, row.count, dv, row.pair_grad.data());
+        if (c.dropout != 0)
+            for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] *= row.kept[p];
         for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] += denominator_grad;
     }
 
@@ -221,8 +242,10 @@ class Attention {
     void score_gradients(Row<T>& row, T size_grad) const {
         const T of_size = c.kernel == SIGNED_LINEAR ? T(0) : size_grad;
         for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] = row.entry[p] * row.pair_grad[p] + row.bound[p] * of_size;
-        if (c.kernel == SOFTMAX)
+        if (c.exponential())
             for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] *= row.kernel[p];
+        if (c.kernel == ADDITIVE)
+            for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] *= row.slope[p];
     }
 
     // Adds the row's share to the gradients of keys and values.
