@@ -157,11 +157,12 @@ class Graphs(torch.utils.data.Dataset):
         return self.transform(data)
 
 
-@pytest.mark.parametrize("seed", [0, None])
-def test_loader_workers(seed):
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(("seed", "num_workers"), [(0, 1), (0, 4), (None, 2)])
+def test_loader_workers(seed, num_workers):
     transform = AddRandomWalks(seed=seed)
     plain = DataLoader(Graphs(transform), batch_size=5)
-    workers = DataLoader(Graphs(transform), batch_size=5, num_workers=2, persistent_workers=True)
+    workers = DataLoader(Graphs(transform), batch_size=5, num_workers=num_workers, persistent_workers=True)
 
     def epoch(loader):
         return [(batch.walk_index.clone(), batch.walk_load.clone()) for batch in loader]
