@@ -15,13 +15,17 @@ Problem = tuple[str, str]
 """(key, what is wrong)."""
 
 _MOTIFS = ("PyG-MotifDataset", "PyG-InducedCycleDataset")
+_GENERATED = (*_MOTIFS, "PyG-LongRangeDataset")
 _ONLY_FOR = {
     "use_node_attr": ("PyG-TUDataset",),
-    "num_graphs": _MOTIFS,
-    "num_nodes": _MOTIFS,
+    "num_graphs": _GENERATED,
+    "num_nodes": _GENERATED,
     "slic_compactness": ("PyG-VOCSuperpixels", "PyG-COCOSuperpixels", "PyG-LRGBDataset"),
 }
-_TASK_OF = {**dict.fromkeys([*_MOTIFS, "PyG-TUDataset"], "graph"), "PyG-Planetoid": "node"}
+_TASK_OF = {
+    **dict.fromkeys([*_MOTIFS, "PyG-TUDataset"], "graph"),
+    **dict.fromkeys(["PyG-Planetoid", "PyG-LongRangeDataset"], "node"),
+}
 _HEAD_TASKS = {
     **dict.fromkeys(["graph", "san_graph", "mlp_graph", "ogb_code_graph"], ("graph",)),
     "node": ("node",),
@@ -58,8 +62,8 @@ def _dataset(config: Config) -> Iterator[Problem]:
     for name, owners in _ONLY_FOR.items():
         if config.is_set(f"dataset.{name}") and data.format not in owners:
             yield f"dataset.{name}", f"only {owners[0]} has it, and dataset.format is {data.format}"
-    if data.dir is not None and data.format in _MOTIFS:
-        yield "dataset.dir", "motif graphs are generated: there are no raw files to look for"
+    if data.dir is not None and data.format in _GENERATED:
+        yield "dataset.dir", "these graphs are generated: there are no raw files to look for"
     if data.task != _TASK_OF.get(data.format, data.task):
         yield "dataset.task", f"{data.format} is for task {_TASK_OF[data.format]!r} (got {data.task!r})"
     folds = data.num_folds

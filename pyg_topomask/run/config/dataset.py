@@ -11,6 +11,7 @@ from pyg_topomask.run.config.base import Count, Section, Size, Width
 WITHOUT_STANDARD_SPLIT = (
     "PyG-MotifDataset",
     "PyG-InducedCycleDataset",
+    "PyG-LongRangeDataset",
     "PyG-DigitsDataset",
     "PyG-TUDataset",
     "PyG-Amazon",
@@ -115,10 +116,13 @@ class DatasetConfig(Section):
     )
     use_node_attr: bool = Field(default=False, description="Add the continuous node attributes of a TU data set.")
     num_graphs: int = Field(
-        default=4096, ge=3, le=10**7, description="Number of graphs to generate (motifs, induced cycles)."
+        default=4096, ge=3, le=10**7, description="Number of graphs to generate (motifs, induced cycles, long range)."
     )
     num_nodes: int = Field(
-        default=100, ge=10, le=10**6, description="Number of nodes of each generated graph (motifs, induced cycles)."
+        default=100,
+        ge=10,
+        le=10**6,
+        description="Number of nodes of each generated graph (motifs, induced cycles, long range).",
     )
 
     @model_validator(mode="before")

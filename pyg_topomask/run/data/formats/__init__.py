@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch_geometric.datasets import ShapeNet
 
-from pyg_topomask.datasets import MOTIFS
+from pyg_topomask.datasets import LONG_RANGE, MOTIFS
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import clouds, graphs, lrgb, nodes, ogb
 from pyg_topomask.run.data.formats.base import LoadedDataset
@@ -68,6 +68,7 @@ FORMATS: dict[str, Format] = {
     "PyG-TUDataset": Format(graphs.tu, num_splits=0),
     "PyG-MotifDataset": Format(graphs.motif, tuple(MOTIFS), tasks=_BINARY, num_splits=0),
     "PyG-InducedCycleDataset": Format(graphs.induced_cycle, ("none",), tasks=_BINARY, num_splits=0),
+    "PyG-LongRangeDataset": Format(graphs.long_range, LONG_RANGE, tasks=graphs.LONG_RANGE_TASKS, num_splits=0),
     "PyG-DigitsDataset": Format(graphs.digits, tuple(graphs.CANVAS), tasks={"": graphs.DIGIT}, num_splits=0),
     "PyG-Planetoid": _OneSplit(nodes.planetoid, ("Cora", "CiteSeer", "PubMed")),
     "PyG-WebKB": _TenSplits(nodes.webkb, ("cornell", "texas", "wisconsin"), any_case=True),

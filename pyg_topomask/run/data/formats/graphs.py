@@ -12,7 +12,7 @@ from torch_geometric.transforms import BaseTransform, Constant, LocalDegreeProfi
 from torch_geometric.utils import one_hot
 
 from pyg_topomask import __version__
-from pyg_topomask.datasets import DigitsDataset, InducedCycleDataset, MotifDataset
+from pyg_topomask.datasets import DigitsDataset, InducedCycleDataset, LongRangeDataset, MotifDataset
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import SPLITS, LoadedDataset, Raw, cached, from_parts, from_raw, need
 from pyg_topomask.run.data.formats.tu_files import CheckedTUDataset
@@ -40,6 +40,13 @@ CANVAS = {"plain": 8, "shifted": 16, "plain-positions": 8, "shifted-positions": 
 DIGIT = classification("graph", 10)
 """Task of handwritten digits."""
 
+LONG_RANGE_TASKS = {
+    "share": Task("node", "regression", 1),
+    "tree": classification("node", 10),
+    "ring": Task("node", "regression", 1),
+}
+"""Tasks of `LongRangeDataset` by name."""
+
 
 def motif(data: DatasetConfig) -> LoadedDataset:
     """Our planted motifs; they are generated."""
@@ -51,6 +58,13 @@ def induced_cycle(data: DatasetConfig) -> LoadedDataset:
     """Our induced cycles; they are generated."""
     sizes = data.num_graphs, data.num_nodes
     return _generated(InducedCycleDataset, "", lambda root: InducedCycleDataset(root, *sizes, seed=0), data)
+
+
+def long_range(data: DatasetConfig) -> LoadedDataset:
+    """Our node tasks of several hops; they are generated."""
+    folder = Path("LongRangeDataset") / f"{data.name}-{data.num_graphs}-{data.num_nodes}-v{__version__}"
+    dataset = cached(folder, lambda root: LongRangeDataset(str(root), data.name, data.num_graphs, data.num_nodes))
+    return LoadedDataset(dataset, LONG_RANGE_TASKS[data.name])
 
 
 def digits(data: DatasetConfig) -> LoadedDataset:

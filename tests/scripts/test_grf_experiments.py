@@ -1,26 +1,33 @@
-"""Attention-only stacks on real graphs: a trial writes both comparisons and keeps its runs."""
+"""Experiments on GRF masks: a trial writes both comparisons and keeps its runs."""
 
-import importlib.util
+import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
-TINY = ["gt.dim_hidden=8", "gt.layers=1", "topomask.num_walks=2"]
+TINY = ["gt.dim_hidden=8", "topomask.num_walks=2"]
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
+def small(tmp_path, monkeypatch):
+    """``small(name, **options)``: a script, whose models are small."""
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    spec = importlib.util.spec_from_file_location("grf_real", FOLDER / "grf_real.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    small = {name: [*settings, *TINY] for name, settings in module.METHODS.items() if settings}
-    monkeypatch.setattr(module, "METHODS", {**small, "message passing": ["gt.layer_type=GIN+None", *TINY[:2]]})
-    return module
+
+    def load(name, *more):
+        script = importlib.import_module(name)
+        experiments = {}
+        for dataset, found in script.EXPERIMENTS.items():
+            rows = {row: [*settings, *TINY, *more] for row, settings in found.methods.items()}
+            experiments[dataset] = replace(found, methods=rows)
+        monkeypatch.setattr(script, "EXPERIMENTS", experiments)
+        return script
+
+    return load
 
 
 @pytest.fixture
@@ -36,7 +43,8 @@ def proteins(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path / "data"))
 
 
-def test_a_trial_writes_the_table(script, tmp_path, capsys, proteins):
+def test_real_graphs(small, tmp_path, capsys, proteins):
+    script = small("grf_real")
     arguments = ["--quick", "--datasets", "proteins", "--methods", "message passing", "--out", str(tmp_path / "out")]
     script.main(arguments)
     report = json.loads((tmp_path / "out" / "grf_real.json").read_text())
@@ -51,3 +59,15 @@ def test_a_trial_writes_the_table(script, tmp_path, capsys, proteins):
     assert "finished before, kept" in again
     assert "done in" not in again
     assert json.loads((tmp_path / "out" / "grf_real.json").read_text()) == report
+
+
+@pytest.mark.parametrize("task", ["share", "tree", "ring"])
+def test_long_range(small, tmp_path, task):
+    script, out = small("grf_long_range", "dataset.num_graphs=16", "dataset.num_nodes=10"), tmp_path / "out"
+    script.main(["--quick", "--datasets", task, "--methods", "GIN with 4 layers", "--out", str(out)])
+    rows = json.loads((out / "grf_long_range.json").read_text())["rows"]
+    assert [(row["dataset"], row["method"]) for row in rows] == [(task, "GRF"), (task, "GIN with 4 layers")]
+    lines = (out / "grf_long_range.md").read_text().splitlines()
+    left = 1 - rows[0]["by"]["epochs"]["test"]["mean"]
+    assert lines[4].startswith(f"| {task} | GRF |")
+    assert f"| {left:.3f} |" in lines[4]

@@ -1,0 +1,148 @@
+"""Common parts of the experiments on masks of graph random features: every method for equal epochs and equal time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _tables import MISSING, described, machine, save_json, table_parser, write_table
+
+from pyg_topomask.run import RunError, check_config, run_config
+
+FIRST = "GRF"
+"""The row whose time is that of the second comparison."""
+
+PARTS = ("epochs", "time")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One data set of a table.
+
+    Args:
+        config: The file with all settings that a row does not change.
+        epochs: Epochs of the first comparison.
+        metric: Metric of the test part.
+        methods: Row -> its settings; `FIRST` comes first.
+    """
+
+    config: Path
+    epochs: int
+    metric: str
+    methods: Mapping[str, Sequence[str]]
+
+
+def compare(
+    name: str,
+    doc: str,
+    experiments: Mapping[str, Experiment],
+    figure: Callable[[str, Mapping[str, float], int], str],
+    what: str,
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Train every method on every data set, twice. Write JSON and Markdown after each row.
+
+    Args:
+        name: Name of the table.
+        doc: The script's docstring.
+        experiments: Data set -> its rows.
+        figure: Text of a result, from the metric, its mean and standard deviation, and the number of seeds.
+        what: What the figures are, for the table's first line.
+        arguments: Command line.
+    """
+    methods = list(dict.fromkeys(row for experiment in experiments.values() for row in experiment.methods))
+    made = table_parser(doc, name, "2 epochs, 1 seed")
+    made.add_argument("--datasets", nargs="+", choices=list(experiments), default=list(experiments))
+    made.add_argument("--methods", nargs="+", choices=methods, default=methods, help=f"rows; {FIRST} always")
+    made.add_argument("--seeds", type=int, default=3, help="runs of each row")
+    made.add_argument("--epochs", type=int, help="epochs of the first comparison, instead of those of the data set")
+    options = made.parse_args(arguments)
+    if options.quick:
+        options.seeds, options.epochs = 1, 2
+    rows: list[dict[str, Any]] = []
+    report = {"machine": machine(), "seeds": options.seeds, "rows": rows}
+    for dataset in options.datasets:
+        seconds = 0.0
+        for method in experiments[dataset].methods:
+            if method != FIRST and method not in options.methods:
+                continue
+            rows.append({"dataset": dataset, "method": method} | _row(experiments[dataset], method, seconds, options))
+            if method == FIRST and "by" in rows[-1]:
+                seconds = rows[-1]["by"]["epochs"]["seconds"]
+            save_json(options.out / f"{name}.json", report)
+            text = "\n".join(_lines(report, figure, what)) + "\n"
+            write_table(options, name, text)
+    print(text)
+
+
+def _row(experiment: Experiment, method: str, seconds: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Both results of one method; ``seconds`` is the time of the first row."""
+    try:
+        first = _run(experiment, method, options.epochs or experiment.epochs, options)
+    except RunError as error:
+        if MISSING not in str(error):
+            raise
+        print(f"{experiment.config.stem}: {error}")
+        return {"note": "not available here"}
+    if method == FIRST:
+        return {"by": {"epochs": first, "time": first}}
+    most = 3 if options.quick else 10 * first["epochs"]
+    epochs = min(most, max(2, round(seconds / first["seconds_per_epoch"])))
+    return {"by": {"epochs": first, "time": _run(experiment, method, epochs, options)}}
+
+
+def _run(experiment: Experiment, method: str, epochs: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Results of one method after a number of epochs."""
+    path, metric = experiment.config, experiment.metric
+    optim = check_config(path)[0].config.optim
+    warmup = min(round(optim.num_warmup_epochs * epochs / optim.max_epoch), epochs - 1)
+    settings = [*experiment.methods[method], f"optim.max_epoch={epochs}", f"optim.num_warmup_epochs={warmup}"]
+    tag = f"name_tag={method.replace(' ', '-')}-{epochs}" + ("-quick" if options.quick else "")
+    seconds = _processor_time(path, options, [*settings, tag])
+    summary = run_config(path, options.out / "runs", options.seeds, [*settings, tag])
+    return {
+        "metric": metric,
+        "test": summary["metrics"][f"test_{metric}"],
+        "val": summary["metrics"][f"val_{metric}"],
+        "parameters": summary["num_parameters"],
+        "epochs": epochs,
+        "seconds": seconds,
+        "seconds_per_epoch": seconds / summary["epochs"][0],
+    }
+
+
+def _processor_time(path: Path, options: argparse.Namespace, settings: Sequence[str]) -> float:
+    """Seconds of processor time of the first seed's run, which other programs do not lengthen; stored when it ends."""
+    stored = options.out / f"seconds-{path.stem}-{settings[-1].removeprefix('name_tag=')}.json"
+    if not stored.is_file():
+        begin = time.process_time()
+        run_config(path, options.out / "runs", 1, settings)
+        save_json(stored, {"seconds": time.process_time() - begin})
+    return float(json.loads(stored.read_text())["seconds"])
+
+
+def _lines(
+    report: Mapping[str, Any], figure: Callable[[str, Mapping[str, float], int], str], what: str
+) -> Iterator[str]:
+    """The table, and how it was measured."""
+    yield (
+        f"{described(report['machine'])}. {what} after the epoch of the best validation result; {report['seeds']} "
+        "seed(s). Minutes are processor time of the first seed."
+    )
+    yield ""
+    yield "| data set | layers | parameters | epochs | minutes | test, equal epochs | epochs | test, time of GRF |"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|"
+    for row in report["rows"]:
+        if "note" in row:
+            yield f"| {row['dataset']} | {row['method']} | {row['note']} | | | | | |"
+            continue
+        first, second = (row["by"][part] for part in PARTS)
+        figures = [figure(part["metric"], part["test"], report["seeds"]) for part in (first, second)]
+        cells = [row["dataset"], row["method"], f"{first['parameters']:,}", first["epochs"]]
+        cells += [f"{first['seconds'] / 60:.1f}", figures[0], second["epochs"], figures[1]]
+        yield "| " + " | ".join(map(str, cells)) + " |"
