@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.operators import MaskOperator
 
@@ -47,3 +49,18 @@ class Mask(Module):
 def head_parameter(heads: int, *shape: int) -> Parameter:
     """An empty parameter of that shape, preceded by ``heads`` unless that is 1 and all heads share it."""
     return Parameter(torch.empty(shape if heads == 1 else (heads, *shape)))
+
+
+def initial_modulation(name: str, initial: str | Sequence[float], max_length: int) -> Tensor:
+    r"""Initial modulation function ``f``, ``[K + 1]``, float64: ``"exp"``, :math:`2^{-\ell} / \ell!`; ``"geometric"``,
+    :math:`2^{-\ell}`; or at most ``K + 1`` given numbers, followed by zeros. Messages call it ``name``.
+    """
+    lengths = torch.arange(max_length + 1, dtype=torch.float64)
+    if isinstance(initial, str):
+        check_choice(name, initial, ("exp", "geometric"))
+        factorial = torch.lgamma(lengths + 1) if initial == "exp" else 0.0
+        return (-lengths * log(2) - factorial).exp()
+    given = torch.as_tensor(initial, dtype=torch.float64)
+    if given.dim() != 1 or not 0 < given.numel() <= max_length + 1 or not bool(given.isfinite().all()):
+        raise ValueError(f"'{name}' must hold 1 to 'max_length' + 1 = {max_length + 1} finite numbers (got {initial})")
+    return torch.cat([given, given.new_zeros(max_length + 1 - given.numel())])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, check_integer
+from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
 from pyg_topomask.operators import GRFOperator, HeadStackOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, at_least_float32
@@ -103,7 +102,7 @@ class GRFMask(Mask):
         self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}, diagonal={self.diagonal!r}{more})"
         if key_modulation and not symmetric:
             raise ValueError("'key_modulation' is for keys that have features, but with symmetric=False they have none")
-        self.positive, self._initial = positive, _initial_modulation(initial, max_length)
+        self.positive, self._initial = positive, initial_modulation("initial", initial, max_length)
         self.modulation = head_parameter(heads, max_length + 1)
         self.key_modulation = head_parameter(heads, max_length + 1) if key_modulation else None
         self.reset_parameters()
@@ -183,19 +182,6 @@ class GRFMask(Mask):
         text = f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"
         text += f", tables={self.tables}" if any(self.tables) else ""
         return text + (", positive=True" if self.positive else "")
-
-
-def _initial_modulation(initial: str | Sequence[float], max_length: int) -> Tensor:
-    """Initial ``f``, ``[K + 1]``, float64."""
-    lengths = torch.arange(max_length + 1, dtype=torch.float64)
-    if isinstance(initial, str):
-        check_choice("initial", initial, ("exp", "geometric"))
-        factorial = torch.lgamma(lengths + 1) if initial == "exp" else 0.0
-        return (-lengths * log(2) - factorial).exp()
-    given = torch.as_tensor(initial, dtype=torch.float64)
-    if given.dim() != 1 or not 0 < given.numel() <= max_length + 1 or not bool(given.isfinite().all()):
-        raise ValueError(f"'initial' must hold 1 to 'max_length' + 1 = {max_length + 1} finite numbers (got {initial})")
-    return torch.cat([given, given.new_zeros(max_length + 1 - given.numel())])
 
 
 def _numbers(table: int | Sequence[int]) -> tuple[int, ...]:

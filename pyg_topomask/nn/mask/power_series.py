@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
 from pyg_topomask.ops.numerics import at_least_float32
@@ -54,20 +52,11 @@ class PowerSeriesMask(Mask):
         super().__init__()
         self.heads, self.symmetric = check_integer("heads", heads, 1), symmetric
         self.max_length = check_integer("max_length", max_length, 0)
-        self._initial = self._start(coeffs)
+        self._initial = initial_modulation("coeffs", "exp" if coeffs is None else coeffs, self.max_length)
+        if symmetric and coeffs is not None:
+            self._initial = deconvolve(self._initial)
         self.modulation = head_parameter(heads, self.max_length + 1)
         self.reset_parameters()
-
-    def _start(self, coeffs: Sequence[float] | None) -> Tensor:
-        """Initial ``f``, ``[K + 1]``, float64."""
-        if coeffs is None:
-            lengths = torch.arange(self.max_length + 1, dtype=torch.float64)
-            return (-lengths * log(2) - torch.lgamma(lengths + 1)).exp()
-        if not 0 < len(coeffs) <= self.max_length + 1:
-            raise ValueError(f"'coeffs' must hold 1 to 'max_length' + 1 = {self.max_length + 1} numbers (got {coeffs})")
-        alpha = torch.zeros(self.max_length + 1, dtype=torch.float64)
-        alpha[: len(coeffs)] = torch.tensor(coeffs, dtype=torch.float64)
-        return deconvolve(alpha) if self.symmetric else alpha
 
     def reset_parameters(self) -> None:
         """Set ``f`` to its initial values."""
