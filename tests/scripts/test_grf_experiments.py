@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pyg_topomask.run import check_config
+
 FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
 TINY = ["gt.dim_hidden=8", "topomask.num_walks=2"]
 
@@ -71,3 +73,25 @@ def test_long_range(small, tmp_path, task):
     left = 1 - rows[0]["by"]["epochs"]["test"]["mean"]
     assert lines[4].startswith(f"| {task} | GRF |")
     assert f"| {left:.3f} |" in lines[4]
+
+
+def test_smooth_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_smooth")
+    assert script.worst_fall([0.2, 0.8, 0.4, 0.6, 0.9]) == 0.5
+    assert script.worst_fall([0.0, 0.1, 0.2]) == 1
+    for path, _, settings in script.ROWS.values():
+        check_config(path, [*settings, "topomask.normalizer=signed"])
+
+    def run(path, folder, seeds, overrides):
+        (folder / "run" / "0").mkdir(parents=True, exist_ok=True)
+        last = 0.32 if "topomask.normalizer=signed" in overrides else 0.72
+        (folder / "run" / "0" / "metrics.csv").write_text(f"epoch,val_accuracy\n0,0.8\n1,{last}\n")
+        test = {"mean": last, "std": 0.0, "values": [last]}
+        return {"folder": str(folder / "run"), "seeds": [0], "metrics": {"test_accuracy": test}}
+
+    monkeypatch.setattr(script, "run_config", run)
+    script.main(["--quick", "--datasets", "digits", "--out", str(tmp_path)])
+    table = (tmp_path / "grf_smooth.md").read_text()
+    assert "| digits | bound | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
+    assert "| digits | signed | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
