@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import SymmetricOperator
@@ -14,16 +13,13 @@ from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
 from pyg_topomask.ops.products.forest import sibling_order
-from pyg_topomask.ops.products.paths import hop_counts
+from pyg_topomask.ops.products.paths import hop_product, load
 from pyg_topomask.ops.products.trees import diameter
 
 METHODS = ("auto", "histogram", "centroid")
 
-# Number of histogram values that are formed at a time.
-_SLICE_NUMEL = 2**22
-
-# Time of a multiply-add in histograms, which are memory-bound, relative to one in centroids (mostly matrix products).
-_HISTOGRAM_COST = 4
+# Time of a multiply-add in histograms, compiled and in plain torch, relative to one in centroids.
+_COMPILED_COST, _TORCH_COST = 0.5, 4
 
 # Rounding error of an entry, in machine epsilons times the norm of the function; only centroids subtract and transform.
 _ROUNDING = 16.0
@@ -35,7 +31,7 @@ class TreeDistanceOperator(SymmetricOperator):
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 6, Lemmas 6.1 and 6.2, and Appendix A.11.
     Cost of ``op @ x`` for ``x`` of shape ``[N, C]``: ``"histogram"`` sums ``x`` by distance,
     :math:`O(N \min(K, \mathrm{diameter})\, C)`; ``"centroid"`` splits trees at their centroids,
-    :math:`O(N \log^2 N\, C)`; ``"auto"`` takes the one with fewer counted multiply-adds.
+    :math:`O(N \log^2 N\, C)`; ``"auto"`` takes the one with the least time, estimated from counted multiply-adds.
 
     Args:
         parent: Parent of each node, −1 for a root, in any order, shape ``[N]``.
@@ -88,9 +84,10 @@ class TreeDistanceOperator(SymmetricOperator):
         return sum(terms.num_multiply_adds for terms in centroid_plan(self.parent))
 
     def _cheapest(self) -> str:
-        """The method with fewer counted multiply-adds; no plan is made if histograms are cheaper anyway."""
-        few = self._num_hops < 2
-        return "histogram" if few or _HISTOGRAM_COST * self._histogram_work <= self._centroid_work else "centroid"
+        """The method with the least estimated time; no plan is made if histograms are cheaper anyway."""
+        is_compiled = self.device.type == "cpu" and not isinstance(load(), str)
+        work = self._histogram_work * (_COMPILED_COST if is_compiled else _TORCH_COST)
+        return "histogram" if self._num_hops < 2 or work <= self._centroid_work else "centroid"
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         length = (self.parent >= 0).double()
@@ -107,14 +104,4 @@ class TreeDistanceOperator(SymmetricOperator):
         rows = x.reshape(self.num_nodes, -1, x.size(-1))  # [N, H or 1, C]
         if self.method == "centroid":
             return distance_product(centroid_plan(self.parent), values, rows).view_as(x)
-        values = values[:, : self._num_hops + 1]
-        step = max(1, _SLICE_NUMEL // (self.num_nodes * values.size(1) * rows.size(1)))
-        parts = [
-            checkpoint(self._histogram, values, part, use_reentrant=False, preserve_rng_state=False)
-            for part in rows.split(step, dim=2)
-        ]
-        return torch.cat(parts, dim=2).view_as(x)
-
-    def _histogram(self, values: Tensor, x: Tensor) -> Tensor:
-        counts = hop_counts(self.parent, x.flatten(1), values.size(1) - 1)
-        return torch.einsum("hk,nkhc->nhc", values, counts.unflatten(2, x.shape[1:]))
+        return hop_product(self.parent, rows, values[:, : self._num_hops + 1]).view_as(x)

@@ -1,4 +1,4 @@
-r"""Products over all paths of a forest, in one compiled function (``native/forest/``) or in plain torch.
+r"""Products with masks of the paths in a forest, in one compiled function (``native/forest/``) or in plain torch.
 
 The compiled function visits the nodes one after the other in a few nanoseconds each, so that deep trees take no more
 time than shallow ones. It is a custom operator of torch. Second derivatives are those of plain torch.
@@ -12,16 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products.forest import sibling_order
-from pyg_topomask.ops.products.trees import forest_product
+from pyg_topomask.ops.products.trees import forest_product, hop_counts
 
 # Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
 load = partial(loader.load, "forest", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros")
 """The library, compiled if necessary, or the reason why there is none."""
+
+_WHAT = "the product with the mask of a forest"
 
 _ENTRY = {torch.float32: "forest_product_float", torch.float64: "forest_product_double"}
 
@@ -29,45 +31,53 @@ _ENTRY = {torch.float32: "forest_product_float", torch.float64: "forest_product_
 _BLOCK_BYTES = 128
 _WORK_PER_THREAD = 2**18
 
-_WHAT = "the product with the mask of a forest"  # in messages
+# Number of sums by distance that plain torch forms at a time, and that all threads of the compiled function keep twice.
+# Few columns are slow, because nodes are then read in parts of a cache line.
+_SLICE_NUMEL = 2**22
+_TASK_NUMEL = 3 * 2**25
+_TASK_COLUMNS = (8, 16)
 
 
 class _Call(ctypes.Structure):
     """Arguments of the compiled function, described in ``sweep.cpp``."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("nodes", "heads", "channels", "block")),
-        *((name, ctypes.c_int64) for name in ("shift", "threads", "weight_heads")),
+        *((name, ctypes.c_int64) for name in ("nodes", "heads", "channels", "block", "threads")),
+        *((name, ctypes.c_int64) for name in ("hops", "weight_heads")),
         *((name, ctypes.c_void_p) for name in ("order", "above", "x", "weight", "y", "grad", "grad_x", "grad_weight")),
     ]
 
 
-def path_product(parent: Tensor, x: Tensor, weight: Tensor | None, shift: int = 0) -> Tensor:
+def path_product(parent: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     r"""Product with :math:`M_{ij} = \prod_e g_e` over the edges of the path from ``j`` to ``i``; 0 between trees.
 
     Args:
         parent: Parent of each node, −1 for a root, shape ``[N]``; `sibling_order` accepts it.
         x: Shape ``[N, H, C]``.
-        weight: Weight :math:`g` of the edge to the parent, shape ``[N, H]`` or ``[N, 1]``, with the dtype of ``x``; one
-            if :obj:`None`. Weights of roots are ignored.
-        shift: Number of columns by which each edge shifts a row to the right; zeros are shifted in from the left.
+        weight: Weight :math:`g` of the edge to the parent, shape ``[N, H]`` or ``[N, 1]``, with the dtype of ``x``.
+            Weights of roots are ignored.
 
     Returns:
         Shape ``[N, H, C]``, differentiable in ``x`` and ``weight``.
     """
-    if refuses(x) is None:
-        return _product(x, weight, parent, *_preorder(parent), shift)
-    return forest_product(sibling_order(parent), x, weight, shift)
+    return (_product if refuses(x) is None else _plain)(x, weight, parent, False)
 
 
-def hop_counts(parent: Tensor, x: Tensor, num_hops: int) -> Tensor:
-    """Sums of ``x`` ``[N, C]`` over the nodes at 0, 1, … ``num_hops`` hops from each node: ``[N, num_hops + 1, C]``.
+def hop_product(parent: Tensor, x: Tensor, values: Tensor) -> Tensor:
+    r"""Product with :math:`M_{ij} = f(\mathrm{dist}(i, j))` of the distances in edges; 0 between trees.
 
-    An edge shifts a row of ``(num_hops + 1) C`` columns by ``C``: the row is a histogram over distances, shifted by a
-    hop.
+    Args:
+        parent: As in `path_product`.
+        x: Shape ``[N, H, C]``.
+        values: :math:`f` at 0, 1, … ``K`` edges, and 0 beyond; shape ``[H, K + 1]`` or ``[1, K + 1]``, with the dtype
+            of ``x``.
+
+    Returns:
+        Shape ``[N, H, C]``, differentiable in ``x`` and ``values``.
     """
-    rows = pad(x[:, None], (0, num_hops * x.size(1)))  # [N, 1, (K + 1) C]
-    return path_product(parent, rows, None, x.size(1)).view(x.size(0), num_hops + 1, x.size(1))
+    if values.size(1) == 1:
+        return values * x  # [H, 1]
+    return (_product if refuses(x) is None else _plain)(x, values, parent, True)
 
 
 def refuses(x: Tensor) -> str | None:
@@ -97,81 +107,101 @@ def _preorder(parent: Tensor) -> tuple[Tensor, Tensor]:
     return order, above
 
 
+def _plain(x: Tensor, weight: Tensor, parent: Tensor, by_hop: bool) -> Tensor:
+    """The products in plain torch."""
+    order = sibling_order(parent)
+    if not by_hop:
+        return forest_product(order, x, weight)
+
+    def sums(x: Tensor) -> Tensor:
+        counts = hop_counts(order, x.flatten(1), weight.size(1) - 1)
+        return torch.einsum("hk,nkhc->nhc", weight, counts.unflatten(2, x.shape[1:]))
+
+    step = max(1, _SLICE_NUMEL // max(x.size(0) * x.size(1) * weight.size(1), 1))
+    parts = [checkpoint(sums, part, use_reentrant=False, preserve_rng_state=False) for part in x.split(step, dim=2)]
+    return torch.cat(parts, dim=2)
+
+
 @torch.library.custom_op("topomask::path_product", mutates_args=())
-def _product(x: Tensor, weight: Tensor | None, parent: Tensor, order: Tensor, above: Tensor, shift: int) -> Tensor:
+def _compiled(x: Tensor, weight: Tensor, parent: Tensor, order: Tensor, above: Tensor, by_hop: bool) -> Tensor:
     y = x.new_empty(x.shape)
-    _call(x, weight, order, above, shift, {"y": y})
+    _call(x, weight, order, above, by_hop, {"y": y})
     return y
 
 
-@_product.register_fake
+@_compiled.register_fake
 def _(x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
+def _product(x: Tensor, weight: Tensor, parent: Tensor, by_hop: bool) -> Tensor:
+    return _compiled(x, weight, parent, *_preorder(parent), by_hop)
+
+
 @torch.library.custom_op("topomask::path_product_backward", mutates_args=())
 def _gradients(
-    grad: Tensor, x: Tensor, weight: Tensor | None, order: Tensor, above: Tensor, shift: int, needs_weight: bool
+    grad: Tensor, x: Tensor, weight: Tensor, order: Tensor, above: Tensor, by_hop: bool, needs_weight: bool
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of the weight where it is needed, else an empty tensor."""
-    grad_x = x.new_empty(x.shape)
-    if weight is None or not needs_weight:
-        _call(x, weight, order, above, shift, {"grad": grad.contiguous(), "grad_x": grad_x})
-        return grad_x, x.new_empty(0)
-    parts = x.new_zeros(x.size(1), -(-x.size(2) // _block(x, shift)), x.size(0))
-    results = {"grad": grad.contiguous(), "grad_x": grad_x, "grad_weight": parts}
-    _call(x, weight, order, above, shift, results)
-    parts = parts.sum(1).t()
-    return grad_x, parts.contiguous() if weight.size(1) > 1 else parts.sum(1, keepdim=True)
+    results = {"grad": grad.contiguous(), "grad_x": x.new_empty(x.shape)}
+    if not needs_weight:
+        _call(x, weight, order, above, by_hop, results)
+        return results["grad_x"], x.new_empty(0)
+    num_blocks = -(-x.size(2) // _block(x, weight, by_hop))
+    parts = results["grad_weight"] = x.new_zeros(x.size(1), num_blocks, weight.size(1) if by_hop else x.size(0))
+    _call(x, weight, order, above, by_hop, results)
+    by_head = parts.sum(1)
+    if weight.size(0 if by_hop else 1) == 1:
+        by_head = by_head.sum(0, keepdim=True)
+    return results["grad_x"], by_head if by_hop else by_head.t().contiguous()
 
 
 @_gradients.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(0 if weight is None or not rest[-1] else weight.shape)
+def _(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(weight.shape if rest[-1] else 0)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.shift = inputs
+    *tensors, ctx.by_hop = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (x, weight, parent, order, above), needed = ctx.saved_tensors, ctx.needs_input_grad[:2]
     if torch.is_grad_enabled():  # plain torch can be differentiated again
-        inputs = [x for x, needs in zip((x, weight), needed) if needs]
-        product = forest_product(sibling_order(parent), x, weight, ctx.shift)
-        found = iter(torch.autograd.grad(product, inputs, grad, create_graph=True))
+        inputs = [tensor for tensor, needs in zip((x, weight), needed) if needs]
+        found = iter(torch.autograd.grad(_plain(x, weight, parent, ctx.by_hop), inputs, grad, create_graph=True))
         grads = tuple(next(found) if needs else None for needs in needed)
     else:
-        grad_x, grad_weight = _gradients(grad, x, weight, order, above, ctx.shift, needed[1])
+        grad_x, grad_weight = _gradients(grad, x, weight, order, above, ctx.by_hop, needed[1])
         grads = (grad_x if needed[0] else None, grad_weight if needed[1] else None)
     return (*grads, None, None, None, None)
 
 
-_product.register_autograd(_backward, setup_context=_setup_context)
+_compiled.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _block(x: Tensor, shift: int) -> int:
+def _block(x: Tensor, weight: Tensor, by_hop: bool) -> int:
     """Number of columns in a task of the compiled function."""
-    return x.size(2) if shift else _BLOCK_BYTES // x.element_size()
+    if not by_hop:
+        return _BLOCK_BYTES // x.element_size()
+    low, high = _TASK_COLUMNS
+    return min(max(_TASK_NUMEL // max(x.size(0) * weight.size(1) * torch.get_num_threads(), 1), low), high)
 
 
-def _call(
-    x: Tensor, weight: Tensor | None, order: Tensor, above: Tensor, shift: int, results: dict[str, Tensor]
-) -> None:
+def _call(x: Tensor, weight: Tensor, order: Tensor, above: Tensor, by_hop: bool, results: dict[str, Tensor]) -> None:
     """Fill the product or gradients. Raises MemoryError."""
     library: Any = load()
-    tensors = {"x": x.contiguous(), "order": order, "above": above, **results}
-    if weight is not None:
-        tensors["weight"] = weight.contiguous()
+    tensors = {"x": x.contiguous(), "weight": weight.contiguous(), "order": order, "above": above, **results}
+    heads, hops = (weight.size(0), weight.size(1) - 1) if by_hop else (weight.size(1), 0)
     call = _Call(
         nodes=x.size(0),
         heads=x.size(1),
         channels=x.size(2),
-        block=_block(x, shift),
-        weight_heads=0 if weight is None else weight.size(1),
-        shift=shift,
-        threads=loader.num_threads(x.numel(), _WORK_PER_THREAD),
+        block=_block(x, weight, by_hop),
+        threads=loader.num_threads(x.numel() * (hops + 1), _WORK_PER_THREAD),
+        hops=hops,
+        weight_heads=heads,
         **{name: tensor.data_ptr() for name, tensor in tensors.items()},
     )
     loader.refuse_failure(getattr(library, _ENTRY[x.dtype])(ctypes.byref(call)), _WHAT)

@@ -78,6 +78,16 @@ def sibling_sum(order: SiblingOrder, x: Tensor) -> Tensor:
     return _SiblingSum.apply(x, order)
 
 
+def hop_counts(order: SiblingOrder, x: Tensor, num_hops: int) -> Tensor:
+    """Sums of ``x`` ``[N, C]`` over the nodes at 0, 1, … ``num_hops`` hops from each node: ``[N, num_hops + 1, C]``.
+
+    An edge shifts a row of ``(num_hops + 1) C`` columns by ``C``: the row is a histogram over distances, shifted by a
+    hop.
+    """
+    rows = pad(x[:, None], (0, num_hops * x.size(1)))  # [N, 1, (K + 1) C]
+    return forest_product(order, rows, None, x.size(1)).view(x.size(0), num_hops + 1, x.size(1))
+
+
 def meeting_depths(forest: Forest, column: Tensor, width: int, length: Tensor) -> Tensor:
     r"""Depth at which the paths from two nodes to their root meet, for all pairs of nodes that share a graph.
 

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from pyg_topomask.ops.products import paths
-from pyg_topomask.ops.products.forest import sibling_order
-from pyg_topomask.ops.products.paths import hop_counts, path_product
-from pyg_topomask.ops.products.trees import forest_product
+from pyg_topomask.ops.products.paths import hop_product, path_product
 
 TOL = {"rtol": 1e-12, "atol": 1e-12}
 compiled = pytest.mark.skipif(isinstance(paths.load(), str), reason="needs a C++ compiler")
@@ -35,13 +33,15 @@ def test_product_with_weights_on_the_path(forest, rate):
     torch.testing.assert_close(got[:, 0], mask @ x[:, 0], **TOL)
 
 
-@pytest.mark.usefixtures("_code", "_bands")
-def test_counts_by_hop(forest):
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.usefixtures("_code")
+def test_product_with_a_function_of_the_hops(forest, heads):
     parent, _, _, hops = forest
-    x = rows(40, 2)
-    counts = hop_counts(parent, x, 6)
-    for hop in range(7):
-        torch.testing.assert_close(counts[:, hop], (hops == hop).double() @ x, **TOL)
+    values = rows(heads, 5)
+    x, inside = rows(40, 2, 3), hops < 5
+    mask = torch.where(inside, values[:, torch.where(inside, hops, 0).long()], 0)
+    wanted = torch.einsum("hij,jhc->ihc", mask.expand(2, -1, -1), x)
+    torch.testing.assert_close(hop_product(parent, x, values), wanted, **TOL)
 
 
 @pytest.mark.usefixtures("_code")
@@ -62,34 +62,31 @@ def test_growing_weights_keep_all_digits_on_a_path_of_1000_nodes():
 
 @compiled
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(
-    ("heads", "channels", "weights", "shift"),
-    [(1, 3, 1, 0), (2, 40, 2, 0), (2, 33, 1, 0), (3, 64, None, 0), (2, 6, 2, 2), (1, 6, None, -1), (1, 3, 1, 5)],
-)
-def test_compiled_code_equals_plain_torch(heads, channels, weights, shift, dtype):
-    """Blocks of every width, per-head and shared weights, and rows that edges shift, or shift out."""
+@pytest.mark.parametrize("num_hops", [None, 1, 6])
+@pytest.mark.parametrize(("heads", "channels", "own"), [(1, 3, 1), (2, 40, 2), (2, 33, 1), (3, 64, 3)])
+def test_compiled_code_equals_plain_torch(heads, channels, own, num_hops, dtype):
+    """Weights of edges, or values by hop: for each head and shared, in blocks of every width."""
     parent, x = random_forest(120), rows(120, heads, channels, dtype=dtype).requires_grad_()
-    weight = None if weights is None else torch.rand(120, weights, dtype=dtype, requires_grad=True)
-    inputs, grad = [x] if weight is None else [x, weight], rows(120, heads, channels, dtype=dtype)
-    found, wanted = path_product(parent, x, weight, shift), forest_product(sibling_order(parent), x, weight, shift)
+    weight = torch.rand(120, own, dtype=dtype) if num_hops is None else rows(own, num_hops + 1, dtype=dtype)
+    inputs, grad = [x, weight.requires_grad_()], rows(120, heads, channels, dtype=dtype)
+    both = [product(x, weight, parent, num_hops is not None) for product in (paths._product, paths._plain)]
     tol = TOL if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(found, wanted, **tol)
-    both = [torch.autograd.grad(out, inputs, grad) for out in (found, wanted)]
     torch.testing.assert_close(*both, **tol)
+    torch.testing.assert_close(*[torch.autograd.grad(out, inputs, grad, retain_graph=True) for out in both], **tol)
+    torch.testing.assert_close(*[torch.autograd.grad(out, inputs[:1], grad) for out in both], **tol)
+
+
+PARENT = torch.tensor([-1, 0, 1, 2, 2, 1, 5, 6, -1, 8])
 
 
 @compiled
-@pytest.mark.parametrize("shift", [0, 1])
-def test_first_and_second_derivatives(shift):
-    parent = torch.tensor([-1, 0, 1, 2, 2, 1, 5, 6, -1, 8])
-    x, weight = rows(10, 2, 3).requires_grad_(), torch.rand(10, 2, dtype=torch.float64, requires_grad=True)
-
-    def run(x, weight):
-        return path_product(parent, x, weight, shift)
-
-    assert torch.autograd.gradcheck(run, (x, weight))
-    assert torch.autograd.gradcheck(lambda x, w: run(x, w[:, :1]), (x, weight))  # heads share their weights
-    assert torch.autograd.gradgradcheck(run, (x, weight), fast_mode=True)
+@pytest.mark.parametrize("own", [1, 2])
+def test_first_and_second_derivatives(own):
+    x = rows(10, 2, 3).requires_grad_()
+    weight, values = (torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in ((10, own), (own, 4)))
+    for product, parameter in ((path_product, weight), (hop_product, values)):
+        assert torch.autograd.gradcheck(lambda x, y, f=product: f(PARENT, x, y), (x, parameter))
+        assert torch.autograd.gradgradcheck(lambda x, y, f=product: f(PARENT, x, y), (x, parameter), fast_mode=True)
 
 
 @compiled
@@ -97,12 +94,13 @@ def test_threads_change_nothing(monkeypatch):
     monkeypatch.setattr(paths, "_WORK_PER_THREAD", 1)
     parent, threads = random_forest(300), torch.get_num_threads()
     x, weight = rows(300, 2, 100).float().requires_grad_(), torch.rand(300, 1, requires_grad=True)
-    found = []
+    values, found = torch.rand(1, 7, requires_grad=True), []
     try:
         for num in (1, 2, 5):
             torch.set_num_threads(num)
-            out = path_product(parent, x, weight)
-            found.append([out, *torch.autograd.grad(out.square().sum(), [x, weight])])
+            outs = path_product(parent, x, weight), hop_product(parent, x, values)
+            loss = sum(out.square().sum() for out in outs)
+            found.append([*outs, *torch.autograd.grad(loss, [x, weight, values])])
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
@@ -110,9 +108,10 @@ def test_threads_change_nothing(monkeypatch):
 
 @compiled
 def test_operator_checks_of_torch():
-    parent, x = random_forest(12), rows(12, 2, 3).requires_grad_()
-    weight = torch.rand(12, 1, dtype=torch.float64, requires_grad=True)
-    torch.library.opcheck(paths._product, (x, weight, parent, *paths._preorder(parent), 0))
+    x, order = rows(10, 2, 3).requires_grad_(), paths._preorder(PARENT)
+    for by_hop, shape in ((False, (10, 1)), (True, (2, 4))):
+        weight = torch.rand(shape, dtype=torch.float64, requires_grad=True)
+        torch.library.opcheck(paths._compiled, (x, weight, PARENT, *order, by_hop))
 
 
 @compiled
@@ -122,10 +121,13 @@ def test_trees_do_not_mix():
     spoilt = torch.cat([x[:60], torch.full_like(x[60:], torch.inf)])
     first, second = (path_product(both, some, torch.cat([weight, weight])) for some in (x, spoilt))
     assert torch.equal(first[:60], second[:60])
+    values = rows(1, 4)
+    assert torch.equal(hop_product(both, x, values)[:60], hop_product(both, spoilt, values)[:60])
 
 
 @pytest.mark.usefixtures("_code")
 def test_no_nodes_and_no_columns():
     empty = torch.zeros(0, dtype=torch.long)
     assert path_product(empty, rows(0, 1, 2), rows(0, 1)).shape == (0, 1, 2)
+    assert hop_product(empty, rows(0, 1, 2), rows(1, 3)).shape == (0, 1, 2)
     assert path_product(torch.tensor([-1, 0]), rows(2, 1, 0), rows(2, 1)).shape == (2, 1, 0)

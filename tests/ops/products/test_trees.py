@@ -5,6 +5,7 @@ from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.trees import (
     diameter,
     forest_product,
+    hop_counts,
     meeting_depths,
     sweep_down,
     sweep_up,
@@ -24,6 +25,15 @@ def test_product_with_weights_on_the_path(forest, rate):
     x, mask = rows(40, 1, 3), torch.exp(rate * distance).nan_to_num(posinf=0) * distance.isfinite()
     got = forest_product(sibling_order(parent), x, torch.exp(rate * length)[:, None])
     torch.testing.assert_close(got[:, 0], mask @ x[:, 0], **TOL)
+
+
+@pytest.mark.usefixtures("_bands")
+def test_counts_by_hop(forest):
+    parent, _, _, hops = forest
+    x = rows(40, 2)
+    counts = hop_counts(sibling_order(parent), x, 6)
+    for hop in range(7):
+        torch.testing.assert_close(counts[:, hop], (hops == hop).double() @ x, **TOL)
 
 
 @pytest.mark.usefixtures("_bands")

@@ -1,13 +1,19 @@
-// Products y = M x with M_ij = product of g_e over the edges e of the path from j to i in a forest; 0 between trees.
+// Products y = M x with two masks of a forest, both 0 between trees, by two sweeps over its nodes:
 //
-// Nodes are in preorder: parents come before children. Two sweeps over them form, for each node i with parent p,
+//   M_ij = product of g_e over the edges e of the path from j to i,
+//   M_ij = f(number of these edges), 0 for more than K edges.
 //
-//   s_i = x_i + sum of g_c S s_c over the children c     what comes from below, children before parents;
-//   u_i = x_p + sum of g_c S s_c over the siblings c + g_p S u_p     what comes to p from elsewhere, parents first;
-//   y_i = s_i + g_i S u_i.
+// Nodes are in preorder: parents come before children. Each node i, with parent p, has the sums
 //
-// S shifts a row by `shift` columns. Nothing is subtracted, so growing masks lose no digits: siblings after i are
-// summed by the first sweep, just before it adds i to its parent, and siblings before i by the second.
+//   s_i = x_i + sum of g_c s_c over the children c                   what comes from below, children before parents;
+//   u_i = x_p + sum of g_c s_c over the siblings c of i + g_p u_p    what comes to p from elsewhere, parents first;
+//   z_i = s_i + g_i u_i.
+//
+// With weights, y = z. For the function f, a row holds K + 1 sums, of the nodes at 0, 1, ... K edges. It begins with
+// x_i and zeros, an edge moves its sums up by one instead of multiplying them, and y is the sum of f(k) times sum k of z.
+//
+// Nothing is subtracted, so growing masks lose no digits: siblings after i are summed by the first sweep, just before
+// it adds i to its parent, and siblings before i by the second.
 //
 // A block of columns is the work of one thread. No result depends on the number of threads.
 //
@@ -21,107 +27,134 @@ namespace {
 
 // The fields and their order are those of `_Call` in paths.py.
 struct Call {
-    int64_t nodes, heads, channels, block, shift, threads;  // block: columns of a task, all if rows are shifted
-    int64_t weight_heads;          // 0 if all weights are 1
+    int64_t nodes, heads, channels, block, threads;  // block: columns of a task
+    int64_t hops, weight_heads;                      // K, 0 if there are weights; 1 or `heads`
     const int64_t *order, *above;  // node at each position, and position of its parent, -1 for a root
-    const void *x, *weight;        // [N, H, C] and [N, weight_heads], by node
+    const void *x, *weight;        // [N, H, C]; g [N, weight_heads], or f [weight_heads, K + 1]
     void* y;
     const void* grad;              // of y; null in the forward pass
-    void *grad_x, *grad_weight;    // the latter [tasks, N], a part for each block of each head; null if not wanted
+    void *grad_x, *grad_weight;    // of g [tasks, N], of f [tasks, K + 1]; null if not wanted
 };
 
 constexpr int64_t BLOCK_BYTES = 128;  // of a row, in the tasks that are compiled for their width
 
-// to[j + shift] += scale * from[j]
-template <class T>
-inline void carry(T scale, const T* from, int64_t width, int64_t shift, T* to) {
-    const int64_t first = std::max<int64_t>(-shift, 0), last = width - std::max<int64_t>(shift, 0);
-    for (int64_t j = first; j < last; ++j) to[j + shift] += scale * from[j];
-}
-
-// Sum of to[j + shift] * from[j]
-template <class T>
-inline T dot(const T* from, int64_t width, int64_t shift, const T* to) {
-    const int64_t first = std::max<int64_t>(-shift, 0), last = width - std::max<int64_t>(shift, 0);
-    T sum = 0;
-    for (int64_t j = first; j < last; ++j) sum += to[j + shift] * from[j];
-    return sum;
-}
-
-// One block of columns of one head, of which `memory` holds 2 N numbers each. W is the width where that is known to the
-// compiler and rows are not shifted, else 0.
+// One block of columns of one head, for which `memory` holds two rows of each node. W is the number of columns where it
+// is known to the compiler and there are weights, else 0.
 template <class T, int W>
 class Sums {
    public:
-    Sums(const Call& call, int64_t head, int64_t first, int64_t width, int64_t shift, T* memory)
-        : c(call), head(head), first(first), some(width), by(shift), inside(memory), outside(memory + c.nodes * width),
-          reached(width) {}
+    Sums(const Call& call, int64_t head, int64_t first, int64_t columns, T* memory)
+        : c(call), head(head), first(first), some(columns), inside(memory), outside(memory + c.nodes * width()),
+          reached(width()) {}
 
-    T* row(void* x, int64_t i) const { return static_cast<T*>(x) + (c.order[i] * c.heads + head) * c.channels + first; }
-    T weight(int64_t i) const {
-        if (!c.weight_heads) return T(1);
-        return static_cast<const T*>(c.weight)[c.order[i] * c.weight_heads + (c.weight_heads > 1 ? head : 0)];
+    int64_t columns() const { return W ? W : some; }
+    int64_t width() const { return W ? W : some * (c.hops + 1); }
+    T* s(int64_t i) const { return inside + i * width(); }
+    T* o(int64_t i) const { return outside + i * width(); }
+    const T* u() const { return reached.data(); }
+
+    template <class X>
+    X* row(X* x, int64_t i) const { return x + (c.order[i] * c.heads + head) * c.channels + first; }
+
+    const T* function() const {
+        return static_cast<const T*>(c.weight) + (c.weight_heads > 1 ? head : 0) * (c.hops + 1);
     }
 
     void up(const void* x) {
-        for (int64_t i = 0; i < c.nodes; ++i) std::copy_n(row(const_cast<void*>(x), i), width(), s(i));
+        for (int64_t i = 0; i < c.nodes; ++i) {
+            std::copy_n(row(static_cast<const T*>(x), i), columns(), s(i));
+            std::fill(s(i) + columns(), s(i) + width(), T(0));
+        }
         for (int64_t i = c.nodes; i-- > 0;) {
             if (c.above[i] < 0) {
-                std::fill_n(o(i), width(), T(0));  // nothing comes to a root from outside
+                std::fill_n(o(i), width(), T(0));  // nothing comes to a root from elsewhere
             } else {
                 std::copy_n(s(c.above[i]), width(), o(i));
-                carry(weight(i), s(i), width(), shift(), s(c.above[i]));
+                carry(i, s(i), s(c.above[i]));
             }
         }
     }
 
-    // Second sweep at position i, which writes y_i where it is wanted, and leaves u_i in `reached`.
-    void down(int64_t i, void* y) {
+    // Second sweep at position i: z_i is then s(i) + o(i), and u_i is u().
+    void down(int64_t i) {
         const int64_t p = c.above[i];
-        if (p >= 0) {
-            for (int64_t j = 0; j < width(); ++j) reached[j] = o(i)[j] + o(p)[j];
-            std::fill_n(o(i), width(), T(0));
-            carry(weight(i), reached.data(), width(), shift(), o(i));
-            carry(weight(i), s(i), width(), shift(), o(p));
-        }
-        if (!y) return;
-        T* to = row(y, i);
-        for (int64_t j = 0; j < width(); ++j) to[j] = s(i)[j] + o(i)[j];
-    }
-
-    // Derivative by the weight of position i, of the inner product of y and the x of `other`, whose rows shift back.
-    T derivative(int64_t i, const Sums& other) const {
-        return dot(reached.data(), width(), shift(), other.s(i)) + dot(s(i), width(), shift(), other.reached.data());
+        if (p < 0) return;
+        for (int64_t j = 0; j < width(); ++j) reached[j] = o(i)[j] + o(p)[j];
+        std::fill_n(o(i), width(), T(0));
+        carry(i, reached.data(), o(i));
+        carry(i, s(i), o(p));
     }
 
    private:
     const Call& c;
-    const int64_t head, first, some, by;
-    T *const inside, *const outside;  // s; o: later siblings at first, then g S u and earlier siblings of a child
+    const int64_t head, first, some;
+    T *const inside, *const outside;  // s; o: later siblings at first, then g u and earlier siblings of the next child
     Array<T> reached;
 
-    int64_t width() const { return W ? W : some; }
-    int64_t shift() const { return W ? 0 : by; }
-    T* s(int64_t i) const { return inside + i * width(); }
-    T* o(int64_t i) const { return outside + i * width(); }
+    // Adds to a row what the edge above position i makes of another.
+    void carry(int64_t i, const T* from, T* to) const {
+        if (W || !c.hops) {
+            const T g = static_cast<const T*>(c.weight)[c.order[i] * c.weight_heads + (c.weight_heads > 1 ? head : 0)];
+            for (int64_t j = 0; j < width(); ++j) to[j] += g * from[j];
+        } else {
+            for (int64_t j = some; j < width(); ++j) to[j] += from[j - some];
+        }
+    }
 };
 
+template <class T>
+inline T dot(const T* a, const T* b, int64_t count) {
+    T sum = 0;
+    for (int64_t j = 0; j < count; ++j) sum += a[j] * b[j];
+    return sum;
+}
+
+// Writes y, or the gradient of x, which is the product of the gradient of y with the same, symmetric mask.
 template <class T, int W>
-void run_block(const Call& c, int64_t task, int64_t head, int64_t first, int64_t width, T* memory) {
-    Sums<T, W> sums(c, head, first, width, c.shift, memory);
-    if (!c.grad || c.grad_weight) sums.up(c.x);
-    if (!c.grad) {
-        for (int64_t i = 0; i < c.nodes; ++i) sums.down(i, c.y);
+void multiply(const Call& c, Sums<T, W>& sums, const void* x, void* y) {
+    sums.up(x);
+    for (int64_t i = 0; i < c.nodes; ++i) {
+        sums.down(i);
+        T* to = sums.row(static_cast<T*>(y), i);
+        const T *s = sums.s(i), *o = sums.o(i);
+        if (W || !c.hops) {
+            for (int64_t j = 0; j < sums.columns(); ++j) to[j] = s[j] + o[j];
+            continue;
+        }
+        std::fill_n(to, sums.columns(), T(0));
+        for (int64_t k = 0; k <= c.hops; ++k, s += sums.columns(), o += sums.columns())
+            for (int64_t j = 0; j < sums.columns(); ++j) to[j] += sums.function()[k] * (s[j] + o[j]);
+    }
+}
+
+template <class T, int W>
+void run_block(const Call& c, int64_t task, int64_t head, int64_t first, int64_t columns, T* memory) {
+    Sums<T, W> sums(c, head, first, columns, memory);
+    if (!c.grad) return multiply(c, sums, c.x, c.y);
+    if (!c.grad_weight) return multiply(c, sums, c.grad, c.grad_x);
+    if (c.hops) {
+        multiply(c, sums, c.grad, c.grad_x);
+        T* by_hop = static_cast<T*>(c.grad_weight) + task * (c.hops + 1);
+        sums.up(c.x);
+        for (int64_t i = 0; i < c.nodes; ++i) {
+            sums.down(i);
+            const T* grad = sums.row(static_cast<const T*>(c.grad), i);
+            for (int64_t k = 0; k <= c.hops; ++k)
+                by_hop[k] += dot(grad, sums.s(i) + k * columns, columns) + dot(grad, sums.o(i) + k * columns, columns);
+        }
         return;
     }
-    Sums<T, W> grads(c, head, first, width, -c.shift, memory + 2 * c.nodes * width);
+    Sums<T, W> grads(c, head, first, columns, memory + 2 * c.nodes * sums.width());
+    T* by_node = static_cast<T*>(c.grad_weight) + task * c.nodes;
+    sums.up(c.x);
     grads.up(c.grad);
-    T* grad_weight = static_cast<T*>(c.grad_weight) + task * c.nodes;
     for (int64_t i = 0; i < c.nodes; ++i) {
-        grads.down(i, c.grad_x);
-        if (!c.grad_weight) continue;
-        sums.down(i, c.y);
-        grad_weight[c.order[i]] = c.above[i] < 0 ? T(0) : sums.derivative(i, grads);
+        sums.down(i);
+        grads.down(i);
+        T* to = grads.row(static_cast<T*>(c.grad_x), i);
+        for (int64_t j = 0; j < columns; ++j) to[j] = grads.s(i)[j] + grads.o(i)[j];
+        if (c.above[i] >= 0)
+            by_node[c.order[i]] = dot(sums.u(), grads.s(i), columns) + dot(sums.s(i), grads.u(), columns);
     }
 }
 
@@ -129,12 +162,13 @@ template <class T>
 int run(const Call& c) try {
     constexpr int64_t W = BLOCK_BYTES / sizeof(T);
     const int64_t blocks = (c.channels + c.block - 1) / c.block;
+    const int64_t numbers = (c.grad_weight && !c.hops ? 4 : 2) * c.nodes * std::min(c.block, c.channels) * (c.hops + 1);
     std::vector<std::unique_ptr<T[]>> memory(c.threads);  // not set to zero, and kept from task to task
     parallel(c.threads, c.heads * blocks, [&](int64_t task, int64_t thread) {
-        if (!memory[thread]) memory[thread].reset(new T[(c.grad ? 4 : 2) * c.nodes * std::min(c.block, c.channels)]);
-        const int64_t first = task % blocks * c.block, width = std::min(c.block, c.channels - first);
-        const auto run = width == W && !c.shift ? run_block<T, W> : run_block<T, 0>;
-        run(c, task, task / blocks, first, width, memory[thread].get());
+        if (!memory[thread]) memory[thread].reset(new T[numbers]);
+        const int64_t first = task % blocks * c.block, columns = std::min(c.block, c.channels - first);
+        const auto run = columns == W && !c.hops ? run_block<T, W> : run_block<T, 0>;
+        run(c, task, task / blocks, first, columns, memory[thread].get());
     });
     return 0;
 } catch (...) {
