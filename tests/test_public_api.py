@@ -24,7 +24,7 @@ class Unquoted(str):
 def public_modules():
     names = [info.name for info in pkgutil.iter_modules(pyg_topomask.__path__, "pyg_topomask.")]
     modules = [importlib.import_module(name) for name in (*names, *OPTIONAL) if not name.endswith("__main__")]
-    return [module for module in modules if hasattr(module, "__all__")]
+    return [pyg_topomask, *(module for module in modules if hasattr(module, "__all__"))]
 
 
 def signature(function):

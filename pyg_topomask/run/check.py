@@ -165,7 +165,7 @@ def fake_batch(config: Config) -> Data:
     features = input_features(config)
     graphs = [features(graph) for graph in fake_graphs(config)]
     for step in (
-        *(cls(graphs) for cls in fitted_features(config)),
+        *(cls.fit(graphs) for cls in fitted_features(config)),
         *build_encodings(config),
         *build_sampling_transforms(config, seed=0),
     ):

@@ -1,4 +1,4 @@
-"""The command line: ``topomask run``, ``check``, ``list``, ``schema``, ``expressivity``, ``show``, ``compare``."""
+"""The command line: ``topomask run``, ``check``, ``list``, ``schema``, ``expressivity``, ``show`` and more."""
 
 from __future__ import annotations
 
@@ -95,6 +95,16 @@ def _parser() -> argparse.ArgumentParser:
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     _add_show(commands)
     _add_compare(commands)
+    predict = commands.add_parser("predict", help="write a trained model's predictions as CSV", allow_abbrev=False)
+    predict.add_argument("run", metavar="RUN", help="folder of a seed, or results folder with a single seed")
+    predict.add_argument(
+        "--data",
+        default="test",
+        metavar="DATA",
+        help="train, val, test or all: items of the run's data set (default: test); or a file that torch.save has "
+        "written, with a graph or a list of graphs",
+    )
+    predict.add_argument("--out", metavar="FILE", help="CSV file to write (default: standard output)")
     return parser
 
 
@@ -232,6 +242,25 @@ def _compare(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
+def _predict(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from rich.console import Console
+
+    from pyg_topomask.run.commands.predict import predict
+    from pyg_topomask.run.output.files import output_path, write_text
+    from pyg_topomask.run.output.progress import Display
+
+    out = None if arguments.out is None else output_path(arguments.out, "a file")
+    with Display(Console(stderr=True)) as display:
+        text = predict(arguments.run, arguments.data, display)
+    if out is None:
+        print(text, end="")
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, text)
+        print(f"wrote {out}")
+    return 0
+
+
 def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
     from pyg_topomask.run.commands.check import check_files
 
@@ -264,5 +293,6 @@ _COMMANDS = {
     "expressivity": _expressivity,
     "show": _show,
     "compare": _compare,
+    "predict": _predict,
 }
-_WITHOUT_OVERRIDES = ("check", "list", "schema", "compare")
+_WITHOUT_OVERRIDES = ("check", "list", "schema", "compare", "predict")

@@ -14,7 +14,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-import yaml
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import __version__
@@ -27,10 +26,11 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.pretrained import load_pretrained
 from pyg_topomask.run.model.sampling import build_sampling_transforms
-from pyg_topomask.run.output.files import make_folder, write_json, write_text
+from pyg_topomask.run.output.files import make_folder, write_json
 from pyg_topomask.run.output.loggers import build_loggers
 from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, peak_memory_mib, rounded, write_curves
+from pyg_topomask.run.output.saved import write_config
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.inference import evaluate, write_submission
@@ -68,8 +68,7 @@ class SeedRun:
         torch.manual_seed(seed)
         module = self._build_module(splits)
         if is_main():  # written only now, so that a run that fails before does not claim the folder for its config
-            values = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
-            write_text(self.folder / "config.yaml", values)
+            write_config(self.folder / "config.yaml", self.config)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         with _quiet():
@@ -91,7 +90,7 @@ class SeedRun:
         sizes = (splits.in_channels, splits.task.num_outputs, splits.edge_channels, splits.task.level)
         self.config = sized(self.config, *sizes)
         model = build_model(self.config, *sizes)
-        module = GraphModule(model, self.config, splits.task)
+        module = GraphModule(model, self.config, splits.task, splits.data_format())
         if self.config.pretrained.dir:
             load_pretrained(model, self.config)
         return module

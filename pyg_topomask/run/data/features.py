@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,56 +74,74 @@ class _EdgeFeatures(BaseTransform):
         return data
 
 
-def fitted_features(config: Config) -> list[type[BaseTransform]]:
-    """Classes of transforms that are built from the training graphs and applied to the features of all graphs."""
-    steps: list[type[BaseTransform]] = [Standardize] if config.dataset.normalize else []
+class FittedTransform(BaseTransform):
+    """A transform whose constants are computed from the training graphs; checkpoints contain them.
+
+    Args:
+        constants: Tensors, and plain containers of them.
+    """
+
+    def __init__(self, constants: Mapping[str, Any]) -> None:
+        self.constants = constants
+
+    @classmethod
+    def fit(cls, graphs: Sequence[Data]) -> FittedTransform:
+        """The transform with the constants of these graphs."""
+        return cls(cls.constants_of(graphs))
+
+    @staticmethod
+    def constants_of(graphs: Sequence[Data]) -> dict[str, Any]:
+        """The constants of the given graphs."""
+        raise NotImplementedError
+
+
+def fitted_features(config: Config) -> list[type[FittedTransform]]:
+    """Classes of transforms that are fitted to the training graphs and applied to the features of all graphs."""
+    steps: list[type[FittedTransform]] = [Standardize] if config.dataset.normalize else []
     return [*steps, Coordinates] if "CityNetworkNode" in config.dataset.node_encoder_parts else steps
 
 
-class Coordinates(BaseTransform):
+class Coordinates(FittedTransform):
     r"""Replaces longitude and latitude by sines and cosines, and standardises all other node features.
 
     A value v in each of the first two columns becomes :math:`\sin 2^i u` and :math:`\cos 2^i u`,
     :math:`i = 0, \ldots, 7`, with :math:`u = 0.9 \cdot 2 \pi (v - v_{\min}) / (v_{\max} - v_{\min}) - 0.9 \pi`. The
     minimum and maximum are those of the training nodes; the factor 0.9 leaves room for nodes beyond them. This is the
-    encoding of City-Networks by k-MIP's authors.
-
-    Args:
-        graphs: The training graphs, with ``x`` of ``[N, d]``.
+    encoding of City-Networks by k-MIP's authors. Training graphs have ``x`` of ``[N, d]``.
     """
 
     frequencies = 2.0 ** torch.arange(8)
 
-    def __init__(self, graphs: Sequence[Data]) -> None:
+    @staticmethod
+    def constants_of(graphs: Sequence[Data]) -> dict[str, Any]:
         coordinates = torch.cat([graph.x[:, :2] for graph in graphs])
-        self.low = coordinates.min(0).values
-        self.extent = (coordinates.max(0).values - self.low).clamp(min=1e-6)
-        self.scale = Standardize([Data(x=graph.x[:, 2:]) for graph in graphs])
+        low = coordinates.min(0).values
+        extent = (coordinates.max(0).values - low).clamp(min=1e-6)
+        return {"low": low, "extent": extent, "others": Standardize.constants_of([Data(x=g.x[:, 2:]) for g in graphs])}
 
     def forward(self, data: Data) -> Data:
-        angle = 0.9 * 2 * torch.pi * ((data.x[:, :2] - self.low) / self.extent - 0.5)
+        low, extent, others = (self.constants[name] for name in ("low", "extent", "others"))
+        angle = 0.9 * 2 * torch.pi * ((data.x[:, :2] - low) / extent - 0.5)
         angle = angle.unsqueeze(-1) * self.frequencies
         waves = torch.cat([angle.sin(), angle.cos()], dim=-1).flatten(1)
-        data.x = torch.cat([waves, self.scale(Data(x=data.x[:, 2:])).x], dim=1)
+        data.x = torch.cat([waves, Standardize(others)(Data(x=data.x[:, 2:])).x], dim=1)
         return data
 
 
-class Standardize(BaseTransform):
-    """Scales every channel of float node and edge features to mean 0 and standard deviation 1 over the given graphs.
+class Standardize(FittedTransform):
+    """Scales every channel of float node and edge features to mean 0 and standard deviation 1 over training graphs.
 
-    Constant channels are only centred.
+    Constant channels are only centred. The constants are (mean, standard deviation) by the name of the attribute.
 
     Reference: Tönshoff et al., *Where Did the Gap Go?*, arXiv:2309.00367, Section 3, for the superpixels of LRGB.
-
-    Args:
-        graphs: The training graphs.
     """
 
-    def __init__(self, graphs: Sequence[Data]) -> None:
-        self.moments = {name: found for name in ("x", "edge_attr") if (found := _moments(graphs, name))}
+    @staticmethod
+    def constants_of(graphs: Sequence[Data]) -> dict[str, Any]:
+        return {name: found for name in ("x", "edge_attr") if (found := _moments(graphs, name))}
 
     def forward(self, data: Data) -> Data:
-        for name, (mean, std) in self.moments.items():
+        for name, (mean, std) in self.constants.items():
             data[name] = (data[name].float() - mean) / std
         return data
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class Splits:
         edge_channels: Width of the edge features; None without edge features.
         redraw: Transforms with ``set_epoch`` that are applied each time a training graph is served.
         period: Number of epochs that share their walks.
+        fitted: Constants of the transforms that were fitted to the training graphs.
     """
 
     train: Sequence[Data]
@@ -53,6 +54,7 @@ class Splits:
     edge_channels: int | None
     redraw: tuple[BaseTransform, ...] = ()
     period: int = 1
+    fitted: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def is_one_graph(self) -> bool:
@@ -64,6 +66,11 @@ class Splits:
         """Number of labelled graphs or nodes in each part."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
         return {name: int(part[0].mask.sum()) if self.is_one_graph else len(part) for name, part in parts.items()}
+
+    def data_format(self) -> dict[str, Any]:
+        """What a trained model needs to know of its data, as plain containers: task, widths, fitted constants."""
+        sizes = {"in_channels": self.in_channels, "edge_channels": self.edge_channels}
+        return {"task": asdict(self.task), **sizes, "fitted": [dict(constants) for constants in self.fitted]}
 
     def set_epoch(self, epoch: int) -> None:
         """Use this epoch's random draws."""
@@ -85,7 +92,7 @@ def prepare(
     Encodings are functions of a graph and are kept in the cache folder. If a graph is served in parts, its encodings
     are computed on the whole graph, and walks are drawn on each part.
     """
-    graphs, parts = read_features(config, dataset, seed)
+    graphs, parts, fitted = read_features(config, dataset, seed)
     in_parts = config.train.sampler != "full_batch"
     if in_parts and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
@@ -108,14 +115,17 @@ def prepare(
         resample = dataset.resample if dataset.task.ranked and dataset.resample is not None else lambda graph: graph
         train, val, test = [graphs[i] for i in parts[0]], *([resample(fixed[i]) for i in part] for part in parts[1:])
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
-    return Splits(train, val, test, dataset.task, *sizes, tuple(fresh), max(1, config.topomask.redraw))
+    return Splits(train, val, test, dataset.task, *sizes, tuple(fresh), max(1, config.topomask.redraw), fitted)
 
 
-def read_features(config: Config, dataset: LoadedDataset, seed: int) -> tuple[list[Data], tuple[Any, Any, Any]]:
+def read_features(
+    config: Config, dataset: LoadedDataset, seed: int
+) -> tuple[list[Data], tuple[Any, Any, Any], tuple[Mapping[str, Any], ...]]:
     """The graphs with the features that the model takes, and the parts of the split.
 
     Returns:
-        The graphs, and the indices of the training, validation and test graphs; masks of nodes for a single graph.
+        The graphs; the indices of the training, validation and test graphs, or masks of nodes for a single graph; the
+        constants of the transforms of :func:`fitted_features`.
     """
     features = input_features(config)
     graphs = [_checked(features(graph), dataset.task) for graph in dataset.graphs]
@@ -126,10 +136,12 @@ def read_features(config: Config, dataset: LoadedDataset, seed: int) -> tuple[li
     else:
         parts = _graph_parts(config, dataset, graphs, seed)
         training = [graphs[i] for i in parts[0]]
+    fitted: list[Mapping[str, Any]] = []
     for cls in fitted_features(config):
-        step = cls(training)
+        step = cls.fit(training)
+        fitted.append(step.constants)
         graphs = [step(graph) for graph in graphs]
-    return graphs, parts
+    return graphs, parts, tuple(fitted)
 
 
 def served_features(config: Config, dataset: LoadedDataset, number: int) -> Data:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pyg_topomask.run.config import Config
@@ -12,6 +13,7 @@ from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
 from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
+from pyg_topomask.run.output.files import write_text
 
 
 class _Result(BaseModel):
@@ -65,6 +67,16 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
                 "delete it to run that seed again"
             )
     return results
+
+
+def write_config(path: Path, config: Config) -> None:
+    """Write the resolved config of a run.
+
+    Of ``topomask``, only the keys that were given are written: for others, each attention and mask has its own default.
+    """
+    values = config.model_dump(mode="json")
+    values["topomask"] = config.topomask.model_dump(mode="json", exclude_unset=True)
+    write_text(path, yaml.safe_dump(values, sort_keys=False))
 
 
 def read_config(path: Path) -> Config:

@@ -10,10 +10,17 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.nn import Module
 
+from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, reason_of, save_tensors
 
 BEST, LAST = "best.ckpt", "last.ckpt"
+
+OURS = "topomask"
+"""Key of a checkpoint with the number of its format, the version that wrote it, and a description of the data."""
+
+FORMAT = 1
+"""Number of the format of checkpoints; it increases when older checkpoints can no longer be used."""
 
 
 class CheckpointFiles(TorchCheckpointIO):
@@ -29,7 +36,7 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 def read_checkpoint(path: Path, advice: str, key: str = "") -> dict[str, Any]:
-    """Read a checkpoint and check that it contains weights (``state_dict``) and the number of their ``epoch``.
+    """Read a checkpoint and check its format, its weights (``state_dict``) and the number of their ``epoch``.
 
     Args:
         path: The file.
@@ -37,7 +44,7 @@ def read_checkpoint(path: Path, advice: str, key: str = "") -> dict[str, Any]:
         key: The setting that gave the path, for messages.
 
     Raises:
-        RunError: If the file is missing, damaged or not a checkpoint.
+        RunError: If the file is missing, damaged, not a checkpoint, or of an older or newer format.
     """
     name = f"{key}: {path}" if key else str(path)
     try:
@@ -55,7 +62,20 @@ def read_checkpoint(path: Path, advice: str, key: str = "") -> dict[str, Any]:
         raise RunError(f"{name} is damaged (it contains no weights); {advice}")
     if type(found.get("epoch")) is not int or found["epoch"] < 0:
         raise RunError(f"{name} is damaged (its epoch is {found.get('epoch')!r}); {advice}")
+    _refuse_other_format(found.get(OURS), name)
     return found
+
+
+def _refuse_other_format(ours: Any, name: str) -> None:
+    found = ours if isinstance(ours, dict) else {}
+    number = found.get("format")
+    if number == FORMAT:
+        return
+    which = "no format number, like those of older versions" if number is None else f"format {number}"
+    newer = isinstance(number, int) and number > FORMAT
+    todo = "update pyg_topomask" if newer else "train that run again in another folder (--out)"
+    writer = f", or install version {found['version']}, which wrote it" if "version" in found else ""
+    raise RunError(f"{name} has {which}, and pyg_topomask {__version__} reads format {FORMAT}; {todo}{writer}")
 
 
 def load_weights(module: Module, weights: Mapping[str, Any], origin: str, advice: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,12 +14,14 @@ from torch.nn import Module, ModuleDict
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch_geometric.data import Data
 
+from pyg_topomask import __version__
 from pyg_topomask.checks import NonFiniteError
 from pyg_topomask.nn import auxiliary_loss
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.sampling import refusing_graphs
 from pyg_topomask.run.task import Task
+from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics
 from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
@@ -38,15 +41,21 @@ class GraphModule(pl.LightningModule):
         model: The model; its prediction has a row for each graph, node, or column of ``edge_label_index``.
         config: Gives loss, optimiser and schedule.
         task: What is predicted.
+        data_format: What checkpoints contain about the data, in addition to the weights.
     """
 
-    def __init__(self, model: Module, config: Config, task: Task) -> None:
+    def __init__(self, model: Module, config: Config, task: Task, data_format: Mapping[str, Any] | None = None) -> None:
         super().__init__()
+        self.data_format = data_format
         self.model, self.config, self.task = model, config, task
         self._called: Any = [torch.compile(model, dynamic=True) if config.compile else model]  # no second submodule
         built = {part: build_metrics(task, config.metric_best) for part in PARTS}
         built["train"].pop("links", None)  # too expensive in training, because ranks need the scores of all pairs
         self.metrics = ModuleDict({f"{part}_metrics": ModuleDict(metrics) for part, metrics in built.items()})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the number of the format and what a program needs to use the model."""
+        checkpoint[OURS] = {"format": FORMAT, "version": __version__, "data": self.data_format}
 
     def forward(self, data: Data) -> Tensor:
         """Predictions for a batch."""

@@ -99,7 +99,7 @@ def test_superpixels_and_their_normalisation(tmp_path):
 
 def test_channels_that_never_change_are_centred():
     graphs = [Data(x=torch.tensor([[1.0, 3.0], [2.0, 3.0]]))]
-    assert Standardize(graphs)(graphs[0]).x.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert Standardize.fit(graphs)(graphs[0]).x.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
 def test_contacts_and_their_negatives(tmp_path):
@@ -186,7 +186,7 @@ def test_nodes_with_several_splits(tmp_path):
 def test_coordinates_become_waves_by_the_training_nodes():
     x = torch.tensor([[2.0, 40.0, 1.0, 7.0], [4.0, 44.0, 3.0, 7.0], [3.0, 41.0, 9.0, 8.0]])
     graph = Data(x=x)
-    out = Coordinates([Data(x=x[:2])])(graph).x
+    out = Coordinates.fit([Data(x=x[:2])])(graph).x
     assert out.shape == (3, 34)
     expected = []
     for low, high, value in ((2, 4, x[:, 0]), (40, 44, x[:, 1])):
@@ -206,7 +206,7 @@ def test_city_networks_are_encoded_by_their_training_nodes():
     dataset = LoadedDataset([graph], classification("node", 3))
     splits = prepare(load({"dataset": data}).config, dataset, 0, [], lambda: None)
     assert splits.in_channels == 67
-    assert torch.equal(splits.val[0].x, Coordinates([Data(x=x[:3])])(graph).x)
+    assert torch.equal(splits.val[0].x, Coordinates.fit([Data(x=x[:3])])(graph).x)
 
 
 def test_clouds_get_edges_from_their_nearest_points():

@@ -26,10 +26,10 @@ def test_features_that_are_not_finite_are_the_data_sets(tiny, tmp_path, monkeypa
     read = loaders.read_features
 
     def spoiled(*arguments):
-        graphs, parts = read(*arguments)
+        graphs, parts, fitted = read(*arguments)
         for graph in graphs:
             graph.x = torch.full_like(graph.x, torch.nan)
-        return graphs, parts
+        return graphs, parts, fitted
 
     monkeypatch.setattr(loaders, "read_features", spoiled)
     with pytest.raises(RunError, match=r"dataset\.circle: before any training, 'x' holds NaN or infinity"):

@@ -1,0 +1,188 @@
+"""``topomask predict``: a trained model's predictions as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
+
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.loaders import read_features
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.output.report import rounded
+from pyg_topomask.run.task import Task
+from pyg_topomask.run.trained_model import OpenedRun, open_run
+from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Items:
+    """What to predict.
+
+    Args:
+        graphs: Graphs, not yet prepared.
+        numbers: Number of each graph in the data set or file.
+        nodes: Nodes whose predictions are written; all if :obj:`None`.
+    """
+
+    graphs: Sequence[Data]
+    numbers: Sequence[int]
+    nodes: Tensor | None = None
+
+
+def predict(folder: str | Path, data: str = "test", display: Display | None = None) -> str:
+    """Predictions of a trained model as text in CSV, with a line for each graph, node or edge.
+
+    The first columns number the graph and the node, or give both ends of the edge. ``target`` follows if all graphs
+    have one. The other columns are, by the kind of task, the predicted class and the probability of each class, the
+    probability of each label, the predicted values, or the predicted words.
+
+    Args:
+        folder: Folder of a seed.
+        data: ``"train"``, ``"val"``, ``"test"`` or ``"all"``, for items of the run's data set, or a file of
+            ``torch.save`` with a graph or a list of graphs.
+        display: Progress display; none if :obj:`None`.
+
+    Raises:
+        RunError: If the run or the data cannot be read, or the graphs do not fit the model.
+    """
+    run = open_run(folder)
+    items = _of_the_run(run, data) if data in (*PARTS, "all") else _of_a_file(Path(data).expanduser())
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    targets = all(_has_target(run.task, graph) for graph in items.graphs)
+    named = _numbered("target", _width(run.task)) if targets else []
+    writer.writerow([*_ID_COLUMNS[run.task.level], *named, *_columns(run.task)])
+    job = None if display is None else display.job("predicting", len(items.graphs))
+    try:
+        for done, rows in enumerate(_rows(run, items, targets), start=1):
+            writer.writerows(rows)
+            if job is not None:
+                job.update(done)
+    except (ValueError, KeyError, AttributeError, IndexError) as error:
+        raise RunError(f"the graphs of {data} do not fit {run.folder}: {error}") from error
+    return text.getvalue()
+
+
+def _of_the_run(run: OpenedRun, part: str) -> Items:
+    dataset = load_dataset(run.config.dataset)
+    parts = dict(zip(PARTS, read_features(run.config, dataset, run.config.seed)[1]))
+    if dataset.is_one_graph:
+        nodes = None if part == "all" else parts[part].nonzero().view(-1)
+        return Items([dataset.graphs[0]], [0], nodes)
+    numbers = range(len(dataset)) if part == "all" else parts[part]
+    return Items([dataset.graphs[i] for i in numbers], list(numbers))
+
+
+def _of_a_file(path: Path) -> Items:
+    choices = f"{', '.join(PARTS)}, all, or a file that torch.save has written"
+    try:
+        found = load_tensors(path)
+    except FileNotFoundError:
+        raise RunError(f"--data must be {choices} (got {path}, which does not exist)") from None
+    except UnreadableFileError as error:
+        raise RunError(f"--data: {error}") from None
+    graphs = [found] if isinstance(found, Data) else found
+    if not isinstance(graphs, (list, tuple)) or not graphs or not all(isinstance(graph, Data) for graph in graphs):
+        kind = type(found).__name__
+        raise RunError(f"--data: {path} must contain a torch_geometric Data or a list of them (got {kind})")
+    return Items(graphs, range(len(graphs)))
+
+
+def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any]]]:
+    """The lines of each graph."""
+    size, task = run.config.train.batch_size, run.task
+    for first in range(0, len(items.graphs), size):
+        graphs = items.graphs[first : first + size]
+        (batch,) = DataLoader([run.transform(graph) for graph in graphs], batch_size=size)
+        with torch.no_grad():
+            prediction = run.model(batch)
+        prediction = torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
+        counts = [_count(task, graph) for graph in graphs]
+        for number, graph, values in zip(items.numbers[first:], graphs, task.shaped(prediction).split(counts)):
+            rows = [
+                [*ids, *(target if targets else []), *cells]
+                for ids, target, cells in zip(
+                    _ids(task, number, graph),
+                    _targets(task, graph) if targets else [()] * len(values),
+                    _cells(task, values),
+                )
+            ]
+            yield rows if items.nodes is None else [rows[node] for node in items.nodes.tolist()]
+
+
+_ID_COLUMNS = {"graph": ["graph"], "node": ["graph", "node"], "edge": ["graph", "from", "to"]}
+
+
+def _count(task: Task, graph: Data) -> int:
+    """Number of predictions for a graph."""
+    if task.level == "edge":
+        return graph.edge_label_index.size(1)
+    return (graph.num_nodes or 0) if task.level == "node" else 1
+
+
+def _ids(task: Task, number: int, graph: Data) -> list[list[int]]:
+    if task.level == "edge":
+        return [[number, *pair] for pair in graph.edge_label_index.t().tolist()]
+    return [[number, node] for node in range(_count(task, graph))] if task.level == "node" else [[number]]
+
+
+def _has_target(task: Task, graph: Data) -> bool:
+    return task.kind != "subtoken" and ("edge_label" if task.level == "edge" else "y") in graph
+
+
+def _width(task: Task) -> int:
+    return task.num_outputs if task.kind in ("multilabel", "regression") else 1
+
+
+def _targets(task: Task, graph: Data) -> list[list[Any]]:
+    found = task.target(graph).view(-1, _width(task)).tolist()
+    return [["" if math.isnan(value) else _number(value) for value in row] for row in found]
+
+
+def _columns(task: Task) -> list[str]:
+    if task.kind == "subtoken":
+        return ["words"]
+    if task.kind == "regression":
+        return _numbered("predicted", task.num_outputs)
+    if task.kind == "multilabel":
+        return _numbered("probability", task.num_outputs)
+    return ["predicted", *(f"probability_{i}" for i in range(task.num_classes))]
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
+
+
+def _cells(task: Task, values: Tensor) -> list[list[Any]]:
+    """What the model says about each item, from logits or values ``[n, ...]``."""
+    if task.kind == "subtoken":
+        end = len(task.vocabulary) - 1
+        guesses = [row[: row.index(end)] if end in row else row for row in values.argmax(2).tolist()]
+        return [[" ".join(task.vocabulary[word] for word in row)] for row in guesses]
+    if task.kind == "regression":
+        return [[_number(value) for value in row] for row in values.tolist()]
+    if task.kind == "multilabel":
+        return [[_number(value) for value in row] for row in values.sigmoid().tolist()]
+    if task.kind == "binary":
+        guess, share = (values > 0).long(), torch.stack([(-values).sigmoid(), values.sigmoid()], dim=1)
+    else:
+        guess, share = values.argmax(1), values.softmax(1)
+    return [[label, *map(_number, row)] for label, row in zip(guess.tolist(), share.tolist())]
+
+
+def _number(value: float) -> float | int:
+    """A value with 8 digits; whole numbers without a point."""
+    return int(value) if float(value).is_integer() else rounded(value)

@@ -1,0 +1,157 @@
+"""A trained model from the folder of its run, with the transform that prepares graphs for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import Module
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from pyg_topomask.nn.attention.base import EdgeAttention
+from pyg_topomask.nn.dynamic_walks import redraw_walks
+from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.features import fitted_features, input_features, width
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.build import build_model
+from pyg_topomask.run.model.encoders import build_encodings
+from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
+from pyg_topomask.run.output.saved import read_config
+from pyg_topomask.run.task import Task
+from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, read_checkpoint
+from pyg_topomask.transforms import AddRandomWalks
+
+
+class TrainedModel(NamedTuple):
+    """A trained model and its transform, used as ``model(transform(data))``.
+
+    Args:
+        model: The model on the CPU, in evaluation mode. It returns logits, or the values of a regression: a row for
+            each graph, node, or column of ``edge_label_index``.
+        transform: Prepares a graph as the run did: features, encodings, walks.
+    """
+
+    model: Module
+    transform: BaseTransform
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A trained model with everything else that its run has stored.
+
+    Args:
+        folder: Folder of the seed.
+        config: The resolved config.
+        task: What is predicted.
+        model: The model, as in :class:`TrainedModel`.
+        transform: The transform, as in :class:`TrainedModel`.
+    """
+
+    folder: Path
+    config: Config
+    task: Task
+    model: Module
+    transform: BaseTransform
+
+
+def load(folder: str | Path) -> TrainedModel:
+    """See :func:`pyg_topomask.load`."""
+    run = open_run(folder)
+    return TrainedModel(run.model, run.transform)
+
+
+def open_run(folder: str | Path) -> OpenedRun:
+    """Read the best checkpoint and the config of a run.
+
+    Args:
+        folder: Folder of a seed, or a results folder with a single seed.
+
+    Raises:
+        RunError: If there is no run, or its files are damaged or of another version.
+    """
+    seed = _seed_folder(Path(folder).expanduser())
+    config = read_config(seed / "config.yaml")
+    saved = read_checkpoint(seed / BEST, "train that seed again")
+    try:
+        data = saved[OURS]["data"]
+        task = Task(**data["task"])
+        sizes = data["in_channels"], task.num_outputs, data["edge_channels"], task.level
+        fitted = [cls(constants) for cls, constants in zip(fitted_features(config), data["fitted"], strict=True)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{seed / BEST} is damaged (the description of its data: {type(error).__name__}: {error}); "
+            "train that seed again"
+        ) from None
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
+        model = build_model(config, *sizes).eval()
+    weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name.startswith("model.")}
+    load_weights(model, weights, str(seed / BEST), f"{seed / 'config.yaml'} must be the file that the run has written")
+    return OpenedRun(seed, config, task, model, RunTransform(config, fitted, sizes[0], sizes[2], model))
+
+
+def _seed_folder(folder: Path) -> Path:
+    if (folder / BEST).exists():
+        return folder
+    found = sorted(path.parent for path in folder.glob(f"*/{BEST}"))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise RunError(f"{folder} contains no trained model: neither {BEST} nor <seed>/{BEST} exists")
+    names = ", ".join(path.name for path in found)
+    raise RunError(f"{folder} contains several seeds ({names}); choose one, such as {found[0]}")
+
+
+class RunTransform(BaseTransform):
+    """Prepares a graph as a run does: features, encodings, and the walks or edges that attentions and masks need.
+
+    Random draws are those of the run's evaluations: a function of the run's seed and the graph. Targets are kept, and
+    not needed. The graph itself is not changed.
+
+    Args:
+        config: The resolved config of the run.
+        fitted: Transforms with the constants of the training graphs.
+        in_channels: Number of columns of node features that the model takes.
+        edge_channels: Number of columns of edge features; None without edge features.
+        model: The model, whose attention the walks follow if ``topomask.transition`` is ``attention``.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        fitted: list[Any],
+        in_channels: int,
+        edge_channels: int | None,
+        model: Module,
+    ) -> None:
+        self.config, self.in_channels, self.edge_channels, self.model = config, in_channels, edge_channels, model
+        self.features = [input_features(config), *fitted]
+        self.encodings = build_encodings(config)
+        self.sampling = build_sampling_transforms(config, config.seed)
+
+    def forward(self, data: Data) -> Data:
+        """The prepared graph."""
+        for step in self.features:
+            data = step(data)
+        self._check_widths(data)
+        with refusing_graphs(self.config):
+            for step in (*self.encodings, *self.sampling):
+                data = step(data)
+        return self._follow_attention(data) if self.config.topomask.transition == "attention" else data
+
+    def _check_widths(self, data: Data) -> None:
+        for name, expected in (("x", self.in_channels), ("edge_attr", self.edge_channels)):
+            found = width(data.get(name))
+            if (found or 1) != (expected or 1):
+                raise ValueError(
+                    f"'{name}' must have {expected} columns, as in training (got {found}). Is the graph from "
+                    f"{self.config.dataset.format} {self.config.dataset.name}, and does it have all features?"
+                )
+
+    def _follow_attention(self, data: Data) -> Data:
+        walks = next(step for step in self.sampling if isinstance(step, AddRandomWalks))
+        layer = next(part for part in self.model.modules() if isinstance(part, EdgeAttention))
+        device = next(self.model.parameters()).device
+        return redraw_walks([data], walks, 0, layer, lambda batch: self.model(batch.to(device)), batch_size=1)[0]

@@ -1,0 +1,192 @@
+"""A trained model in one line, its predictions as a table, and checkpoints of other formats."""
+
+import csv
+import io
+import sys
+
+import pytest
+import torch
+import yaml
+from torch_geometric.data import Batch, Data
+
+import pyg_topomask
+from pyg_topomask.run import run_config
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands import predict as command
+from pyg_topomask.run.commands.predict import predict
+from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.output.saved import read_config
+from pyg_topomask.run.task import Task, classification
+from pyg_topomask.run.training.checkpoint import FORMAT, read_checkpoint
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def metrics_of(folder):
+    return yaml.safe_load((folder / "result.json").read_text())["metrics"]
+
+
+@pytest.fixture
+def run(tiny, tmp_path):
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=2"])
+    return tmp_path / "config" / "0"
+
+
+VARIANTS = {
+    "walks": [],
+    "fitted and encoded": ["dataset.normalize=true", "posenc_RWSE.enable=true", "posenc_RWSE.dim_pe=4",
+                           "posenc_RWSE.kernel.times=[1,2,3]", "posenc_RWSE.model=Linear",
+                           "dataset.node_encoder_name=LinearNode+RWSE"],
+    "walks along attention": ["gt.layer_type=GCN+GKAT", "topomask.transition=attention", "topomask.redraw=1"],
+    "double": ["precision=64-true"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
+def test_predictions_give_the_metrics_of_the_run(tiny, tmp_path, overrides):
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=2", "optim.scheduler=none", *overrides])
+    folder = tmp_path / "config" / "0"
+    rows = table(predict(folder, "test"))
+    loss = [-torch.tensor(float(row[f"probability_{row['target']}"])).log() for row in rows]
+    assert float(torch.stack(loss).mean()) == pytest.approx(metrics_of(folder)["test_loss"], rel=1e-4)
+    model, transform = pyg_topomask.load(folder)
+    graphs = load_dataset(read_config(folder / "config.yaml").dataset).graphs
+    for row in rows:
+        share = model(transform(graphs[int(row["graph"])])).sigmoid()
+        assert float(share.detach()) == pytest.approx(float(row["probability_1"]), rel=1e-4)
+        assert int(row["predicted"]) == int(share > 0.5)
+        assert int(row["target"]) == int(graphs[int(row["graph"])].y)
+
+
+def test_load_leaves_graph_and_random_state_alone_and_takes_batches(run):
+    state = torch.get_rng_state()
+    model, transform = pyg_topomask.load(run.parent)  # a results folder with one seed
+    graph = load_dataset(read_config(run / "config.yaml").dataset).graphs[0]
+    keys = graph.keys()
+    prepared = transform(graph)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert graph.keys() == keys
+    assert not model.training
+    bare = transform(Data(x=graph.x, edge_index=graph.edge_index))  # no target is needed
+    torch.testing.assert_close(model(Batch.from_data_list([bare, bare])), model(prepared).expand(2, 1))
+    with pytest.raises(ValueError, match=r"'x' must have 5 columns, as in training \(got 3\)"):
+        transform(Data(x=graph.x[:, :3], edge_index=graph.edge_index))
+
+
+def test_nodes_of_one_graph(tmp_path, monkeypatch):
+    index = torch.arange(12)
+    graph = Data(x=torch.rand(12, 3), edge_index=torch.stack([index, index.roll(1)]), y=index % 3)
+    graph.train_mask, graph.val_mask, graph.test_mask = (index % 3 == part for part in range(3))
+    dataset = LoadedDataset([graph], classification("node", 3))
+    for module in ("runner", "commands.predict"):
+        monkeypatch.setattr(f"pyg_topomask.run.{module}.load_dataset", lambda data: dataset)
+    config = {"dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}, "optim": {"max_epoch": 2}}
+    run_config({**config, "gt": {"layer_type": "GCN+KMIP", "layers": 1, "dim_hidden": 8}}, tmp_path)
+    rows = table(predict(tmp_path / "config" / "0", "val"))
+    assert [(row["graph"], row["node"], row["target"]) for row in rows] == [("0", str(i), "1") for i in (1, 4, 7, 10)]
+    right = sum(row["predicted"] == row["target"] for row in rows) / 4
+    assert right == pytest.approx(metrics_of(tmp_path / "config" / "0")["val_accuracy"])
+    assert all(sum(float(row[f"probability_{c}"]) for c in range(3)) == pytest.approx(1) for row in rows)
+    assert len(table(predict(tmp_path / "config" / "0", "all"))) == 12
+
+
+CELLS = [
+    (Task("graph", "regression", 1), [[0.1]], ["predicted"], [[0.1]]),
+    (Task("graph", "regression", 2), [[0.5, 2.0]], ["predicted_0", "predicted_1"], [[0.5, 2]]),
+    (Task("graph", "multilabel", 2), [[0.0, 1e9]], ["probability_0", "probability_1"], [[0.5, 1]]),
+    (Task("graph", "subtoken", 3, 2, ("a", "b", "")), [[[0, 1, 0], [0, 0, 1]]], ["words"], [["b"]]),
+]
+
+
+@pytest.mark.parametrize(("task", "values", "names", "expected"), CELLS)
+def test_columns_of_each_kind_of_task(task, values, names, expected):
+    assert command._columns(task) == names
+    found = command._cells(task, torch.tensor(values, dtype=torch.double))
+    assert [pytest.approx(row) if task.kind != "subtoken" else row for row in expected] == found
+
+
+def test_unknown_targets_are_empty_and_edges_have_two_ends():
+    task = Task("edge", "binary", 1)
+    graph = Data(edge_label_index=torch.tensor([[3, 4], [5, 6]]), edge_label=torch.tensor([1, 0]), num_nodes=9)
+    assert command._ids(task, 7, graph) == [[7, 3, 5], [7, 4, 6]]
+    assert command._targets(task, graph) == [[1], [0]]
+    regression = Task("graph", "regression", 2)
+    assert command._targets(regression, Data(y=torch.tensor([[torch.nan, 0.25]]))) == [["", 0.25]]
+
+
+def test_command_takes_a_file_of_graphs(run, tmp_path, capsys):
+    graphs = load_dataset(read_config(run / "config.yaml").dataset).graphs
+    bare = [Data(x=graphs[i].x, edge_index=graphs[i].edge_index) for i in range(3)]
+    torch.save(bare, tmp_path / "new.pt")
+    assert main(["predict", str(run), "--data", str(tmp_path / "new.pt")]) == 0
+    rows = table(capsys.readouterr().out)
+    assert list(rows[0]) == ["graph", "predicted", "probability_0", "probability_1"]
+    out = tmp_path / "deep" / "all.csv"
+    assert main(["predict", str(run), "--data", "all", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    known = table(out.read_text())
+    assert [row["graph"] for row in known] == [str(i) for i in range(48)]
+    for new, old in zip(rows, known):
+        assert float(new["probability_1"]) == pytest.approx(float(old["probability_1"]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "must be train, val, test, all, or a file that torch.save has written"),
+        ([1, 2], "must contain a torch_geometric Data or a list of them (got list)"),
+        ([Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))], "'x' must have 5 columns, as in training"),
+        (print, "cannot be read: it refers to"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(run, tmp_path, capsys, content, message):
+    if content is not None:
+        torch.save(content, tmp_path / "new.pt")
+    assert main(["predict", str(run), "--data", str(tmp_path / "new.pt")]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ours", "message"),
+    [
+        (None, "has no format number, like those of older versions"),
+        (
+            {"format": 0, "version": "0.0.1"},
+            r"train that run again in another folder .*, or install version 0.0.1",
+        ),
+        ({"format": FORMAT + 1, "version": "9.0"}, "update pyg_topomask, or install version 9.0, which wrote it"),
+        ({"format": FORMAT, "version": "0.1.0", "data": {}}, r"is damaged \(the description of its data: KeyError"),
+    ],
+)
+def test_checkpoints_of_other_formats_are_refused_with_what_to_do(run, ours, message):
+    found = torch.load(run / "best.ckpt", weights_only=True)
+    assert found.pop("topomask")["format"] == FORMAT
+    torch.save(found | ({} if ours is None else {"topomask": ours}), run / "best.ckpt")
+    with pytest.raises(RunError, match=message):
+        pyg_topomask.load(run)
+    if ours is None or "data" not in ours:
+        with pytest.raises(RunError, match=message):
+            read_checkpoint(run / "best.ckpt", "advice")
+
+
+def test_what_is_no_trained_model_is_refused(run, tmp_path):
+    with pytest.raises(RunError, match="contains no trained model"):
+        pyg_topomask.load(tmp_path / "nothing")
+    (run.parent / "1").mkdir()
+    (run.parent / "1" / "best.ckpt").write_bytes((run / "best.ckpt").read_bytes())
+    with pytest.raises(RunError, match=r"several seeds \(0, 1\); choose one, such as .*0$"):
+        pyg_topomask.load(run.parent)
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("dim_hidden: 8", "dim_hidden: 16"))
+    with pytest.raises(RunError, match=r"best\.ckpt is of another model .* must be the file that the run has written"):
+        pyg_topomask.load(run)
+
+
+def test_load_names_the_extra(monkeypatch):
+    monkeypatch.delitem(sys.modules, "pyg_topomask.run.trained_model", raising=False)
+    monkeypatch.setitem(sys.modules, "pyg_topomask.run.config", None)
+    with pytest.raises(ImportError, match=r"load needs: pip install 'pyg_topomask\[run\]'"):
+        pyg_topomask.load("anything")
