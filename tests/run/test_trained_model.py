@@ -16,7 +16,9 @@ from pyg_topomask.run.commands import predict as command
 from pyg_topomask.run.commands.predict import predict
 from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.saved import read_config
+from pyg_topomask.run.model.attentions import argument_keys, attention_arguments, attentions_of
+from pyg_topomask.run.output.saved import compared, read_config, write_config
+from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.checkpoint import FORMAT, read_checkpoint
 
@@ -59,6 +61,19 @@ def test_predictions_give_the_metrics_of_the_run(tiny, tmp_path, overrides):
         assert float(share.detach()) == pytest.approx(float(row["probability_1"]), rel=1e-4)
         assert int(row["predicted"]) == int(share > 0.5)
         assert int(row["target"]) == int(graphs[int(row["graph"])].y)
+
+
+@pytest.mark.parametrize("layers", ["GCN+GKAT", "GCN+Masked"])
+def test_the_config_of_a_run_is_read_as_it_was(tiny, tmp_path, layers):
+    """Keys of topomask that were not given must not count as given, since each attention has its own defaults."""
+    tiny["gt"]["layer_type"], tiny["topomask"] = layers, {"mask": "rwgnk"} if layers == "GCN+Masked" else {}
+    before = check_config(tiny)[0].config
+    write_config(tmp_path / "config.yaml", before)
+    after = check_config(tmp_path / "config.yaml")[0].config
+    assert argument_keys(after) == argument_keys(before)
+    for name in attentions_of(before):
+        assert attention_arguments(after, name) == attention_arguments(before, name)
+    assert compared(after) == compared(before)
 
 
 def test_load_leaves_graph_and_random_state_alone_and_takes_batches(run):

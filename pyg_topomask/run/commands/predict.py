@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import read_features
@@ -106,7 +105,7 @@ def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any
     size, task = run.config.train.batch_size, run.task
     for first in range(0, len(items.graphs), size):
         graphs = items.graphs[first : first + size]
-        (batch,) = DataLoader([run.transform(graph) for graph in graphs], batch_size=size)
+        batch = Batch.from_data_list([run.transform(graph) for graph in graphs])
         with torch.no_grad():
             prediction = run.model(batch)
         prediction = torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
