@@ -6,7 +6,8 @@ from torch_geometric.loader import DataLoader
 from pyg_topomask.nn import HeatMask, MaskedAttention, TreeMask
 from pyg_topomask.transforms import AddTreeOrder
 
-graphs = AddTreeOrder()(FakeDataset(32, num_channels=64))  # the error of a mask names the transform that is missing
+# TreeMask needs a transform; the error of a mask names the one that is missing.
+graphs = AddTreeOrder()(FakeDataset(32, avg_num_nodes=50, num_channels=64))
 heat = MaskedAttention(64, heads=4, mask=HeatMask(heads=4))  # needs no transform
 tree = MaskedAttention(64, heads=4, mask=TreeMask(heads=4), kernel="softmax")
 for batch in DataLoader(graphs, batch_size=8):

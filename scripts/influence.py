@@ -100,7 +100,7 @@ def draw_layer(name: str, data: Data) -> Any:
     """The picture of one attention: the matrix, and a row of it on the graph."""
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(7, 3.4), layout="constrained")
     matrix = influence(name, data)
-    left.imshow(matrix, interpolation="nearest", **STYLE)
+    left.imshow(matrix.numpy(), interpolation="nearest", **STYLE)
     left.set(xticks=[], yticks=[], xlabel="input of node j", ylabel="output of node i", title="influence of j on i")
     draw_row(right, matrix, data)
     right.set_title("influence on the star")

@@ -2,12 +2,15 @@
 
 import re
 import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.datasets import FakeDataset
 
+from pyg_topomask.datasets import DigitsDataset
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.testing import AttentionCase, OperatorCase
 
@@ -75,6 +78,45 @@ def test_large_graph(run):
     assert int(names["part"].walk_size) == names["part"].num_nodes < names["data"].num_nodes
     assert names["out"].shape == (names["data"].num_nodes, 4)
     assert names["out"].isfinite().all()
+
+
+class _FakeMolecules(FakeDataset):
+    """Random graphs instead of a data set that is downloaded."""
+
+    def __init__(self, root, name, pre_transform):
+        super().__init__(num_graphs=24, avg_num_nodes=8, num_channels=5, num_classes=2, task="graph")
+        self.data, self.slices = self.collate([pre_transform(data) for data in self])
+
+
+def test_molecules(run, monkeypatch):
+    monkeypatch.setattr("torch_geometric.datasets.TUDataset", _FakeMolecules)
+    names = run("molecules")
+    assert 0 <= names["accuracy"] <= 1
+    assert names["predict"](names["batch"]).shape == (names["batch"].num_graphs, 2)
+
+
+def test_images(run, monkeypatch):
+    pytest.importorskip("sklearn")
+    small = partial(DigitsDataset, num_graphs=24)
+    monkeypatch.setattr("pyg_topomask.datasets.DigitsDataset", small)
+    names = run("images")
+    assert 0 <= names["accuracy"] <= 1
+    assert names["right"].shape == (2,)
+
+
+def test_particles():
+    """With fewer and smaller boxes."""
+    program = EXAMPLES["particles"].read_text(encoding="utf-8")
+    for old, new in (("PARTICLES, NUM_NEIGHBORS = 100", "PARTICLES, NUM_NEIGHBORS = 12"), ("160", "40"), ("128", "32")):
+        assert old in program
+        program = program.replace(old, new)
+    names = {}
+    exec(compile(program, "particles", "exec"), names)
+    assert names["explained"] < 1
+    data = names["box"]()
+    distance = torch.cdist(data.x[:, :3], data.x[:, :3])
+    field = [(torch.exp(-d / 0.2) / d * data.x[:, 3])[d > 0].sum() for d in distance]
+    torch.testing.assert_close(data.y[:, 0], torch.stack(field) / 10)
 
 
 @pytest.fixture

@@ -1,0 +1,55 @@
+"""The notebooks run from the first cell to the last, and store what they print and draw."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("matplotlib").use("Agg")
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "scripts" / "notebooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read(script, name):
+    return json.loads((script.NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    state = torch.get_rng_state()
+    yield
+    torch.set_rng_state(state)
+
+
+def kinds(notebook):
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return [[output["output_type"] for output in cell["outputs"]] for cell in cells]
+
+
+def test_first_model(script, in_folder):
+    notebook = read(script, "first_model")
+    stored = kinds(notebook)
+    first = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    settings = "num_graphs, num_train, num_epochs = 400, 300, 12\n"
+    first["source"][first["source"].index(settings)] = "num_graphs, num_train, num_epochs = 24, 16, 2\n"
+    names = script.run(notebook)
+    assert [len(history) for history in names["histories"].values()] == [2, 2]
+    assert kinds(notebook) == stored
+
+
+def test_masks(script, in_folder):
+    notebook = read(script, "masks")
+    stored = kinds(notebook)
+    names = script.run(notebook)
+    assert names["errors"][-1] < names["errors"][0]  # 256 walks and 4
+    assert kinds(notebook) == stored
