@@ -1,33 +1,49 @@
-"""Speed and scaling of mask operators: products with 64 columns, compared with the product with the dense mask.
+"""Speed, scaling and memory of mask operators: products with 64 columns, compared with the product with the dense mask.
 
-One run measures, in processor time and on one graph per size:
+One run measures, in processor time:
 
-- ratios at N = 16,384 of the time with the dense matrix to that of each operator
-- exponents of time over N, fitted to all sizes
+- ratios at N = 16,384 of the time with the dense matrix to that of each operator, all in turns
+- forests compared with plain torch, and on a path of 100,000 nodes without a compiler
 - heat kernels compared with SciPy's `expm_multiply` on the same Laplacian
-- attention on 32 grids of 64 nodes under one mask compared with unmasked attention
+- attention on 32 graphs of 64 nodes under one mask compared with unmasked attention, forward and backward
+- peak memory of attention on 262,144 nodes with 32 features and 32 channels, forward and backward
+- exponents of time over N, fitted to all sizes
+
+Processes keep freed memory, as in a training step (`keep_memory`), except where memory is measured.
 
 Run: python scripts/bench/operators.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import isqrt
 from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import bench_parser, exponent, machine, median_ms, pyplot, save_json
+from _measure import (
+    bench_parser,
+    exponent,
+    in_fresh_process,
+    keep_memory,
+    machine,
+    peak_mib,
+    pyplot,
+    save_json,
+)
 from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import laplacian
 from scipy.sparse.linalg import expm_multiply
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import grid as grid_graph
 
-from pyg_topomask.nn import MaskedAttention
+from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
 from pyg_topomask.operators import (
     CausalOperator,
     ForestExpOperator,
@@ -40,6 +56,8 @@ from pyg_topomask.operators import (
     ToeplitzOperator,
     TreeDistanceOperator,
 )
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.transforms import AddRandomWalks
 
 COLUMNS = 64
 
@@ -66,6 +84,11 @@ def toeplitz(*shape: int) -> MaskOperator:
     return ToeplitzOperator(torch.rand(*(2 * size - 1 for size in shape)), shape)
 
 
+def walks(mask: torch.nn.Module, independent: bool, num_nodes: int) -> MaskOperator:
+    graph = Data(edge_index=grid_edges(num_nodes), num_nodes=num_nodes)
+    return mask(AddRandomWalks(seed=0, independent=independent)(graph))
+
+
 BUILD: dict[str, Callable[[int], MaskOperator]] = {
     "causal": lambda n: CausalOperator(torch.zeros(n, dtype=torch.long)),
     "forest, random tree": lambda n: forest(random_parent(n)),
@@ -81,50 +104,102 @@ BUILD: dict[str, Callable[[int], MaskOperator]] = {
     "heat, tol 1e-4": lambda n: HeatOperator(grid_edges(n), n, 1.0, tol=1e-4),
     "power series, 4 hops": lambda n: PowerSeriesOperator(grid_edges(n), n, torch.rand(5)),
     "low rank, 16": lambda n: LowRankOperator(torch.rand(n, 16), torch.rand(n, 16)),
+    "GRF, 16 walks": lambda n: walks(GRFMask(), True, n),
+    "RWGNK, 16 walks": lambda n: walks(RWGNKMask(), False, n),
 }
 
 
-@torch.no_grad()
-def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
-    """Milliseconds of every operator at every size, without building its structure, and the exponents."""
-    times: dict[str, list[float]] = {}
-    for name, build in BUILD.items():
-        for size in sizes:
-            operator, x = build(size), torch.randn(size, COLUMNS)
-            product = median_ms(lambda o=operator, x=x: o @ x, repeats, 1, time.process_time, 10.0)
-            times.setdefault(name, []).append(product)
-        print(f"{name:24s} exponent {exponent(sizes, times[name]):5.2f}   {times[name][-1]:10.1f} ms at {sizes[-1]:,}")
-    exponents = {name: exponent(sizes, values) for name, values in times.items()}
-    return {"sizes": sizes, "milliseconds": times, "exponents": exponents}
+def in_turns(
+    functions: dict[str, Callable[[], Any]], repeats: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, float]:
+    """Median milliseconds of each function, after one call. They are called in turns, so that other work on the machine
+    affects all of them.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for repeat in range(repeats + 1):
+        for name, function in functions.items():
+            begin = clock()
+            function()
+            if repeat > 0:
+                times[name].append(1e3 * (clock() - begin))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+@contextmanager
+def compiled_code(used: bool) -> Iterator[None]:
+    """Switch compiled code on or off."""
+    before = os.environ.get("TOPOMASK_NATIVE")
+    os.environ["TOPOMASK_NATIVE"] = "1" if used else "0"
+    yield
+    os.environ.pop("TOPOMASK_NATIVE") if before is None else os.environ.update(TOPOMASK_NATIVE=before)
+
+
+def without_compiler(function: Callable[[], Any]) -> Any:
+    with compiled_code(False):
+        return function()
 
 
 @torch.no_grad()
-def ratios(num_nodes: int, repeats: int) -> dict[str, float]:
-    """Ratio of the time with an existing dense matrix to that of each operator."""
+def products(num_nodes: int, repeats: int) -> dict[str, dict[str, float]]:
+    """Milliseconds, declared multiply-adds per node, and ratio of the time with an existing dense matrix."""
+    torch.manual_seed(0)
     dense, x = torch.rand(num_nodes, num_nodes), torch.randn(num_nodes, COLUMNS)
     operators = {name: build(num_nodes) for name, build in BUILD.items()}
-    result = {}
+    functions: dict[str, Callable[[], Any]] = {name: lambda o=op: o @ x for name, op in operators.items()}
+    for name in ("forest, random tree", "tree distance, 8 hops"):
+        functions[f"{name}, plain torch"] = lambda f=functions[name]: without_compiler(f)
+    times = in_turns({"dense": lambda: dense @ x, **functions}, repeats)
+    result = {name: {"milliseconds": ms, "ratio": times["dense"] / ms} for name, ms in times.items()}
     for name, operator in operators.items():
-        pair = [median_ms(f, repeats, 1, time.process_time) for f in (lambda: dense @ x, lambda o=operator: o @ x)]
-        result[name] = pair[0] / pair[1]
-        print(f"{name:24s} {result[name]:8.1f} x faster than the dense product at {num_nodes:,}")
+        result[name]["multiply_adds_per_node"] = operator.num_multiply_adds / num_nodes
+    for name, row in result.items():
+        print(f"{name:36s} {row['milliseconds']:9.2f} ms  {row['ratio']:7.1f} x faster than dense at {num_nodes:,}")
     return result
+
+
+@torch.no_grad()
+def clock_check(num_nodes: int) -> float:
+    """Processor time of the dense product over wall time times threads: 1 on an idle machine with busy threads."""
+    dense, x = torch.rand(num_nodes, num_nodes), torch.randn(num_nodes, COLUMNS)
+    wall, used = (in_turns({"": lambda: dense @ x}, 5, clock)[""] for clock in (time.perf_counter, time.process_time))
+    share = used / wall / torch.get_num_threads()
+    print(f"processor time is {share:.2f} of wall time times {torch.get_num_threads()} threads")
+    return share
+
+
+@torch.no_grad()
+def long_path(num_nodes: int) -> dict[str, float]:
+    """Seconds of the first product on a path, without a compiler and with everything that a new graph needs."""
+    x, seconds = torch.randn(num_nodes, COLUMNS), {}
+    builds: dict[str, Callable[[Tensor], MaskOperator]] = {
+        "forest": forest,
+        "tree distance": lambda parent: TreeDistanceOperator(parent, torch.rand(num_nodes)),
+    }
+    for name, build in builds.items():
+        parent = torch.arange(num_nodes) - 1
+        begin = time.process_time()
+        without_compiler(lambda b=build, p=parent: b(p) @ x)
+        seconds[name] = time.process_time() - begin
+        print(f"{name} on a path of {num_nodes:,} nodes, without a compiler: {seconds[name]:.2f} s")
+    return seconds
 
 
 @torch.no_grad()
 def beside_scipy(num_nodes: int, repeats: int) -> dict[str, float]:
     """Ratio of the time of SciPy's action of the matrix exponential to ours, on one grid."""
     edge_index, result = grid_edges(num_nodes), {}
-    adj = csr_matrix((torch.ones(edge_index.size(1)).double(), edge_index.numpy()), (num_nodes, num_nodes))
-    lap = csr_matrix((adj.sum(0).A1 if hasattr(adj.sum(0), "A1") else adj.sum(0), [range(num_nodes)] * 2)) - adj
+    lap = laplacian(csr_matrix((torch.ones(edge_index.size(1)).double(), edge_index.numpy()), (num_nodes, num_nodes)))
     for diffusion in (1.0, 5.0):
         for tol, dtype in ((1e-4, torch.float32), (1e-8, torch.float64)):
             operator = HeatOperator(edge_index, num_nodes, diffusion, tol=tol)
             x = torch.randn(num_nodes, COLUMNS, dtype=dtype)
-            ours = median_ms(lambda o=operator, x=x: o @ x, repeats, 1, time.process_time)
-            theirs = median_ms(lambda t=diffusion, x=x: expm_multiply(-t * lap, x.numpy()), 3, 0, time.process_time)
-            result[f"time {diffusion:g}, tol {tol:g}"] = theirs / ours
-            print(f"heat, time {diffusion:g}, tol {tol:g}: {theirs / ours:.1f} x faster than expm_multiply")
+            both = {
+                "ours": lambda o=operator, x=x: o @ x,
+                "theirs": lambda t=diffusion, x=x: expm_multiply(-t * lap, x.numpy(), traceA=-t * lap.trace()),
+            }
+            times = in_turns(both, repeats)
+            ratio = result[f"time {diffusion:g}, tol {tol:g}"] = times["theirs"] / times["ours"]
+            print(f"heat, time {diffusion:g}, tol {tol:g}: {ratio:.1f} x faster than expm_multiply")
     return result
 
 
@@ -142,25 +217,61 @@ class OneMask(torch.nn.Module):
 
 
 def equal_graphs(repeats: int) -> dict[str, float]:
-    """Ratio of the time of masked to unmasked attention, forward and backward, on 32 grids of 64 nodes."""
+    """Ratio of the time of masked to unmasked attention, forward and backward, on 32 grids of 64 nodes.
+
+    All parameters of masks are learned.
+    """
     torch.manual_seed(0)
     batch, weight = torch.arange(32).repeat_interleave(64), torch.rand(4, 15, 15, requires_grad=True)
+    times = torch.ones(4, requires_grad=True)
     graph, x = Data(batch=batch, num_nodes=2048), torch.randn(2048, 64)
     masks: dict[str, Callable[[], MaskOperator] | None] = {
         "unmasked": None,
+        "causal": lambda: CausalOperator(batch),
         "Toeplitz": lambda: ToeplitzOperator(weight[0], (8, 8), 32),
         "Toeplitz per head": lambda: ToeplitzOperator(weight, (8, 8), 32),
-        "grid heat": lambda: GridHeatOperator((8, 8), 1.0, 32),
+        "grid heat": lambda: GridHeatOperator((8, 8), times[0], 32),
+        "grid heat per head": lambda: GridHeatOperator((8, 8), times, 32),
+        "hypercube heat": lambda: HypercubeHeatOperator(6, times[0], 32),
     }
     layers = {name: MaskedAttention(64, 4, mask=None if m is None else OneMask(m)) for name, m in masks.items()}
-    times: dict[str, list[float]] = {name: [] for name in layers}
-    for _ in range(3 * repeats):  # in turns, so that other work on the machine affects all layers equally
-        for name, layer in layers.items():
-            times[name].append(median_ms(lambda a=layer: a(x, batch, graph).sum().backward(), 1, 1, time.process_time))
-    medians = {name: statistics.median(values) for name, values in times.items()}
+    steps = {name: lambda a=layer: a(x, batch, graph).sum().backward() for name, layer in layers.items()}
+    medians = in_turns(steps, 10 * repeats)
     result = {name: value / medians["unmasked"] for name, value in medians.items()}
     print("32 grids of 64 nodes, over unmasked attention:", {name: round(value, 2) for name, value in result.items()})
     return result
+
+
+def attention_mib(name: str, num_nodes: int) -> float:
+    """Rise of the peak memory of this process above the inputs, in MiB."""
+    torch.manual_seed(0)
+    operator = BUILD[name](num_nodes)
+    q, k, v = (torch.rand(num_nodes, 1, 32, requires_grad=True) for _ in range(3))
+    return peak_mib(lambda: masked_linear_attention(q, k, v, operator).sum().backward())
+
+
+def memory(num_nodes: int) -> dict[str, float]:
+    """Peak MiB of attention under each operator, each in a process of its own."""
+    result = {}
+    for name in BUILD:
+        result[name] = in_fresh_process(attention_mib, name, num_nodes)
+        print(f"{name:24s} {result[name]:6.0f} MiB for attention on {num_nodes:,} nodes", flush=True)
+    return result
+
+
+@torch.no_grad()
+def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
+    """Milliseconds of every operator at every size, without building its structure, and the exponents."""
+    times: dict[str, list[float]] = {}
+    for name, build in BUILD.items():
+        for size in sizes:
+            torch.manual_seed(0)
+            operator, x = build(size), torch.randn(size, COLUMNS)
+            times.setdefault(name, []).append(in_turns({"": lambda o=operator, x=x: o @ x}, repeats)[""])
+        row = f"exponent {exponent(sizes, times[name]):5.2f}   {times[name][-1]:10.1f} ms at {sizes[-1]:,}"
+        print(f"{name:24s} {row}", flush=True)
+    exponents = {name: exponent(sizes, values) for name, values in times.items()}
+    return {"sizes": sizes, "milliseconds": times, "exponents": exponents}
 
 
 def plot(report: dict[str, Any], folder: Path) -> None:
@@ -178,17 +289,24 @@ def plot(report: dict[str, Any], folder: Path) -> None:
 
 def main() -> None:
     options = bench_parser(__doc__, "smaller graphs, about half a minute").parse_args()
-    torch.manual_seed(0)
+    keep_memory()
     powers = range(10, 15 if options.quick else 21, 2)
     repeats, size = (3, 2**12) if options.quick else (5, 2**14)
-    report = {
-        "machine": machine(),
-        "ratio to the dense product": ratios(size, repeats),
-        "ratio to expm_multiply": beside_scipy(size, repeats),
-        "equal graphs, over unmasked": equal_graphs(repeats),
-        "scaling": scaling([2**power for power in powers], repeats),
+    parts: dict[str, Callable[[], Any]] = {
+        "machine": machine,
+        "processor time over wall time and threads": lambda: clock_check(size),
+        "num_nodes": lambda: size,
+        "products": lambda: products(size, repeats),
+        "seconds on a path": lambda: long_path(10**4 if options.quick else 10**5),
+        "ratio to expm_multiply": lambda: beside_scipy(size, repeats),
+        "equal graphs, over unmasked": lambda: equal_graphs(repeats),
+        "MiB of attention": lambda: memory(2**12 if options.quick else 2**18),
+        "scaling": lambda: scaling([2**power for power in powers], repeats),
     }
-    save_json(options.out / "operators.json", report)
+    report: dict[str, Any] = {}
+    for name, measure in parts.items():
+        report[name] = measure()
+        save_json(options.out / "operators.json", report)
     plot(report, options.out)
 
 
