@@ -12,9 +12,8 @@ from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.options import OVERRIDES, add_compare, add_predict, add_report, add_show
 from pyg_topomask.run.user_modules import import_modules
-
-_OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown is not None:
         parser.error(f"unknown option {unknown}")
     try:
-        if arguments.command in _WITHOUT_OVERRIDES and rest:
+        if arguments.command in _WITHOUTOVERRIDES and rest:
             parser.error(f"'{arguments.command}' does not take {' '.join(rest)}")
         import_modules(arguments.modules)
         with storage_errors():
@@ -62,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="train and test a config",
         usage="topomask run CONFIG [--repeat N] [--out DIR] [key=value | key value ...]",
-        epilog=_OVERRIDES,
+        epilog=OVERRIDES,
         allow_abbrev=False,
     )
     run.add_argument("config", metavar="CONFIG", help="YAML file")
@@ -74,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         help="count the pairs of graphs that features, encodings and a mask distinguish",
         usage="topomask expressivity CONFIG [--encoding NAME] [--size K] [--mask NAME] [--limit N] [--rounds R] "
         "[key=value ...]",
-        epilog=_OVERRIDES,
+        epilog=OVERRIDES,
         allow_abbrev=False,
     )
     express.add_argument("config", metavar="CONFIG", help="YAML file")
@@ -93,18 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
-    _add_show(commands)
-    _add_compare(commands)
-    predict = commands.add_parser("predict", help="write a trained model's predictions as CSV", allow_abbrev=False)
-    predict.add_argument("run", metavar="RUN", help="folder of a seed, or results folder with a single seed")
-    predict.add_argument(
-        "--data",
-        default="test",
-        metavar="DATA",
-        help="train, val, test or all: items of the run's data set (default: test); or a file that torch.save has "
-        "written, with a graph or a list of graphs",
-    )
-    predict.add_argument("--out", metavar="FILE", help="CSV file to write (default: standard output)")
+    add_show(commands)
+    add_compare(commands)
+    add_predict(commands)
+    add_report(commands)
     return parser
 
 
@@ -113,7 +104,7 @@ def _add_check(commands: Any) -> None:
         "check",
         help="validate configs and build their models, without data",
         usage="topomask check CONFIG [CONFIG ...] [key=value ...]",
-        epilog=f"{_OVERRIDES.partition(':')[0]}: key=value, for all configs",
+        epilog=f"{OVERRIDES.partition(':')[0]}: key=value, for all configs",
     )
     check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
     listing = commands.add_parser("list", help="print every name that a config may use, and its source")
@@ -124,46 +115,6 @@ def _add_check(commands: Any) -> None:
         help="attentions, convolutions, ..., keys (default: all but keys)",
     )
     commands.add_parser("schema", help="print the JSON schema of configs, for editors that complete and check YAML")
-
-
-def _add_show(commands: Any) -> None:
-    show = commands.add_parser(
-        "show",
-        help="draw the attention, mask or walks of a layer, on one graph of a config's data set",
-        usage="topomask show KIND CONFIG --out FILE [--graph I] [--layer L] [--head H] [--node V] [--checkpoint PATH] "
-        "[key=value ...]",
-        epilog=_OVERRIDES,
-        allow_abbrev=False,
-    )
-    show.add_argument(
-        "kind",
-        choices=("attention", "mask", "walks"),
-        metavar="KIND",
-        help="attention: the pairs that k-MIP attention keeps, as arrows or a matrix; mask: a mask and one of its "
-        "rows; walks: coverage and errors of a GRF mask by the number of walks",
-    )
-    show.add_argument("config", metavar="CONFIG", help="YAML file")
-    show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its suffix gives the format")
-    for name, letter, text in (("graph", "I", "graph of the data set"), ("layer", "L", "layer"), ("head", "H", "head")):
-        show.add_argument(f"--{name}", type=int, default=0, metavar=letter, help=f"{text}, counted from 0 (default: 0)")
-    show.add_argument("--node", type=int, metavar="V", help="draw only the row of this node")
-    show.add_argument(
-        "--checkpoint", metavar="PATH", help="best.ckpt of a run, or its folder (default: an untrained model)"
-    )
-
-
-def _add_compare(commands: Any) -> None:
-    compare = commands.add_parser(
-        "compare",
-        help="print a table of finished runs with paired differences, and draw metric against time",
-        allow_abbrev=False,
-    )
-    compare.add_argument("runs", nargs="+", metavar="RUN", help="results folder, folder of a seed, or config")
-    compare.add_argument(
-        "--baseline", metavar="RUN", help="the run that the others are compared with (default: the first)"
-    )
-    compare.add_argument("--format", choices=("text", "markdown", "csv"), default="text", help="default: text")
-    compare.add_argument("--out", metavar="FILE", help="picture of the validation metric by training time")
 
 
 def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
@@ -261,6 +212,21 @@ def _predict(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
+def _report(arguments: argparse.Namespace, rest: list[str]) -> int:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from pyg_topomask.run.commands.report import report
+    from pyg_topomask.run.output.files import output_path, write_text
+
+    out = output_path(arguments.out, "a file")
+    text = report(arguments.run, arguments.graph, arguments.layer, arguments.head, arguments.node)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, text)
+    print(f"wrote {out}")
+    return 0
+
+
 def _check(arguments: argparse.Namespace, rest: list[str]) -> int:
     from pyg_topomask.run.commands.check import check_files
 
@@ -294,5 +260,6 @@ _COMMANDS = {
     "show": _show,
     "compare": _compare,
     "predict": _predict,
+    "report": _report,
 }
-_WITHOUT_OVERRIDES = ("check", "list", "schema", "compare", "predict")
+_WITHOUTOVERRIDES = ("check", "list", "schema", "compare", "predict", "report")

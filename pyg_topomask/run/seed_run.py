@@ -26,6 +26,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.pretrained import load_pretrained
 from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.files import make_folder, write_json
 from pyg_topomask.run.output.loggers import build_loggers
 from pyg_topomask.run.output.progress import Display, Job
@@ -131,6 +132,7 @@ class SeedRun:
             "graphs_or_nodes": splits.sizes,
             "num_parameters": sum(parameter.numel() for parameter in module.model.parameters()),
             "processes": world_size(),
+            "environment": environment(),
             "peak_memory_mib": peak_memory_mib(),
             "peak_cuda_mib": cuda,
         }

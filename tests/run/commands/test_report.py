@@ -1,0 +1,77 @@
+import re
+
+import matplotlib
+import pytest
+import torch
+
+from pyg_topomask.run import run_config
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands import report as command
+from pyg_topomask.run.output.environment import environment
+from pyg_topomask.run.output.saved import read_result
+from pyg_topomask.run.task import Task
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(params=["GIN+GRF", "GIN+KMIP", "GIN+Linear"])
+def layers(request, tiny):
+    tiny["gt"]["layer_type"] = request.param
+    tiny["topomask"] = {"num_walks": 4, "max_length": 2} if request.param == "GIN+GRF" else {}
+    return request.param
+
+
+def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=2"], name="a<b")
+    folder, out = tmp_path / "a<b" / "0", tmp_path / "new" / "report.html"
+    assert main(["report", str(folder), "--graph", "3", "--node", "2", "--out", str(out)]) == 0
+    assert f"wrote {out}" in capsys.readouterr().out
+    text = out.read_text()
+    assert re.findall(r"(?:src|href)=\"(?!data:image/png;base64,)|url\(|@import|<script", text) == []
+    assert text.count("<img") == 3 + (layers != "GIN+Linear")  # two curves, errors, and a mask or kept pairs
+    assert ("neither a mask nor kept pairs" in text) == (layers == "GIN+Linear")
+    assert "<h1>a&lt;b/0</h1>" in text
+    assert f"layer_type: {layers}" in text
+    assert str(read_result(folder)["environment"]["commit"] or "–") in text
+    assert f"<td>{torch.__version__}</td>" in text
+    assert not matplotlib.pyplot.get_fignums()
+
+
+def test_wrong_positions_and_runs_are_refused(tiny, tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 1
+    assert "contains no trained model" in capsys.readouterr().err
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=1"])
+    out = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "config"), "--layer", "7", "--out", str(out)]) == 1
+    assert "--layer must be from 0 to 0 (got 7)" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.fixture
+def axes():
+    figure = matplotlib.figure.Figure()
+    return figure.subplots()
+
+
+def test_confusion_counts_true_by_predicted(axes):
+    rows = [{"target": t, "predicted": p} for t, p in (("0", "0"), ("0", "2"), ("1", "1"), ("0", "2"))]
+    command._draw_confusion(axes, rows, 3)
+    assert axes.images[0].get_array().tolist() == [[1, 0, 2], [0, 1, 0], [0, 0, 0]]
+    assert [text.get_text() for text in axes.texts] == ["1", "0", "2", "0", "1", "0", "0", "0", "0"]
+
+
+def test_errors_of_other_tasks():
+    table = "graph,target_0,target_1,predicted_0,predicted_1\n0,1,,2,3\n1,0.5,4,1,2\n"
+    assert "<img" in command._errors(Task("graph", "regression", 2), table)
+    assert "multilabel" in command._errors(Task("graph", "multilabel", 2), "graph,probability_0\n0,0.5\n")
+
+
+def test_environment_has_the_commit_only_in_a_repository(tmp_path, monkeypatch):
+    environment.cache_clear()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert environment()["commit"] is None
+    environment.cache_clear()
+    monkeypatch.setenv("PATH", "")  # without git
+    assert environment()["commit"] is None
+    environment.cache_clear()
