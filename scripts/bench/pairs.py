@@ -5,6 +5,7 @@
 - ``conv``  `GKATConv` (additive scores) on the same graph, with the dropout of its paper
 - ``small`` both on a batch of 32 small graphs, 16 channels a head
 - ``wide``  both on a batch of 128 graphs of 150 nodes, 24 channels a head
+- ``exphormer`` Exphormer's attention on 128 graphs of Peptides' size, without and with edge features
 
 Both forms take turns in one process. Each figure is the median processor time of one thread, over all repeats.
 
@@ -22,12 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 from _measure import bench_parser, machine, save_json
-from attention import random_graph
+from attention import make_batch, random_graph
 from grf import inputs, knn_sphere, step
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import GKATAttention, GKATConv, GRFAttention
+from pyg_topomask.nn import ExphormerAttention, GKATAttention, GKATConv, GRFAttention
 from pyg_topomask.transforms import AddRandomWalks
 
 CORA_NODES, CORA_EDGES = 2_708, 10_556
@@ -74,6 +75,9 @@ def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
     large = Batch.from_data_list([walks(knn_sphere(150, seed=seed)) for seed in range(16 if quick else 128)])
     linear, softmax = attentions(64)
     wide_linear, wide_softmax = attentions(96)
+    peptides, _ = make_batch("Peptides-func", ExphormerAttention.requirements())
+    peptides.edge_attr = torch.randn(peptides.num_edges, 96)
+    exphormer, with_edges = ExphormerAttention(96, 4), ExphormerAttention(96, 4, edge_dim=96)
     return {
         "grf": (lambda: step(tensors, mask, graph), 9),
         "gkat": (lambda: train(gkat, cora), 3),
@@ -82,6 +86,8 @@ def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
         "small, softmax": (lambda: train(softmax, batch), 25),
         "wide, linear": (lambda: train(wide_linear, large, 96), 15),
         "wide, softmax": (lambda: train(wide_softmax, large, 96), 15),
+        "exphormer": (lambda: train(exphormer, peptides, 96), 9),
+        "exphormer, edges": (lambda: train(with_edges, peptides, 96), 9),
     }
 
 
@@ -92,7 +98,7 @@ def main() -> None:
     for name, (function, repeats) in cases(options.quick).items():
         times = report["milliseconds"][name] = interleaved_ms(function, repeats)
         ratio = times["plain torch"] / times["compiled"]
-        print(f"{name:15s} " + "  ".join(f"{form} {ms:8.1f} ms" for form, ms in times.items()) + f"  {ratio:5.2f} x")
+        print(f"{name:16s} " + "  ".join(f"{form} {ms:8.1f} ms" for form, ms in times.items()) + f"  {ratio:5.2f} x")
     save_json(options.out / "pairs.json", report)
 
 

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.graph_attributes import check_table_size, read_attributes, read_edge_attr, read_edges
-from pyg_topomask.ops.attention.edge_softmax import edge_scores, edge_softmax_attention, typed_edges
+from pyg_topomask.ops.attention.edge_softmax import typed_edge_attention
 from pyg_topomask.ops.attention.inputs import from_origin
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segments
@@ -135,7 +135,7 @@ class ExphormerAttention(Attention):
         if carry is not None:
             num_graphs = self._check_carry(carry, num_graphs)
         edge_index, expander_index = self._read_edges(graph, num_nodes)
-        edges = typed_edges(edge_index, expander_index, batch, num_nodes, num_graphs, self.num_virtual)
+        where = edge_index, expander_index, batch, num_nodes, num_graphs, self.num_virtual
         nodes = x
         if self.virtual is not None:
             virtual = self.virtual.repeat(num_graphs, 1) if carry is None else (carry + self.virtual).flatten(0, 1)
@@ -147,12 +147,11 @@ class ExphormerAttention(Attention):
             edge = self.edge(read_edge_attr(graph, self.edge.in_features, edge_index.size(1), x.dtype))
         with torch.autocast(x.device.type, enabled=False):  # sums over neighbours need float32
             q, k, v = at_least_float32(q, k, v)
-            score = None
-            if edge is not None:
-                score = edge_scores(q, k, edge.to(q.dtype).view(-1, *q.shape[1:]), edge_index)
             dropout = self.dropout if self.training else 0.0
             v, origin = (v, None) if dropout else self._from_origin(v, batch, num_nodes, num_graphs)
-            out = edge_softmax_attention(q, self._typed_keys(k, num_nodes), v, edges, score, dropout, origin)
+            kinds = self.edge_type.to(q.dtype).view(-1, *q.shape[1:])
+            edge = None if edge is None else edge.to(q.dtype).view(-1, *q.shape[1:])
+            out = typed_edge_attention(q, k, v, where, kinds, edge, dropout, origin)
         out = self.out(out.to(dtype).flatten(1))
         if carry is None:
             return out[:num_nodes]
@@ -206,14 +205,6 @@ class ExphormerAttention(Attention):
             torch._assert_async(same, message)
         elif not bool(same):
             raise ValueError(message)
-
-    def _typed_keys(self, k: Tensor, num_nodes: int) -> Tensor:
-        """Keys of real nodes times the vector of each type of edge from them, then keys of virtual nodes."""
-        kinds = self.edge_type.to(k.dtype).view(-1, self.heads, self.channels // self.heads)
-        if self.virtual is None:
-            return (kinds[:, None] * k).flatten(0, 1)
-        real = (kinds[:-1, None] * k[:num_nodes]).flatten(0, 1)
-        return torch.cat([real, kinds[-1] * k[num_nodes:]])
 
     def extra_repr(self) -> str:
         return (

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention.partial_softmax import softmax_over_entries
+from pyg_topomask.ops.attention import fused_pairs
+from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel
+from pyg_topomask.ops.attention.partial_softmax import PartialSoftmax, softmax_over_entries
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern, sampled_product
@@ -53,19 +55,7 @@ def typed_edges(
     Raises:
         TypeError, ValueError: If an edge contains a node that does not exist.
     """
-    parts = [("edge_index", edge_index)]
-    if expander_index is not None:
-        parts.append(("expander_index", expander_index))
-    for name, index in parts:
-        check_edges(index, num_nodes, None, name)
-    edges = [index.long() for _, index in parts]
-    if num_virtual:
-        real = torch.arange(num_nodes, device=edge_index.device)
-        graph = torch.zeros_like(real) if batch is None else batch.long()
-        number = torch.arange(num_virtual, device=real.device)
-        virtual = (num_nodes + num_virtual * graph[:, None] + number).flatten()
-        real = real.repeat_interleave(num_virtual)
-        edges += [torch.stack([real, virtual]), torch.stack([virtual, real])]
+    edges = _joined(edge_index, expander_index, batch, num_nodes, num_graphs, num_virtual)
     sender, receiver = torch.cat(edges, dim=1)
     # Real senders have one block of N keys per type. Virtual senders, whose numbers start at N, come last.
     first_key = [position * num_nodes for position in range(len(edges))]
@@ -80,6 +70,126 @@ def typed_edges(
     keys = Pattern(receiver[order], column[order], num_rows, num_columns)
     values = Pattern(receiver[order], sender[order], num_rows, num_rows)
     return TypedEdges(keys, values, entry[: edge_index.size(1)].clone())
+
+
+class EdgePairs(NamedTuple):
+    """The same edges for the compiled function, in the order of the graphs, which are then compact in memory."""
+
+    pattern: Pattern
+    """Rows are receivers, columns are senders."""
+    kind: Tensor
+    """Type of each edge, int32, shape ``[P]``."""
+    vector: Tensor
+    """The same, but for an edge of ``edge_index`` the number of types plus its number there, int32, shape ``[P]``."""
+
+
+@once_per_batch
+def edge_pairs(
+    edge_index: Tensor,
+    expander_index: Tensor | None,
+    batch: Tensor | None,
+    num_nodes: int,
+    num_graphs: int,
+    num_virtual: int,
+) -> EdgePairs:
+    """Join all edges of a batch; arguments and errors are those of `typed_edges`."""
+    edges = _joined(edge_index, expander_index, batch, num_nodes, num_graphs, num_virtual)
+    sender, receiver = torch.cat(edges, dim=1)
+    kind = torch.repeat_interleave(torch.tensor([index.size(1) for index in edges]))
+    num_rows, order = num_nodes + num_graphs * num_virtual, None
+    if num_virtual and batch is not None:  # virtual nodes follow their graph's nodes
+        graph = torch.cat([batch.long(), torch.arange(num_graphs).repeat_interleave(num_virtual)])
+        order = graph.argsort(stable=True)
+        place = torch.empty_like(order).scatter_(0, order, torch.arange(num_rows))
+        sender, receiver = place[sender], place[receiver]
+    by_row = receiver.argsort(stable=True)
+    pattern = Pattern(receiver[by_row], sender[by_row], num_rows, num_rows, order)
+    kind = kind[by_row]
+    vector = torch.where(by_row < edge_index.size(1), by_row + len(edges), kind)
+    return EdgePairs(pattern, kind.int(), vector.int())
+
+
+def _joined(
+    edge_index: Tensor,
+    expander_index: Tensor | None,
+    batch: Tensor | None,
+    num_nodes: int,
+    num_graphs: int,
+    num_virtual: int,
+) -> list[Tensor]:
+    """Edges of each type, ``[2, E]``; arguments and errors are those of `typed_edges`."""
+    parts = [("edge_index", edge_index)]
+    if expander_index is not None:
+        parts.append(("expander_index", expander_index))
+    for name, index in parts:
+        check_edges(index, num_nodes, None, name)
+    edges = [index.long() for _, index in parts]
+    if num_virtual:
+        real = torch.arange(num_nodes, device=edge_index.device)
+        graph = torch.zeros_like(real) if batch is None else batch.long()
+        number = torch.arange(num_virtual, device=real.device)
+        virtual = (num_nodes + num_virtual * graph[:, None] + number).flatten()
+        real = real.repeat_interleave(num_virtual)
+        edges += [torch.stack([real, virtual]), torch.stack([virtual, real])]
+    return edges
+
+
+def typed_edge_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    where: tuple[Tensor, Tensor | None, Tensor | None, int, int, int],
+    kinds: Tensor,
+    edge: Tensor | None = None,
+    dropout: float = 0.0,
+    origin: Tensor | None = None,
+) -> Tensor:
+    r"""Softmax attention of each receiver to its senders, with scores :math:`q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}`.
+
+    Cost per head: :math:`O(E D)` operations for ``E`` edges of all types, in one compiled function or with
+    `edge_softmax_attention`.
+
+    Args:
+        q, k, v: Queries, keys and values of real nodes, then of virtual nodes, shape ``[N + B V, H, D]``, float32 or
+            float64.
+        where: Arguments of `typed_edges`.
+        kinds: Vectors :math:`e` of the types of edges: graph edges, expander edges if there are any, edges to and from
+            virtual nodes if there are any; shape ``[T, H, D]``.
+        edge: Vectors that are added to that of graph edges, shape ``[E, H, D]``; none if :obj:`None`.
+        dropout, origin: As in `edge_softmax_attention`.
+
+    Returns:
+        Shape ``[N + B V, H, D]``; zero for a receiver without edges.
+
+    Raises:
+        TypeError, ValueError: If an edge contains a node that does not exist.
+    """
+    if fused_pairs.refuses(q, v) is not None:
+        score = None if edge is None else edge_scores(q, k, edge, where[0])
+        return edge_softmax_attention(q, typed_keys(k, kinds, where[3]), v, typed_edges(*where), score, dropout, origin)
+    pairs = edge_pairs(*where)
+    vectors = EdgeVectors(kinds, pairs.kind, kinds.size(0))
+    if edge is not None:
+        vectors = EdgeVectors(torch.cat([kinds, edge + kinds[0]]), pairs.vector, kinds.size(0))
+    kernel, ones = PairKernel("softmax", False, dropout=dropout), v.new_ones(pairs.pattern.nnz)
+    sums = fused_pairs.fused_sums(kernel, pairs.pattern, ones, ones, q * q.size(-1) ** -0.5, k, v, vectors)
+    sums, total = sums.split([v.size(-1), 1], dim=-1)
+    return PartialSoftmax(sums, total, total).divide(origin)
+
+
+def typed_keys(k: Tensor, kinds: Tensor, num_nodes: int) -> Tensor:
+    """The key table of :class:`TypedEdges`.
+
+    Args:
+        k: Keys of ``num_nodes`` real nodes, then of virtual nodes, shape ``[N + B V, H, D]``.
+        kinds: Vectors of the types of edges, shape ``[T, H, D]``; with virtual nodes, the last one is for edges from
+            them.
+        num_nodes: ``N``.
+    """
+    if k.size(0) == num_nodes:
+        return (kinds[:, None] * k).flatten(0, 1)
+    real = (kinds[:-1, None] * k[:num_nodes]).flatten(0, 1)
+    return torch.cat([real, kinds[-1] * k[num_nodes:]])
 
 
 def edge_softmax_attention(

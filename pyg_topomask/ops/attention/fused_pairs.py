@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.sparse import Pattern
@@ -45,8 +45,11 @@ class _Call(ctypes.Structure):
         *((f"{name}_by_{step}", ctypes.c_int64) for name in ("entry", "bound") for step in ("pair", "head")),
         *((f"{name}_by_{step}", ctypes.c_int64) for name in ("q", "k", "v") for step in ("row", "head")),
         *(("negative_slope", ctypes.c_double), ("dropout", ctypes.c_double), ("seed", ctypes.c_int64)),
-        *((name, ctypes.c_void_p) for name in ("rowptr", "col", "q", "k", "v", "entry", "bound", "sums")),
-        *((f"grad{name}", ctypes.c_void_p) for name in ("", "_q", "_k", "_v", "_entry", "_bound")),
+        *((name, ctypes.c_void_p) for name in ("rowptr", "col", "q", "k", "v", "entry", "bound")),
+        *((name, ctypes.c_void_p) for name in ("edge", "edge_of_pair")),
+        *((name, ctypes.c_int64) for name in ("common_edges", "edge_by_row", "edge_by_head")),
+        ("sums", ctypes.c_void_p),
+        *((f"grad{name}", ctypes.c_void_p) for name in ("", "_q", "_k", "_v", "_entry", "_bound", "_edge")),
     ]
 
 
@@ -73,7 +76,14 @@ def _no_library() -> str | None:
 
 
 def fused_sums(
-    kernel: PairKernel, pattern: Pattern, entries: Tensor, bounds: Tensor, q: Tensor, k: Tensor, v: Tensor
+    kernel: PairKernel,
+    pattern: Pattern,
+    entries: Tensor,
+    bounds: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    edges: EdgeVectors | None = None,
 ) -> Tensor:
     """Sums of all heads in the form of `weighted_mean`, as `PairKernel.sums` gives them for one.
 
@@ -83,6 +93,7 @@ def fused_sums(
         entries, bounds: Shape ``[P]``, or ``[P, H]``; the same tensor if the mask is its own bound.
         q: Queries, shape ``[num_rows, H, R]``.
         k, v: Keys and values, shape ``[num_cols, H, R]`` and ``[num_cols, H, D]``.
+        edges: Edge vectors, for the softmax kernel; none if :obj:`None`.
 
     Returns:
         Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
@@ -92,7 +103,9 @@ def fused_sums(
         q, k = torch.cat([q, torch.ones_like(q)], -1), torch.cat([torch.ones_like(k), k], -1)
     q, k, v = (pattern.arrange(x) for x in (q, k, v))
     seed = draw_seeds(1) if kernel.dropout else None
-    return pattern.restore(_sums(q, k, v, _one_stride(entries), bound, pattern.rowptr, pattern.col, seed, *kernel))
+    edge, of_pair, common = (None, None, 0) if edges is None else edges
+    where = pattern.rowptr, pattern.col, of_pair
+    return pattern.restore(_sums(q, k, v, _one_stride(entries), bound, edge, *where, seed, common, *kernel))
 
 
 def _one_stride(entries: Tensor) -> Tensor:
@@ -107,9 +120,12 @@ def _sums(
     v: Tensor,
     entries: Tensor,
     bounds: Tensor | None,
+    edge: Tensor | None,
     rowptr: Tensor,
     col: Tensor,
+    edge_of_pair: Tensor | None,
     seed: Tensor | None,
+    common_edges: int,
     kernel: str,
     signed: bool,
     signed_features: bool,
@@ -118,13 +134,13 @@ def _sums(
 ) -> Tensor:
     settings = PairKernel(kernel, signed, signed_features, negative_slope, dropout)
     sums = q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, settings))
-    _call(q, k, v, entries, bounds, rowptr, col, seed, settings, {"sums": sums})
+    _call(q, k, v, entries, bounds, edge, rowptr, col, edge_of_pair, seed, common_edges, settings, {"sums": sums})
     return sums
 
 
 @_sums.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, PairKernel(*rest[3:])))
+    return q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, PairKernel(*rest[6:])))
 
 
 @torch.library.custom_op("topomask::pair_sums_backward", mutates_args=())
@@ -136,47 +152,66 @@ def _gradients(
     v: Tensor,
     entries: Tensor,
     bounds: Tensor | None,
+    edge: Tensor | None,
     rowptr: Tensor,
     col: Tensor,
+    edge_of_pair: Tensor | None,
     seed: Tensor | None,
+    common_edges: int,
     kernel: str,
     signed: bool,
     signed_features: bool,
     negative_slope: float,
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, entries and bounds; those of the latter two are empty where they are not needed."""
-    given = (q, k, v, entries, entries if bounds is None else bounds)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, entries, bounds and edge vectors; those of entries and bounds are empty where they are not
+    needed.
+    """
+    grads = {
+        f"grad_{name}": x.new_empty(x.shape)
+        for name, x in (("q", q), ("k", k), ("v", v), ("edge", edge))
+        if x is not None
+    }
     # Entries have a stride between heads, which their gradients share; the others are contiguous.
-    grads = [x.new_empty(x.shape) for x in given[:3]]
-    grads += [torch.zeros_like(x) if wanted else x.new_empty(0) for x, wanted in zip(given[3:], needed)]
-    names = ("grad_q", "grad_k", "grad_v", "grad_entry", "grad_bound")
-    wanted = {name: x for name, x, needs in zip(names, grads, [True] * 3 + needed) if needs}
+    for name, x, wanted in zip(("grad_entry", "grad_bound"), (entries, bounds), needed):
+        if wanted and x is not None:
+            grads[name] = torch.zeros_like(x)
     settings = PairKernel(kernel, signed, signed_features, negative_slope, dropout)
-    _call(q, k, v, entries, bounds, rowptr, col, seed, settings, {"grad": grad.contiguous(), **wanted})
-    return grads[0], grads[1], grads[2], grads[3], grads[4]
+    arguments = (q, k, v, entries, bounds, edge, rowptr, col, edge_of_pair, seed, common_edges, settings)
+    _call(*arguments, {"grad": grad.contiguous(), **grads})
+    names = ("q", "k", "v", "entry", "bound", "edge")
+    found = [grads.get(f"grad_{name}", q.new_empty(0)) for name in names]
+    return found[0], found[1], found[2], found[3], found[4], found[5]
 
 
 @_gradients.register_fake
 def _(
-    grad: Tensor, needed: list[bool], q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, *_: Any
+    grad: Tensor,
+    needed: list[bool],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    entries: Tensor,
+    bounds: Tensor | None,
+    edge: Tensor | None,
+    *_: Any,
 ) -> tuple[Tensor, ...]:
     given = (entries, entries if bounds is None else bounds)
-    grads = (torch.empty_like(x) if wanted else x.new_empty(0) for x, wanted in zip(given, needed))
-    return *(x.new_empty(x.shape) for x in (q, k, v)), *grads
+    weights = (torch.empty_like(x) if wanted else q.new_empty(0) for x, wanted in zip(given, needed))
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *weights, q.new_empty(0 if edge is None else edge.shape)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:8])
-    ctx.kernel = PairKernel(*inputs[8:])
+    ctx.save_for_backward(*inputs[:10])
+    ctx.common_edges, ctx.kernel = inputs[10], PairKernel(*inputs[11:])
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
         grads = _differentiable_gradients(ctx, grad)
     else:
-        grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *ctx.saved_tensors, *ctx.kernel)
-    return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:5])), *(None,) * 8)
+        grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *ctx.saved_tensors, ctx.common_edges, *ctx.kernel)
+    return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:6])), *(None,) * 10)
 
 
 _sums.register_autograd(_backward, setup_context=_setup_context)
@@ -184,17 +219,18 @@ _sums.register_autograd(_backward, setup_context=_setup_context)
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     """Gradients of the same sums in plain torch, which can be differentiated again."""
-    q, k, v, entries, bounds, rowptr, col, seed = ctx.saved_tensors
+    q, k, v, entries, bounds, edge, rowptr, col, edge_of_pair, seed = ctx.saved_tensors
     row = torch.repeat_interleave(rowptr.diff())
     pattern = Pattern(row, col, q.size(0), k.size(0))
     sides = (q[..., :1], k[..., 1:]) if ctx.kernel.name == "additive" else (q, k)
     number = torch.arange(col.numel() * q.size(1)).view(-1, q.size(1))
     kept = None if seed is None else keep_factors(ctx.kernel.dropout, seed, number).to(v)
     bounds_given = entries if bounds is None else bounds
-    sums = ctx.kernel.sums_of_heads(pattern, entries, bounds_given, *sides, v, kept=kept)
-    inputs = [x for x, needs in zip((q, k, v, entries, bounds), ctx.needs_input_grad) if needs]
+    edges = None if edge is None else EdgeVectors(edge, edge_of_pair, ctx.common_edges)
+    sums = ctx.kernel.sums_of_heads(pattern, entries, bounds_given, *sides, v, kept=kept, edges=edges)
+    inputs = [x for x, needs in zip((q, k, v, entries, bounds, edge), ctx.needs_input_grad) if needs]
     found = iter(torch.autograd.grad(sums, inputs, grad, create_graph=True, allow_unused=True))
-    return [next(found) if needs else None for needs in ctx.needs_input_grad[:5]]
+    return [next(found) if needs else None for needs in ctx.needs_input_grad[:6]]
 
 
 def _num_columns(bounds: Tensor | None, kernel: PairKernel) -> int:
@@ -207,20 +243,26 @@ def _call(
     v: Tensor,
     entries: Tensor,
     bounds: Tensor | None,
+    edge: Tensor | None,
     rowptr: Tensor,
     col: Tensor,
+    edge_of_pair: Tensor | None,
     seed: Tensor | None,
+    common_edges: int,
     kernel: PairKernel,
     results: dict[str, Tensor],
 ) -> None:
     """Fill sums or gradients. Raises MemoryError."""
     library: Any = load()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # often parts of one array
-    tensors = {"q": q, "k": k, "v": v, "entry": entries, "bound": bounds, "rowptr": rowptr, "col": col, **results}
+    edge = edge if edge is None or edge.stride(-1) == 1 else edge.contiguous()
+    tensors = {"q": q, "k": k, "v": v, "entry": entries, "bound": bounds, "edge": edge, **results}
+    tensors |= {"rowptr": rowptr, "col": col, "edge_of_pair": edge_of_pair}
     work = col.numel() * q.size(1) * (q.size(-1) + v.size(-1))
     strides = {}
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        strides[f"{name}_by_row"], strides[f"{name}_by_head"] = array.stride()[:2]
+    for name, array in (("q", q), ("k", k), ("v", v), ("edge", edge)):
+        if array is not None:
+            strides[f"{name}_by_row"], strides[f"{name}_by_head"] = array.stride()[:2]
     for name, x in (("entry", entries), ("bound", bounds)):
         if x is not None:
             strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = x.stride() if x.dim() == 2 else (x.stride(0), 0)
@@ -237,6 +279,7 @@ def _call(
         dropout=kernel.dropout,
         seed=0 if seed is None else int(seed),
         has_bound=bounds is not None,
+        common_edges=common_edges,
         **strides,
         **{name: x.data_ptr() for name, x in tensors.items() if x is not None},
     )

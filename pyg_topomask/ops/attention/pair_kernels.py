@@ -14,6 +14,17 @@ from pyg_topomask.ops.numerics import absolute
 from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product
 
 
+class EdgeVectors(NamedTuple):
+    """Vectors that multiply keys: the softmax kernel becomes :math:`\\exp(q_i \\cdot (k_j \\odot e_{ij}))`."""
+
+    vectors: Tensor
+    """Shape ``[E, H, R]``."""
+    of_pair: Tensor
+    """Vector of each pair, int32, shape ``[P]``."""
+    common: int
+    """Number of vectors, the first ones, that may belong to any number of pairs; each of the others belongs to one."""
+
+
 class PairKernel(NamedTuple):
     """Kernel and normaliser of attention on pairs."""
 
@@ -38,6 +49,7 @@ class PairKernel(NamedTuple):
         k: Tensor,
         v: Tensor,
         kept: Tensor | None = None,
+        edge: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Sums of one head.
 
@@ -47,6 +59,7 @@ class PairKernel(NamedTuple):
             q: Queries, shape ``[num_rows, R]``.
             k, v: Keys and values, shape ``[num_cols, R]`` and ``[num_cols, D]``.
             kept: Factors of dropout, shape ``[P]``; drawn if :obj:`None`.
+            edge: Edge vectors ``[E, R]``, and the vector of each pair ``[P]``; none if :obj:`None`.
 
         Returns:
             Shape ``[num_rows, D + 1]`` or ``[num_rows, D + 2]``, in the form of `weighted_mean`.
@@ -56,7 +69,7 @@ class PairKernel(NamedTuple):
             if self.signed_features:
                 size = sampled_product(pattern, absolute(q), absolute(k))
         else:
-            kernel = size = self._exponentials(pattern, bound, self._scores(pattern, q, k))
+            kernel = size = self._exponentials(pattern, bound, self._scores(pattern, q, k, edge))
         total = None if bound is entry and kernel is size else bound * size
         return sums_on_pairs(pattern, entry * kernel, total, v, self.signed, self.dropout if kept is None else kept)
 
@@ -70,6 +83,7 @@ class PairKernel(NamedTuple):
         v: Tensor,
         again: bool = False,
         kept: Tensor | None = None,
+        edges: EdgeVectors | None = None,
     ) -> Tensor:
         """Sums of all heads, whose arrays are in the order of the nodes.
 
@@ -80,6 +94,7 @@ class PairKernel(NamedTuple):
             k, v: Keys and values, shape ``[num_cols, H, R]`` and ``[num_cols, H, D]``.
             again: Whether to compute the sums of each head again in the backward pass and keep nothing for it.
             kept: Factors of dropout, shape ``[P, H]``; drawn if :obj:`None`.
+            edges: Edge vectors, for the softmax kernel; none if :obj:`None`.
 
         Returns:
             Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
@@ -89,11 +104,16 @@ class PairKernel(NamedTuple):
         for head, arrays in enumerate(zip(*(pattern.arrange(x).unbind(1) for x in (q, k, v)))):
             entry = entries if entries.dim() == 1 else entries[:, head]
             bound = entry if bounds is entries else bounds if bounds.dim() == 1 else bounds[:, head]
-            call = (pattern, entry, bound, *arrays, None if kept is None else kept[:, head])
+            edge = None if edges is None else (edges.vectors[:, head], edges.of_pair)
+            call = (pattern, entry, bound, *arrays, None if kept is None else kept[:, head], edge)
             out.append(checkpoint(self.sums, *call, use_reentrant=False) if again else self.sums(*call))
         return pattern.restore(torch.stack(out, dim=1))
 
-    def _scores(self, pattern: Pattern, q: Tensor, k: Tensor) -> Tensor:
+    def _scores(self, pattern: Pattern, q: Tensor, k: Tensor, edge: tuple[Tensor, Tensor] | None) -> Tensor:
+        if edge is not None:
+            vectors, of_pair = edge
+            keys = k.index_select(0, pattern.col) * vectors.index_select(0, of_pair)
+            return (q.index_select(0, pattern.row) * keys).sum(-1)
         if self.name == "softmax":
             return sampled_product(pattern, q.contiguous(), k.contiguous())
         score = q[:, 0].index_select(0, pattern.row) + k[:, 0].index_select(0, pattern.col)

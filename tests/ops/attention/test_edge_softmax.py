@@ -2,10 +2,15 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
+from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.edge_softmax import (
+    edge_pairs,
+    edge_scores,
     edge_softmax_attention,
     edge_softmax_attention_reference,
+    typed_edge_attention,
     typed_edges,
+    typed_keys,
 )
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddExpanderEdges
@@ -76,6 +81,41 @@ def test_is_the_reference(names, with_score):
             for out in (fast, slow)
         ]
         torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("with_edge", [True, False])
+@pytest.mark.parametrize("names", [("star", "isolated", "empty", "one_way"), ("single",), ("empty",)])
+def test_vectors_of_types_and_edges(monkeypatch, names, with_edge, native):
+    monkeypatch.setenv("TOPOMASK_NATIVE", native)
+    for num_virtual in (0, 2):
+        batch, edges = edges_of(*names, num_virtual=num_virtual)
+        where = batch.edge_index, batch.expander_index, batch.batch, batch.num_nodes, batch.num_graphs, num_virtual
+        num_rows, num_kinds = edges.values.num_rows, 4 if num_virtual else 2
+        rows = [num_rows] * 3 + [num_kinds] + [batch.num_edges] * with_edge
+        q, k, v, kinds, *edge = inputs = [torch.randn(n, 2, 3, dtype=torch.float64, requires_grad=True) for n in rows]
+        fast = typed_edge_attention(q, k, v, where, kinds, *edge)
+        score = edge_scores(q, k, *edge, batch.edge_index) if with_edge else None
+        slow = edge_softmax_attention_reference(q, typed_keys(k, kinds, batch.num_nodes), v, edges, score)
+        torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+        noise = torch.randn_like(slow)
+        grads = [
+            torch.autograd.grad((out * noise).sum(), inputs, allow_unused=True, materialize_grads=True)
+            for out in (fast, slow)
+        ]
+        torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.skipif(isinstance(fused_pairs.load(), str), reason="needs a C++ compiler")
+def test_edges_of_a_graph_lie_together():
+    batch, _ = edges_of("star", "path", "one_way")
+    where = batch.edge_index, batch.expander_index, batch.batch, batch.num_nodes, batch.num_graphs, 2
+    pattern, kind, vector = edge_pairs(*where)
+    graph = torch.cat([batch.batch, torch.arange(3).repeat_interleave(2)])[pattern.order]
+    assert (graph.diff() >= 0).all()
+    assert torch.equal(graph[pattern.row.long()], graph[pattern.col.long()])
+    assert kind.bincount().tolist() == [batch.num_edges, batch.expander_index.size(1)] + [2 * batch.num_nodes] * 2
+    assert torch.equal(vector[kind == 0].sort()[0], 4 + torch.arange(batch.num_edges).int())
 
 
 def test_gradcheck():

@@ -9,7 +9,7 @@ from torch_geometric.data import Batch
 from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
 from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.fused_pairs import fused_sums, refuses
-from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.testing import GRAPHS
@@ -55,6 +55,13 @@ def with_sides(kernel, tensors):
     """Parts of additive scores, one number of each query and key, in place of these; tensors of other kernels."""
     entry, bound, q, k, v = tensors
     return [entry, bound, q[..., :1], k[..., :1], v] if kernel.name == "additive" else list(tensors)
+
+
+def edge_vectors(pattern, heads, width):
+    """Three vectors of any pairs, and one of each other pair, with gaps in memory."""
+    of_pair, own = torch.randint(3, (pattern.nnz,)), torch.rand(pattern.nnz) < 0.5
+    of_pair[own] = 3 + torch.randperm(int(own.sum()))
+    return EdgeVectors(numbers(3 + int(own.sum()), heads, width + 1)[..., 1:], of_pair.int(), 3)
 
 
 def gradients(sums, tensors):
@@ -215,6 +222,76 @@ def test_derivatives_with_dropout():
 
 
 @compiled
+@pytest.mark.parametrize("dropout", [0, 0.3])
+@pytest.mark.parametrize(("heads", "width", "channels"), [(1, 8, 8), (2, 5, 3), (3, 24, 24), (2, 33, 1)])
+def test_edge_vectors(heads, width, channels, dropout):
+    pattern = graphs_on_their_own() if width == 24 else random_pattern(20, 0.4, torch.randperm(20))
+    kernel, edges = KERNELS["softmax"]._replace(dropout=dropout), edge_vectors(pattern, heads, width)
+    entry, bound, *qkv = inputs(pattern, heads, width, channels)
+    torch.manual_seed(0)
+    found = fused_sums(kernel, pattern, entry, bound, *qkv, edges)
+    torch.manual_seed(0)
+    kept = keep_factors(dropout, draw_seeds(1), torch.arange(pattern.nnz * heads).view(-1, heads))
+    wanted = kernel.sums_of_heads(pattern, entry, bound, *qkv, kept=kept, edges=edges)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    tensors = [entry, bound, *qkv, edges.vectors]
+    torch.testing.assert_close(gradients(found, tensors), gradients(wanted, tensors), rtol=1e-9, atol=1e-9)
+
+
+@compiled
+@pytest.mark.parametrize("width", [8, 12, 16, 24, 32])
+def test_edge_vectors_in_single_precision(width):
+    pattern = random_pattern(40, 0.5)
+    edges = edge_vectors(pattern, 2, width)
+    tensors = [*inputs(pattern, 2, width, width), edges.vectors]
+    single = [(x.detach() / width**0.5).float().requires_grad_() for x in tensors]
+    double = [x.detach().double().requires_grad_() for x in single]
+    found, wanted = (
+        sums(KERNELS["softmax"], pattern, *given[:5], edges=edges._replace(vectors=given[5]))
+        for sums, given in ((fused_sums, single), (PairKernel.sums_of_heads, double))
+    )
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+    for a, b in zip(gradients(found, single), gradients(wanted, double)):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
+
+
+@compiled
+def test_first_and_second_derivatives_of_edge_vectors():
+    pattern = random_pattern(4, 0.7)
+    has_pairs, edges = pattern.rowptr.diff() > 0, edge_vectors(pattern, 2, 2)
+    tensors = [x.detach().requires_grad_() for x in (*inputs(pattern, 2, 2, 2), edges.vectors)]
+
+    def attend(*tensors):
+        given = edges._replace(vectors=tensors[5])
+        numerator, denominator = fused_sums(KERNELS["softmax"], pattern, *tensors[:5], given)[has_pairs].split(
+            [2, 1], -1
+        )
+        return numerator / denominator
+
+    assert torch.autograd.gradcheck(attend, tensors)
+    assert torch.autograd.gradgradcheck(attend, tensors, fast_mode=True)
+
+
+@compiled
+@pytest.mark.parametrize("make_pattern", [one_graph_in_segments, graphs_on_their_own])
+def test_threads_change_no_gradient_of_edge_vectors(monkeypatch, make_pattern):
+    monkeypatch.setattr(fused_pairs, "_WORK_PER_THREAD", 1)
+    pattern, threads = make_pattern(), torch.get_num_threads()
+    entry, _, *qkv = (x.detach().float() for x in inputs(pattern, 2, 3, 2))
+    edges = edge_vectors(pattern, 2, 3)
+    vectors = edges.vectors.detach().float().requires_grad_()
+    found = []
+    try:
+        for num in (1, 3):
+            torch.set_num_threads(num)
+            sums = fused_sums(KERNELS["softmax"], pattern, entry, entry, *qkv, edges._replace(vectors=vectors))
+            found.append([sums, *gradients(sums, [vectors])])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+@compiled
 def test_nan_is_not_hidden():
     pattern = random_pattern(10, 0.9)
     tensors = [x.detach() for x in inputs(pattern, 1, 8, 8)]
@@ -240,7 +317,8 @@ def test_the_operator_is_one_that_torch_can_compile(name):
     tensors = inputs(pattern, 2, 4, 4)
     entry, bound, *qkv = (x.detach().contiguous().requires_grad_() for x in tensors)
     seed = draw_seeds(1) if kernel.dropout else None
-    arguments = (*qkv, entry, bound, pattern.rowptr, pattern.col, seed, *kernel)
+    edge, of_pair, common = edge_vectors(pattern, 2, 4) if name == "dropout" else (None, None, 0)
+    arguments = (*qkv, entry, bound, edge, pattern.rowptr, pattern.col, of_pair, seed, common, *kernel)
     torch.library.opcheck(fused_pairs._sums, arguments, test_utils=("test_schema", "test_faketensor"))
     traced = torch.compile(lambda *x: fused_sums(kernel, pattern, *x), backend="aot_eager", fullgraph=True)
     found, wanted = (torch.manual_seed(1) and run(*tensors) for run in (traced, partial(fused_sums, kernel, pattern)))

@@ -4,10 +4,10 @@
 //   denominator_i = sum_p M_p K_p,
 //   size_i        = sum_p B_p |K|_p         with the bounding mask B >= |M|.
 //
-// K_p is q_i . k_j, or exp(s_p - top_i), where the score s_p is q_i . k_j or its leaky ReLU, and top_i is the largest score
-// of the row. |K|_p is K_p, or the sum of |q_ir| |k_jr|
-// where features have signs. A row of the result holds the numerator, the denominator if it is wanted, and the size
-// unless it is the denominator itself. The backward pass computes scores again.
+// K_p is q_i . k_j, or exp(s_p - top_i) with the largest score of the row. A score s_p is q_i . k_j, or its leaky ReLU, or
+// q_i . (k_j * e_p) with an edge vector. |K|_p is K_p, or the sum of |q_ir| |k_jr| where features have signs. A row of the
+// result holds the numerator, the denominator if it is wanted, and the size unless it is the denominator itself. Dropout
+// zeroes weights in the numerator. The backward pass computes scores again.
 //
 // A row is the work of one thread and is summed in the order of its pairs; gradients of keys and values are summed over
 // the rows of a segment, then over segments: no result depends on the number of threads.
@@ -18,7 +18,7 @@
 
 namespace {
 
-// All heads of all rows. Segments that share no columns are the work of one thread, which packs as many heads as stay in
+// All heads of all rows. A segment that shares no columns is the work of one thread, which packs as many heads as stay in
 // the caches, and then takes row by row: heads of a node lie side by side in memory. If segments share columns, whole
 // heads are packed, as many as there are threads.
 template <class T, int RV, int DV>
@@ -28,13 +28,14 @@ class Run {
         : c(call), keys(vectors<T>(c.width) * Vec<T>::L), stride(keys + vectors<T>(c.channels) * Vec<T>::L),
           segments(segments_of(c.rows, c.columns, c.rowptr, c.col, heads_in_cache(c.heads))), rows(c.threads) {
         const int64_t count = segments.size();
+        if (c.grad_edge) edge_grads.resize(count * c.heads * c.common_edges * keys);
         const bool apart = std::none_of(segments.begin(), segments.end(), [](const Segment& s) { return s.shared; });
         if (apart && (c.threads == 1 || count > c.threads)) {
             packed.resize(c.threads * c.heads);
             parallel(c.threads, count, [&](int64_t s, int64_t thread) {
                 const int64_t together = std::clamp<int64_t>(heads_in_cache(segments[s].columns), 1, c.heads);
                 for (int64_t h = 0; h < c.heads; h += together)
-                    own_heads(segments[s], h, std::min(h + together, c.heads), &packed[thread * c.heads], rows[thread]);
+                    own_heads(s, h, std::min(h + together, c.heads), &packed[thread * c.heads], rows[thread]);
             });
         } else {
             // Heads that share the gradient of an entry follow each other.
@@ -43,6 +44,7 @@ class Run {
             packed.resize(together);
             for (int64_t h = 0; h < c.heads; h += together) heads(h, std::min(h + together, c.heads));
         }
+        if (c.grad_edge) add_edge_grads();
     }
 
    private:
@@ -54,12 +56,29 @@ class Run {
     const std::vector<Segment> segments;
     std::vector<Packed<T>> packed;  // of each head, or of each thread and head
     std::vector<Row<T>> rows;       // of each thread
+    Array<T> edge_grads;            // of common edge vectors: segments, heads, vectors
+
+    T* edge_grads_of(int64_t segment, int64_t head) {
+        return edge_grads.data() + (segment * c.heads + head) * c.common_edges * keys;
+    }
+
+    void add_edge_grads() {
+        T* to = static_cast<T*>(c.grad_edge);
+        for (int64_t e = 0; e < c.common_edges; ++e)
+            for (int64_t head = 0; head < c.heads; ++head, to += c.width) {
+                Array<T> sum(keys, T(0));
+                for (size_t s = 0; s < segments.size(); ++s)
+                    add<0>(T(1), edge_grads_of(s, head) + e * keys, keys / Vec<T>::L, sum.data());
+                copy(sum.data(), c.width, to);
+            }
+    }
 
     // The heads of so many columns, or the columns of so many heads, that a cache holds.
     int64_t heads_in_cache(int64_t columns) const { return CACHE / std::max<int64_t>(columns * stride * sizeof(T), 1); }
 
     // Heads `h` to `until` of a segment that shares no columns, packed in `p`.
-    void own_heads(const Segment& s, int64_t h, int64_t until, Packed<T>* p, Row<T>& row) {
+    void own_heads(int64_t segment, int64_t h, int64_t until, Packed<T>* p, Row<T>& row) {
+        const Segment& s = segments[segment];
         const int64_t size = s.columns * stride, end = s.first + s.columns;
         std::vector<Attention<T, RV, DV>> attention;
         for (int64_t head = h; head < until; ++head) {
@@ -67,7 +86,8 @@ class Run {
             own.first = s.first;
             if (int64_t(own.numbers.size()) < size) own.numbers.resize(size);
             if (c.backward()) own.grads.assign(size, T(0));
-            attention.emplace_back(c, head, own, s.reach, own.grads.data() - s.first * stride);
+            T* grads = c.backward() ? own.grads.data() - s.first * stride : nullptr;
+            attention.emplace_back(c, head, own, s.reach, grads, edge_grads_of(segment, head));
         }
         for (int64_t j = s.first; j < end; ++j)
             for (int64_t head = h; head < until; ++head) p[head - h].read(c, head, keys, stride, j, j + 1);
@@ -97,7 +117,7 @@ class Run {
         int64_t reach = 0;
         for (const Segment& s : segments) reach = std::max(reach, s.reach);
         in_blocks(h, until, c.rows, ROWS, [&](int64_t head, const Packed<T>& p, int64_t a, int64_t b, Row<T>& row) {
-            const Attention<T, RV, DV> attention(c, head, p, reach, nullptr);
+            const Attention<T, RV, DV> attention(c, head, p, reach, nullptr, nullptr);
             for (int64_t i = a; i < b; ++i) attention.forward(i, row);
         });
     }
@@ -121,7 +141,7 @@ class Run {
             p.shared[s].assign(segment.columns * stride, T(0));
             grads = p.shared[s].data() - segment.first * stride;
         }
-        const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads);
+        const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads, edge_grads_of(s, head));
         for (int64_t i = segment.from; i < segment.to; ++i) attention.backward(i, row);
     }
 };

@@ -22,10 +22,15 @@ struct Call {
     const int32_t *rowptr, *col;
     const void *q, *k, *v;       // [rows, H, R], [columns, H, R], [columns, H, D]
     const void *entry, *bound;
+    // Vectors that multiply the keys of pairs, [E, H, R], and the vector of each pair; null if there are none. The first
+    // `common_edges` ones belong to any number of pairs, each of the others to exactly one.
+    const void* edge;
+    const int32_t* edge_of_pair;
+    int64_t common_edges, edge_by_row, edge_by_head;
     void* sums;                  // [rows, H, D + 1 or D + 2]
     const void* grad;            // of the sums
-    // Null in the forward pass; the last two also where they are not wanted.
-    void *grad_q, *grad_k, *grad_v, *grad_entry, *grad_bound;
+    // Null in the forward pass; those of entry and bound also where they are not wanted.
+    void *grad_q, *grad_k, *grad_v, *grad_entry, *grad_bound, *grad_edge;
 
     bool backward() const { return grad_q || grad_k || grad_v; }
     bool exponential() const { return kernel == SOFTMAX || kernel == ADDITIVE; }
@@ -43,9 +48,10 @@ struct Row {
     std::vector<T> entries, bounds;  // where they do not lie side by side
     std::vector<T> kernel, size, slope, kept, pair_grad, weight;
     Array<T> query, query_size, grad, sum;
+    Array<T> edge, turned, keys;  // a vector of pairs, its product with the query, and the sum of their keys
 };
 
-// Keys and values of one head side by side, each filling whole vectors, and their gradients: of all columns, or of those
+// Keys and values of one head side by side, each filling whole vectors, and their gradients: of all columns, or of some
 // from `first` on.
 template <class T>
 struct Packed {
@@ -54,7 +60,8 @@ struct Packed {
     int64_t first = 0;
 
     void read(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b) {
-        const T *k = static_cast<const T*>(c.k) + head * c.k_by_head, *v = static_cast<const T*>(c.v) + head * c.v_by_head;
+        const T* k = static_cast<const T*>(c.k) + head * c.k_by_head;
+        const T* v = static_cast<const T*>(c.v) + head * c.v_by_head;
         T* to = &numbers[(a - first) * stride];
         for (int64_t j = a; j < b; ++j, to += stride) {
             copy(k + j * c.k_by_row, c.width, to);
@@ -87,11 +94,11 @@ struct Packed {
 template <class T, int RV, int DV>
 class Attention {
    public:
-    // Gradients of keys and values, which for column 0 would be at `grads`, are added there; null in the forward pass.
-    // Columns of consecutive rows lie within `reach` of each other.
-    Attention(const Call& call, int64_t head, const Packed<T>& packed, int64_t reach, T* grads)
+    // Gradients of keys and values, which for column 0 would be at `grads`, are added there, and those of common edge
+    // vectors at `edge_grads`; both null in the forward pass. Columns of a row lie within `reach` of each other.
+    Attention(const Call& call, int64_t head, const Packed<T>& packed, int64_t reach, T* grads, T* edge_grads)
         : c(call), h(head), rv(vectors<T>(call.width)), dv(vectors<T>(call.channels)), keys(rv * Vec<T>::L),
-          kv(packed.numbers.data() - packed.first * stride()), grads(grads),
+          kv(packed.numbers.data() - packed.first * stride()), grads(grads), edge_grads(edge_grads),
           far(reach * stride() * int64_t(sizeof(T)) > CACHE) {}
 
     void forward(int64_t i, Row<T>& row) const {
@@ -113,7 +120,8 @@ class Attention {
         if (c.grad_entry) entry_gradients(row, size_grad);
         score_gradients(row, size_grad);
         row.sum.assign(keys, T(0));
-        sum_rows<RV>(row.pair_grad.data(), kv, stride(), row.col, row.count, rv, row.sum.data());
+        if (c.edge) edge_gradients(row);
+        else sum_rows<RV>(row.pair_grad.data(), kv, stride(), row.col, row.count, rv, row.sum.data());
         add_to_columns(row);
         if (c.kernel == SIGNED_LINEAR && !c.signed_norm) size_gradients(row, size_grad);
         copy(row.sum.data(), c.width, static_cast<T*>(c.grad_q) + row.place * c.width);
@@ -125,7 +133,7 @@ class Attention {
     static constexpr int64_t CACHE = 1 << 18;  // bytes that a cache of the second level holds at least
     const int64_t h, rv, dv, keys;
     const T* kv;
-    T* grads;
+    T *grads, *edge_grads;
     const bool far;
 
     int64_t stride() const { return (RV ? RV + DV : rv + dv) * Vec<T>::L; }
@@ -164,7 +172,8 @@ class Attention {
         row.bound = c.has_bound ? read(c.bound, c.bound_by_pair, c.bound_by_head, first, row.count, row.bounds) : row.entry;
         fetch_row(i);
         if (far) fetch_columns(row, c.rowptr[c.rows] - first - row.count);
-        dots<RV>(row.query.data(), kv, stride(), row.col, row.count, rv, row.kernel.data());
+        if (c.edge) edge_scores(row);
+        else dots<RV>(row.query.data(), kv, stride(), row.col, row.count, rv, row.kernel.data());
         if (c.kernel == ADDITIVE) bend(row);
         if (c.kernel == SIGNED_LINEAR) measure(row);
         if (c.exponential()) exponentials(largest(row.kernel.data(), row.bound, row.count), row.kernel.data(), row.count);
@@ -176,6 +185,42 @@ class Attention {
         to.resize(count);
         for (int64_t p = 0; p < count; ++p) to[p] = at[p * by_pair];
         return to.data();
+    }
+
+    // Calls run(from, to, number) for pairs that follow each other in the row and have one edge vector. `row.edge` is this
+    // vector, `row.turned` its product with the query.
+    template <class F>
+    void for_each_edge(Row<T>& row, const F& run) const {
+        const int32_t* number = c.edge_of_pair + (row.col - c.col);
+        row.edge.assign(keys, T(0)), row.turned.resize(keys);
+        for (int64_t p = 0, until; p < row.count; p = until) {
+            for (until = p + 1; until < row.count && number[until] == number[p];) ++until;
+            const T* edge = static_cast<const T*>(c.edge) + h * c.edge_by_head;
+            copy(edge + number[p] * c.edge_by_row, c.width, row.edge.data());
+            for (int64_t r = 0; r < keys; ++r) row.turned[r] = row.query[r] * row.edge[r];
+            run(p, until, number[p]);
+        }
+    }
+
+    void edge_scores(Row<T>& row) const {
+        for_each_edge(row, [&](int64_t p, int64_t until, int64_t) {
+            dots<RV>(row.turned.data(), kv, stride(), row.col + p, until - p, rv, &row.kernel[p]);
+        });
+    }
+
+    // Adds the row's share to the gradients of edge vectors and keys, and sums that of the query in `row.sum`.
+    void edge_gradients(Row<T>& row) const {
+        for_each_edge(row, [&](int64_t p, int64_t until, int64_t number) {
+            row.keys.assign(keys, T(0));
+            sum_rows<RV>(&row.pair_grad[p], kv, stride(), row.col + p, until - p, rv, row.keys.data());
+            add_product(row.keys.data(), row.edge.data(), keys, row.sum.data());
+            for (int64_t i = p; i < until; ++i)
+                add<RV>(row.pair_grad[i], row.turned.data(), rv, grads + row.col[i] * stride());
+            if (number < c.common_edges)
+                return add_product(row.keys.data(), row.query.data(), keys, edge_grads + number * keys);
+            T* to = static_cast<T*>(c.grad_edge) + (number * c.heads + h) * c.width;
+            for (int64_t r = 0; r < c.width; ++r) to[r] = row.keys[r] * row.query[r];
+        });
     }
 
     void measure(Row<T>& row) const {
@@ -255,7 +300,7 @@ class Attention {
         const int64_t count = row.count, step = stride();
         for (int64_t p = 0; p < count; ++p) {
             T* to = grads + col[p] * step;
-            add<RV>(score[p], query, rv, to);
+            if (!c.edge) add<RV>(score[p], query, rv, to);
             add<DV>(weight[p], grad, dv, to + keys);
         }
     }

@@ -36,9 +36,8 @@ struct Reach {
 // given columns.
 inline void cut(int64_t from, int64_t to, int64_t first, int64_t columns, const int32_t* rowptr, const Reach& reach,
                 std::vector<Segment>& segments) {
-    const int64_t pairs = rowptr[to] - rowptr[from];
-    const int64_t parts = std::clamp<int64_t>(
-        std::min(pairs / SEGMENT_PAIRS, pairs / (PAIRS_PER_COLUMN * std::max<int64_t>(to - from, 1))), 1, MOST_SEGMENTS);
+    const int64_t pairs = rowptr[to] - rowptr[from], filled = PAIRS_PER_COLUMN * std::max<int64_t>(to - from, 1);
+    const int64_t parts = std::clamp<int64_t>(std::min(pairs / SEGMENT_PAIRS, pairs / filled), 1, MOST_SEGMENTS);
     for (int64_t part = 1, row = from; part <= parts; ++part) {
         Segment s{row, row, INT64_MAX, 0, 0, parts > 1};
         const int64_t until = rowptr[from] + pairs * part / parts;

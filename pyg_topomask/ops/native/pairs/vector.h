@@ -107,6 +107,12 @@ inline void dots(const T* x, const T* rows, int64_t stride, const int32_t* col, 
     for (; p < total; ++p) to[p] = dot<V>(x, rows + col[p] * stride, count);
 }
 
+// to += x * y
+template <class T>
+inline void add_product(const T* x, const T* y, int64_t count, T* to) {
+    for (int64_t i = 0; i < count; ++i) to[i] += x[i] * y[i];
+}
+
 // to += scale * x
 template <int V, class T>
 inline void add(T scale, const T* x, int64_t count, T* to) {
