@@ -2,6 +2,10 @@
 
     python scripts/gallery.py           # writes docs/masks.png and docs/masks.md
 
+The times in the table are those of docs/operators.json, which is a copy of a report of scripts/bench/operators.py:
+
+    python scripts/bench/operators.py && cp results/bench/operators.json docs
+
 Each mask is drawn with its initial parameters on a path, a tree, a grid, a molecule (caffeine) and a social network
 (Zachary's karate club). On the graph, the colours are the row of the matrix that belongs to the star.
 """
@@ -9,6 +13,7 @@ Each mask is drawn with its initial parameters on a path, a tree, a grid, a mole
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +32,7 @@ from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, 
 from pyg_topomask.viz.drawing import DIVERGING, SEQUENTIAL, STAR, draw_edges, pyplot, save_figure
 
 ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "docs" / "operators.json"
 
 # The bonds between the 14 heavy atoms of caffeine: a ring of six, a ring of five, and five side groups.
 _CAFFEINE = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 6), (6, 7), (7, 8), (8, 4)]
@@ -47,9 +53,12 @@ mask needs to the graphs. [A tutorial](tutorials/extend.md) shows how to write y
 
 `N` is the number of nodes, `E` that of edges (both directions), `n` that of nodes of one grid, `nᵢ` that of nodes along
 an axis. `W` is the normalised adjacency `D^-1/2 A D^-1/2`, and `L` a Laplacian, `D^-1/2 (D - A) D^-1/2` by default.
-The counts on the karate club are those that operators declare (`op.num_multiply_adds`). By them, attention chooses
-whether to multiply by the mask, to list its pairs, or to form the dense blocks of small graphs (`path="auto"`). The
-results are equal up to rounding. [measured.md](measured.md) has times.
+The counts are those that operators declare (`op.num_multiply_adds`). By them, attention chooses whether to multiply by
+the mask, to list its pairs, or to form the dense blocks of small graphs (`path="auto"`). The results are equal up to
+rounding. Counts and times are for {num_nodes:,} nodes: a grid with eight neighbours per node, or a random tree for
+`forest` and `tree` (8 hops). The time is that of a product with 64 columns ({machine}). The last of these
+columns compares it with the product with the same mask stored as a dense matrix. `scripts/bench/operators.py` measures
+them.
 
 Masks of trees measure distances in a spanning forest. On a graph with cycles, these are upper bounds on the distances
 in the graph. `AddTreeOrder` stores in `tree_is_forest` whether the graph has no cycle; its `method` chooses the forest.
@@ -69,6 +78,7 @@ class Entry:
 
     Args:
         name: Name in configs.
+        bench: Its operator in the report of the benchmark.
         definition: Formula of the entries.
         parameters: What is learned, per head.
         cost: Multiply-adds of a product for one column.
@@ -79,6 +89,7 @@ class Entry:
     """
 
     name: str
+    bench: str
     definition: str
     parameters: str
     cost: str
@@ -91,6 +102,7 @@ class Entry:
 ENTRIES = (
     Entry(
         "grf",
+        "GRF, 16 walks",
         "Φ₁Φ₂ᵀ, an estimate of Σ αₖWᵏ by random walks",
         "f at 0 … `max_length` hops",
         "non-zeros of Φ₁ and Φ₂",
@@ -99,6 +111,7 @@ ENTRIES = (
     ),
     Entry(
         "rwgnk",
+        "RWGNK, 16 walks",
         "⟨fᵢ, fⱼ⟩ / (‖fᵢ‖ ‖fⱼ‖)^α of visits of random walks",
         "decay λ and α, if `learnable`",
         "non-zeros of the visits",
@@ -107,6 +120,7 @@ ENTRIES = (
     ),
     Entry(
         "power_series",
+        "power series, 4 hops",
         "Σ αₖWᵏ with α = f ∗ f",
         "f at 0 … `max_length` hops",
         "2 `max_length` (E + N)",
@@ -114,6 +128,7 @@ ENTRIES = (
     ),
     Entry(
         "heat",
+        "heat, tol 1e-4",
         "exp(−λL)",
         "time λ in (0, `max_time`)",
         "degree of the series × (E + 2N)",
@@ -122,6 +137,7 @@ ENTRIES = (
     ),
     Entry(
         "grid_heat",
+        "grid heat",
         "exp(−λL) of a grid",
         "time λ in (0, `max_time`)",
         "N Σ nᵢ or N log N",
@@ -132,6 +148,7 @@ ENTRIES = (
     ),
     Entry(
         "toeplitz",
+        "Toeplitz, 2 axes",
         "w(p − q) of the places p, q on a grid",
         "a weight for each offset, or each distance",
         "N log N, or N n for small grids",
@@ -142,6 +159,7 @@ ENTRIES = (
     ),
     Entry(
         "forest",
+        "forest, random tree",
         "exp(a · dist(i, j) + b) in a spanning forest",
         "rate a, which keeps its sign",
         "about 8 N",
@@ -150,6 +168,7 @@ ENTRIES = (
     ),
     Entry(
         "tree",
+        "tree distance, 8 hops",
         "f(hops between i and j) in a spanning forest",
         "f at 0 … `max_hops`",
         "N min(`max_hops`, diameter), or N log² N",
@@ -159,6 +178,7 @@ ENTRIES = (
     ),
     Entry(
         "low_rank",
+        "low rank, 16",
         "≈ exp(Σ λₖ² cos(2πfₖ(pᵢ − pⱼ) + θₖ)) of positions p",
         "amplitude, frequency and phase of each wave",
         "2 N `num_features`",
@@ -168,6 +188,7 @@ ENTRIES = (
         kind="sequences",
     ),
     Entry(
+        "causal",
         "causal",
         "1 if j ≤ i, in the order of the nodes",
         "none",
@@ -252,21 +273,28 @@ def _draw_pair(left: Any, right: Any, matrix: np.ndarray, data: Data) -> None:
 def page() -> str:
     """The page of the documentation."""
     example = (ROOT / "examples" / "masks.py").read_text(encoding="utf-8")
-    return PAGE.format(example=example.split('"""\n\n', 1)[1], table=table())
+    report = json.loads(REPORT.read_text(encoding="utf-8"))
+    where = report["machine"]
+    machine = f"{where['cpu']}, {where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+    return PAGE.format(
+        example=example.split('"""\n\n', 1)[1],
+        table=table(report["products"]),
+        num_nodes=report["num_nodes"],
+        machine=machine,
+    )
 
 
-def table() -> str:
-    """The table of masks in Markdown."""
-    name = "social network"
-    social = graphs()[name]
-    head = ("mask", "entry M_ij", "learned", "multiply-adds per column", "karate club, per node", "graph needs", "use")
-    lines = ["| " + " | ".join(head) + " |", "|---|---|---|---|--:|---|---|"]
+def table(measured: dict[str, dict[str, float]]) -> str:
+    """The table of masks in Markdown, with the products that the benchmark measured."""
+    head = ("mask", "entry M_ij", "learned", "multiply-adds per column")
+    head += ("per node", "ms", "speed-up", "graph needs", "use")
+    lines = ["| " + " | ".join(head) + " |", "|---|---|---|---|--:|--:|--:|---|---|"]
     for entry in ENTRIES:
-        operator = operator_of(entry, name, social)
-        count = "–" if operator is None else f"{operator.num_multiply_adds / operator.num_nodes:.0f}"
+        row = measured[entry.bench]
+        numbers = (f"{row['multiply_adds_per_node']:.0f}", f"{row['milliseconds']:.1f}", f"{row['ratio']:.0f}")
         needs = "–" if entry.transform is None else f"`{type(entry.transform).__name__}`"
         cells = (f"`{MASK[entry.name].__name__}` (`{entry.name}`)", entry.definition, entry.parameters, entry.cost)
-        lines.append("| " + " | ".join([*cells, count, needs, entry.use]) + " |")
+        lines.append("| " + " | ".join([*cells, *numbers, needs, entry.use]) + " |")
     return "\n".join(lines)
 
 
