@@ -15,10 +15,19 @@ project = "pyg_topomask"
 author = "The pyg_topomask authors"
 version = release = pyg_topomask.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "mathml", "offline"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "mathml",
+    "offline",
+    "config_keys",
+]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 highlight_language = "python"
+smartquotes = False  # two hyphens begin an option
 
 # Markdown pages. "amsmath" and "dollarmath" read formulas as GitHub does; headings are targets of links, as there.
 myst_enable_extensions = ["dollarmath", "amsmath"]
@@ -42,6 +51,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
+html_sidebars = {"index": [], "install": [], "examples": []}  # no pages below them
 html_copy_source = False
 html_theme_options = {
     "navbar_end": ["theme-switcher"],

@@ -37,7 +37,7 @@ PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not i
 EXAMPLES = {path.read_text("utf-8").split('"""\n\n', 1)[1] for path in (ROOT / "examples").glob("*.py")}
 RUN = {"python", "console", "text"}
 SECTIONS = {key.split(".")[0] for key in (*all_keys(), *IGNORED_KEYS, *FIXED_KEYS)}
-KNOWN = RUN | {"bash", "yaml", "{toctree}", "{include}", "{math}"}
+KNOWN = RUN | {"bash", "yaml", "{toctree}", "{include}", "{config-keys}"}
 
 
 class Block(NamedTuple):
