@@ -1,0 +1,57 @@
+"""Attention on large graphs holds a slice of its products at a time, and never all N R (D + 1) numbers."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch_geometric.utils import grid
+
+from pyg_topomask.operators import (
+    CausalOperator,
+    ForestExpOperator,
+    GridHeatOperator,
+    HeatOperator,
+    LowRankOperator,
+    PowerSeriesOperator,
+    ToeplitzOperator,
+    TreeDistanceOperator,
+)
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops.attention import masked_linear
+
+SIDE, WIDTH = 40, 32
+N = SIDE**2
+EDGES, PARENT = grid(SIDE, SIDE)[0], torch.arange(N) // 2 - 1  # two binary trees
+BUILD = {
+    "causal": lambda: CausalOperator(torch.zeros(N, dtype=torch.long)),
+    "forest": lambda: ForestExpOperator(PARENT, torch.rand(N), -0.5, 0.0),
+    "tree distance": lambda: TreeDistanceOperator(PARENT, torch.rand(9), "histogram"),
+    "Toeplitz": lambda: ToeplitzOperator(torch.rand(2 * SIDE - 1, 2 * SIDE - 1), (SIDE, SIDE)),
+    "grid heat": lambda: GridHeatOperator((SIDE, SIDE), 1.0),
+    "heat": lambda: HeatOperator(EDGES, N, 1.0),
+    "power series": lambda: PowerSeriesOperator(EDGES, N, torch.rand(3)),
+    "low rank": lambda: LowRankOperator(torch.rand(N, 8), torch.rand(N, 8)),
+}
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the bytes of the largest tensor that torch makes."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor) and x.layout == torch.strided]
+        self.nbytes = max([self.nbytes, *(x.untyped_storage().nbytes() for x in tensors)])
+        return out
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_attention_holds_a_slice_at_a_time(name, monkeypatch):
+    monkeypatch.setattr(masked_linear, "_SLICE_NUMEL", 1)  # the slices of a graph so large that few columns fit
+    operator = BUILD[name]()
+    q, k, v = (torch.rand(N, 1, WIDTH, requires_grad=True) for _ in range(3))
+    with LargestTensor() as largest:
+        masked_linear_attention(q, k, v, operator, path="factored").sum().backward()
+    every_column = 4 * N * WIDTH * (WIDTH + 1)
+    assert 4 * N * WIDTH <= largest.nbytes <= every_column / 2
