@@ -67,6 +67,8 @@ def test_sphinx_and_github_show_the_same(page):
     text = page.read_text(encoding="utf-8")
     assert not re.search("^%", text, re.M)  # MyST takes such a line as a comment
     assert "[](" not in text  # GitHub shows a link without a text as nothing
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", re.sub(r"`[^`\n]*`|^```.*?^```$", "", text, flags=re.M | re.S))
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.fixture
