@@ -119,7 +119,7 @@ def encode(
         copies = () if "grid_shape" in _requires(mask) else _relabelled_copies(dataset, entries, transform)
         for matrix, moved, perm in copies:
             check_mask_follows(matrix, dense_entries(mask, moved), perm, tolerance)
-        return with_mask_entries(graphs, entries)
+        return with_mask_entries(graphs, entries, tolerance)
 
 
 def _relabelled_copies(

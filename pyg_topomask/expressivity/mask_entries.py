@@ -44,13 +44,13 @@ def check_mask_follows(entries: Array, moved: Array, perm: Array, tolerance: flo
         )
 
 
-def with_mask_entries(graphs: Sequence[EncodedGraph], entries: Sequence[Array]) -> list[EncodedGraph]:
-    """The graphs with M_vu as encoding of each edge from u to v, and of the other pairs in the support of M."""
+def with_mask_entries(graphs: Sequence[EncodedGraph], entries: Sequence[Array], tolerance: float) -> list[EncodedGraph]:
+    """The graphs with M_vu as encoding of each edge from u to v, and of the other pairs with |M_vu| > tolerance."""
     encodings = {key: rows for graph in graphs for key, rows in graph.edge.items()}
     result = []
     for graph, matrix in zip(graphs, entries):
         source, target = graph.edge_index
-        other = (matrix != 0).any(0)
+        other: Array = np.any(np.abs(matrix) > tolerance, axis=0)
         other[target, source] = False
         more = np.stack(other.nonzero()[::-1])  # edges point from column to row
         pairs = np.concatenate([graph.edge_index, more], axis=1)

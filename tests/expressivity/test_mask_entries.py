@@ -2,6 +2,7 @@ import random
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask.expressivity import distinguishes, pairs
 from pyg_topomask.nn import GRFMask, GridHeatMask, LowRankMask, ToeplitzMask, TreeMask
@@ -137,3 +138,18 @@ def test_walks_stored_on_the_graphs_are_refused():
     first, second = (AddRandomWalks(4, 4)(data.clone()) for data in (DECALIN, BICYCLOPENTYL))
     with pytest.raises(ValueError, match="'mask' reads 'walk_index', walks stored on the graphs, which are a sample"):
         distinguishes(first, second, mask=GRFMask())
+
+
+def test_noise_beside_zeros_separates_nothing():
+    """A pseudo-inverse is 0 between components, up to rounding that depends on the numbering."""
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5, 3, 7], [1, 2, 0, 4, 5, 3, 6, 8]])
+    edges = torch.cat([edges, edges.flip(0)], dim=1)
+
+    def mask(graph):
+        adjacency = torch.zeros(9, 9, dtype=torch.float64)
+        adjacency[graph.edge_index[0], graph.edge_index[1]] = 1
+        return torch.linalg.pinv(adjacency.sum(1).diag() - adjacency)
+
+    for _ in range(3):
+        moved = torch.randperm(9)[edges]
+        assert not distinguishes(Data(edge_index=edges, num_nodes=9), Data(edge_index=moved, num_nodes=9), mask=mask)

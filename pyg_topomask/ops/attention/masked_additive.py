@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from pyg_topomask.ops.attention.inputs import check_masked_attention
-from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
-from pyg_topomask.ops.attention.masked_softmax import block_softmax
+from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
+from pyg_topomask.ops.attention.masked_softmax import block_softmax, choose_path
 from pyg_topomask.ops.attention.normalizer import Normalizer, normalized_reference, sums_of_blocks
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.attention.pairs import sums_of_pairs
@@ -65,7 +65,8 @@ def masked_additive_attention(
         receiver, sender, v, dtype = *at_least_float32(receiver, sender, v), v.dtype
         masks = Normalizer.of(read_mask(mask, v), normalizer)
         values, origin = (v, None) if dropout else masks.from_origin(v, batch)
-        if path == "blocks" or (path == "auto" and prefers_blocks(masks.mask, batch)):
+        path = choose_path(masks.mask, batch) if path == "auto" else path
+        if path == "blocks":
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)
             sums = sums_of_blocks(attend, masks, batch, receiver[..., None], sender[..., None], values)
         else:

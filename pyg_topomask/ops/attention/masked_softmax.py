@@ -65,7 +65,10 @@ def masked_softmax_attention(
             return segment_softmax_attention(q, k, v, batch).to(dtype)
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         q = q * q.size(-1) ** -0.5
-        path = _choose_path(masks.mask, batch) if path == "auto" else path
+        if path == "auto":
+            path = choose_path(masks.mask, batch)
+            if path == "dense" and not masks.mask.is_dense:
+                warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=3)
         if path == "dense":
             return _dense(q, k, v, masks, batch).to(dtype)
         values, origin = masks.from_origin(v, batch)
@@ -115,15 +118,14 @@ def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
     return exp_below(score, score.detach().masked_fill(bound == 0, -torch.inf).amax(-2, keepdim=True))
 
 
-def _choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
+def choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
+    """Path of attention whose kernel is not linear."""
     if prefers_blocks(mask, batch):
         return "blocks"
     if mask.pairs_by_row is not None or mask.num_pairs is not None:  # num_pairs may list the pairs
         return "pairwise"
     if mask.has_blocks:
         return "blocks"
-    if not mask.is_dense:
-        warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
     return "dense"
 
 

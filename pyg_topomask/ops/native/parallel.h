@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -78,6 +79,8 @@ struct Vector {
 inline int error_code() try {
     throw;
 } catch (const std::bad_alloc&) {
+    return -1;
+} catch (const std::length_error&) {  // more than any memory holds
     return -1;
 } catch (...) {
     return -2;

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.products.forest import sibling_order
+from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.trees import forest_product, hop_counts
 
 # Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
@@ -98,6 +98,7 @@ def _no_library() -> str | None:
 @once_per_batch
 def _preorder(parent: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes in preorder, and the position of the parent of each position, −1 for roots."""
+    build_forest(parent)  # which refuses what is no forest
     library: Any = load()
     parent = parent.long().contiguous()
     order, above = torch.empty_like(parent), torch.empty_like(parent)

@@ -118,7 +118,7 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
         return kept[-1].data_ptr()
 
     def columns(table: WalkTable) -> _Table:
-        tensors = (*table.index, table.length, table.load.to(left.load))
+        tensors = (*table.index.long(), table.length.long(), table.load.to(left.load))
         return _Table(table.length.numel(), *map(address, tensors))
 
     threads = loader.num_threads(left.length.numel() + right.length.numel(), _ENTRIES_PER_THREAD)

@@ -24,6 +24,40 @@ from pyg_topomask.ops.walks.merge import WalkTable, monomial, num_monomials
 _TERMS_PER_BLOCK = 2**21
 
 
+def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
+    """Refuse stored walks that are not those of a graph of ``num_nodes`` nodes, or too long.
+
+    Raises:
+        ValueError: If tensors do not fit each other, a node does not exist, or a walk is longer than ``max_length``.
+    """
+    size = table.length.numel()
+    if table.index.shape != (2, size) or table.length.shape != (size,) or table.load.shape != (size,):
+        raise ValueError(
+            "stored walks need an index [2, nnz], lengths [nnz] and loads [nnz] (got "
+            f"{', '.join(str(list(x.shape)) for x in (table.index, table.length, table.load))}): draw them again"
+        )
+    if size == 0:
+        return
+    _check_nodes("walks", table.index, num_nodes)
+    shortest, longest = (int(bound) for bound in table.length.aminmax())
+    if shortest < 0:
+        raise ValueError(f"stored walks have a length of {shortest} hops: draw them again")
+    if longest > max_length:
+        raise ValueError(
+            f"the stored walks reach {longest} hops, but the modulation function covers 'max_length' = {max_length}. "
+            "Give the mask and the transform the same 'max_length'"
+        )
+
+
+def _check_nodes(what: str, index: Tensor, num_nodes: int) -> None:
+    low, high = (int(bound) for bound in index.aminmax())
+    if low < 0 or high >= num_nodes:
+        raise ValueError(
+            f"stored {what} name node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}: draw them again "
+            "on this graph"
+        )
+
+
 class EntryTable:
     """Sparse matrix with the entries ``coeffs @ weights``: one sparse matrix for each head of ``weights``.
 
@@ -104,7 +138,18 @@ def with_diagonal(index: Tensor, coeffs: Tensor, diagonal: Tensor) -> Tensor:
 
 @once_per_batch
 def stored_pairs(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
-    """Pair table that a transform has stored on the graph."""
+    """Pair table that a transform has stored on the graph.
+
+    Raises:
+        ValueError: If tensors do not fit each other, or a node does not exist.
+    """
+    if index.shape != (2, coeffs.size(0)):
+        raise ValueError(
+            f"a stored pair table needs an index [2, P] and coefficients [P, Q] (got {list(index.shape)} and "
+            f"{list(coeffs.shape)}): draw the walks again"
+        )
+    if index.numel() > 0:
+        _check_nodes("pair tables", index, num_nodes)
     if bool((index[0].diff() < 0).any()):
         order = index[0].argsort(stable=True)
         index, coeffs = index[:, order], coeffs[order]

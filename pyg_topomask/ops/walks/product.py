@@ -13,6 +13,7 @@ from pyg_topomask.ops.products.factors import Meeting, TermCounts
 from pyg_topomask.ops.walks.merge import WalkTable, revisits
 from pyg_topomask.ops.walks.pair_table import (
     EntryTable,
+    check_walks,
     entry_table,
     merge_lengths,
     monomials,
@@ -37,7 +38,7 @@ class WalkProduct:
             from the shared table ``left``; those of ``left`` if :obj:`None`.
 
     Raises:
-        ValueError: If a walk is longer than ``max_length``.
+        ValueError: If the walks are not those of such a graph, or one is longer than ``max_length``.
     """
 
     def __init__(
@@ -54,12 +55,8 @@ class WalkProduct:
         self.num_nodes, self.max_length, self.symmetric = num_nodes, max_length, right is not None
         self.shared = right is left
         self._stored = [table for table in (left, right) if table is not None]
-        for table in self._stored:
-            if table.length.numel() > 0 and int(table.length.max()) > max_length:
-                raise ValueError(
-                    f"the stored walks reach {int(table.length.max())} hops, but the modulation function covers "
-                    f"'max_length' = {max_length}. Give the mask and the transform the same 'max_length'"
-                )
+        for table in self.distinct_tables:
+            check_walks(table, num_nodes, max_length)
 
     @property
     def distinct_tables(self) -> list[WalkTable]:

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import GRFAttention, GRFMask
 from pyg_topomask.ops import deconvolve
@@ -247,3 +247,24 @@ def test_attention_under_an_asymmetric_pair_is_the_same_on_every_path():
         attn.load_state_dict(state)
         outs.append(attn.double()(x, None, batch))
         torch.testing.assert_close(outs[-1], outs[0])
+
+
+@pytest.mark.parametrize("path", ["auto", "pairwise", "factored", "blocks"])
+@pytest.mark.parametrize(
+    ("attribute", "change", "message"),
+    [
+        ("walk_index", lambda x: x.index_fill(1, torch.tensor([5]), 10**6), "stored walks name node 1000000"),
+        ("walk_key_index", lambda x: x.index_fill(1, torch.tensor([5]), -3), "stored walks name node -3"),
+        ("walk_length", lambda x: x.index_fill(0, torch.tensor([5]), -1), "length of -1 hops"),
+        ("walk_load", lambda x: x[:10], "index .2, nnz., lengths .nnz. and loads .nnz."),
+        ("walk_pair_index", lambda x: x + 14, "stored pair tables name node"),
+        ("walk_pair_coeffs", lambda x: x[:10], "index .2, P. and coefficients .P, Q."),
+    ],
+)
+def test_damaged_tables_are_refused_before_any_path_reads_them(path, attribute, change, message):
+    ring = torch.stack([torch.arange(30), torch.arange(30).roll(1)])
+    graph = Data(edge_index=torch.cat([ring, ring.flip(0)], dim=1), num_nodes=30)
+    graph = AddRandomWalks(4, 3, seed=0, pair_table=True)(graph)
+    graph[attribute] = change(graph[attribute])
+    with pytest.raises(ValueError, match=message):
+        GRFAttention(16, 4, max_length=3, path=path)(torch.randn(30, 16), None, graph)

@@ -131,6 +131,11 @@ def one_graph_in_segments():
     return pattern
 
 
+def one_graph_in_one_segment():
+    """One thread takes the segment; several share its rows."""
+    return random_pattern(600, 0.05)
+
+
 def graphs_on_their_own():
     """Each graph is a segment; the graph in the middle has no pairs."""
     blocks = [torch.rand(70, 70) < share for share in (0.9, 0.9, 0.9, 0.0, 0.9, 0.9, 0.9)]
@@ -140,7 +145,7 @@ def graphs_on_their_own():
 @compiled
 @pytest.mark.parametrize("entries", ["shared", "heads"])
 @pytest.mark.parametrize("name", ["features_signed", "softmax"])
-@pytest.mark.parametrize("make_pattern", [one_graph_in_segments, graphs_on_their_own])
+@pytest.mark.parametrize("make_pattern", [one_graph_in_segments, one_graph_in_one_segment, graphs_on_their_own])
 def test_threads_change_nothing(monkeypatch, make_pattern, name, entries):
     monkeypatch.setattr(fused_pairs, "_WORK_PER_THREAD", 1)
     pattern, kernel, threads = make_pattern(), KERNELS[name], torch.get_num_threads()

@@ -23,7 +23,7 @@ from pyg_topomask.operators import (
     TreeDistanceOperator,
     entrywise_product,
 )
-from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops import masked_additive_attention, masked_linear_attention
 from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -108,3 +108,11 @@ def test_blocks_of_a_low_rank_mask_are_those_of_its_own_graphs():
         torch.testing.assert_close(masked_linear_attention(q, q, v, op, batch, "blocks"), wanted)
     with pytest.raises(ValueError, match="joins nodes of different graphs"):
         masked_linear_attention(q, q, v, LowRankOperator(*factors), BATCH, "blocks")
+
+
+@pytest.mark.parametrize("size", [256, 1_000])
+def test_additive_attention_takes_blocks_where_a_mask_has_no_pairs(size):
+    mask = ToeplitzOperator(torch.rand(2 * size - 1), (size,))
+    receiver, sender, v = torch.rand(size, 2), torch.rand(size, 2), torch.rand(size, 2, 3)
+    found, wanted = (masked_additive_attention(receiver, sender, v, mask, path=path) for path in ("auto", "blocks"))
+    torch.testing.assert_close(found, wanted)

@@ -131,3 +131,14 @@ def test_no_nodes_and_no_columns():
     assert path_product(empty, rows(0, 1, 2), rows(0, 1)).shape == (0, 1, 2)
     assert hop_product(empty, rows(0, 1, 2), rows(1, 3)).shape == (0, 1, 2)
     assert path_product(torch.tensor([-1, 0]), rows(2, 1, 0), rows(2, 1)).shape == (2, 1, 0)
+
+
+@compiled
+@pytest.mark.parametrize(("value", "message"), [(10**6, "contains node 1000000"), (4, "contains node 4"), (2, "cycle")])
+def test_parents_that_changed_after_the_check_are_refused(value, message):
+    parent = torch.tensor([-1, 0, 1, 2])
+    x, weight = torch.ones(4, 1, 3), torch.ones(4, 1)
+    path_product(parent, x, weight)
+    parent[2] = value
+    with pytest.raises(ValueError, match=message):
+        path_product(parent, x, weight)

@@ -101,7 +101,8 @@ class Attention {
           kv(packed.numbers.data() - packed.first * stride()), grads(grads), edge_grads(edge_grads),
           far(reach * stride() * int64_t(sizeof(T)) > CACHE) {}
 
-    void forward(int64_t i, Row<T>& row) const {
+    // Compiled once, not into each caller, so that all callers round alike.
+    __attribute__((noinline)) void forward(int64_t i, Row<T>& row) const {
         start(i, row);
         T* sums = static_cast<T*>(c.sums) + row.place * c.result();
         weigh(row);
@@ -112,7 +113,7 @@ class Attention {
         if (c.has_size()) *sums = total(row.bound, sizes(row), row.count);
     }
 
-    void backward(int64_t i, Row<T>& row) const {
+    __attribute__((noinline)) void backward(int64_t i, Row<T>& row) const {
         start(i, row);
         weigh(row);
         const T size_grad = start_gradients(row);
