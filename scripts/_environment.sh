@@ -69,7 +69,11 @@ check_disk() {
 run_pip() {
     local start=$SECONDS
     if ! "$PYTHON" -m pip --disable-pip-version-check --retries 2 install "$@" 2>&1 | tee -a "$LOG" |
-        awk '/^(Collecting|  Downloading|Building|  Building|Installing)/ {print "    " substr($0, 1, 110); fflush()}'; then
+        while IFS= read -r line; do  # awk and grep may keep back what they read
+            case $line in
+            Collecting* | "  Downloading"* | *Building* | Installing*) printf '    %.110s\n' "$line" ;;
+            esac
+        done; then
         explain_pip_failure
     fi
     say "done in $((SECONDS - start)) s"
