@@ -34,7 +34,7 @@ _WORK_PER_THREAD = 2**18
 # Number of sums by distance that plain torch forms at a time, and that all threads of the compiled function keep twice.
 # Few columns are slow, because nodes are then read in parts of a cache line.
 _SLICE_NUMEL = 2**22
-_TASK_NUMEL = 3 * 2**25
+_TASK_NUMEL = 2**27
 _TASK_COLUMNS = (8, 16)
 
 
