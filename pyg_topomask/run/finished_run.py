@@ -83,6 +83,9 @@ def _read(folder: Path, name: str, seeds: list[Path]) -> FinishedRun:
     if len(found) > 1:
         read_results(folder)  # refuses seeds with different metrics
     results = dict(sorted(found.items(), key=lambda item: seed_and_split(item[1])))
+    numbers = [seed_and_split(result) for result in results.values()]
+    if len(set(numbers)) < len(numbers):
+        raise RunError(f"{folder} contains a seed twice: {', '.join(map(str, results))}; delete one of the folders")
     return FinishedRun(name, folder, read_config(next(iter(results)) / "config.yaml"), results, len(seeds) - len(found))
 
 
@@ -100,6 +103,8 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
+        if "epoch" not in rows[0]:
+            raise ValueError("there is no column 'epoch'")
         return {name: [float(row[name]) for row in rows] for name in rows[0]}
     except (OSError, ValueError, TypeError, IndexError, csv.Error) as error:
         raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); run that seed again") from None

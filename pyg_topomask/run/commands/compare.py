@@ -224,11 +224,12 @@ def _difference(
     if not shared:
         return None, None, None, 0
     left, right = (np.array([found[seed]["metrics"][key] for seed in shared]) for found in (own, other))
-    difference = float((left - right).mean())
-    if len(shared) < 2 or not math.isfinite(difference):
+    with np.errstate(invalid="ignore"):  # inf - inf
+        differences = left - right
+    difference = float(differences.mean())
+    if not math.isfinite(difference) or np.ptp(differences) == 0:  # one difference, or no spread: no interval
         return difference, None, None, len(shared)
-    with np.errstate(all="ignore"):
-        low, high = stats.ttest_1samp(left - right, 0.0).confidence_interval(CONFIDENCE)
+    low, high = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
     return difference, float(low), float(high), len(shared)
 
 
@@ -237,6 +238,8 @@ def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int) -> l
     others = [row for i, row in enumerate(rows) if i != position]
     if any(row.shared < 2 for row in others):
         notes.append("An interval needs at least two seeds that both runs have.")
+    if any(row.shared > 1 and row.low is None for row in others):
+        notes.append("Without an interval: the difference is the same for each shared seed, or not finite.")
     if runs[0].config.dataset.num_folds is not None and any(row.low is not None for row in others):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
     for run, row in zip(runs, rows):

@@ -30,6 +30,7 @@ class _Result(BaseModel):
     num_parameters: int
     peak_memory_mib: float | None
     peak_cuda_mib: float | None
+    graphs_or_nodes: dict[str, int] | None = None
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

@@ -79,9 +79,25 @@ def test_one_shared_seed_has_a_difference_without_interval(make):
     assert "at least two seeds" in found.notes[0]
 
 
+def test_a_seed_in_two_folders_is_refused(make, tmp_path):
+    folder = make("a", [0.5, 0.6])
+    (folder / "copy").mkdir()
+    for name in ("config.yaml", "result.json"):
+        (folder / "copy" / name).write_bytes((folder / "1" / name).read_bytes())
+    with pytest.raises(RunError, match="contains a seed twice"):
+        compared(folder)
+
+
+def test_sizes_of_another_kind_are_damage(make):
+    folder = make("a", [0.5], graphs_or_nodes=5)
+    with pytest.raises(RunError, match=r"is damaged \(graphs_or_nodes"):
+        compared(folder)
+
+
 def test_equal_runs_and_missing_scores_have_no_warning(make):
     found = compared(make("a", [0.5, 0.6]), make("b", [0.5, 0.6]), make("c", [math.nan, 0.6]))
-    assert (found.rows[1].difference, found.rows[1].low, found.rows[1].high) == (0, 0, 0)
+    assert (found.rows[1].difference, found.rows[1].low, found.rows[1].high) == (0, None, None)
+    assert "Without an interval" in found.notes[0]
     assert math.isnan(found.rows[2].difference)
     assert found.rows[2].low is None
 
@@ -192,4 +208,7 @@ def test_what_is_no_run_is_refused(make, tmp_path):
     (a / "0" / "metrics.csv").write_text("epoch,val_accuracy\n0,high\n")
     runs, _ = find_runs([a])
     with pytest.raises(RunError, match=r"metrics\.csv is damaged \(ValueError"):
+        picture(runs, compare(runs))
+    (a / "0" / "metrics.csv").write_text("val_accuracy\n0.5\n")
+    with pytest.raises(RunError, match="there is no column 'epoch'"):
         picture(runs, compare(runs))
