@@ -20,12 +20,17 @@ def dense_entries(mask: Mask, data: Data) -> Array:
     """The mask of a graph as an array ``[H, N, N]``, float64.
 
     Raises:
+        TypeError: If it is neither an operator nor a tensor of real numbers.
         ValueError: If it has another shape, or holds NaN or infinity.
     """
     num_nodes = int(data.num_nodes or 0)
     with torch.no_grad():
         found = mask(data)
-        dense = found.to_dense() if isinstance(found, MaskOperator) else found
+        if not isinstance(found, MaskOperator | Tensor):
+            raise TypeError(f"'mask' must return a MaskOperator or a tensor (got {type(found).__name__})")
+        dense = found.to_dense()
+    if dense.is_complex():
+        raise TypeError(f"'mask' must be real (got {dense.dtype})")
     dense = dense.detach().cpu().double()
     if dense.dim() not in (2, 3) or dense.shape[-2:] != (num_nodes, num_nodes):
         raise ValueError(f"'mask' must be [N, N] or [H, N, N] with N = {num_nodes} (got {tuple(dense.shape)})")

@@ -75,11 +75,13 @@ def test_verdict_with_a_mask_is_that_of_the_definition(directed):
         (lambda data: torch.arange(100.0).view(10, 10), "'mask' differs"),
         (lambda data: torch.ones(3, 3), r"\[N, N\] or \[H, N, N\] with N = 10 \(got \(3, 3\)\)"),
         (lambda data: torch.full((10, 10), torch.nan), "'mask' holds NaN"),
+        (lambda data: None, r"a MaskOperator or a tensor \(got NoneType\)"),
+        (lambda data: torch.ones(10, 10) * 1j, "'mask' must be real"),
     ],
-    ids=["sampled", "numbering", "shape", "nan"],
+    ids=["sampled", "numbering", "shape", "nan", "nothing", "complex"],
 )
 def test_masks_that_cannot_be_compared(mask, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         distinguishes(DECALIN, BICYCLOPENTYL, mask=mask)
 
 
