@@ -8,18 +8,17 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
-from scipy.spatial import cKDTree
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.datasets.induced_cycle import random_binary_tree, tree_distances
-from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways
+from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, nearest_neighbors
 
 LONG_RANGE = ("share", "tree", "ring")
 """Names of the tasks."""
 
 NUM_LABELS, REACH, NUM_DISTANCES = 4, 4, 10
-_NEIGHBOURS = 3
+_NEIGHBORS = 3
 
 
 class LongRangeDataset(SyntheticDataset):
@@ -80,9 +79,7 @@ class LongRangeDataset(SyntheticDataset):
 
 def _share(size: int, rng: np.random.Generator) -> Data:
     points, label = rng.random((size, 2)), rng.integers(NUM_LABELS, size=size)
-    near = cKDTree(points).query(points, _NEIGHBOURS + 1)[1][:, 1:]
-    pairs = np.unique(np.sort(np.stack([np.arange(size).repeat(_NEIGHBOURS), near.ravel()]), axis=0), axis=1)
-    edge_index = both_ways(pairs[0], pairs[1], size)
+    edge_index = nearest_neighbors(points, _NEIGHBORS)
     adj = csr_matrix((np.ones(edge_index.shape[1]), edge_index), shape=(size, size))
     within = (shortest_path(adj, unweighted=True) <= REACH) & ~np.eye(size, dtype=bool)
     share = (within & (label[:, None] == label)).sum(1) / within.sum(1)

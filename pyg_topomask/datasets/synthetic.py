@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.cache import replacing
@@ -117,6 +118,14 @@ def both_ways(row: np.ndarray, col: np.ndarray, num_nodes: int) -> np.ndarray:
     source, target = np.concatenate([row, col]), np.concatenate([col, row])
     order = np.argsort(source * num_nodes + target)
     return np.stack([source[order], target[order]])
+
+
+def nearest_neighbors(points: np.ndarray, k: int) -> np.ndarray:
+    """Coalesced ``edge_index [2, E]``, int64, of the ``k`` nearest other points of each point ``[N, d]``, both ways."""
+    size = len(points)
+    near = cKDTree(points).query(points, k + 1)[1][:, 1:]
+    pairs = np.unique(np.sort(np.stack([np.arange(size).repeat(k), near.ravel()]), axis=0), axis=1)
+    return both_ways(pairs[0], pairs[1], size).astype(np.int64)
 
 
 def to_data(edge_index: np.ndarray, x: np.ndarray, positive: bool) -> Data:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from pyg_topomask.run import check_config
 
@@ -95,3 +96,29 @@ def test_smooth_training(tmp_path, monkeypatch):
     table = (tmp_path / "grf_smooth.md").read_text()
     assert "| digits | bound | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
     assert "| digits | signed | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
+
+
+def test_particles(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_particles")
+    arguments = ["--quick", "--forces", "springs", "--methods", "linear", "GIN interlacer", "--out", str(tmp_path)]
+    script.main(arguments)
+    report = json.loads((tmp_path / "grf_particles.json").read_text())
+    rows = list(report["rows"].values())
+    assert [row["method"] for row in rows] == ["GRF interlacer", "linear", "GIN interlacer"]
+    assert rows[0]["time"] == rows[0]["epochs"]
+    assert f"{rows[1]['epochs']['test'][0]:.3f}" in (tmp_path / "grf_particles.md").read_text()
+    script.main(arguments)  # finished rows are kept, with their times
+    assert json.loads((tmp_path / "grf_particles.json").read_text()) == report
+
+
+def test_a_perfect_model_of_particles_has_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_particles")
+    systems = script.load_systems("springs", 32, (1, 1, 2))
+    states = [[torch.cat([data.pos, data.vel], dim=1), *data.future.unbind(1)] for data in systems.test]
+    changes = iter([[states[i][f + 1] - states[i][f] for i in range(2)] for f in range(script.FRAMES)])
+    monkeypatch.setattr(script, "predict", lambda model, graphs, scale: next(changes))
+    assert max(script.rollout(None, systems.test, systems.scale)) < 1e-8
+    monkeypatch.setattr(script, "predict", lambda model, graphs, scale: [data.y.new_zeros(32, 6) for data in graphs])
+    assert next(iter(script.rollout(None, systems.test, systems.scale))) == pytest.approx(1)

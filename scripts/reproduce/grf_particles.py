@@ -1,0 +1,268 @@
+"""Particles: does attention along walks model forces between neighbours better than attention without a mask?
+
+    python scripts/reproduce/grf_particles.py --quick                     # a trial
+    python scripts/reproduce/grf_particles.py                             # both forces, 5 seeds; 0.3 h on one core
+    python scripts/reproduce/grf_particles.py --particles 128 2048        # other sizes of the systems
+
+Systems are those of `ParticleDataset`: 24 for training, 8 for choosing the epoch, 16 for the test. A model predicts the
+change of position and velocity in a frame from the state before, on the graph of the 3 nearest neighbours. The
+interlacer alternates layers of unmasked attention with layers of masked attention, as in Reid et al. 2024,
+arXiv:2410.03462, Section 4; message passing takes the place of the mask in the rows "GIN interlacer" and "GCN
+interlacer". Each method is trained twice: for an equal number of epochs, and for as many epochs as take the time of the
+first row. Errors are mean squared errors over the variance of the target (of velocities, in one frame), and over the
+mean square of the displacement after 8 predicted frames (positions), with the graph built again in each frame.
+The same command continues an interrupted one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from torch import Tensor
+from torch.nn import Linear, Module, ReLU, Sequential
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCNConv, GINConv
+
+from pyg_topomask.datasets import FORCES, AddParticleGraph, ParticleDataset
+from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
+from pyg_topomask.transforms import AddRandomWalks
+
+WIDTH, HEADS, LAYERS, HOPS = 24, 2, 4, 3
+EPOCHS, BATCH, RATE, DECAY = 16, 2, 6e-3, 1e-4
+NUM_TRAIN, NUM_VAL, NUM_TEST, FRAMES = 24, 8, 16, 8
+FIRST = "GRF interlacer"
+"""The row whose time is that of the second comparison."""
+
+
+def _linear(_: int) -> Module:
+    return MaskedAttention(WIDTH, heads=HEADS)
+
+
+def _grf(_: int) -> Module:
+    return GRFAttention(WIDTH, heads=HEADS, max_length=HOPS)
+
+
+def _gin(_: int, width: int = WIDTH) -> Module:
+    return GINConv(Sequential(Linear(width, width), ReLU(), Linear(width, width)))
+
+
+def _gcn(_: int, width: int = WIDTH) -> Module:
+    return GCNConv(width, width)
+
+
+def _every_second(make: Callable[[int], Module], first: int) -> Callable[[int], Module | None]:
+    return lambda layer: make(layer) if layer % 2 == first else None
+
+
+@dataclass(frozen=True)
+class Method:
+    """Parts of a model: width and the functions that make the layers' branches."""
+
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    width: int = WIDTH
+
+
+METHODS = {
+    FIRST: Method({"attn": lambda layer: (_linear if layer % 2 == 0 else _grf)(layer)}),
+    "GRF": Method({"attn": _grf}),
+    "linear": Method({"attn": _linear}),
+    "GIN": Method({"conv": _gin}),
+    "GCN": Method({"conv": _gcn}),
+    "GIN, width 64": Method({"conv": partial(_gin, width=64)}, 64),
+    "GCN, width 64": Method({"conv": partial(_gcn, width=64)}, 64),
+    "GIN interlacer": Method({"attn": _every_second(_linear, 0), "conv": _every_second(_gin, 1)}),
+    "GCN interlacer": Method({"attn": _every_second(_linear, 0), "conv": _every_second(_gcn, 1)}),
+}
+
+TRANSFORM = AddRandomWalks(16, max_length=HOPS, halt_prob=0.3, seed=0)
+
+
+@dataclass(frozen=True)
+class Systems:
+    """Graphs of the three parts, and the scale of the targets ``[6]`` on the training part."""
+
+    train: list[Data]
+    val: list[Data]
+    test: list[Data]
+    scale: Tensor
+
+
+def load_systems(force: str, particles: int, counts: Sequence[int]) -> Systems:
+    """Simulate the systems, and draw their walks."""
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = list(ParticleDataset(folder, force, sum(counts), particles, FRAMES))
+    graphs = TRANSFORM(graphs)
+    train, val = graphs[: counts[0]], graphs[counts[0] : counts[0] + counts[1]]
+    change = torch.cat([data.y for data in train])
+    scale = change.unflatten(1, (2, 3)).square().mean((0, 2)).sqrt().repeat_interleave(3)
+    return Systems(train, val, graphs[counts[0] + counts[1] :], scale)
+
+
+def train(method: Method, systems: Systems, epochs: int, seed: int) -> dict[str, float]:
+    """Train one model; errors on the test part are those of the epoch with the best validation error."""
+    torch.manual_seed(seed)
+    model = GPSModel(7, method.width, 6, LAYERS, **method.parts)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
+    loader = DataLoader(systems.train, BATCH, shuffle=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, epochs * len(loader))
+    best, kept, seconds = float("inf"), model.state_dict(), 0.0
+    for _ in range(epochs):
+        begin = time.process_time()
+        model.train()
+        for batch in loader:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index, batch.batch, graph=batch)
+            torch.nn.functional.mse_loss(out, batch.y / systems.scale).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+        seconds += time.process_time() - begin
+        error = one_frame(model, systems.val, systems.scale)
+        if error < best:
+            best, kept = error, {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(kept)
+    found = {"val": best, "test": one_frame(model, systems.test, systems.scale), "seconds": seconds}
+    found |= {f"frame {i + 1}": error for i, error in enumerate(rollout(model, systems.test, systems.scale))}
+    return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+
+def predict(model: Module, graphs: Sequence[Data], scale: Tensor) -> list[Tensor]:
+    """Predicted change ``[N, 6]`` of each graph, in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        batches = DataLoader(graphs, 8)
+        out = [model(b.x, b.edge_index, b.batch, graph=b) * scale for b in batches]
+    return list(torch.cat(out).split([data.num_nodes for data in graphs]))
+
+
+def one_frame(model: Module, graphs: Sequence[Data], scale: Tensor) -> float:
+    """Mean squared error of the change of velocity over its variance."""
+    found, wanted = torch.cat(predict(model, graphs, scale))[:, 3:], torch.cat([data.y for data in graphs])[:, 3:]
+    return float((found - wanted).square().mean() / (wanted - wanted.mean(0)).square().mean())
+
+
+def rollout(model: Module, graphs: Sequence[Data], scale: Tensor) -> Iterator[float]:
+    """Error of the positions after each frame, over the mean square of the displacement until then."""
+    now, rebuild = list(graphs), AddParticleGraph()
+    for frame in range(FRAMES):
+        changes = predict(model, now, scale)
+        for i, change in enumerate(changes):
+            state = torch.cat([now[i].pos, now[i].vel], dim=1) + change
+            now[i] = Data(pos=state[:, :3], vel=state[:, 3:])
+        wanted = torch.cat([data.future[:, frame, :3] for data in graphs])
+        start, found = (torch.cat([data.pos for data in part]) for part in (graphs, now))
+        yield float((found - wanted).square().mean() / (wanted - start).square().mean())
+        now = TRANSFORM([rebuild(data) for data in now])
+
+
+def run_rows(options: argparse.Namespace, force: str, particles: int, report: dict[str, Any]) -> None:
+    """Both results of every method for one force and size. Write the report after each."""
+    counts = (4, 2, 2) if options.quick else (NUM_TRAIN, NUM_VAL, NUM_TEST)
+    systems = load_systems(force, particles, counts)
+    rows, first = report["rows"], f"{force}, {particles}: {FIRST}"
+    for name in [FIRST, *(name for name in options.methods if name != FIRST)]:
+        row = rows.setdefault(f"{force}, {particles}: {name}", {"force": force, "particles": particles, "method": name})
+        if "epochs" not in row:
+            row |= _seeds(METHODS[name], systems, options.epochs, options.seeds, "epochs")
+        if "time" not in row:
+            share = statistics.fmean(rows[first]["epochs"]["seconds"]) / statistics.fmean(row["epochs"]["seconds"])
+            epochs = (
+                options.epochs if name == FIRST else max(2, min(round(options.epochs * share), 10 * options.epochs))
+            )
+            same = epochs == options.epochs
+            row |= {"time": row["epochs"]} if same else _seeds(METHODS[name], systems, epochs, options.seeds, "time")
+        save_json(options.out / "grf_particles.json", report)
+        write_table(options, "grf_particles", "\n".join(_lines(report)) + "\n")
+        print(f"{force}, {particles} particles, {name}: {_figure(row['epochs']['test'])}")
+
+
+def _seeds(method: Method, systems: Systems, epochs: int, seeds: int, part: str) -> dict[str, Any]:
+    found = [train(method, systems, epochs, seed) for seed in range(seeds)]
+    return {part: {"num_epochs": epochs} | {key: [run[key] for run in found] for key in found[0]}}
+
+
+def _figure(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
+    yield (
+        f"{described(report['machine'])}. Errors on the test part after the epoch of the best validation error; "
+        f"{report['seeds']} seed(s). Seconds are processor time of the training."
+    )
+    yield ""
+    yield (
+        "| force | particles | layers | parameters | epochs | seconds | one frame | 8 frames | epochs "
+        "| one frame, equal time | 8 frames, equal time |"
+    )
+    yield "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for row in report["rows"].values():
+        if "time" not in row:
+            continue
+        first, second = row["epochs"], row["time"]
+        cells = [row["force"], f"{row['particles']:,}", row["method"], f"{first['parameters'][0]:,}"]
+        cells += [str(first["num_epochs"]), f"{statistics.fmean(first['seconds']):.0f}"]
+        cells += [_figure(first["test"]), _figure(first[f"frame {FRAMES}"])]
+        cells += [str(second["num_epochs"]), _figure(second["test"]), _figure(second[f"frame {FRAMES}"])]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def plot(report: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Error over the frames of a rollout, with a panel for each force and size."""
+    panels = list(dict.fromkeys((row["force"], row["particles"]) for row in report["rows"].values()))
+    size = (5 * len(panels), 4)
+    figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    drawn = list(METHODS)
+    for row in report["rows"].values():
+        axis, number = axes[0, panels.index((row["force"], row["particles"]))], drawn.index(row["method"])
+        errors = [statistics.fmean(row["epochs"][f"frame {i + 1}"]) for i in range(FRAMES)]
+        style = ("o-", "s--")[number // len(COLORS)]
+        axis.plot(range(1, FRAMES + 1), errors, style, ms=4, color=COLORS[number % len(COLORS)], label=row["method"])
+    for axis, (force, particles) in zip(axes[0], panels):
+        axis.set(title=f"{force}, {particles} particles", xlabel="frames", yscale="log")
+        axis.set_ylabel("error of the position over the squared displacement")
+        axis.legend(fontsize=8)
+    save_plot(figure, options.out / "grf_particles.png")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train every method under both forces. Write JSON and Markdown after each row, and a plot at the end."""
+    made = table_parser(__doc__ or "", "grf_particles", "8 systems of 32 particles, 2 epochs, 1 seed")
+    made.add_argument("--forces", nargs="+", choices=FORCES, default=list(FORCES))
+    made.add_argument("--particles", nargs="+", type=int, default=[300], help="sizes of the systems")
+    made.add_argument(
+        "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help=f"rows; {FIRST} always"
+    )
+    made.add_argument("--seeds", type=int, default=5, help="runs of each row")
+    made.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of the first comparison")
+    options = made.parse_args(arguments)
+    if options.quick:
+        options.seeds, options.epochs, options.particles = 1, 2, [32]
+    path = options.out / "grf_particles.json"
+    settings = {"seeds": options.seeds, "num_epochs": options.epochs, "quick": options.quick}
+    report: dict[str, Any] = {"machine": machine(), **settings, "rows": {}}
+    if path.is_file():
+        old = json.loads(path.read_text())
+        if all(old[name] == value for name, value in settings.items()):
+            report = old
+    for force in options.forces:
+        for particles in options.particles:
+            run_rows(options, force, particles, report)
+    plot(report, options)
+    print((options.out / "grf_particles.md").read_text())
+
+
+if __name__ == "__main__":
+    main()
