@@ -12,6 +12,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import torch
 
+# Without a GPU, Triton's kernels run in Python. Triton reads this when it is imported, which PyG does.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from pyg_topomask import checks
 from pyg_topomask.ops.native import loader
 

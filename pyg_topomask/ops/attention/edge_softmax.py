@@ -164,7 +164,7 @@ def typed_edge_attention(
     Raises:
         TypeError, ValueError: If an edge contains a node that does not exist.
     """
-    if fused_pairs.refuses(q, v) is not None:
+    if fused_pairs.refuses(q, v, edges=True) is not None:
         score = None if edge is None else edge_scores(q, k, edge, where[0])
         return edge_softmax_attention(q, typed_keys(k, kinds, where[3]), v, typed_edges(*where), score, dropout, origin)
     pairs = edge_pairs(*where)

@@ -1,6 +1,7 @@
-"""Attention on pairs in one compiled function, ``native/pairs/``, which keeps no array of one number per pair and head.
+"""Attention on pairs in one compiled function, which keeps no array of one number per pair and head.
 
-The function is a custom operator of torch, which ``torch.compile`` takes for one node. Its backward pass computes the
+The function is ``native/pairs/`` on CPU and ``fused_triton.py`` on CUDA.
+It is a custom operator of torch, which ``torch.compile`` takes for one node. Its backward pass computes the
 scores again. Second derivatives are those of the kernels in plain torch.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.attention import fused_triton
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.native import loader
@@ -53,20 +55,27 @@ class _Call(ctypes.Structure):
     ]
 
 
-def refuses(q: Tensor, v: Tensor) -> str | None:
+def refuses(q: Tensor, v: Tensor, edges: bool = False) -> str | None:
     """Why the compiled function cannot serve, or should not; :obj:`None` if it can.
 
     Args:
         q: Queries, shape ``[num_rows, H, R]``.
         v: Values, shape ``[num_cols, H, D]``.
+        edges: Whether there are edge vectors.
     """
-    if q.device.type != "cpu":
-        return f"it runs on CPU, and the queries are on {q.device}"
+    if q.device.type not in ("cpu", "cuda"):
+        return f"it runs on CPU and CUDA, and the queries are on {q.device}"
     if q.dtype not in _ENTRY:
         return f"it computes in float32 and float64 (got {q.dtype})"
     if q.size(-1) + v.size(-1) > _MOST_NUMBERS:
         return f"keys and values of more than {_MOST_NUMBERS} numbers are faster as matrices"
+    if _uses_triton(q):
+        return "edge vectors are served on CPU only" if edges else fused_triton.refuses(q)
     return _no_library()
+
+
+def _uses_triton(q: Tensor) -> bool:
+    return q.is_cuda
 
 
 @torch.compiler.assume_constant_result
@@ -223,8 +232,8 @@ def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     row = torch.repeat_interleave(rowptr.diff())
     pattern = Pattern(row, col, q.size(0), k.size(0))
     sides = (q[..., :1], k[..., 1:]) if ctx.kernel.name == "additive" else (q, k)
-    number = torch.arange(col.numel() * q.size(1)).view(-1, q.size(1))
-    kept = None if seed is None else keep_factors(ctx.kernel.dropout, seed, number).to(v)
+    number = torch.arange(col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
+    kept = None if seed is None else keep_factors(ctx.kernel.dropout, seed.to(q.device), number).to(v)
     bounds_given = entries if bounds is None else bounds
     edges = None if edge is None else EdgeVectors(edge, edge_of_pair, ctx.common_edges)
     sums = ctx.kernel.sums_of_heads(pattern, entries, bounds_given, *sides, v, kept=kept, edges=edges)
@@ -253,8 +262,10 @@ def _call(
     results: dict[str, Tensor],
 ) -> None:
     """Fill sums or gradients. Raises MemoryError."""
-    library: Any = load()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # often parts of one array
+    if _uses_triton(q):
+        return fused_triton.pair_sums(q, k, v, entries, bounds, rowptr, col, seed, kernel, results)
+    library: Any = load()
     edge = edge if edge is None or edge.stride(-1) == 1 else edge.contiguous()
     tensors = {"q": q, "k": k, "v": v, "entry": entries, "bound": bounds, "edge": edge, **results}
     tensors |= {"rowptr": rowptr, "col": col, "edge_of_pair": edge_of_pair}

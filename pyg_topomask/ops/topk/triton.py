@@ -1,19 +1,18 @@
 """Exact search on CUDA: the best keys of a block of queries stay in registers while all keys of their graph are read.
 
 A score and its key are packed into one sortable 64-bit number, which is larger for larger scores and, for equal scores,
-for lower keys. All numbers differ, so ties need no special treatment. Set ``TRITON_INTERPRET=1`` before the first use
-to run the kernel without a GPU.
+for lower keys. All numbers differ, so ties need no special treatment.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from pyg_topomask.ops import triton_support
+from pyg_topomask.ops.triton_support import power_of_two
 
 MAX_TOPK = 128  # packed numbers kept in registers for each query
 MAX_DIM = 256
@@ -22,8 +21,9 @@ _QUERIES, _KEYS = 16, 64
 
 def refuses(problem: Any) -> str | None:
     """Why the kernel does not support a problem, or :obj:`None`."""
-    if not problem.q.is_cuda and not interpreted():
-        return f"it runs on CUDA, and the queries are on {problem.q.device}"
+    reason = triton_support.refuses(problem.q.device)
+    if reason is not None:
+        return reason
     if problem.q.dtype != torch.float32:
         return f"it computes in float32 (got {problem.q.dtype})"
     if problem.topk > MAX_TOPK:
@@ -32,10 +32,6 @@ def refuses(problem: Any) -> str | None:
         return f"keys have 1 to {MAX_DIM} numbers (got {problem.q.size(-1)})"
     if max(problem.ptr_q[-1], problem.ptr_k[-1]) >= 2**31:
         return "there are 2^31 nodes or more"
-    try:
-        importlib.import_module("triton")
-    except ImportError:
-        return "Triton is not installed (pip install triton)"
     return None
 
 
@@ -44,14 +40,8 @@ def pays(problem: Any) -> str | None:
     return None if problem.q.is_cuda else "Triton's interpreter is meant for tests"
 
 
-def interpreted() -> bool:
-    """Whether Triton runs its kernels in Python."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def search(problem: Any) -> Tensor:
     """Index of each kept key, shape ``[H, Nq, topk]``, −1 for missing keys."""
-    kernel, triton = _kernel()
     heads, num_queries, dim = problem.q.shape
     index = problem.no_index()
     blocks = [
@@ -59,21 +49,12 @@ def search(problem: Any) -> Tensor:
         for queries, keys in problem.graphs()
         for a in range(queries.start, queries.stop, _QUERIES)
     ]
-    if not blocks or heads == 0:
-        return index
-    width = triton.next_power_of_2(problem.topk)
-    kernel[(len(blocks), heads)](
+    module = "pyg_topomask.ops.topk.triton_kernel"
+    arguments = (
         *(problem.q, problem.k, index, torch.tensor(blocks, dtype=torch.int32, device=index.device)),
         *(num_queries, problem.k.size(1), dim, problem.topk),
-        QUERIES=_QUERIES,
-        KEYS=_KEYS,
-        DIM=max(16, triton.next_power_of_2(dim)),
-        WIDTH=max(2, width),
     )
+    sizes = {"QUERIES": _QUERIES, "KEYS": _KEYS, "DIM": max(16, power_of_two(dim))}
+    sizes["WIDTH"] = max(2, power_of_two(problem.topk))
+    triton_support.launch(module, "search_block", (len(blocks), heads), arguments, sizes)
     return index
-
-
-@lru_cache
-def _kernel() -> tuple[Any, Any]:
-    triton = importlib.import_module("triton")
-    return triton.jit(importlib.import_module("pyg_topomask.ops.topk.triton_kernel").search_block), triton

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 try:
     import triton.language as tl
+    from triton import jit
 except ImportError:
-    tl = None
+    tl, jit = None, lambda function: function
 
 
+@jit
 def search_block(  # type: ignore[no-untyped-def]  # Triton reads the annotations: only constants have one
     q,
     k,
