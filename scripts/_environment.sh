@@ -10,7 +10,7 @@
 TORCH="torch==2.13.*"  # the version that the project is tested with; an installed version >= 2.6 is kept
 OLDEST_TORCH="(2, 6)"
 OLDEST_PYTHON="(3, 10)"
-NEEDED_KIB=$((3 * 1024 * 1024))
+NEEDED_KIB=$((4 * 1024 * 1024))
 
 # On cores shared with other programs, OpenMP threads that spin while they wait slow every small operation down to
 # milliseconds. Let them sleep after some microseconds.
@@ -62,7 +62,7 @@ check_disk() {
     local free
     free=$(df -Pk "$1" | awk 'NR == 2 {print $4}')
     [ "$free" -ge "$NEEDED_KIB" ] ||
-        stop "only $((free / 1024)) MiB are free in $1, and the packages need 3 GiB; make room, or use another disk"
+        stop "only $((free / 1024)) MiB are free in $1, and the packages need 4 GiB; make room, or use another disk"
 }
 
 # pip's output goes to the log, and its main lines to the screen.
