@@ -12,7 +12,7 @@ from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.options import OVERRIDES, add_compare, add_predict, add_report, add_show
+from pyg_topomask.run.options import OVERRIDES, add_advise, add_compare, add_predict, add_report, add_show
 from pyg_topomask.run.user_modules import import_modules
 
 
@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     add_show(commands)
+    add_advise(commands)
     add_compare(commands)
     add_predict(commands)
     add_report(commands)
@@ -173,6 +174,23 @@ def _save_picture(figure: Any, out: Path) -> Path:
         return save_figure(figure, out)
     except OSError as error:
         raise RunError(f"--out: {out} cannot be written: {error.strerror}") from None
+
+
+def _advise(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    from rich.console import Console
+
+    from pyg_topomask.run.commands.advise import advise
+    from pyg_topomask.run.output.advice import as_json, as_text
+    from pyg_topomask.run.output.progress import Display, standard_output
+
+    with Display(Console(stderr=True)) as display:
+        report = advise(arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules, display)
+    console = standard_output()
+    if arguments.format == "json":
+        print(as_json(report))
+    else:
+        console.print(as_text(report, console))
+    return 0
 
 
 def _compare(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -258,6 +276,7 @@ _COMMANDS = {
     "schema": _schema,
     "expressivity": _expressivity,
     "show": _show,
+    "advise": _advise,
     "compare": _compare,
     "predict": _predict,
     "report": _report,

@@ -80,3 +80,23 @@ def add_report(commands: Any) -> None:
     report.add_argument("run", metavar="RUN", help="folder of a seed, or results folder with a single seed")
     _add_position(report)
     report.add_argument("--out", default="report.html", metavar="FILE", help="default: report.html")
+
+
+def add_advise(commands: Any) -> None:
+    """The options of ``topomask advise``."""
+    advise = commands.add_parser(
+        "advise",
+        help="measure a data set's graphs, try every attention on them, and print time, memory and facts",
+        usage="topomask advise DATASET|CONFIG [--attention NAME ...] [--seconds S] [--format text|json] "
+        "[key=value ...]",
+        epilog=OVERRIDES,
+        allow_abbrev=False,
+    )
+    advise.add_argument("source", metavar="DATASET|CONFIG", help="name of a data set, such as ENZYMES, or a YAML file")
+    advise.add_argument(
+        "--attention", action="append", default=[], metavar="NAME", help="try only this one; may be repeated"
+    )
+    advise.add_argument(
+        "--seconds", type=float, default=3.0, metavar="S", help="time for the trial of an attention (default: 3)"
+    )
+    advise.add_argument("--format", choices=("text", "json"), default="text", help="default: text")

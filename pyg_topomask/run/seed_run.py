@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +32,7 @@ from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.inference import evaluate, write_submission
 from pyg_topomask.run.training.lightning_module import GraphModule
-from pyg_topomask.run.training.trainer import build_trainer
+from pyg_topomask.run.training.trainer import build_trainer, quiet
 from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -72,7 +68,7 @@ class SeedRun:
             write_config(self.folder / "config.yaml", self.config)
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        with _quiet():
+        with quiet():
             if self.config.train.is_inference:
                 self._infer(module, splits, display)
             else:
@@ -174,9 +170,6 @@ class SeedRun:
         trainer = build_trainer(
             config,
             callbacks=[seeds, *self._redraw_walks(train.dataset), *early_stopping(config), recorder],
-            check_val_every_n_epoch=config.train.eval_period,
-            gradient_clip_val=config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
-            accumulate_grad_batches=config.optim.batch_accumulation,
             logger=build_loggers(config, folder, self.title, display.print) if is_main() else False,
             default_root_dir=folder,
         )
@@ -197,18 +190,3 @@ class SeedRun:
         trainer.test(module, test, verbose=False)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide Lightning's advice on devices, loader workers and logging, which the user cannot follow here."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"lightning\..*")
-        warnings.filterwarnings("ignore", message=".*num_workers.*|.*infer the `batch_size`.*|.*LeafSpec.*")
-        try:
-            yield
-        finally:
-            logger.setLevel(level)

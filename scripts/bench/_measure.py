@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import gc
 import json
 import multiprocessing
 import os
@@ -59,16 +58,6 @@ def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
     return result
 
 
-def peak_mib(function: Callable[[], Any]) -> float:
-    """Rise of this process's peak resident memory during a call above the memory before it, in MiB (Linux, glibc)."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # return freed memory, which the call could use unnoticed
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _status_kib("VmRSS")
-    function()
-    return (_status_kib("VmHWM") - before) / 1024
-
-
 def keep_memory() -> None:
     """Make this process keep freed memory, as PyTorch does on a GPU (glibc; the same as ``MALLOC_MMAP_MAX_=0``).
 
@@ -77,13 +66,6 @@ def keep_memory() -> None:
     libc, trim_threshold, mmap_max = ctypes.CDLL(None), -1, -4
     libc.mallopt(mmap_max, 0)
     libc.mallopt(trim_threshold, -1)
-
-
-def _status_kib(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1])
-    raise RuntimeError(f"/proc/self/status has no {field}")
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:

@@ -28,7 +28,6 @@ from _measure import (
     log_axis,
     machine,
     median_ms,
-    peak_mib,
     peptides,
     pyplot,
     resumed,
@@ -42,6 +41,7 @@ from torch_geometric.nn import GINEConv, GPSConv
 from torch_geometric.utils import to_dense_batch, to_undirected
 
 from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, PrimalAttention, auxiliary_loss
+from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 

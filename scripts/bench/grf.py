@@ -24,7 +24,6 @@ from _measure import (
     in_fresh_process,
     machine,
     median_ms,
-    peak_mib,
     pyplot,
     save_json,
     save_plot,
@@ -35,6 +34,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
 
 WIDTH = 16

@@ -32,7 +32,6 @@ from _measure import (
     in_fresh_process,
     keep_memory,
     machine,
-    peak_mib,
     pyplot,
     save_json,
 )
@@ -57,6 +56,7 @@ from pyg_topomask.operators import (
     TreeDistanceOperator,
 )
 from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
 
 COLUMNS = 64

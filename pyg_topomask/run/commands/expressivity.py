@@ -78,7 +78,7 @@ def measure(
     features = input_features(parsed.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:
-        read_mask, structure = (None, None) if mask == "none" else _mask_and_structure(parsed.config, mask)
+        read_mask, structure = (None, None) if mask == "none" else mask_and_structure(parsed.config, mask)
         steps = [step for step in (ENCODINGS[encoding](size), structure) if step is not None]
         graphs = [features(dataset[i]) for i in range(count)]
         return pairs(graphs, Compose(steps) if steps else None, rounds, mask=read_mask)
@@ -86,7 +86,7 @@ def measure(
         raise RunError(f"{'dataset' if mask == 'none' else f'mask {mask}'}: {error}") from error
 
 
-def _mask_and_structure(config: Config, name: str) -> tuple[Mask, BaseTransform | None]:
+def mask_and_structure(config: Config, name: str) -> tuple[Mask, BaseTransform | None]:
     """A mask with the config's settings, and the transform that adds the trees, grids or positions that it needs."""
     gt, settings = config.gt.model_copy(update={"layer_type": "None+Masked"}), config.topomask
     config = config.model_copy(update={"gt": gt, "topomask": settings.model_copy(update={"mask": name})})

@@ -93,10 +93,35 @@ def prepare(
     are computed on the whole graph, and walks are drawn on each part.
     """
     graphs, parts, fitted = read_features(config, dataset, seed)
+    return complete(config, dataset, graphs, parts, sampling_transforms, tick, fitted=fitted)
+
+
+def complete(
+    config: Config,
+    dataset: LoadedDataset,
+    graphs: Sequence[Data],
+    parts: tuple[Any, Any, Any],
+    sampling_transforms: Sequence[BaseTransform],
+    tick: Callable[[], Any],
+    fitted: tuple[Mapping[str, Any], ...] = (),
+    cache: bool = True,
+) -> Splits:
+    """The part of `prepare` that follows the features: encodings, walks and the split.
+
+    Args:
+        config: The config.
+        dataset: The data set of the graphs.
+        graphs: Graphs with the features that the model takes.
+        parts: Indices of the training, validation and test graphs, or masks of nodes for a single graph.
+        sampling_transforms: What draws walks, edges and trees.
+        tick: Called for each graph.
+        fitted: Constants of the fitted features.
+        cache: Whether encodings are kept in the cache folder.
+    """
     in_parts = config.train.sampler != "full_batch"
     if in_parts and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
-    graphs = precompute(graphs, build_encodings(config), num_workers=config.num_workers)
+    graphs = precompute(graphs, build_encodings(config), cache=cache, num_workers=config.num_workers)
     redraws_walks = config.topomask.redraw > 0 and config.topomask.transition == "uniform"
     redrawn = [s for s in sampling_transforms if in_parts or (redraws_walks and isinstance(s, AddRandomWalks))]
     fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
@@ -227,7 +252,8 @@ class Joined(Served):
         return [self.batches[index] for index in indices]
 
 
-def _ready(graphs: Sequence[Data], batch_size: int | None) -> DataLoader:
+def ready_loader(graphs: Sequence[Data], batch_size: int | None) -> DataLoader:
+    """A loader for evaluations, whose batches are collated once."""
     return DataLoader(Joined(graphs, batch_size), batch_size=1, collate_fn=single)
 
 
@@ -238,15 +264,19 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     """
     common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
     if splits.is_one_graph:
-        return _one_graph_loader(config, splits, seed, common), _ready(splits.val, None), _ready(splits.test, None)
+        return (
+            _one_graph_loader(config, splits, seed, common),
+            ready_loader(splits.val, None),
+            ready_loader(splits.test, None),
+        )
     share = _share(config.train.batch_size)
     _refuse_small_parts(splits)
     train = Served(splits.train, splits.redraw)
     sampler = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
     return (
         GraphLoader(train, sampler=sampler, batch_size=share, **common),
-        _ready(splits.val, config.train.batch_size),
-        _ready(splits.test, config.train.batch_size),
+        ready_loader(splits.val, config.train.batch_size),
+        ready_loader(splits.test, config.train.batch_size),
     )
 
 
@@ -255,7 +285,11 @@ def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, Data
     if not splits.is_one_graph:
         _refuse_small_parts(splits)
     batch_size = None if splits.is_one_graph else config.train.batch_size
-    return _ready(splits.train, batch_size), _ready(splits.val, batch_size), _ready(splits.test, batch_size)
+    return (
+        ready_loader(splits.train, batch_size),
+        ready_loader(splits.val, batch_size),
+        ready_loader(splits.test, batch_size),
+    )
 
 
 def _refuse_small_parts(splits: Splits) -> None:

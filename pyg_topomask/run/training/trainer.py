@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,10 +17,15 @@ from pyg_topomask.run.distributed import local_world_size, world_size
 from pyg_topomask.run.training.checkpoint import CheckpointFiles
 
 
+def uses_cuda(config: Config) -> bool:
+    """Whether a config trains on a GPU on this machine."""
+    return config.accelerator != "cpu" and torch.cuda.is_available()
+
+
 def build_trainer(config: Config, **more: Any) -> pl.Trainer:
     """Lightning's trainer, on the processes that ``torchrun`` started or on one device."""
     several = world_size() > 1
-    cuda = config.accelerator != "cpu" and torch.cuda.is_available()
+    cuda = uses_cuda(config)
     if several:
         # The module shares its buffers before an evaluation. A broadcast in each forward pass would never return if
         # one process had one more batch to evaluate than the others.
@@ -30,6 +39,9 @@ def build_trainer(config: Config, **more: Any) -> pl.Trainer:
         **(
             {
                 "max_epochs": config.optim.max_epoch,
+                "check_val_every_n_epoch": config.train.eval_period,
+                "gradient_clip_val": config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
+                "accumulate_grad_batches": config.optim.batch_accumulation,
                 "accelerator": config.accelerator,
                 "devices": 1,
                 "precision": config.precision,
@@ -45,3 +57,18 @@ def build_trainer(config: Config, **more: Any) -> pl.Trainer:
             | more
         )
     )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide Lightning's advice on devices, loader workers and logging, which the user cannot follow here."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"lightning\..*")
+        warnings.filterwarnings("ignore", message=".*num_workers.*|.*infer the `batch_size`.*|.*LeafSpec.*")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

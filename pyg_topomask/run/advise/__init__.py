@@ -1,0 +1,1 @@
+"""Measurements behind ``topomask advise``: the graphs, trials of attentions, and what they predict."""

@@ -1,0 +1,88 @@
+"""From measured steps to the time of an epoch and the memory of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import nnls
+
+from pyg_topomask.run.advise.sample import Epoch, Size
+from pyg_topomask.run.advise.stopwatch import Seconds, Step
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.advise.trial import Trial
+
+
+def fitted(points: Sequence[tuple[Size, float]], sizes: Sequence[Size]) -> list[float]:
+    """Values at other sizes, by the model constant + a · nodes + b · pairs.
+
+    The three numbers are not negative and have the least squared error over the points. Two sizes do not decide all
+    three, and the constant is 0. From one size, values are proportional to nodes or pairs, whichever grows or falls
+    faster.
+    """
+    known = {size for size, _ in points}
+    if len(known) == 1:
+        mean, (one,) = float(np.mean([value for _, value in points])), known
+        ratios = [(size.nodes / one.nodes, size.pairs / one.pairs) for size in sizes]
+        return [mean * (max if pairs > 1 else min)(nodes, pairs) for nodes, pairs in ratios]
+    constant = 1.0 if len(known) > 2 else 0.0
+    at, wanted = (np.array([[constant, *size] for size in some]) for some in ([size for size, _ in points], sizes))
+    scale = np.maximum(at.max(axis=0), 1e-9)
+    factors, _ = nnls(at / scale, np.array([value for _, value in points]))
+    return [float(value) for value in (wanted / scale) @ factors]
+
+
+def estimate(points: Sequence[tuple[Size, float]], size: Size) -> float:
+    """The value at one size."""
+    return fitted(points, [size])[0]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run with an attention takes.
+
+    Args:
+        epoch: Seconds per epoch, with evaluation.
+        prepare: Seconds before the first epoch for encodings, walks, edges and trees.
+        step_mib: Rise of the peak memory in training, in MiB; None if it cannot be measured.
+        stored_mib: Memory of what is added to the graphs and of the batches of evaluations, in MiB.
+        is_extrapolated: Whether steps of full size were not measured.
+    """
+
+    epoch: Seconds
+    prepare: Seconds
+    step_mib: float | None
+    stored_mib: float
+    is_extrapolated: bool
+
+
+def predict(trial: Trial, epoch: Epoch, largest: Size, bytes_per_node: float, eval_period: int = 1) -> Prediction:
+    """Predict a run from a trial.
+
+    Args:
+        trial: The measurements.
+        epoch: What an epoch processes.
+        largest: Size of the largest batch.
+        bytes_per_node: Bytes per node of the graphs without additions.
+        eval_period: Number of epochs per evaluation.
+    """
+    both = [_epoch_seconds(trial, epoch, clock, eval_period) for clock in (0, 1)]
+    prepare = Seconds(*(seconds * epoch.num_nodes for seconds in trial.prepare))
+    stored = trial.stored * epoch.num_nodes + (bytes_per_node + trial.stored) * epoch.evaluated_nodes
+    measured = [mib for size, mib in trial.memory if size == largest]
+    memory = measured[-1] if measured else estimate(trial.memory, largest) if trial.memory else None
+    return Prediction(Seconds(*both), prepare, memory, stored / 2**20, not trial.is_full)
+
+
+def _epoch_seconds(trial: Trial, epoch: Epoch, clock: int, eval_period: int) -> float:
+    train, val = (_total(steps, sizes, clock) for steps, sizes in ((trial.train, epoch.train), (trial.val, epoch.val)))
+    if trial.num_steps is not None:
+        train = trial.num_steps * float(np.mean([step.seconds[clock] for step in trial.train]))
+    return train + val / eval_period + trial.fixed[clock]
+
+
+def _total(steps: Sequence[Step], sizes: Sequence[Size], clock: int) -> float:
+    return sum(fitted([(step.size, step.seconds[clock]) for step in steps], sizes)) if sizes else 0.0

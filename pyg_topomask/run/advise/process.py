@@ -1,0 +1,61 @@
+"""A function in a process of its own, so that its memory can be measured and its end is not the end of the program."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+class ProcessFailedError(Exception):
+    """The process ended without a result."""
+
+
+def in_process(function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
+    """Call a function in a new process, and return its result.
+
+    The process is forked from one that has only imported what trials need. So it starts within milliseconds, and has no
+    threads of OpenMP, which do not survive a fork. On Windows, it is started from the beginning.
+
+    Args:
+        function: A function of a module.
+        *arguments: Its arguments, which are pickled.
+        timeout: Seconds to wait.
+
+    Raises:
+        ProcessFailedError: If the process ends without a result, or takes too long and is ended.
+    """
+    windows = sys.platform == "win32"
+    context: Any = multiprocessing.get_context("spawn" if windows else "forkserver")
+    if not windows:
+        context.set_forkserver_preload(["pyg_topomask.run.advise.trial"])
+    receiver, sender = context.Pipe(duplex=False)
+    # As bytes: torch would share the memory of each tensor by a file descriptor, and there are too few of them.
+    process = context.Process(target=_call, args=(function, pickle.dumps(arguments), sender))
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(timeout):
+            raise ProcessFailedError(f"was stopped after {timeout:,.0f} s")
+        succeeded, result = pickle.loads(receiver.recv_bytes())
+    except EOFError:
+        process.join(1)
+        raise ProcessFailedError(f"ended with exit code {process.exitcode}, most likely for lack of memory") from None
+    finally:
+        process.kill()  # whatever it still does is not needed
+        process.join()
+        receiver.close()
+    if not succeeded:
+        raise ProcessFailedError(result)
+    return result
+
+
+def _call(function: Callable[..., Any], arguments: bytes, sender: Any) -> None:
+    try:
+        answer = True, function(*pickle.loads(arguments))
+    except BaseException as error:
+        answer = False, f"{type(error).__name__}: {error}"
+    sender.send_bytes(pickle.dumps(answer))
+    sender.close()

@@ -1,0 +1,180 @@
+"""The answer of ``topomask advise`` as tables for a terminal, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.table import Table
+
+from pyg_topomask.run.advise.ranking import percent
+from pyg_topomask.run.output.report import between_lines
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.advise.graph_statistics import GraphStatistics
+    from pyg_topomask.run.advise.ranking import Advice
+    from pyg_topomask.run.commands.advise import Report
+
+_UNLIMITED = 10_000
+_CAPTION = """\
+Ordered by time per epoch, with evaluation. Times and memory are predicted from a trial of {what} on this machine, and
+say nothing about accuracy. before: walks, edges, trees and encodings of all graphs, once. memory: {memory}.
+~: extrapolated from smaller batches."""
+
+
+def as_text(report: Report, console: Console) -> Group:
+    """The tables for a terminal; the reasons move to a table of their own if the terminal is narrow."""
+    graphs = between_lines(f"{report.name}: {report.source}", _facts(report.graphs), "")
+    return Group(graphs, *_encodings(report), _attentions(report, console))
+
+
+def _facts(graphs: GraphStatistics) -> Table:
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column()
+    least, mean, most = graphs.nodes
+    several = graphs.num_graphs > 1
+    table.add_row("graphs", f"{graphs.num_graphs:,}")
+    table.add_row("nodes", f"{least:,} to {most:,}, mean {mean:,.1f}" if several else f"{most:,}")
+    least, mean, most = graphs.edges
+    table.add_row("directed edges", f"{least:,} to {most:,}, mean {mean:,.1f}" if several else f"{most:,}")
+    table.add_row("out-degree", f"mean {graphs.mean_degree:.1f}, largest {graphs.max_degree:,}")
+    if graphs.isolated > 0:
+        table.add_row("isolated nodes", percent(graphs.isolated))
+    median, longest = graphs.diameter
+    bound = "" if graphs.is_exact else "at least "
+    sampled = f" ({graphs.sampled_graphs} graphs)" if graphs.sampled_graphs < graphs.num_graphs else ""
+    found = f"median {median:g}, largest {longest}" if several else str(longest)
+    table.add_row("diameter", f"{bound}{found}{sampled}")
+    if graphs.homophily is not None:
+        table.add_row("edge homophily", f"{graphs.homophily:.2f} of the edges connect nodes of one class")
+    widths = f"{graphs.node_features} per node"
+    table.add_row("features", widths + (f", {graphs.edge_features} per edge" if graphs.edge_features else ""))
+    return table
+
+
+def _encodings(report: Report) -> list[Group]:
+    if not report.encodings:
+        return []
+    table = Table()
+    for name in ("", "pairs of graphs told apart", "time for all graphs", "settings"):
+        table.add_column(name, justify="left" if name in ("", "settings") else "right", overflow="fold")
+    for row in report.encodings:
+        share = row.problem if row.share is None else percent(row.share)
+        table.add_row(row.name, share, duration(row.seconds) if row.settings else "", " ".join(row.settings))
+    title = f"S-SEG-WL test of {report.compared_graphs} graphs"
+    caption = "Of the pairs that are not isomorphic. An upper bound for models whose attention reads the graph so."
+    return [between_lines(title, table, caption)]
+
+
+def _attentions(report: Report, console: Console) -> Group:
+    cells = columns(report)
+    settings = {name: cells[name] for name in ("attention", "why", "settings")}
+    costs = {name: column for name, column in cells.items() if name not in ("why", "settings")}
+    tables = [_table(cells)]
+    if console.measure(tables[0], options=console.options.update(width=_UNLIMITED)).maximum > console.width:
+        tables = [_table(costs), _table(settings)]
+    layers, cuda = report.config.gt.layers, report.on_cuda
+    what = f"{layers} layers of width {report.config.gt.dim_hidden}, batches of {report.config.train.batch_size}"
+    memory = "peak of tensors on the GPU" if cuda else "peak of the whole process"
+    machine = f"{report.device}, {report.memory_mib / 1024:,.1f} GiB free"
+    return between_lines(f"attentions ({machine})", Group(*tables), _CAPTION.format(what=what, memory=memory))
+
+
+def _table(cells: Mapping[str, list[str]]) -> Table:
+    table = Table()
+    for name in cells:
+        text = name in ("attention", "why", "settings")
+        table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+    for row in zip(*cells.values()):
+        table.add_row(*row)
+    return table
+
+
+def columns(report: Report) -> dict[str, list[str]]:
+    """The cells of each column as text, by the column's name."""
+    rows = report.advice
+    return {
+        "attention": [row.candidate.name for row in rows],
+        "per epoch": [_cost(row, "epoch") for row in rows],
+        "before": [_cost(row, "prepare") for row in rows],
+        "memory": [_memory(row) for row in rows],
+        "parameters": [f"{row.parameters:,}" if row.parameters else "–" for row in rows],
+        "why": [why(row) for row in rows],
+        "settings": [" ".join(row.candidate.settings) or "as the config is" for row in rows],
+    }
+
+
+def why(row: Advice) -> str:
+    """The reasons of a line, after its problem if it has one."""
+    problem = f"{row.status}: {' '.join(row.problem.split())}" if row.status != "fits" else ""
+    return "; ".join(filter(None, [problem, *row.reasons]))
+
+
+def _cost(row: Advice, name: str) -> str:
+    if row.prediction is None:
+        return "–"
+    return ("~" if row.prediction.is_extrapolated else "") + duration(getattr(row.prediction, name).wall)
+
+
+def _memory(row: Advice) -> str:
+    if row.prediction is None or row.total_mib is None:
+        return "–"
+    sign = "~" if row.prediction.is_extrapolated else ""
+    return f"{sign}{row.total_mib:,.0f} MiB" if row.total_mib < 10_240 else f"{sign}{row.total_mib / 1024:,.0f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """A time with two or three digits, such as ``12 ms``, ``1.5 s`` or ``3.2 h``."""
+    for limit, factor, unit in (
+        (1.0, 1e3, "ms"),
+        (120.0, 1.0, "s"),
+        (7200.0, 1 / 60, "min"),
+        (math.inf, 1 / 3600, "h"),
+    ):
+        if seconds < limit:
+            value = seconds * factor
+            return f"{value:,.{1 if value < 10 else 0}f} {unit}"
+    return "∞"
+
+
+def as_json(report: Report) -> str:
+    """All values; times in seconds, memory in MiB."""
+    rows: list[dict[str, Any]] = []
+    for row in report.advice:
+        rows.append(
+            {
+                "attention": row.candidate.name,
+                "settings": row.candidate.settings,
+                "status": row.status,
+                "problem": row.problem,
+                "reasons": row.reasons,
+                "parameters": row.parameters,
+                "total_mib": row.total_mib,
+                "prediction": _plain(row.prediction),
+            }
+        )
+    values = {
+        "dataset": report.name,
+        "source": report.source,
+        "device": report.device,
+        "available_mib": report.memory_mib,
+        "graphs": asdict(report.graphs),
+        "encodings": [asdict(row) for row in report.encodings],
+        "compared_graphs": report.compared_graphs,
+        "attentions": rows,
+    }
+    return json.dumps(values, indent=2)
+
+
+def _plain(prediction: Any) -> dict[str, Any] | None:
+    if prediction is None:
+        return None
+    values = asdict(prediction)
+    for name in ("epoch", "prepare"):
+        values[name] = getattr(prediction, name)._asdict()
+    return values

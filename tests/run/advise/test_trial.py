@@ -1,0 +1,127 @@
+import os
+import time
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from pyg_topomask.run.advise.process import ProcessFailedError, in_process
+from pyg_topomask.run.advise.sample import Sample, Size, draw_sample
+from pyg_topomask.run.advise.trial import Limits, run_trial
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.loaders import loaders, prepare, read_features
+from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.task import classification
+
+LIMITS = Limits(seconds=0.05, memory_mib=4096)
+
+
+def sample_of(values):
+    config = load(values).config
+    dataset = load_dataset(config.dataset)
+    graphs, parts, _ = read_features(config, dataset, config.seed)
+    return config, dataset, *draw_sample(config, dataset, graphs, parts)
+
+
+@pytest.fixture
+def ring():
+    """A sample of one graph with labelled nodes, which each part of the split has."""
+    ends = torch.arange(60)
+    edges = torch.stack([torch.cat([ends, (ends + 1) % 60]), torch.cat([(ends + 1) % 60, ends])])
+    graph = Data(x=torch.randn(60, 4), edge_index=edges, y=ends % 3)
+    masks = tuple(ends % 3 == part for part in range(3))
+    return Sample([[graph]], [[graph]], masks, classification("node", 3), 4, None)
+
+
+def test_the_sample_has_the_batches_of_the_loader(tiny):
+    config, dataset, sample, epoch = sample_of(tiny)
+    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0), lambda: None)
+    train, val, _ = loaders(config, splits, 0)
+    sizes = [Size.of(batch.ptr.diff().tolist()) for batch in train]
+    assert epoch.train == sizes
+    assert epoch.val == [Size.of(batch.ptr.diff().tolist()) for batch in val]
+    assert {sample.size(i) for i in range(len(sample.train) - 1)} <= set(sizes)
+    assert sample.size(-1).pairs >= max(size.pairs for size in sizes)
+    assert epoch.num_nodes == sum(graph.num_nodes for graph in dataset.graphs)
+
+
+def test_graphs_of_a_sample_share_no_storage_with_the_data_set(tiny):
+    _, _, sample, _ = sample_of(tiny)
+    x = sample.train[0][0].x
+    assert x.untyped_storage().nbytes() == x.nbytes
+
+
+def test_a_trial_measures_steps_of_full_size(tiny):
+    _, _, sample, epoch = sample_of(tiny)
+    trial = run_trial(tiny, ["gt.layer_type=GIN+KMIP"], [], sample, LIMITS)
+    assert trial.problem == ""
+    assert trial.is_full
+    assert trial.layer_type == "GIN+KMIP"
+    assert {step.size.nodes for step in trial.train} <= {size.nodes for size in epoch.train} | {sample.size(-1).nodes}
+    assert all(step.seconds.wall > 0 for step in trial.train + trial.val)
+    assert trial.parameters > 0
+
+
+def test_walks_are_counted_as_stored(tiny):
+    _, _, sample, _ = sample_of(tiny)
+    with_walks, without = (
+        run_trial(tiny, [f"gt.layer_type=GIN+{name}"], [], sample, LIMITS) for name in ("GRF", "KMIP")
+    )
+    assert with_walks.stored > without.stored
+
+
+def test_nothing_is_tried_that_would_not_fit(tiny, monkeypatch):
+    monkeypatch.setattr("pyg_topomask.run.advise.trial.SMALL", Size(30, 400))
+    monkeypatch.setattr("pyg_topomask.run.advise.trial.peak_mib", lambda call: [call(), 100.0][1])
+    _, _, sample, _ = sample_of(tiny)
+    trial = run_trial(tiny, [], [], sample, Limits(seconds=5.0, memory_mib=150.0))
+    assert not trial.is_full
+    assert "GiB of memory" in trial.problem
+    assert all(step.size.nodes < sample.size(0).nodes for step in trial.train)
+
+
+def test_nothing_is_tried_that_would_take_too_long(tiny, monkeypatch):
+    monkeypatch.setattr("pyg_topomask.run.advise.trial.SMALL", Size(30, 400))
+    _, _, sample, _ = sample_of(tiny)
+    trial = run_trial(tiny, [], [], sample, Limits(seconds=1e-6, memory_mib=1e6))
+    assert not trial.is_full
+    assert "a step takes about" in trial.note
+    assert trial.problem == ""
+
+
+def test_a_refused_attention_says_why(tiny):
+    _, _, sample, _ = sample_of(tiny)
+    trial = run_trial(tiny, ["gt.layer_type=GIN+Masked", "topomask.mask=toeplitz"], [], sample, LIMITS)
+    assert "grid" in trial.problem
+    assert trial.train == []
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_a_part_of_one_graph_keeps_edges(ring, share):
+    part = ring.shrunk(share)
+    (graph,) = part.train[0]
+    assert graph.num_nodes == round(share * 60) == part.masks[0].numel()
+    assert graph.num_edges >= graph.num_nodes - 1
+
+
+@pytest.mark.parametrize("sampler", ["full_batch", "random_partition"])
+def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler):
+    data = {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}
+    values = {**tiny, "dataset": data, "train": {"sampler": sampler, "num_parts": 4}}
+    trial = run_trial(values, [], [], ring, LIMITS)
+    assert trial.problem == ""
+    in_parts = sampler != "full_batch"
+    assert trial.num_steps == (4 if in_parts else None)
+    assert {step.size.nodes for step in trial.train} == {15 if in_parts else 60}
+    assert {step.size.nodes for step in trial.val} == {60}
+
+
+def test_a_process_returns_a_result_an_error_or_its_end():
+    assert in_process(torch.tensor, [1, 2], timeout=100).tolist() == [1, 2]
+    with pytest.raises(ProcessFailedError, match="exit code 3"):
+        in_process(os._exit, 3, timeout=100)
+    with pytest.raises(ProcessFailedError, match="stopped after"):
+        in_process(time.sleep, 100, timeout=0.01)
+    with pytest.raises(ProcessFailedError, match="ValueError"):
+        in_process(int, "no number", timeout=100)

@@ -1,0 +1,90 @@
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from pyg_topomask.nn import ATTENTION, MASK
+from pyg_topomask.run.advise import candidates as names
+from pyg_topomask.run.advise.candidates import candidates, config_of
+from pyg_topomask.run.advise.trial import run_trial
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.commands import advise as command
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.output.advice import as_text, duration
+from pyg_topomask.run.runner import check_config
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Trials in this process, which spares the start of another."""
+    monkeypatch.setattr(command, "in_process", lambda function, *arguments, timeout: run_trial(*arguments))
+
+
+def test_the_command_tries_attentions_in_processes_of_their_own(tiny_file, capsys):
+    arguments = ["--attention", "GRF", "--seconds", "0.05", "--format", "json"]
+    assert main(["advise", str(tiny_file), *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {row["attention"] for row in report["attentions"]} == {"GRF"}
+    assert all(row["status"] == "fits" and row["prediction"]["epoch"]["wall"] > 0 for row in report["attentions"])
+    assert report["graphs"]["num_graphs"] == 48
+    assert {row["name"] for row in report["encodings"]} == {"features", "RWSE", "LapPE", "grf"}
+
+
+def test_text_has_a_reason_and_a_setting_in_each_line(tiny_file, here):
+    report = command.advise(str(tiny_file), ["KMIP", "GRF", "Masked:toeplitz"], 0.01)
+    console = Console(width=500, record=True, file=io.StringIO())
+    console.print(as_text(report, console))
+    text = console.export_text()
+    shown = [row.candidate.name for row in report.advice]
+    lines = {name: next(line for line in text.splitlines() if f"│ {name} " in line) for name in shown}
+    assert "keeps the k best" in lines["KMIP"]
+    assert "gt.layer_type=GIN+KMIP" in lines["KMIP"]
+    assert "as the config is" in lines["GRF"]
+    assert "not usable" in lines["Masked:toeplitz"]
+    assert "grid" in lines["Masked:toeplitz"]
+    narrow = Console(width=80, record=True, file=io.StringIO())
+    narrow.print(as_text(report, narrow))
+    assert max(map(len, narrow.export_text().splitlines())) <= 80
+
+
+def test_every_attention_and_mask_is_a_candidate(tiny):
+    config = load(tiny).config
+    found = candidates(config)
+    assert {one.attention for one in found} == {"", *ATTENTION}
+    assert {one.mask for one in found} - {None} == set(MASK) - {"grf", "rwgnk"}
+    for one in found:
+        assert load(tiny, one.settings).config.gt.layer_type.startswith("GIN+")
+
+
+def test_names_of_data_sets_give_configs(monkeypatch, tmp_path):
+    source, text = config_of("ENZYMES")
+    assert str(source).endswith("grf/enzymes.yaml")
+    assert text.startswith("config ")
+    monkeypatch.setattr(names, "CONFIGS", (tmp_path,))
+    for name in ("Cora", "peptides-struct", "ogbg-molhiv", "roman-empire"):
+        values, text = config_of(name)
+        assert "minimal" in text
+        check_config(values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ENZYME"], "Did you mean 'enzymes'"),
+        (["nothing.yaml"], "nothing.yaml"),
+        (["ENZYMES", "--attention", "KMP"], "Did you mean 'KMIP'"),
+        (["ENZYMES", "--seconds", "0"], "must be positive"),
+        (["ENZYMES", "gt.layer=3"], "gt.layer"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_a_message(arguments, message, capsys):
+    assert main(["advise", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0042, "4.2 ms"), (0.5, "500 ms"), (3.25, "3.2 s"), (600, "10 min"), (36_000, "10 h")]
+)
+def test_durations_have_two_digits(seconds, text):
+    assert duration(seconds) == text
