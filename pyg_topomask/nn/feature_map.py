@@ -95,11 +95,22 @@ class SoftmaxFeatures(FeatureMap):
         q, k = self._exponents(q), self._exponents(k)
         scale = math.log(self.num_features) / 2
         top_q, top_k = _row_max(q) + scale, _graph_max(k, batch) + scale
-        return q.sub_(top_q).exp_(), k.sub_(top_k).exp_()
+        return _exp_or_zero(q.sub_(top_q)), _exp_or_zero(k.sub_(top_k))
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * x.size(-1) ** -0.25
         return (x @ self.projection.to(x.dtype).t()).sub_(x.square().sum(-1, keepdim=True) / 2)
+
+
+def _exp_or_zero(x: Tensor) -> Tensor:
+    """``exp(x)`` in place, and 0 below a limit, so that sums of products are 0 or far from the smallest number.
+
+    A query whose products all vanish then gets the output 0. Otherwise its denominator could be so small that the
+    gradient, which is divided by it, would overflow. The factor 2^20 leaves room for sums over nodes.
+    """
+    with torch.no_grad():
+        torch.threshold_(x, math.log(torch.finfo(x.dtype).tiny * 2**20) / 2, -math.inf)
+    return x.exp_()
 
 
 def _elu1(x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from pyg_topomask.nn import MaskedAttention
 from pyg_topomask.nn.feature_map import FEATURE_MAP, ExpFeatures, SoftmaxFeatures
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
 
@@ -128,6 +129,18 @@ def test_features_have_gradients_and_are_not_negative(name):
         return masked_linear_attention(*features(q, k, BATCH[:4]), v, None, BATCH[:4])
 
     assert torch.autograd.gradcheck(run, (q, k))
+
+
+@pytest.mark.parametrize("scale", [1e2, 1e3, 3e3, 1e4, 3e4, 1e5, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_inputs_have_finite_gradients(dtype, scale):
+    """Products of features that nearly vanish must not divide the gradient by the smallest numbers."""
+    torch.manual_seed(0)
+    attn = MaskedAttention(8, heads=4, kernel="softmax_rf", num_features=16).to(dtype)
+    for _ in range(20):
+        x = scale * torch.randn(21, 8, dtype=dtype)
+        found = torch.autograd.grad(attn(x).square().sum(), list(attn.parameters()))
+        assert all(grad.isfinite().all() for grad in found)
 
 
 def test_no_nodes():
