@@ -1,0 +1,276 @@
+"""Random calls of transforms, masks and attentions: a right answer, or an error that says what to do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Batch, Data
+from torch_geometric.transforms import BaseTransform
+
+from pyg_topomask import transforms
+from pyg_topomask.nn import ATTENTION, MASK, GPSLayer, MaskedAttention
+from pyg_topomask.nn.attention.masked import KERNELS
+
+CHANNELS = 8
+
+DOCUMENTED = (ValueError, TypeError)
+"""Errors that public entries document."""
+
+TRANSFORMS: dict[str, Callable[[], BaseTransform]] = {
+    "walks": lambda: transforms.AddRandomWalks(num_walks=4, seed=0),
+    "corrected walks": lambda: transforms.AddRandomWalks(num_walks=4, seed=0, diagonal="corrected"),
+    "tree order": lambda: transforms.AddTreeOrder(seed=0),
+    "grid shape": transforms.AddGridShape,
+    "positions": transforms.AddPositions,
+    "expander edges": lambda: transforms.AddExpanderEdges(degree=2, num_virtual=1, seed=0),
+    "Laplacian": lambda: transforms.AddLaplacianEncoding(4),
+    "random-walk encoding": lambda: transforms.AddRandomWalkEncoding(range(1, 5)),
+    "heat diagonal": lambda: transforms.AddHeatDiagonalEncoding([0.5, 2]),
+    "electrostatic": transforms.AddElectrostaticEncoding,
+    "relative walks": lambda: transforms.AddRelativeWalkEncoding(range(4)),
+    "shortest paths": transforms.AddShortestPathBias,
+}
+
+NEEDS = {  # attention or mask -> the transform that prepares graphs for it
+    "GRF": "walks",
+    "GKAT": "walks",
+    "Exphormer": "expander edges",
+    "grf": "walks",
+    "rwgnk": "walks",
+    "forest": "tree order",
+    "tree": "tree order",
+    "grid_heat": "grid shape",
+    "toeplitz": "grid shape",
+    "low_rank": "positions",
+}
+
+
+class WrongAnswerError(Exception):
+    """An entry gave a wrong answer, or an error that does not help."""
+
+
+def random_graph(draw: random.Random, weighted: bool | None = None) -> Data:
+    """A graph with any mixture of loops, repeated edges, isolated nodes, hubs and one-way edges, or without nodes."""
+    size = draw.choice([0, 1, 2, 3, 5, 8, 13, 40])
+    number = draw.choice([0, 1, size, 3 * size]) if size else 0
+    low = draw.choice([0, max(0, size - 2)])  # from a hub or two
+    edges = [(draw.randrange(low, size), draw.randrange(size)) for _ in range(number)]
+    if draw.random() < 0.3:
+        edges = [(i, i + 1) for i in range(size - 1)]
+    if draw.random() < 0.7:
+        edges += [(j, i) for i, j in edges]
+    seed = torch.Generator().manual_seed(draw.getrandbits(30))
+    data = Data(
+        x=torch.randn(size, CHANNELS, generator=seed),
+        edge_index=torch.tensor(edges, dtype=torch.long).view(-1, 2).t().contiguous(),
+        num_nodes=size,
+    )
+    if weighted or (weighted is None and draw.random() < 0.3):
+        data.edge_weight = torch.rand(len(edges), generator=seed) * draw.choice([1, 1e-20, 1e20])
+    return data
+
+
+def damage(data: Data, draw: random.Random) -> Data:
+    """The graph with one wrong part."""
+    data = data.clone()
+    size, num_edges = data.num_nodes, data.num_edges
+    kind = draw.randrange(9)
+    if kind == 0:
+        data.edge_index = data.edge_index.float() + 0.5
+    elif kind == 1:
+        data.edge_index = torch.cat([data.edge_index, torch.tensor([[0], [size + 3]])], dim=1)
+    elif kind == 2:
+        data.edge_index = torch.cat([data.edge_index, torch.tensor([[-1], [0]])], dim=1)
+    elif kind == 3:
+        data.edge_index = torch.zeros(3, 2, dtype=torch.long)
+    elif kind == 4:
+        data.edge_weight = torch.ones(num_edges + 1)
+    elif kind == 5:
+        data.edge_weight = torch.full((num_edges,), draw.choice([float("nan"), float("inf"), -1.0]))
+    elif kind == 6:
+        data.edge_index = None
+    elif kind == 7:
+        data.x = draw.choice([None, data.x.long(), data.x[:, :3], data.x[None], data.x[1:]])
+    else:
+        data.edge_index = data.edge_index.tolist()
+    return data
+
+
+def call_transform(draw: random.Random) -> str:
+    """Apply a random transform to a random graph, whole or damaged. Returns "answered" or "refused"."""
+    name, data = draw.choice(list(TRANSFORMS)), random_graph(draw)
+    whole = draw.random() < 0.5
+    if not whole:
+        data = damage(data, draw)
+    before = data.clone()
+    try:
+        out = TRANSFORMS[name]()(data)
+    except DOCUMENTED as error:
+        return _refused(error, f"{name} of {before}")
+    if not _same(data, before):
+        raise WrongAnswerError(f"{name} changed its input {before}")
+    for key, value in out.to_dict().items():
+        if key not in before and isinstance(value, Tensor) and value.is_floating_point() and not _numbers(value):
+            raise WrongAnswerError(f"{name}: {key} is not finite on {before}")
+    return "answered"
+
+
+def call_attention(draw: random.Random) -> str:
+    """Run a random attention on a batch of random graphs. Returns "answered" or "refused"."""
+    name, attn, transform = random_attention(draw)
+    weighted = draw.random() < 0.3
+    try:
+        graphs = [transform(random_graph(draw, weighted)) for _ in range(draw.choice([1, 2, 4]))]
+        batch = Batch.from_data_list(graphs)
+        x = batch.x * draw.choice([0, 1, 1e-10, 1e4])
+        out = attn(x, batch.batch, batch)
+    except DOCUMENTED as error:
+        return _refused(error, name)
+    out = out[0] if isinstance(out, tuple) else out
+    if out.shape != x.shape or not out.isfinite().all():
+        raise WrongAnswerError(f"{name}: output {tuple(out.shape)} of {batch} is wrong or not finite")
+    inputs = [parameter for parameter in attn.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(out.square().sum(), inputs, allow_unused=True)
+    if not all(grad.isfinite().all() for grad in found if grad is not None):
+        raise WrongAnswerError(f"{name}: a gradient on {batch} is not finite")
+    one = draw.randrange(len(graphs))
+    part = batch.batch == one
+    alone = attn(x[part], torch.zeros(int(part.sum()), dtype=torch.long), Batch.from_data_list([graphs[one]]))
+    alone = alone[0] if isinstance(alone, tuple) else alone
+    scale = float(out.detach().abs().max()) if out.numel() else 0.0
+    if not torch.allclose(alone, out[part], rtol=1e-3, atol=1e-4 * scale + 1e-6):
+        raise WrongAnswerError(f"{name}: graph {one} of {batch} depends on its batch mates")
+    return "answered"
+
+
+def call_attention_wrongly(draw: random.Random) -> str:
+    """Run an attention with one wrong argument: a documented error, or an output of the right shape."""
+    name, attn, transform = random_attention(draw)
+    data, kind = random_graph(draw), draw.randrange(7)
+    try:
+        data = transform(data)
+        size = data.num_nodes
+        x, batch = data.x, torch.zeros(size, dtype=torch.long)
+        if kind == 0:
+            x = x.long()
+        elif kind == 1:
+            x = x[:, :3]
+        elif kind == 2:
+            x = x[None]
+        elif kind == 3:
+            batch = torch.ones(size + 1, dtype=torch.long)
+        elif kind == 4:
+            batch = batch - 1
+        elif kind == 5:
+            batch = torch.arange(size).flip(0)
+        else:
+            data = Data(num_nodes=size)
+        out = attn(x, batch, data)
+    except DOCUMENTED as error:
+        return _refused(error, name)
+    out = out[0] if isinstance(out, tuple) else out
+    if out.shape[-1] != CHANNELS:
+        raise WrongAnswerError(f"{name}: wrong argument {kind} gave shape {tuple(out.shape)}")
+    return "answered"
+
+
+def call_in_low_precision(draw: random.Random) -> str:
+    """Run an attention under autocast, in float64, and with logits of any size: finite, and near float32."""
+    name, attn, transform = random_attention(draw)
+    try:
+        batch = Batch.from_data_list([transform(random_graph(draw, False)) for _ in range(2)])
+        wanted = _run(attn, batch.x, batch)
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast("cpu", dtype):
+                found = _run(attn, batch.x, batch)
+            what = f"{name} on {batch} under autocast of {dtype}"
+            _check_near(found, wanted, 0.15, what, 0.8)  # rounding can take a relu's only positive entry from a query
+        huge = _run(attn, 1e4 * batch.x, batch)
+    except DOCUMENTED as error:
+        return _refused(error, name)
+    if not huge.isfinite().all():
+        raise WrongAnswerError(f"{name} on {batch}: logits of 1e4 and more overflow")
+    exact = _run(attn.double(), batch.x.double(), batch)
+    _check_near(wanted, exact, 1e-3, f"{name} on {batch} in float32")
+    return "answered"
+
+
+def train_for_long(draw: random.Random, num_steps: int = 1000) -> str:
+    """Train a layer with a random attention on one batch: finite in every step."""
+    name, attn, transform = random_attention(draw)
+    try:
+        batch = Batch.from_data_list([transform(random_graph(draw, False)) for _ in range(3)])
+        model = GPSLayer(CHANNELS, attn=attn.train())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        target = torch.randn(batch.x.shape)
+        if batch.num_nodes < 2:  # batch norm needs two
+            return "refused"
+        for step in range(num_steps):
+            optimizer.zero_grad()
+            loss = (_run(model, batch.x, batch, batch.edge_index) - target).square().mean()
+            loss.backward()
+            optimizer.step()
+            if not all(parameter.isfinite().all() for parameter in [loss, *model.parameters()]):
+                raise WrongAnswerError(f"{name} on {batch}: not finite in step {step}")
+    except DOCUMENTED as error:
+        return _refused(error, name)
+    return "answered"
+
+
+def _run(module: Module, x: Tensor, batch: Batch, *edges: Tensor) -> Tensor:
+    out = module(x, *edges, batch.batch, batch)
+    return (out[0] if isinstance(out, tuple) else out).float()
+
+
+def _check_near(found: Tensor, wanted: Tensor, rtol: float, what: str, share: float = 1.0) -> None:
+    """Compare a share of the entries, relative to the largest entry, since sums of a row may cancel."""
+    if not wanted.numel():
+        return
+    error = float((found - wanted).abs().flatten().quantile(share))
+    if not error <= rtol * float(wanted.abs().max()) + 1e-6:  # not with NaN either
+        raise WrongAnswerError(f"{what}: the error is {error:.2g}")
+
+
+def random_attention(draw: random.Random) -> tuple[str, Module, BaseTransform]:
+    """Its name with the settings, the module in evaluation mode, and the transform that prepares graphs for it."""
+    torch.manual_seed(draw.getrandbits(30))
+    settings: dict[str, Any] = {"heads": draw.choice([1, 2, 4])}
+    name = draw.choice([*(name for name in ATTENTION if name != "Masked"), *MASK])
+    needed = NEEDS.get(name)
+    if name in MASK:
+        settings["kernel"] = draw.choice(KERNELS)
+        mask = MASK[name]([draw.choice([3, 40])]) if name == "toeplitz" else MASK[name]()
+        attn: Module = MaskedAttention(CHANNELS, mask=mask, num_features=8, **settings)
+    else:
+        if name in ("GRF", "Linear"):
+            settings["kernel"] = draw.choice(KERNELS)
+        attn = ATTENTION[name](CHANNELS, **settings)
+    transform = TRANSFORMS[needed]() if needed else _Unchanged()
+    return f"{name} {settings}", attn.eval(), transform
+
+
+class _Unchanged(BaseTransform):
+    def forward(self, data: Data) -> Data:
+        return data
+
+
+def _refused(error: Exception, what: str) -> str:
+    if len(str(error)) < 15:
+        raise WrongAnswerError(f"{what}: {type(error).__name__} {str(error)!r} does not help") from error
+    return "refused"
+
+
+def _numbers(value: Tensor) -> bool:
+    """Whether no entry is infinite; NaN marks missing eigenvectors of small graphs."""
+    return not bool(value.isinf().any())
+
+
+def _same(data: Data, before: Data) -> bool:
+    old, new = before.to_dict(), data.to_dict()
+    equal = (torch.equal(a, b) or a.isnan().any() for a, b in ((old[k], new[k]) for k in old) if isinstance(a, Tensor))
+    return old.keys() == new.keys() and all(equal)

@@ -1,0 +1,219 @@
+"""Run random calls, kills, races, damaged files and full disks for as long as told, and print counts.
+
+    python scripts/soak.py --minutes 10
+    python scripts/soak.py --minutes 1 --checks transforms attentions
+    python scripts/soak.py --replay attentions:838               # a failure of an earlier run again, with its traceback
+
+Every trial is a function of the name of the check and a number. A trial fails if a public entry gives a wrong answer or
+an error that it does not document, if a command ends with a traceback, or if a run that was killed, raced or lacked
+space has other numbers after it was started again. The exit status is 1 if a trial failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from _soak_entries import (
+    WrongAnswerError,
+    call_attention,
+    call_attention_wrongly,
+    call_in_low_precision,
+    call_transform,
+    train_for_long,
+)
+
+CONFIG = """
+dataset: {format: PyG-MotifDataset, name: circle, num_graphs: 48, num_nodes: 12}
+train: {batch_size: 16, ckpt_period: 1}
+gt: {layer_type: GIN+GRF, layers: 1, n_heads: 2, dim_hidden: 8, dropout: 0.1}
+optim: {base_lr: 0.01, max_epoch: 4, scheduler: cosine_with_warmup, num_warmup_epochs: 1}
+topomask: {num_walks: 4, max_length: 2}
+"""
+
+
+def start(folder: Path, out: str, most_bytes: int | None = None) -> subprocess.Popen[str]:
+    """Start ``topomask run`` in a folder with its own cache; no file may become larger than ``most_bytes``."""
+    (folder / "soak.yaml").write_text(CONFIG)
+    limit = None if most_bytes is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    command = [sys.executable, "-m", "pyg_topomask", "run", "soak.yaml", "--out", out]
+    environment = os.environ | {"TOPOMASK_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=folder, stdout=pipe, stderr=subprocess.STDOUT, text=True, preexec_fn=limit, env=environment
+    )
+
+
+def finish(process: subprocess.Popen[str], may_fail: bool = False) -> int:
+    """Wait for a command. Its output must not contain a traceback."""
+    text = process.communicate()[0]
+    if "Traceback" in text or (process.returncode != 0 and not may_fail):
+        raise WrongAnswerError(f"exit status {process.returncode}: {text[-2000:]}")
+    return process.returncode
+
+
+def metrics(folder: Path, out: str) -> Any:
+    """Metrics of the finished run."""
+    return json.loads((folder / out / "soak" / "summary.json").read_text())["metrics"]
+
+
+@cache
+def undisturbed() -> Any:
+    """Metrics of the run that nothing disturbs."""
+    with tempfile.TemporaryDirectory() as name:
+        finish(start(Path(name), "out"))
+        return metrics(Path(name), "out")
+
+
+def end(folder: Path, out: str = "out") -> str:
+    """Start the run again and compare its numbers. Returns "same numbers"."""
+    finish(start(folder, out))
+    if metrics(folder, out) != undisturbed():
+        raise WrongAnswerError(f"{metrics(folder, out)} instead of {undisturbed()}")
+    return "same numbers"
+
+
+def kill(draw: random.Random) -> str:
+    """Kill a run up to three times at random moments, and finish it."""
+    with tempfile.TemporaryDirectory() as name:
+        for _ in range(draw.randint(1, 3)):
+            process = start(Path(name), "out")
+            time.sleep(draw.uniform(2, 12))
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        return end(Path(name))
+
+
+def race(draw: random.Random) -> str:
+    """Start runs at the same time on one cache, some with one output folder."""
+    with tempfile.TemporaryDirectory() as name:
+        outs = [draw.choice(["out", "other"]) for _ in range(3)]
+        runs = [start(Path(name), out) for out in outs]
+        for run in runs:
+            finish(run, may_fail=True)  # a second run in the same folder is refused while the first one writes there
+        for out in set(outs):
+            end(Path(name), out)
+    return "same numbers"
+
+
+def lack_space(draw: random.Random) -> str:
+    """Let no file grow beyond a random size, then allow it."""
+    with tempfile.TemporaryDirectory() as name:
+        finish(start(Path(name), "out", int(2 ** draw.uniform(6, 17))), may_fail=True)
+        return end(Path(name))
+
+
+@cache
+def finished() -> tempfile.TemporaryDirectory[str]:
+    """A folder with a finished run."""
+    folder = tempfile.TemporaryDirectory()
+    finish(start(Path(folder.name), "out"))
+    return folder
+
+
+def damage_file(draw: random.Random) -> str:
+    """Change or cut a random file of a run or its cache. The run starts again: the same numbers, or one message."""
+    path = draw.choice(sorted(path for path in Path(finished().name).rglob("*") if path.is_file()))
+    whole, data = path.read_bytes(), bytearray(path.read_bytes())
+    if draw.random() < 0.5:
+        data = data[: draw.randrange(len(data) + 1)]
+    for _ in range(draw.choice([0, 1, 20])):
+        if data:
+            data[draw.randrange(len(data))] = draw.randrange(256)
+    summary = Path(finished().name) / "out" / "soak" / "summary.json"
+    report = summary.read_bytes()
+    try:
+        path.write_bytes(data)
+        status = finish(start(Path(finished().name), "out"), may_fail=True)
+        if status == 0 and metrics(Path(finished().name), "out") != undisturbed() and "result.json" not in str(path):
+            raise WrongAnswerError(f"other metrics after damage to {path}")
+    finally:
+        path.write_bytes(whole)
+        summary.write_bytes(report)
+    return "repaired" if status == 0 else "refused"
+
+
+CHECKS: dict[str, Callable[[random.Random], str]] = {
+    "transforms": call_transform,
+    "attentions": call_attention,
+    "wrong arguments": call_attention_wrongly,
+    "precision": call_in_low_precision,
+    "training": train_for_long,
+    "kills": kill,
+    "races": race,
+    "lack of space": lack_space,
+    "damaged files": damage_file,
+}
+
+SHARES = {"transforms": 100, "attentions": 100, "wrong arguments": 100, "precision": 100, "training": 5}
+"""Trials in each round; one of the others, which take seconds."""
+
+
+def trial(check: str, number: int) -> str:
+    """Outcome of one trial, with the failure's text if there is one."""
+    try:
+        return CHECKS[check](random.Random(f"{check}:{number}"))
+    except WrongAnswerError as error:
+        return f"failed: {error}"
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"failed: {type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def soak(checks: Sequence[str], minutes: float, first: int) -> Counter[tuple[str, str]]:
+    """Trials of all checks in turn until the time is over; at least one round."""
+    counts: Counter[tuple[str, str]] = Counter()
+    deadline, round_number = time.monotonic() + 60 * minutes, 0
+    while round_number == 0 or time.monotonic() < deadline:
+        for check in checks:
+            share = SHARES.get(check, 1)
+            for number in range(first + round_number * share, first + (round_number + 1) * share):
+                outcome, _, why = trial(check, number).partition(": ")
+                counts[check, outcome] += 1
+                if outcome == "failed":
+                    print(f"{check}:{number} failed: {why}", flush=True)
+                if round_number and time.monotonic() > deadline:
+                    return counts
+        round_number += 1
+        print(f"{round_number} round(s), {sum(counts.values()):,} trials", flush=True)
+    return counts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the checks, and print how many trials had which outcome."""
+    made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    made.add_argument("--minutes", type=float, default=1.0, help="time to run; at least one round of all checks")
+    made.add_argument("--checks", nargs="+", choices=list(CHECKS), default=list(CHECKS))
+    made.add_argument("--first", type=int, default=0, help="number of the first trial")
+    made.add_argument("--replay", metavar="CHECK:NUMBER", help="run one trial alone, with its traceback")
+    options = made.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if options.replay:
+        check, _, number = options.replay.partition(":")
+        print(CHECKS[check](random.Random(f"{check}:{int(number)}")))
+        return 0
+    counts = soak(options.checks, options.minutes, options.first)
+    for (check, outcome), count in sorted(counts.items()):
+        print(f"{check:>16}: {count:6,} {outcome}")
+    return int(any(outcome == "failed" for _, outcome in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

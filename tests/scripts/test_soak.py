@@ -1,0 +1,66 @@
+"""The soak: trials of each kind pass, and a failure is counted, shown and repeated."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+ENTRIES = ["transforms", "attentions", "wrong arguments", "precision"]
+
+
+@pytest.fixture
+def soak(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "scripts"), *sys.path])
+    return importlib.import_module("soak")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_public_entries_answer_or_refuse(soak, monkeypatch, capsys):
+    monkeypatch.setattr(soak, "SHARES", dict.fromkeys(ENTRIES, 50))
+    assert soak.main(["--minutes", "0", "--checks", *ENTRIES]) == 0
+    text = capsys.readouterr().out
+    assert "1 round(s), 200 trials" in text
+    assert text.count("answered") == 4
+    assert text.count("refused") == 4
+
+
+def test_the_same_numbers_after_kills_races_and_too_little_space(soak, monkeypatch):
+    """The commands are not started: each trial compares what a run has written with the undisturbed run."""
+    started = []
+    monkeypatch.setattr(soak, "start", lambda folder, out, most_bytes=None: started.append(most_bytes) or FakeRun())
+    monkeypatch.setattr(soak.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(soak, "undisturbed", lambda: {"accuracy": 1})
+    monkeypatch.setattr(soak, "metrics", lambda folder, out: {"accuracy": 1})
+    assert [soak.trial(check, 0) for check in ("kills", "races", "lack of space")] == ["same numbers"] * 3
+    assert any(started)  # one run may not write large files
+    monkeypatch.setattr(soak, "metrics", lambda folder, out: {"accuracy": 0})
+    assert "instead of" in soak.trial("kills", 0)
+    monkeypatch.setattr(FakeRun, "text", "Traceback (most recent call last)")
+    assert soak.trial("lack of space", 0).startswith("failed: exit status 0: Traceback")
+
+
+class FakeRun:
+    text, returncode = "done", 0
+
+    def communicate(self):
+        return self.text, None
+
+    def send_signal(self, signal):
+        pass
+
+
+def test_a_failure_is_shown_and_can_be_replayed(soak, monkeypatch, capsys):
+    def broken(draw):
+        if draw.random() < 0.5:
+            raise KeyError("walk_index")
+        return "answered"
+
+    monkeypatch.setattr(soak, "CHECKS", {"transforms": broken})
+    monkeypatch.setattr(soak, "SHARES", {"transforms": 10})
+    assert soak.main(["--minutes", "0", "--checks", "transforms"]) == 1
+    text = capsys.readouterr().out
+    number = int(text.split("transforms:")[1].split(" ")[0])
+    assert f"transforms:{number} failed: KeyError: 'walk_index' (test_soak.py, line" in text
+    with pytest.raises(KeyError):
+        soak.main(["--replay", f"transforms:{number}"])
