@@ -1,0 +1,83 @@
+"""Trained models on the Hugging Face hub, through the mixin of PyG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric.data import Data
+from torch_geometric.nn.model_hub import PyGModelHubMixin
+from torch_geometric.transforms import BaseTransform
+
+from pyg_topomask.run.trained_model import OpenedRun, open_run
+from pyg_topomask.run.training.checkpoint import BEST
+
+try:
+    from huggingface_hub import hf_hub_download
+except ModuleNotFoundError as error:
+    raise ImportError("huggingface_hub is missing; models on the hub need: pip install 'pyg_topomask[hub]'") from error
+
+__all__ = ["PretrainedModel"]
+
+FILES = ("config.yaml", BEST)
+"""Files of a run that a model and its transform are built from."""
+
+
+class PretrainedModel(Module, PyGModelHubMixin):
+    """A trained model that can be saved to a folder or the hub, and loaded from there.
+
+    .. code-block:: python
+
+        model = PretrainedModel.from_run("results/grf/enzymes/0")
+        model.save_pretrained("enzymes", push_to_hub=True, repo_id="me/enzymes")
+
+        model = PretrainedModel.from_pretrained("me/enzymes")  # or a folder
+        logits = model(model.transform(data))
+
+    The files are those of the run: its config and its best checkpoint. Nothing in them is executed.
+
+    Args:
+        run: An opened run; use `from_run` or `from_pretrained`.
+    """
+
+    transform: BaseTransform
+    """Prepares a graph as the run did; see :func:`pyg_topomask.load`."""
+
+    def __init__(self, run: OpenedRun) -> None:
+        Module.__init__(self)
+        layers, dataset = run.config.gt.layer_type, f"{run.config.dataset.format} {run.config.dataset.name}"
+        PyGModelHubMixin.__init__(self, layers, dataset, {"layer_type": layers, "dataset": dataset})
+        self.folder, self.model, self.transform = run.folder, run.model, run.transform
+        self.eval()
+
+    @classmethod
+    def from_run(cls, folder: str | Path) -> PretrainedModel:
+        """The model of the best epoch of a run.
+
+        Args:
+            folder: Folder of a seed, or a results folder with a single seed.
+
+        Raises:
+            RunError: If there is no run, or its files are damaged or of another version.
+        """
+        return cls(open_run(folder))
+
+    def forward(self, graph: Data) -> Tensor:
+        """Logits or values of a prepared graph or batch; see :func:`pyg_topomask.load`."""
+        return self.model(graph)
+
+    def _save_pretrained(self, save_directory: Path | str) -> None:
+        for name in FILES:
+            copyfile(self.folder / name, Path(save_directory) / name)
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> PretrainedModel:
+        if Path(model_id).is_dir():
+            return cls.from_run(model_id)
+        known = ("revision", "cache_dir", "force_download", "token", "local_files_only")
+        options = {name: value for name, value in options.items() if name in known}
+        paths = [Path(hf_hub_download(repo_id=model_id, filename=name, **options)) for name in FILES]
+        return cls.from_run(paths[0].parent)
