@@ -7,6 +7,7 @@ from collections.abc import Collection
 from numbers import Real
 from operator import index
 
+import torch
 from torch import Tensor
 
 _warned: set[str] = set()
@@ -66,6 +67,14 @@ def check_heads(channels: int, heads: int) -> tuple[int, int]:
     if channels % heads != 0:
         raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
     return channels, heads
+
+
+def readable(x: Tensor) -> bool:
+    """Whether a check may read the values of ``x``: CUDA would have to wait, and ``torch.compile`` does not know them.
+
+    Where it may not, ``torch._assert_async`` checks later.
+    """
+    return not x.is_cuda and not torch.compiler.is_compiling()
 
 
 def warn_once(cause: str, message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:

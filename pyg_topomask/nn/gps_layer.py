@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.checks import warn_once
-from pyg_topomask.nn.attention.base import Carrying
+from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.norm import apply_norm, build_norm
@@ -102,9 +102,9 @@ class GPSLayer(Module):
 
     def initial_carry(self, num_graphs: int) -> Any:
         """The carry of the first layer: None if no attention has one, and a list if there are several attentions."""
-        if not any(isinstance(part, Carrying) for part in self.attentions):
+        if not any(has_carry(part) for part in self.attentions):
             return None
-        carries = [part.initial_carry(num_graphs) if isinstance(part, Carrying) else None for part in self.attentions]
+        carries = [part.initial_carry(num_graphs) if has_carry(part) else None for part in self.attentions]
         return carries if isinstance(self.attn, ModuleList) else carries[0]
 
     def forward(
@@ -178,7 +178,7 @@ class GPSLayer(Module):
                 f"a list of as many (got {type(carry).__name__})"
             )
         for part, given in zip(attentions, carries):
-            if given is not None and not isinstance(part, Carrying):
+            if given is not None and not has_carry(part):
                 raise ValueError(f"{type(part).__name__} carries nothing from layer to layer; leave out 'carry'")
         return carries
 
@@ -210,7 +210,7 @@ def _listed(part: Module | None, missing: int = 0) -> list[Any]:
 
 def _warn_without_carry(attentions: Sequence[Module]) -> None:
     """Warn if an attention starts from its initial carry although an earlier layer may have passed one on."""
-    carrying = next((part for part in attentions if isinstance(part, Carrying)), None)
+    carrying = next((part for part in attentions if has_carry(part)), None)
     if carrying is not None and not torch.compiler.is_compiling():
         name = type(carrying).__name__
         warn_once(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
-from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.pool import count_graphs
 
@@ -106,19 +105,17 @@ class GPSNetwork(Module):
                 extra[name] = encoder(graph)
         bias = None if self.bias_encoder is None else self.bias_encoder(graph)
         position = None
-        if self.graph_token is None:
-            graph = copy(graph)  # shallow: the caller's graph is not changed
-        else:
+        num_graphs = count_graphs(graph, graph.get("batch"))
+        if self.graph_token is not None:
             x, graph, bias, position = self.graph_token.insert(x, graph, bias)
             if "pe" in extra:
                 pe = extra["pe"]
                 extra["pe"] = pe.new_zeros(x.size(0), pe.size(1)).index_copy(0, position, pe)
         if bias is not None:
-            graph[BIAS] = bias
+            graph = with_attributes(graph, **{BIAS: bias})
         if self.attends_edges:
-            graph.edge_attr = extra["edge_attr"]
-        batch = graph.get("batch")
-        x = self.layers(x, graph.edge_index, batch, graph, count_graphs(graph, batch), **extra)
+            graph = with_attributes(graph, edge_attr=extra["edge_attr"])
+        x = self.layers(x, graph.edge_index, graph.get("batch"), graph, num_graphs, **extra)
         if position is None:
             return x
         if not self.pool_token:

@@ -70,6 +70,16 @@ def read_edge_attr(graph: Data, edge_dim: int, num_edges: int, dtype: torch.dtyp
     return edge_attr.to(dtype)
 
 
+def with_attributes(graph: Data, **attributes: Any) -> Data:
+    """A graph with further or other attributes; the given one is not changed."""
+    changed = Data()  # torch.compile can trace neither copy(graph) nor arguments of Data
+    for name in graph.keys():  # noqa: SIM118
+        changed[name] = graph[name]
+    for name, value in attributes.items():
+        changed[name] = value
+    return changed
+
+
 def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "walks") -> None:
     """Refuse a table that was drawn for a graph of another size, such as the full graph of a sampled subgraph.
 

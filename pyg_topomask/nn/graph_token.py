@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.init import normal_
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.graph_attributes import with_attributes
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.ops.attention.full_softmax import all_pairs
 
@@ -52,13 +51,12 @@ class GraphToken(Module):
         token = torch.ones(batch.numel() + num_graphs, dtype=torch.bool, device=x.device)
         token[position] = False
         out = self.node.to(x.dtype).expand(token.numel(), -1).index_copy(0, position, x)
-        wider = copy(graph)
         of_token = torch.arange(num_graphs, device=x.device)
-        wider.batch = torch.zeros(token.numel(), dtype=torch.long, device=x.device)
-        wider.batch = wider.batch.masked_scatter(token, of_token).masked_scatter(~token, batch)
-        wider.edge_index, wider.num_nodes = position[graph.edge_index], token.numel()
+        batch = token.long().masked_scatter(token, of_token).masked_scatter(~token, batch)
+        edges = position[graph.edge_index]
+        wider = with_attributes(graph, batch=batch, edge_index=edges, num_nodes=token.numel())
         if bias is not None:
-            query, key = all_pairs(wider.batch)
+            query, key = all_pairs(batch)
             of_nodes = (~(token[query] | token[key])).nonzero().squeeze(1)
             bias = self.pair.to(bias.dtype).expand(query.numel(), -1).index_copy(0, of_nodes, bias)
         return out, wider, bias, position

@@ -1,30 +1,168 @@
+"""``torch.compile`` with back ends that do not generate code: what may go wrong is the tracing, which all share."""
+
+import copy
+import gc
+import pickle
+
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import ATTENTION
+from pyg_topomask.nn import ATTENTION, auxiliary_loss
+from pyg_topomask.nn.attention import untraced
+from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 
+def batch_of(*names):
+    walks, edges = AddRandomWalks(num_walks=4, seed=0), AddExpanderEdges(degree=2, num_virtual=1, seed=0)
+    return Batch.from_data_list([edges(walks(GRAPHS[name].clone())) for name in names])
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+
+
+def compiled(module, counts=None, **settings):
+    """The module as one graph; ``counts`` collects the number of nodes of each graph that is compiled."""
+
+    def backend(graph, inputs):
+        if counts is not None:
+            counts.append(len(graph.graph.nodes))
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    return torch.compile(module, backend=backend, fullgraph=True, **settings)
+
+
+def results(attn, called, x, batch):
+    """Output and auxiliary loss, and their gradients with respect to input and parameters."""
+    x = x.clone().requires_grad_()
+    carry = attn.initial_carry(batch.num_graphs) if has_carry(attn) else None
+    if carry is None:
+        out = called(x, batch.batch, batch)
+    else:
+        out = torch.cat([part.flatten() for part in called(x, batch.batch, batch, carry=carry)])
+    loss = auxiliary_loss(attn)
+    wanted = [x, *attn.parameters()]
+    grads = torch.autograd.grad(out.square().sum() + loss, wanted, allow_unused=True)
+    return out, loss, *(torch.zeros(()) if grad is None else grad for grad in grads)
+
+
+def assert_same(found, wanted):
+    for one, other in zip(found, wanted, strict=True):
+        if one.dim() < other.dim():  # a parameter without a gradient
+            one = one.expand_as(other)
+        torch.testing.assert_close(one, other)
+
+
+SIZES = (
+    ("path", "star", "weighted", "isolated", "two_parts"),
+    ("star", "one_way", "weighted"),
+    ("one_way", "weighted", "path", "isolated", "star", "path"),
+)
+"""Graphs of three batches. (Tracing takes equal sizes in the first batch for always equal.)"""
+
+
 @pytest.fixture(scope="module")
-def batch():
-    walks, edges = AddRandomWalks(num_walks=4, seed=0), AddExpanderEdges(degree=2, seed=0)
-    return Batch.from_data_list([edges(walks(GRAPHS[name].clone())) for name in ("path", "star", "weighted")])
+def batches():
+    return [batch_of(*names) for names in SIZES]
 
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [*((name, {}) for name in ATTENTION), ("GKAT", {"kernel": "softmax"}), ("GRF", {"kernel": "softmax"})],
+    [
+        *((name, {}) for name in ATTENTION if name != "Masked"),  # the same class as "Linear"
+        ("GKAT", {"kernel": "softmax"}),
+        ("GRF", {"kernel": "softmax"}),
+    ],
 )
-def test_compiled_attention_is_the_same(name, settings, batch):
-    """With the "eager" back end: what may go wrong is the tracing, which all back ends share."""
+def test_compiled_attention_is_one_graph_for_all_batches(name, settings, batches):
     torch.manual_seed(0)
-    attn, x = ATTENTION[name](8, heads=2, **settings), torch.randn(batch.num_nodes, 8)
-    wanted = attn(x, batch.batch, batch)
-    torch._dynamo.reset()
-    compiled = torch.compile(attn, backend="eager")
-    for _ in range(2):
-        out = compiled(x, batch.batch, batch)
-        torch.testing.assert_close(out, wanted)
-    out.sum().backward()
+    attn, counts = ATTENTION[name](8, heads=2, **settings), []
+    called = compiled(attn, counts, dynamic=True)
+    for batch in batches:
+        x = torch.randn(batch.num_nodes, 8)
+        assert_same(results(attn, called, x, batch), results(attn, attn, x, batch))
+        if batch is batches[0]:
+            first = len(counts)  # with an autograd function in the graph, torch calls the back end twice
+    assert len(counts) == first
+
+
+def test_carry_dropout_and_autocast_are_compiled(batches):
+    torch.manual_seed(0)
+    attn, x = ATTENTION["Exphormer"](8, heads=2, dropout=0.5), torch.randn(batches[0].num_nodes, 8)
+    called = compiled(attn)
+    results = []
+    for function in (called, attn):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16):
+            results.append(function(x, batches[0].batch, batches[0], carry=attn.initial_carry(5)))
+    assert_same(*results)
+    assert [part.dtype for part in results[0]] == [torch.bfloat16] * 2
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_compiled_attention_records_nothing_without_a_gradient(mode, batches):
+    attn, x = ATTENTION["Linear"](8, heads=2), torch.randn(batches[0].num_nodes, 8)
+    with mode():
+        assert_same([compiled(attn)(x, batches[0].batch, batches[0])], [attn(x, batches[0].batch, batches[0])])
+    assert not untraced._records
+
+
+def test_record_of_a_compiled_call_is_used_once_and_dropped(batches):
+    attn, x = ATTENTION["Linear"](8, heads=2), torch.randn(batches[0].num_nodes, 8)
+    called = compiled(attn)
+    out = called(x, batches[0].batch)
+    assert len(untraced._records) == 1
+    out.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="only once"):
+        out.sum().backward()
+    out = called(x, batches[0].batch)
+    del out
+    gc.collect()
+    assert not untraced._records
+
+
+def test_copies_of_an_attention_are_compiled_with_their_own_parameters():
+    attn, x = ATTENTION["Linear"](8, heads=2), torch.randn(5, 8)
+    for twin in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
+        assert twin._number != attn._number
+        with torch.no_grad():
+            twin.out.weight.zero_()
+        torch.testing.assert_close(compiled(twin)(x), twin(x))
+
+
+def test_wrong_input_of_a_compiled_attention_is_refused(batches):
+    attn, x = ATTENTION["GRF"](8, heads=2), torch.randn(batches[0].num_nodes, 8)
+    called = compiled(attn)
+    with pytest.raises(ValueError, match="'x' holds NaN or infinity, first at node 3"):
+        called(x.index_fill(0, torch.tensor([3]), torch.nan), batches[0].batch, batches[0])
+    with pytest.raises(ValueError, match="AddRandomWalks"):
+        called(x, batches[0].batch, Data(edge_index=batches[0].edge_index))
+
+
+def arguments(attn, x):
+    """Arguments of the operator for an attention that is called with ``x`` only."""
+    tensors = [x, *attn.parameters()]
+    return tensors, [tensor.requires_grad for tensor in tensors], [attn._number], "x", None, "", x.dtype, False
+
+
+def test_operator_passes_torchs_checks():
+    attn, x = ATTENTION["Linear"](8, heads=2).double(), torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(untraced._attend, arguments(attn, x))
+
+
+def test_memory_that_compiled_code_writes_to_is_not_used_again():
+    """Compiled code reuses the memory of arguments and results that it needs no more, also before the backward pass."""
+    attn, x = ATTENTION["Linear"](8, heads=2), torch.randn(5, 8, requires_grad=True)
+    wanted = torch.autograd.grad(attn(x).square().sum(), [x, *attn.parameters()])
+    tensors, needs, *rest = arguments(attn, x.detach().clone())
+    needs[0] = True
+    out, _, key = untraced._attend([tensor.detach() for tensor in tensors], needs, *rest)
+    grads = [2 * out, torch.empty(0)]
+    out.zero_()
+    tensors[0].zero_()
+    found = untraced._attend_backward(grads, key, tensors)
+    assert_same(found, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.inits import reset
 
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer
+from pyg_topomask.nn.attention.untraced import number_of
 from pyg_topomask.ops.segment import check_batch
 
 
@@ -82,6 +83,7 @@ class Attention(Module):
             self.channels, self.heads = check_heads(channels, heads)
         else:
             self.channels, self.heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
+        self._number = number_of(self)
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:
@@ -132,6 +134,10 @@ class Attention(Module):
         # The last loss belongs to an autograd graph, which can neither be copied nor pickled.
         return {**self.__dict__, "auxiliary_loss": None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._number = number_of(self)
+
 
 @runtime_checkable
 class Carrying(Protocol):
@@ -139,6 +145,11 @@ class Carrying(Protocol):
 
     def initial_carry(self, num_graphs: int) -> Any:
         """The carry of the first layer."""
+
+
+def has_carry(part: Module) -> TypeGuard[Carrying]:
+    """Whether a module is `Carrying`; unlike `isinstance` with a protocol, ``torch.compile`` traces this."""
+    return hasattr(part, "initial_carry")
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 
@@ -78,6 +79,7 @@ class PerformerAttention(MaskedAttention):
         """Restore the number of training forwards from a state dict."""
         self.num_forwards = int(state)
 
+    @untraced
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         """Attend as :class:`MaskedAttention`; in training, redraw the projection when it is due."""
         if self.training and self.redraw_interval is not None:

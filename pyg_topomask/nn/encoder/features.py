@@ -12,6 +12,7 @@ from torch.nn.init import normal_, xavier_uniform_
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
+from pyg_topomask.checks import readable
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.norm import apply_norm
@@ -68,7 +69,7 @@ class CategoricalEncoder(Encoder):
             )
         known = ((value >= 0) & (value < self.size)).all(0)
         message = f"{type(self).__name__}: '{self.attribute}' has a category outside the ranges {list(self.sizes)}"
-        if known.is_cuda:
+        if not readable(known):
             torch._assert_async(known.all(), message)
         elif not bool(known.all()):
             column = int((~known).nonzero()[0])
