@@ -122,3 +122,23 @@ def test_a_perfect_model_of_particles_has_no_error(monkeypatch):
     assert max(script.rollout(None, systems.test, systems.scale)) < 1e-8
     monkeypatch.setattr(script, "predict", lambda model, graphs, scale: [data.y.new_zeros(32, 6) for data in graphs])
     assert next(iter(script.rollout(None, systems.test, systems.scale))) == pytest.approx(1)
+
+
+def test_cost(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_cost")
+    monkeypatch.setattr(script, "measure", lambda size, *_: {"linear": {"madds": 2.0 * size, "ms": size**2 / 1e6}})
+    script.main(["--out", str(tmp_path)])
+    report = json.loads((tmp_path / "grf_cost.json").read_text())
+    assert report["exponents"]["linear"] == pytest.approx({"madds": 1, "ms": 2})
+    assert "| exponent | 1.00, 2.00 |" in (tmp_path / "grf_cost.md").read_text()
+
+
+def test_counted_cost_is_linear_under_masks(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_cost")
+    small, large = (script.measure(size, 1, 1) for size in (1024, 4096))
+    grows = {name: large[name]["madds"] / small[name]["madds"] for name in small}
+    assert grows.pop("softmax") == 16
+    assert grows.pop("Toeplitz") == pytest.approx(4 * 12 / 10, rel=0.1)  # N log N
+    assert all(ratio == pytest.approx(4, rel=0.1) for ratio in grows.values())
