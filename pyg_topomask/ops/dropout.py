@@ -1,22 +1,41 @@
-"""Dropout that is fast on CPU, where most of the time is spent on drawing the mask."""
+"""Dropout that is fast on CPU, where most of the time is usually spent on drawing the mask.
+
+The mask is a hash of one seed and the number of each entry, so nothing is stored for the backward pass, and the result
+does not depend on the number of threads or on the presence of a compiler.
+"""
 
 from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, mix
+from pyg_topomask.ops.native import loader
+
 _LEVELS = 2**16
-_PER_DRAW = 4  # 16-bit numbers in one 64-bit draw
+_PER_DRAW = 4  # 16-bit numbers in one 64-bit hash
+_ENTRY = {torch.float32: "dropout_float", torch.float64: "dropout_double"}
+_LEAST_COMPILED = 2**16  # entries; with fewer, plain torch is faster than the call of a custom operator
+_WORK_PER_THREAD = 2**20  # entries that are worth a second thread
+
+load = partial(loader.load, "dropout", "-fno-math-errno", "-fno-trapping-math")
+"""The library, compiled if necessary, or the reason why there is none."""
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Zero each entry with probability ``p`` and scale the others so that the expectation is unchanged.
 
-    On CPU, one 64-bit draw of torch's generator decides on four entries. PyTorch makes one draw per entry, without
-    vector instructions: on two cores with 28,556 × 96 entries, this function took 8 ms instead of 18 ms, and a quarter
-    of the memory for the mask. For this, ``p`` is rounded to a multiple of 2⁻¹⁶, and the scale matches the rounded
-    value. On other devices, under ``torch.compile`` and if ``p`` rounds to 0 or 1, PyTorch's own dropout is used.
+    On CPU, one 64-bit hash decides on four entries, and torch's generator draws only the seed. For this, ``p`` is
+    rounded to a multiple of 2⁻¹⁶, and the scale matches the rounded value. On other devices, under ``torch.compile``
+    and if ``p`` rounds to 0 or 1, PyTorch's own dropout is used.
+
+    Cost: with 10,507 × 96 numbers in float32, one thread takes 0.2 ms, and 2.4 ms with PyTorch's operations. The
+    backward pass costs the same.
 
     Args:
         x: Any shape, floating point.
@@ -29,6 +48,47 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     dropped = round(p * _LEVELS)
     if not training or x.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < dropped < _LEVELS:
         return functional.dropout(x, p, training)
-    draws = torch.empty(-(-x.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
+    seed = int(draw_seeds(1))
+    if x.numel() < _LEAST_COMPILED or x.dtype not in _ENTRY or isinstance(load(), str):
+        return dropout_reference(x, seed, dropped)
+    return _dropout(x, seed, dropped)
+
+
+def dropout_reference(x: Tensor, seed: int, dropped: int) -> Tensor:
+    """Dropout in plain torch, with the mask of the compiled function.
+
+    Args:
+        x: Any shape, floating point.
+        seed: Seed of the mask, 64 bits, signed.
+        dropped: Probability of zeroing, in units of 2⁻¹⁶.
+    """
+    draws = mix(torch.arange(-(-x.numel() // _PER_DRAW)) * GOLDEN + seed)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
-    return (x * keep).mul_(_LEVELS / (_LEVELS - dropped))
+    return x * (keep.to(x.dtype) * (_LEVELS / (_LEVELS - dropped)))
+
+
+@torch.library.custom_op("topomask::dropout", mutates_args=())
+def _dropout(x: Tensor, seed: int, dropped: int) -> Tensor:
+    library: Any = load()
+    x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
+    sizes = x.numel(), seed, dropped, loader.num_threads(x.numel(), _WORK_PER_THREAD)
+    pointers = ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(out.data_ptr())
+    failure = getattr(library, _ENTRY[x.dtype])(pointers[0], *map(ctypes.c_int64, sizes), pointers[1])
+    loader.refuse_failure(failure, f"dropout of {x.numel()} entries")
+    return out
+
+
+@_dropout.register_fake
+def _(x: Tensor, seed: int, dropped: int) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.mask = inputs[1:]
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return _dropout(grad, *ctx.mask), None, None
+
+
+_dropout.register_autograd(_backward, setup_context=_setup_context)

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 from pyg_topomask.nn.dropout import Dropout
-from pyg_topomask.ops.dropout import dropout
+from pyg_topomask.ops import dropout as dropout_ops
+from pyg_topomask.ops.dropout import dropout, dropout_reference
+
+compiled = pytest.mark.skipif(isinstance(dropout_ops.load(), str), reason="needs a C++ compiler")
 
 PLACES = 1_000_001  # no multiple of the entries that one draw decides on
 
@@ -86,3 +89,54 @@ def test_compiled_modules_run():
     module = torch.compile(Dropout(0.5), backend="eager", fullgraph=True)
     out = module(torch.ones(64))
     assert set(out.unique().tolist()) <= {0.0, 2.0}
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [0, 1, 5, 4095, 4096, 4097, 70_001])
+def test_compiled_mask_is_that_of_plain_torch(count, dtype):
+    x = torch.randn(count, dtype=dtype, requires_grad=True)
+    for seed in (0, -1, 2**62 + 12345):
+        found, wanted = dropout_ops._dropout(x, seed, 20_000), dropout_reference(x, seed, 20_000)
+        assert torch.equal(found, wanted)  # both multiply each entry once, by the same factor
+        grads = [torch.autograd.grad(out.square().sum(), x)[0] for out in (found, wanted)]
+        assert torch.equal(*grads)
+
+
+@compiled
+def test_threads_and_layout_change_nothing(monkeypatch):
+    monkeypatch.setattr(dropout_ops, "_WORK_PER_THREAD", 1)
+    x, threads = torch.randn(701, 300), torch.get_num_threads()
+    found = []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            found += [dropout_ops._dropout(x, 3, 6554), dropout_ops._dropout(x.t().contiguous().t(), 3, 6554)]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@compiled
+@pytest.mark.parametrize("count", [100, dropout_ops._LEAST_COMPILED + 1])
+def test_a_seed_gives_the_same_without_a_compiler(monkeypatch, count):
+    x = torch.randn(count)
+    torch.manual_seed(4)
+    found = dropout(x, 0.3)
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    torch.manual_seed(4)
+    assert torch.equal(dropout(x, 0.3), found)
+
+
+@compiled
+def test_the_operator_is_one_that_torch_can_compile():
+    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(dropout_ops._dropout, (x, 11, 30_000))
+    assert gradcheck(lambda value: dropout_ops._dropout(value, 11, 30_000), (x,))
+    assert gradgradcheck(lambda value: dropout_ops._dropout(value, 11, 30_000), (x,))
+
+
+@compiled
+def test_nan_is_not_hidden():
+    x = torch.full((dropout_ops._LEAST_COMPILED,), torch.nan)
+    assert dropout(x, 0.5).isnan().all()
