@@ -18,9 +18,6 @@ from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
-# Keeps the normalised sum finite if every gate is closed, as in GraphGPS.
-_EPS = 1e-6
-
 
 @once_per_batch
 def incidence(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Pattern]:
@@ -65,31 +62,6 @@ def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:
     return _NeighbourSum.apply(x, _sources(edge_index, x.size(0)))
 
 
-def gated_sum(
-    target: Tensor, source: Tensor, value: Tensor, edge: Tensor, edge_index: Tensor, scale: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    r"""Sum of the sources' values over each node's edges, weighted by gates that are normalised channel by channel.
-
-    .. math::
-        e_{ij} &= \mathrm{target}_i + \mathrm{source}_j + \mathrm{edge}_{ij}, \qquad
-        \sigma_{ij} = s_{ij} \, \mathrm{sigmoid}(e_{ij}) \\
-        \mathrm{out}_i &= \frac{\sum_j \sigma_{ij} \odot \mathrm{value}_j}{\sum_j \sigma_{ij} + 10^{-6}}
-
-    for the edges :math:`j \to i`. Of the arrays with one row per edge, only :math:`e` is kept for the backward pass,
-    which computes the gates again.
-
-    Args:
-        target, source, value: Per node, shape ``[N, C]``.
-        edge: Per edge, shape ``[E, C]``.
-        edge_index: Edges, shape ``[2, E]``.
-        scale: Factor :math:`s` of each edge's gate, shape ``[E, 1]``; one if :obj:`None`.
-
-    Returns:
-        ``(out [N, C], e [E, C])``, differentiable once in all but ``edge_index``.
-    """
-    return _GatedSum.apply(target, source, value, edge, scale, edge_index, incidence(edge_index, value.size(0)))
-
-
 class _NeighbourSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, sources: Pattern) -> Tensor:
@@ -100,56 +72,3 @@ class _NeighbourSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return sum_rows(ctx.sources.transposed[0], grad), None
-
-
-class _GatedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        target: Tensor,
-        source: Tensor,
-        value: Tensor,
-        edge: Tensor,
-        scale: Tensor | None,
-        edge_index: Tensor,
-        patterns: tuple[Pattern, Pattern],
-    ) -> tuple[Tensor, Tensor]:
-        entering, _ = patterns
-        # Arrays with one row per edge are reused, because touching new memory costs more than the arithmetic.
-        e, work = target.index_select(0, edge_index[1]), source.index_select(0, edge_index[0])
-        gate = torch.sigmoid(e.add_(work).add_(edge))
-        if scale is not None:
-            gate.mul_(scale)
-        total = sum_rows(entering, gate).add_(_EPS)
-        torch.index_select(value, 0, edge_index[0], out=work).mul_(gate)
-        out = sum_rows(entering, work).div_(total)
-        ctx.save_for_backward(e, value, scale, total, out)
-        ctx.edge_index, ctx.patterns = edge_index, patterns
-        ctx.set_materialize_grads(False)
-        return out, e
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor | None, grad_e: Tensor | None) -> tuple[Tensor | None, ...]:
-        e, value, scale, total, out = ctx.saved_tensors
-        source, target = ctx.edge_index
-        (entering, leaving), grad_value, grad_scale = ctx.patterns, None, None
-        if grad_out is not None:
-            # d out = Σ σ (value − out) / total for the change of σ, and dσ = σ (1 − σ / s) de.
-            slope = grad_out / total
-            gate, weighted = e.sigmoid(), slope.index_select(0, target)
-            weighted.mul_(gate)
-            own, work = value.index_select(0, source), out.index_select(0, target)
-            own.sub_(work).mul_(weighted)
-            if scale is not None:
-                grad_scale = own.sum(1, keepdim=True)
-                own.mul_(scale)
-                weighted.mul_(scale)
-            grad_value = sum_rows(leaving, weighted)
-            own.addcmul_(own, gate, value=-1)
-            grad_e = own if grad_e is None else own.add_(grad_e)
-        if grad_e is None:
-            return (None,) * 7
-        grad_target = sum_rows(entering, grad_e)
-        grad_source = sum_rows(leaving, grad_e)
-        return grad_target, grad_source, grad_value, grad_e, grad_scale, None, None

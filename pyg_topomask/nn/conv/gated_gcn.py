@@ -9,7 +9,7 @@ from torch_geometric.nn.resolver import activation_resolver
 from pyg_topomask.nn.conv.stable_gate import StableGate
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.norm import apply_norm, build_norm
-from pyg_topomask.ops.edge_sum import gated_sum
+from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.typing import Adj
 
 

@@ -1,5 +1,5 @@
 // What all libraries of these folders share: a loop over tasks on several threads, memory whose vectors lie on cache
-// lines of their own, numbers in vector registers, and error codes.
+// lines of their own, numbers in vector registers, early reads of memory, and error codes.
 
 #pragma once
 
@@ -73,6 +73,12 @@ struct Vector {
     }
     static void store(const type& v, T* p) { std::memcpy(p, &v, BYTES); }
 };
+
+// Asks for memory that will be read, or with WRITE = 1 written, soon.
+template <int WRITE, class T>
+inline void fetch(const T* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE);
+}
 
 // The error code of the exception that was caught: -1 if memory is short, -2 at any other. An exception that leaves C++
 // would end the process.

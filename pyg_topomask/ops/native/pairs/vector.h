@@ -1,13 +1,13 @@
-// Sums over the channels of a head, which fill whole vector registers, and the exponential.
+// Sums over the channels of a head, which fill whole vector registers, and exponentials of scores.
 
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
+#include "../exponential.h"
 #include "../parallel.h"
 
 namespace {
@@ -19,12 +19,6 @@ using Vec = Vector<T, 32>;  // 8 floats or 4 doubles
 template <class T>
 inline int64_t vectors(int64_t count) {
     return (count + Vec<T>::L - 1) / Vec<T>::L;
-}
-
-// Asks for memory that will be read, or with WRITE = 1 written, soon.
-template <int WRITE, class T>
-inline void fetch(const T* from, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE);
 }
 
 // Copies numbers as they were stored, in vectors: longer reads would have to wait until the stores are done.
@@ -182,39 +176,12 @@ inline T largest(const T* x, const T* bound, int64_t count) {
     return found > none ? found : T(0);
 }
 
-// Constants of e^x = 2^n e^r with |r| <= ln(2) / 2; e^r is a Taylor polynomial, exact to rounding.
-template <class T>
-struct Exp;
-template <>
-struct Exp<float> {
-    typedef int32_t Bits;
-    static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f, least = -87.0f;
-    static constexpr int mantissa = 23, bias = 127, degree = 7;
-};
-template <>
-struct Exp<double> {
-    typedef int64_t Bits;
-    static constexpr double ln2_high = 6.93145751953125e-1, ln2_low = 1.42860682030941723212e-6, least = -708.0;
-    static constexpr int mantissa = 52, bias = 1023, degree = 13;
-};
-
 // x[i] becomes e^(x[i] - top): 0 below the range of T, and e^20 where it is more.
 template <class T>
 inline void exponentials(T top, T* x, int64_t count) {
-    typedef Exp<T> E;
-    T factor[E::degree + 1];
-    factor[0] = 1;
-    for (int i = 1; i <= E::degree; ++i) factor[i] = factor[i - 1] / T(i);
     for (int64_t i = 0; i < count; ++i) {
-        const T y = x[i] - top, within = std::max(std::min(y, T(20)), E::least);
-        const T n = std::rint(within * T(1.44269504088896340736));  // adding a large number would be optimised away
-        const T r = (within - n * E::ln2_high) - n * E::ln2_low;
-        T power = factor[E::degree];
-        for (int d = E::degree - 1; d >= 0; --d) power = power * r + factor[d];
-        const typename E::Bits exponent = typename E::Bits(int32_t(n) + E::bias) << E::mantissa;
-        T scale;
-        std::memcpy(&scale, &exponent, sizeof(T));
-        x[i] = y < E::least ? T(0) : power * scale;
+        const T y = x[i] - top;
+        x[i] = y < Exp<T>::least ? T(0) : exponential(std::min(y, T(20)));
     }
 }
 

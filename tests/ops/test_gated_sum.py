@@ -1,0 +1,179 @@
+"""Gated sums over edges, compiled and in plain torch, against the formula, in values and all gradients."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch_geometric.data import Batch
+
+from pyg_topomask.ops import gated_sum as gated_ops
+from pyg_topomask.ops.gated_sum import gated_sum, refuses
+from pyg_topomask.testing import GRAPHS
+
+NAMES = [*GRAPHS]
+MULTI = torch.tensor([[0, 0, 2, 1, 1, 3], [1, 1, 1, 0, 1, 3]])  # a double edge, self-loops, unsorted
+compiled = pytest.mark.skipif(isinstance(gated_ops.load(), str), reason="needs a C++ compiler")
+
+
+@pytest.fixture(params=[pytest.param("compiled", marks=compiled), "torch"])
+def engine(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+
+
+def draw(num_nodes, num_edges, channels=3, dtype=torch.float64):
+    torch.manual_seed(0)
+    joint = torch.randn(num_nodes, 2 * channels, dtype=dtype)
+    nodes = [*joint.split(channels, dim=1), torch.randn(num_nodes, channels, dtype=dtype)]  # two are parts of one array
+    edge = torch.randn(num_edges, channels, dtype=dtype)
+    scale = torch.rand(num_edges, 1, dtype=dtype)
+    return [x.requires_grad_() for x in (*nodes, edge, scale)]
+
+
+def gated_sum_reference(target, source, value, edge, edge_index, scale=None):
+    out, e = [], []
+    for number, (j, i) in enumerate(edge_index.t().tolist()):
+        e.append(target[i] + source[j] + edge[number])
+    for i in range(value.size(0)):
+        above, below = torch.zeros_like(value[0]), torch.full_like(value[0], 1e-6)
+        for number, (j, to) in enumerate(edge_index.t().tolist()):
+            if to == i:
+                gate = 1 / (1 + torch.exp(-e[number])) * (1 if scale is None else scale[number])
+                above, below = above + gate * value[j], below + gate
+        out.append(above / below)
+    return torch.stack(out), torch.stack(e) if e else edge
+
+
+def results(function, arguments, inputs):
+    """The sums, and gradients of a loss of both."""
+    out, e = function(*arguments)
+    weights = [torch.linspace(-1, 1, part.numel(), dtype=part.dtype).view(part.shape) for part in (out, e)]
+    loss = (out * weights[0]).sum() + (e * weights[1]).sum()
+    return out, e, *torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("channels", [3, 17])
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("edge_index", [*(GRAPHS[name].edge_index for name in NAMES), MULTI], ids=[*NAMES, "multi"])
+def test_gated_sum_is_the_formula(edge_index, scaled, channels):
+    num_nodes = max([int(edge_index.max()) + 2 if edge_index.numel() else 1])
+    *given, scale = draw(num_nodes, edge_index.size(1), channels)
+    arguments = (*given, edge_index, scale if scaled else None)
+    inputs = [*given, scale] if scaled else given
+    found, wanted = (results(function, arguments, inputs) for function in (gated_sum, gated_sum_reference))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    single = [x.detach().float().requires_grad_() for x in inputs]
+    arguments = (*single[:4], edge_index.int(), single[4] if scaled else None)
+    for mine, other in zip(results(gated_sum, arguments, single), wanted):
+        torch.testing.assert_close(mine, other.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("part", ["out", "edges", "both"])
+def test_first_and_second_derivatives(part):
+    inputs = draw(4, MULTI.size(1))
+
+    def run(target, source, value, edge, scale):
+        out, e = gated_sum(target, source, value, edge, MULTI, scale)
+        return {"out": out, "edges": e, "both": (out, e)}[part]
+
+    assert gradcheck(run, inputs)
+    assert gradgradcheck(run, inputs)
+
+
+@pytest.mark.usefixtures("engine")
+def test_one_array_per_edge_is_kept():
+    batch = Batch.from_data_list([GRAPHS["star"]] * 8)
+    *given, _ = draw(batch.num_nodes, batch.num_edges)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
+        gated_sum(*given, batch.edge_index)
+    assert [shape for shape in kept if shape == (batch.num_edges, 3)] == [(batch.num_edges, 3)]
+
+
+@compiled
+def test_threads_change_nothing(monkeypatch):
+    monkeypatch.setattr(gated_ops, "_WORK_PER_THREAD", 1)
+    threads, edge_index = torch.get_num_threads(), torch.randint(500, (2, 3000))
+    *given, scale = inputs = draw(500, 3000, 5, torch.float32)
+    found = []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            found.append(results(gated_sum, (*given, edge_index, scale), inputs))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+
+
+@compiled
+def test_graphs_in_a_batch_do_not_mix():
+    edge_index = torch.cat([MULTI, MULTI + 4], dim=1)
+    inputs = draw(8, 12)
+    spoilt = [torch.cat([x[: len(x) // 2], 1e6 * x[len(x) // 2 :]]).detach().requires_grad_() for x in inputs]
+    parts = []
+    for tensors in (inputs, spoilt):
+        out, e = gated_sum(*tensors[:4], edge_index, tensors[4])
+        parts.append([out, e, *torch.autograd.grad(out[:4].sum() + e[:6].square().sum(), tensors)])
+    for first, second in zip(*parts):
+        assert torch.equal(first[: len(first) // 2], second[: len(second) // 2])
+    for grad in parts[0][2:]:
+        assert (grad[len(grad) // 2 :] == 0).all()
+
+
+@compiled
+def test_gates_that_are_wide_open_or_closed(monkeypatch):
+    *given, _ = draw(4, MULTI.size(1))
+    with torch.no_grad():
+        given[3].copy_(torch.tensor([0.0, 40, 800, -40, -800, 1e30])[:, None])
+    found = results(gated_sum, (*given, MULTI), given)
+    assert all(x.isfinite().all() for x in found)
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    torch.testing.assert_close(found, results(gated_sum, (*given, MULTI), given), rtol=1e-10, atol=1e-12)
+
+
+@compiled
+def test_nan_is_not_hidden():
+    *given, _ = (x.detach() for x in draw(4, MULTI.size(1)))
+    given[3][2] = torch.nan
+    out, e = gated_sum(*given, MULTI)
+    assert out.isnan().all(1).tolist() == [False, True, False, False]
+    assert e.isnan().all(1).tolist() == [False, False, True, False, False, False]
+
+
+def test_refusals(monkeypatch):
+    x = torch.zeros(3, 2)
+    assert "on CPU only" in refuses(x.to("meta"), x)
+    assert "float32 or float64 (got torch.bfloat16)" in refuses(x.bfloat16(), x.bfloat16())
+    assert "float32 or float64" in refuses(x, x.double())
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    assert "TOPOMASK_NATIVE=0" in refuses(x)
+
+
+def test_half_precision_is_left_to_torch():
+    *given, _ = draw(4, MULTI.size(1), dtype=torch.float32)
+    out, e = gated_sum(*(x.bfloat16() for x in given), MULTI)
+    wanted, _ = gated_sum(*given, MULTI)
+    torch.testing.assert_close(out.float(), wanted, rtol=0.1, atol=0.1)
+    assert e.dtype == torch.bfloat16
+
+
+@compiled
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_operators_are_ones_that_torch_can_compile(scaled):
+    *given, scale = draw(4, MULTI.size(1))
+    given = [x.detach().contiguous().requires_grad_() for x in given]
+    edges, scale = gated_ops._sorted_edges(MULTI, 4), scale if scaled else None
+    torch.library.opcheck(
+        gated_ops._gated_sum, (*given, scale, MULTI, *edges), test_utils=("test_schema", "test_faketensor")
+    )
+    detached = [x.detach() for x in given]
+    own = None if scale is None else scale.detach()
+    forward = gated_ops._gated_sum(*detached, own, MULTI, *edges)
+    arguments = (forward[0], forward[1], detached[2], own, *forward, *edges)
+    torch.library.opcheck(gated_ops._gradients, arguments, test_utils=("test_schema", "test_faketensor"))
+    traced = torch.compile(
+        lambda *x: gated_ops._gated_sum(*x, scale, MULTI, *edges)[:2], backend="aot_eager", fullgraph=True
+    )
+    found, wanted = results(traced, given, given), results(gated_sum, (*given, MULTI, scale), given)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
