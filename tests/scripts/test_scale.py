@@ -1,0 +1,36 @@
+"""The bench of scale: it stops before a size that does not fit, and finds exponents that exceed the declared ones."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def scale(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "scripts" / "bench"), *sys.path])
+    return importlib.import_module("scale")
+
+
+@pytest.mark.parametrize(("power", "status"), [(1.0, 0), (1.3, 1)])
+def test_exponents_and_the_largest_graph(scale, monkeypatch, tmp_path, capsys, power, status):
+    cost = {"seconds": lambda size: 1e-6 * size**power, "mib": lambda size: 0.01 * size}
+    measured = lambda function, name, size: {key: of(size) for key, of in cost.items()}  # noqa: E731
+    monkeypatch.setattr(scale, "in_fresh_process", measured)
+    monkeypatch.setattr(sys, "argv", ["scale.py", "--only", "Linear", "--gib", "1", "--out", str(tmp_path)])
+    assert scale.main() == status
+    found = json.loads((tmp_path / "scale.json").read_text())["cases"]["Linear"]
+    assert found["exponents"]["seconds"] == pytest.approx(power)
+    assert found["largest"] == pytest.approx(102_400, rel=1e-3)
+    assert max(map(int, found["rows"])) == 2**16  # the next one would need 1.3 GiB
+    assert ("exponent 1.30 of seconds, declared 1.00" in capsys.readouterr().out) == bool(status)
+
+
+def test_every_case_runs(scale):
+    for case in scale.CASES.values():
+        graph = case.transform(scale.ring(32))
+        out = case.build(32)(torch.randn(32, scale.CHANNELS), None, graph)
+        assert (out[0] if isinstance(out, tuple) else out).shape == (32, scale.CHANNELS)
