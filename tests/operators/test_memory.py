@@ -1,5 +1,7 @@
 """Attention on large graphs holds a slice of its products at a time, and never all N R (D + 1) numbers."""
 
+import weakref
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,6 +20,7 @@ from pyg_topomask.operators import (
 )
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention import masked_linear
+from pyg_topomask.ops.products import fft
 
 SIDE, WIDTH = 40, 32
 N = SIDE**2
@@ -55,3 +58,31 @@ def test_attention_holds_a_slice_at_a_time(name, monkeypatch):
         masked_linear_attention(q, k, v, operator, path="factored").sum().backward()
     every_column = 4 * N * WIDTH * (WIDTH + 1)
     assert 4 * N * WIDTH <= largest.nbytes <= every_column / 2
+
+
+class MostBytes(TorchDispatchMode):
+    """Records the most bytes that the tensors which torch makes hold at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.storages, self.nbytes = weakref.WeakKeyDictionary(), 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, torch.Tensor) and x.layout == torch.strided:
+                self.storages[x.untyped_storage()] = x.untyped_storage().nbytes()
+        self.nbytes = max(self.nbytes, sum(self.storages.values()))
+        return out
+
+
+@pytest.mark.parametrize("parent", [PARENT, torch.arange(N) - 1], ids=["trees", "path"])
+def test_distances_by_centroids_hold_few_slices(parent, monkeypatch):
+    monkeypatch.setattr(masked_linear, "_SLICE_NUMEL", 1)
+    monkeypatch.setattr(fft, "_SLICE_NUMEL", 1)
+    operator = TreeDistanceOperator(parent, torch.rand(N), "centroid")
+    operator @ torch.rand(N, 1)  # decomposes the forest
+    q, k, v = (torch.rand(N, 1, WIDTH, requires_grad=True) for _ in range(3))
+    with MostBytes() as most:
+        masked_linear_attention(q, k, v, operator, path="factored").sum().backward()
+    assert most.nbytes <= 21 * 4 * N * (WIDTH + 1)  # 20 on these trees, 16 on a path, by counting

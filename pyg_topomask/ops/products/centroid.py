@@ -11,16 +11,16 @@ trees at nodes and edges; centroids serve the same purpose.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.products.fft import toeplitz_matrix
+from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_product
 from pyg_topomask.ops.products.forest import Forest, build_forest
 from pyg_topomask.ops.products.trees import sweep_down, sweep_up
 from pyg_topomask.ops.sparse import Pattern, spmm
@@ -28,9 +28,9 @@ from pyg_topomask.ops.sparse import Pattern, spmm
 # Hankel and Toeplitz matrices up to this length are multiplied directly, longer ones by Fourier transforms.
 _MOST_DENSE = 64
 
-# Number of sums by distance that are formed at a time, and number of columns that are transformed at a time.
-_SLICE_NUMEL = 2**22
-_SLICE_COLUMNS = 32
+# Number of sums by distance that are formed at a time. Smaller slices are slower, and take no less memory: glibc keeps
+# arrays below 32 MiB in its heap, where holes remain between them.
+_SLICE_NUMEL = 2**24
 
 
 class Terms(NamedTuple):
@@ -57,22 +57,62 @@ def distance_product(plan: list[Terms], values: Tensor, x: Tensor) -> Tensor:
 
     Args:
         plan: Decomposition of the forest.
-        values: Function of the distance, shape ``[H, K + 1]``; it is 0 beyond ``K``.
+        values: Function of the distance, shape ``[H, K + 1]`` with the dtype of ``x``; it is 0 beyond ``K``.
         x: Shape ``[N, H, C]``.
 
     Returns:
-        Shape ``[N, H, C]``, differentiable in ``values`` and ``x``. The backward pass keeps one group of matrices at a
-        time.
+        Shape ``[N, H, C]``, differentiable in ``values`` and ``x``. The backward pass computes the sums by distance
+        again.
     """
-    out = torch.zeros_like(x)
+    return _Product.apply(values, x, plan)
+
+
+class _Product(torch.autograd.Function):
+    """The product. Its gradients are a product, because the mask is symmetric, and `_PairSums`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, x: Tensor, plan: list[Terms]) -> Tensor:
+        ctx.save_for_backward(values, x)
+        ctx.plan = plan
+        out = torch.zeros_like(x, memory_format=torch.contiguous_format)
+        for terms, some in _slices(plan, x):
+            out[some] += _terms_product(terms, values, x[some])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        values, x = ctx.saved_tensors
+        grad_values = _PairSums.apply(grad, x, ctx.plan, values.size(1)) if ctx.needs_input_grad[0] else None
+        return grad_values, _Product.apply(values, grad, ctx.plan) if ctx.needs_input_grad[1] else None, None
+
+
+class _PairSums(torch.autograd.Function):
+    """Sums ``[H, size]`` of ``y_i x_j`` over all channels and all pairs of nodes at one distance."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, plan: list[Terms], size: int) -> Tensor:
+        ctx.save_for_backward(y, x)
+        ctx.plan = plan
+        total, values = x.new_zeros(x.size(1), size), x.new_zeros(x.size(1), size, requires_grad=True)
+        for terms, some in _slices(plan, x):
+            with torch.enable_grad():  # the product is linear in the values, so its gradient does not depend on them
+                part = _terms_product(terms, values, x[some])
+            total += torch.autograd.grad(part, values, y[some])[0]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        y, x = ctx.saved_tensors
+        grad_y = _Product.apply(grad, x, ctx.plan) if ctx.needs_input_grad[0] else None
+        return grad_y, _Product.apply(grad, y, ctx.plan) if ctx.needs_input_grad[1] else None, None, None
+
+
+def _slices(plan: list[Terms], x: Tensor) -> Iterator[tuple[Terms, tuple[slice, slice, slice]]]:
+    """All matrices, with as many columns of ``x`` at a time as a slice holds."""
     for terms in plan:
         step = max(1, _SLICE_NUMEL // max(terms.pattern.num_rows * x.size(1), 1))
-        parts = [
-            checkpoint(_terms_product, terms, values, part, use_reentrant=False, preserve_rng_state=False)
-            for part in x.split(step, dim=2)
-        ]
-        out = out + torch.cat(parts, dim=2)
-    return out
+        for begin in range(0, x.size(2), step):
+            yield terms, (slice(None), slice(None), slice(begin, begin + step))
 
 
 @once_per_batch
@@ -173,23 +213,17 @@ def _down(forest: Forest, x: Tensor, weight: Tensor) -> Tensor:
 
 def _terms_product(terms: Terms, values: Tensor, x: Tensor) -> Tensor:
     shape, size, pattern = x.shape, terms.size, terms.pattern
-    values = pad(values, (0, 2 * size - values.size(1))).to(x.dtype)
-    sums = spmm(pattern, x.new_ones(pattern.nnz), x.flatten(1))
-    sums = sums.view(-1, size, *shape[1:])  # [T, L, H, C]
+    values = pad(values, (0, 2 * size - 1 - values.size(1)))
+    mirrored = torch.cat([values[:, 1:size].flip(1), values[:, :size]], dim=1)
+    sums = spmm(pattern, x.new_ones(pattern.nnz), x.flatten(1)).view(-1, size, *shape[1:])  # [T, L, H, C]
     if size <= _MOST_DENSE:
-        mirrored = torch.cat([values[:, 1:size].flip(1), values[:, :size]], dim=1)
-        matrix = toeplitz_matrix(mirrored, (size,)) if terms.is_path else values[:, : 2 * size - 1].unfold(1, size, 1)
+        matrix = toeplitz_matrix(mirrored, (size,)) if terms.is_path else values.unfold(1, size, 1)
         sums = torch.einsum("hde,tehc->tdhc", matrix, sums)
-    else:
-        sums = torch.cat([_transformed(terms, values, part) for part in sums.split(_SLICE_COLUMNS, dim=3)], dim=3)
+    else:  # a Hankel matrix is a Toeplitz matrix of the columns in reverse
+        sums = sums if terms.is_path else sums.flip(1)
+        signals = sums.permute(2, 0, 3, 1)  # [H, T, C, L]
+        weight = (mirrored if terms.is_path else values).expand(shape[1], -1)
+        signals = toeplitz_product(weight, signals.flatten(1, 2)).view(signals.shape)
+        sums = signals.permute(1, 3, 0, 2)
     back, _ = pattern.transposed
     return spmm(back, terms.sign.to(x.dtype), sums.reshape(pattern.num_rows, -1)).view(shape)
-
-
-def _transformed(terms: Terms, values: Tensor, sums: Tensor) -> Tensor:
-    size = terms.size
-    if terms.is_path:
-        values = torch.cat([values[:, :size], torch.zeros_like(values[:, :1]), values[:, 1:size].flip(1)], dim=1)
-    kernel, spectrum = torch.fft.rfft(values).t()[..., None], torch.fft.rfft(sums, 2 * size, dim=1)  # [L + 1, H, 1]
-    spectrum = (spectrum if terms.is_path else spectrum.conj()) * kernel
-    return torch.fft.irfft(spectrum, 2 * size, dim=1)[:, :size]

@@ -17,8 +17,9 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-# Channels that are transformed at a time: 32 to 64 are fastest on CPU, and memory stays within a slice.
-_SLICE = 32
+# Numbers that are transformed at a time, after padding; at least one signal of each head. On CPU, 64 channels of a grid
+# of 128 x 128 nodes take half the time with 2^19 numbers as with 2^21.
+_SLICE_NUMEL = 2**19
 
 
 def toeplitz_product(weight: Tensor, x: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ class _Convolution(torch.autograd.Function):
         kernel = _transform(weight, sizes)[:, None]
         wanted = [torch.arange(size - 1, 2 * size - 1, device=x.device) for size in x.shape[2:]]
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for some in _slices(x):
+        for some in _slices(x, sizes):
             out[:, some] = _inverse(_transform(x[:, some], sizes).mul_(kernel), sizes, wanted)
         return out
 
@@ -96,7 +97,7 @@ class _Correlation(torch.autograd.Function):
         ctx.save_for_backward(y, x)
         sizes = _transform_sizes(x.shape[2:])
         total: Tensor | float = 0.0
-        for some in _slices(x):
+        for some in _slices(x, sizes):
             total = total + (_transform(y[:, some], sizes) * _transform(x[:, some], sizes).conj()).sum(1)
         if not isinstance(total, Tensor):
             return x.new_zeros(x.size(0), *(2 * size - 1 for size in x.shape[2:]))
@@ -115,8 +116,8 @@ def _reverse(weight: Tensor) -> Tensor:
     return weight.flip(list(range(1, weight.dim())))
 
 
-def _slices(x: Tensor) -> Iterator[slice]:
-    step = max(1, _SLICE // max(x.size(0), 1))
+def _slices(x: Tensor, sizes: Sequence[int]) -> Iterator[slice]:
+    step = max(1, _SLICE_NUMEL // max(x.size(0) * prod(sizes), 1))
     return (slice(begin, begin + step) for begin in range(0, x.size(1), step))
 
 
