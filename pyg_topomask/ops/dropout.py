@@ -23,7 +23,7 @@ _ENTRY = {torch.float32: "dropout_float", torch.float64: "dropout_double"}
 _LEAST_COMPILED = 2**16  # entries; with fewer, plain torch is faster than the call of a custom operator
 _WORK_PER_THREAD = 2**20  # entries that are worth a second thread
 
-load = partial(loader.load, "dropout", "-fno-math-errno", "-fno-trapping-math")
+load = partial(loader.load, "dropout")
 """The library, compiled if necessary, or the reason why there is none."""
 
 

@@ -25,12 +25,7 @@ _EPS = 1e-6
 _ENTRY = {torch.float32: "gated_sum_float", torch.float64: "gated_sum_double"}
 _WORK_PER_THREAD = 2**17  # numbers of edges that are worth a second thread
 
-# Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
-load = partial(
-    loader.load,
-    "gated",
-    *("-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"),
-)
+load = partial(loader.load, "gated")
 """The library, compiled if necessary, or the reason why there is none."""
 
 

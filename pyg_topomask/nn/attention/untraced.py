@@ -71,7 +71,11 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@torch.library.custom_op("topomask::attend", mutates_args=())
+_SCHEMA = "(Tensor[] tensors, bool[] needs, SymInt[] numbers, str arguments, str? attributes, str size_names, "
+_SCHEMA += "ScalarType dtype, bool autocast) -> (Tensor, Tensor, Tensor)"  # PyTorch 2.6 cannot infer lists
+
+
+@torch.library.custom_op("topomask::attend", mutates_args=(), schema=_SCHEMA)
 def _attend(
     tensors: list[Tensor],
     needs: list[bool],
@@ -128,7 +132,10 @@ def _(tensors: list[Tensor], needs: Any, numbers: Any, arguments: str, *rest: An
     return *(part.new_empty(part.shape, dtype=dtype) for part in (x, carry)), torch.empty(1, dtype=torch.int64)
 
 
-@torch.library.custom_op("topomask::attend_backward", mutates_args=())
+_BACKWARD_SCHEMA = "(Tensor[] grads, Tensor key, Tensor[] inputs) -> Tensor[]"
+
+
+@torch.library.custom_op("topomask::attend_backward", mutates_args=(), schema=_BACKWARD_SCHEMA)
 def _attend_backward(grads: list[Tensor], key: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     """Gradients of the recorded inputs, whose shapes are those of ``inputs``."""
     if key not in _records:

@@ -20,12 +20,7 @@ from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.sparse import Pattern
 
-# Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
-load = partial(
-    loader.load,
-    "pairs",
-    *("-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"),
-)
+load = partial(loader.load, "pairs")
 """The library, compiled if necessary, or the reason why there is none."""
 
 _ENTRY = {torch.float32: "pair_sums_float", torch.float64: "pair_sums_double"}
@@ -155,7 +150,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, *
 @torch.library.custom_op("topomask::pair_sums_backward", mutates_args=())
 def _gradients(
     grad: Tensor,
-    needed: list[bool],
+    of_entries: bool,
+    of_bounds: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -173,16 +169,14 @@ def _gradients(
     negative_slope: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, entries, bounds and edge vectors; those of entries and bounds are empty where they are not
-    needed.
-    """
+    """Gradients of q, k, v, entries, bounds and edge vectors; those of the masks are empty unless asked for."""
     grads = {
         f"grad_{name}": x.new_empty(x.shape)
         for name, x in (("q", q), ("k", k), ("v", v), ("edge", edge))
         if x is not None
     }
     # Entries have a stride between heads, which their gradients share; the others are contiguous.
-    for name, x, wanted in zip(("grad_entry", "grad_bound"), (entries, bounds), needed):
+    for name, x, wanted in zip(("grad_entry", "grad_bound"), (entries, bounds), (of_entries, of_bounds)):
         if wanted and x is not None:
             grads[name] = torch.zeros_like(x)
     settings = PairKernel(kernel, signed, signed_features, negative_slope, dropout)
@@ -196,7 +190,8 @@ def _gradients(
 @_gradients.register_fake
 def _(
     grad: Tensor,
-    needed: list[bool],
+    of_entries: bool,
+    of_bounds: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -206,7 +201,7 @@ def _(
     *_: Any,
 ) -> tuple[Tensor, ...]:
     given = (entries, entries if bounds is None else bounds)
-    weights = (torch.empty_like(x) if wanted else q.new_empty(0) for x, wanted in zip(given, needed))
+    weights = (torch.empty_like(x) if wanted else q.new_empty(0) for x, wanted in zip(given, (of_entries, of_bounds)))
     return *(x.new_empty(x.shape) for x in (q, k, v)), *weights, q.new_empty(0 if edge is None else edge.shape)
 
 
@@ -219,7 +214,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
         grads = _differentiable_gradients(ctx, grad)
     else:
-        grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *ctx.saved_tensors, ctx.common_edges, *ctx.kernel)
+        grads = _gradients(grad, *ctx.needs_input_grad[3:5], *ctx.saved_tensors, ctx.common_edges, *ctx.kernel)
     return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:6])), *(None,) * 10)
 
 

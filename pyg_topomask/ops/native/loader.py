@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-import platform
 import shlex
 import shutil
-import subprocess
 import tempfile
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from pyg_topomask.cache import cache_dir, locked, private_folder, refuse_foreign, replacing
+from pyg_topomask.ops.native import sources
 from pyg_topomask.typing import PerformanceWarning
 
-COMPILERS = ("c++", "g++", "clang++")
 
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi")
-_TIMEOUT = 120  # seconds for one compilation, which takes three to ten
-
-
-def load(name: str, *flags: str) -> ctypes.CDLL | str:
+def load(name: str) -> ctypes.CDLL | str:
     """The library of the sources in ``native/<name>/``, or the reason why there is none.
 
-    It is compiled at the first use, for this machine's vector instructions, and kept in the cache folder; the result is
-    remembered for the process. ``$CXX`` sets the compiler, perhaps with flags; otherwise ``c++``, ``g++`` or
-    ``clang++`` is used. ``TOPOMASK_NATIVE=0`` switches all compiled code off.
+    If the package was installed from a wheel that contains it for this kind of machine, that one is taken. Otherwise,
+    it is compiled at the first use, for this machine's vector instructions, and kept in the cache folder. The result is
+    remembered for the process. ``$CXX`` sets the compiler, perhaps with flags, and is always used if it is set;
+    otherwise ``c++``, ``g++`` or ``clang++`` is used. ``TOPOMASK_NATIVE=0`` switches all compiled code off.
 
     Warns:
         PerformanceWarning: Once, if there is a compiler, but no library.
 
     Args:
-        name: Folder of the sources: one file, and headers that it includes beside those of ``native/``.
-        flags: Compiler flags of this library.
+        name: Folder of the sources, a key of `sources.LIBRARIES`.
     """
     if os.environ.get("TOPOMASK_NATIVE") == "0":
         return "TOPOMASK_NATIVE=0 switches compiled code off"
-    return _load(name, flags, os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), library_folder())
+    return _load(name, os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), library_folder())
 
 
 def refuse_failure(code: int, what: str) -> None:
@@ -68,16 +62,20 @@ def library_folder() -> Path:
 
 
 @lru_cache
-def _load(name: str, flags: tuple[str, ...], named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str:
+def _load(name: str, named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str:
+    instructions = sources.instructions(capability)
+    shipped = None if named else _open(sources.SHIPPED, sources.shipped_stem(name, instructions))
+    if shipped is not None:
+        return shipped
     try:
         program, *own_flags = shlex.split(named or "") or [""]
     except ValueError as error:
         return _without_library(f"$CXX cannot be read as a command ({error}): {named}")
-    choices = [program] if program else COMPILERS
+    choices = [program] if program else sources.COMPILERS
     compiler = next(filter(None, map(shutil.which, choices)), None)
     if compiler is None:
         return f"there is no C++ compiler: neither {' nor '.join(choices)} is on the path"
-    command = [compiler, *own_flags, *_FLAGS, *flags, *_vector_flags(capability)]
+    command = [compiler, *own_flags, *sources.flags(name, instructions)]
     try:
         library = _find_or_compile(name, command, private_folder(folder))
     except OSError as error:
@@ -93,31 +91,26 @@ def _without_library(reason: str) -> str:
 
 def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL | str:
     """The library, or the reason why there is none. Raises OSError if it cannot be stored."""
-    here = Path(__file__).parent
-    (source,) = (here / name).glob("*.cpp")
-    headers = sorted([*here.glob("*.h"), *(here / name).glob("*.h")])
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in (source, *headers)))
-    made_by = [platform.machine(), os.path.realpath(command[0]), str(os.stat(command[0]).st_mtime_ns), *command[1:]]
-    key.update("\0".join(made_by).encode())
-    stem = f"{name}_cpu-{key.hexdigest()[:24]}"
+    made_by = [os.path.realpath(command[0]), str(os.stat(command[0]).st_mtime_ns), *command[1:]]
+    stem = f"{name}_cpu-{sources.fingerprint(name, *made_by)}"
     with locked(folder / "compile"):  # one process compiles, the others wait for it
-        library = _open(folder, stem)
+        library = _open(folder, stem, refuse_foreign)
         if library is None:
-            failure = _compile([*command, str(source)], folder, stem)
+            failure = _compile([*command, str(sources.source(name))], folder, stem)
             if failure:
                 return failure
-            library = _open(folder, stem)
+            library = _open(folder, stem, refuse_foreign)
     return library or f"what the C++ compiler {command[0]} made cannot be loaded from {folder}"
 
 
-def _open(folder: Path, stem: str) -> ctypes.CDLL | None:
+def _open(folder: Path, stem: str, check: Callable[[Path], None] = lambda path: None) -> ctypes.CDLL | None:
     """The library that was compiled earlier; :obj:`None` if there is none or only damaged ones.
 
-    A file's name ends in its size, because loading a truncated library would kill the process. Raises PermissionError
-    if someone else could have written it.
+    A file's name ends in its size, because loading a truncated library would kill the process. Raises what ``check``
+    raises for a file. The files of the package are as trustworthy as its modules and need no check.
     """
     for path in folder.glob(f"{stem}-*.so"):
-        refuse_foreign(path)
+        check(path)
         if path.stem == f"{stem}-{path.stat().st_size}":
             try:
                 return ctypes.CDLL(str(path))
@@ -126,28 +119,12 @@ def _open(folder: Path, stem: str) -> ctypes.CDLL | None:
     return None
 
 
-def _vector_flags(capability: str) -> list[str]:
-    """Compiler flags for the CPU that torch detects at run time, so that different machines can share a cache
-    folder.
-    """
-    if capability.startswith("AVX512"):
-        return ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]
-    return ["-mavx2", "-mfma"] if capability == "AVX2" else []
-
-
 def _compile(command: list[str], folder: Path, stem: str) -> str | None:
     """Compile the library and move it to its final name; returns an error message, or :obj:`None`."""
     with tempfile.TemporaryDirectory() as work:  # only the finished library gets its name, which states its size
         made = Path(work, f"{stem}.so")
-        try:
-            done = subprocess.run(
-                [*command, "-o", str(made)], capture_output=True, text=True, timeout=_TIMEOUT, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return f"the C++ compiler {command[0]} did not finish within {_TIMEOUT} s"
-        if done.returncode != 0:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-            return f"the C++ compiler {command[0]} failed with exit code {done.returncode}: {first}"
-        with replacing(folder / f"{stem}-{made.stat().st_size}.so") as temporary:
-            shutil.copyfile(made, temporary)
-    return None
+        failure = sources.compile(command, made)
+        if failure is None:
+            with replacing(folder / f"{stem}-{made.stat().st_size}.so") as temporary:
+                shutil.copyfile(made, temporary)
+    return failure

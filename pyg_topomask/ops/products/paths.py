@@ -19,8 +19,7 @@ from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.trees import forest_product, hop_counts
 
-# Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
-load = partial(loader.load, "forest", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros")
+load = partial(loader.load, "forest")
 """The library, compiled if necessary, or the reason why there is none."""
 
 _WHAT = "the product with the mask of a forest"

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from pyg_topomask.cache import private_folder
-from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.native import loader, sources
 from pyg_topomask.typing import PerformanceWarning
 
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, loader.COMPILERS)), reason="needs a C++ compiler")
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, sources.COMPILERS)), reason="needs a C++ compiler")
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions and locks of POSIX")
 
 
@@ -50,6 +50,10 @@ def use_compiler(folder, monkeypatch, script):
     monkeypatch.setenv("CXX", str(path))
     loader._load.cache_clear()
     return path
+
+
+def compile_soon(monkeypatch):
+    monkeypatch.setattr(sources, "FLAGS", [flag.replace("-O3", "-O0") for flag in sources.FLAGS])
 
 
 def copying(library):
@@ -89,7 +93,7 @@ def test_a_compiler_that_fails(fresh, monkeypatch):
 
 
 def test_a_compiler_that_does_not_end(fresh, monkeypatch):
-    monkeypatch.setattr(loader, "_TIMEOUT", 0.05)
+    monkeypatch.setattr(sources, "TIMEOUT", 0.05)
     use_compiler(fresh, monkeypatch, "exec sleep 5")
     refused("did not finish within 0.05 s")
 
@@ -128,7 +132,7 @@ def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
 def test_what_two_want_at_once_is_compiled_once(whole, tmp_path, monkeypatch):
     script = f'echo one >>"{tmp_path}/calls"\nsleep 0.3\n{copying(whole)}'
     compiler = use_compiler(tmp_path, monkeypatch, script)
-    load = partial(loader._load.__wrapped__, "topk", (), str(compiler), "DEFAULT", tmp_path / "cache")
+    load = partial(loader._load.__wrapped__, "topk", str(compiler), "DEFAULT", tmp_path / "cache")
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda _: load(), range(2))
     assert not any(isinstance(library, str) for library in found)
@@ -137,9 +141,9 @@ def test_what_two_want_at_once_is_compiled_once(whole, tmp_path, monkeypatch):
 
 @needs_compiler
 def test_a_compiler_with_flags_of_its_own(fresh, monkeypatch):
-    compiler = next(filter(None, map(shutil.which, loader.COMPILERS)))
+    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
     monkeypatch.setenv("CXX", f"'{compiler}' -DTOPK_TEST -w")
-    monkeypatch.setattr(loader, "_FLAGS", [flag.replace("-O3", "-O0") for flag in loader._FLAGS])  # compiled sooner
+    compile_soon(monkeypatch)
     assert not isinstance(loader.load("topk"), str)
     assert len(list((fresh / "cache").rglob("*topk*"))) == 1  # compiled once, whole
     monkeypatch.setenv("CXX", f"{compiler} --no-such-flag")
@@ -152,7 +156,7 @@ def test_a_library_that_others_can_change_is_not_loaded(fresh, monkeypatch):
     """A shared object runs code when it is loaded: the marker must not appear."""
     marker, source, made = (fresh / name for name in ("marker", "hostile.cpp", "hostile.so"))
     source.write_text(f'#include <cstdio>\nstruct Runs {{ Runs() {{ fclose(fopen("{marker}", "w")); }} }} runs;\n')
-    compiler = next(filter(None, map(shutil.which, loader.COMPILERS)))
+    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
     subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
     use_compiler(fresh, monkeypatch, copying(made))
     assert not isinstance(loader.load("topk"), str)
@@ -210,3 +214,31 @@ def test_each_cpu_has_a_library_of_its_own(fresh, whole, monkeypatch):
     assert "-mavx" not in plain
     assert "-mavx2 " in narrow
     assert "-mavx512f " in wide
+
+
+@needs_compiler
+def test_a_shipped_library_needs_no_compiler(fresh, monkeypatch):
+    compile_soon(monkeypatch)
+    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
+    capability = torch.backends.cpu.get_cpu_capability()
+    shipped = fresh / "shipped"
+    monkeypatch.setattr(sources, "SHIPPED", shipped)
+    monkeypatch.setattr(sources, "INSTRUCTIONS", {sources.instructions(capability): ()})
+    made = sources.ship(shipped, [compiler], ["topk"])
+    assert {path.parent for path in made} == {shipped}
+    monkeypatch.setenv("PATH", "")
+    assert Path(loader.load("topk")._name).parent == shipped
+    assert not (fresh / "cache").exists()
+    loader._load.cache_clear()
+    monkeypatch.setattr(sources, "FLAGS", [*sources.FLAGS, "-g"])  # made of something else than these sources
+    assert "no C++ compiler" in loader.load("topk")
+
+
+def test_a_library_that_cannot_be_shipped(tmp_path, monkeypatch):
+    compiler = use_compiler(tmp_path, monkeypatch, "exit 3")
+    with pytest.raises(RuntimeError, match=r"'topk' cannot be compiled for '.*': .* failed with exit code 3"):
+        sources.ship(tmp_path, [str(compiler)], ["topk"])
+
+
+def test_every_library_has_an_entry():
+    assert {path.parent.name for path in sources.HERE.glob("*/*.cpp")} == set(sources.LIBRARIES)

@@ -1,0 +1,108 @@
+"""The C++ sources of this folder, and how they are compiled. ``setup.py`` uses this module without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SHIPPED = HERE / "shipped"
+"""Folder of the libraries that a wheel may contain."""
+
+# Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
+_REARRANGED = ("-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros")
+LIBRARIES = {
+    "dropout": ("-fno-math-errno", "-fno-trapping-math"),
+    "forest": _REARRANGED,
+    "gated": ("-fno-math-errno", *_REARRANGED),
+    "pairs": ("-fno-math-errno", *_REARRANGED),
+    "topk": (),
+    "walks": (),
+}
+"""Folders of the libraries' sources, and the compiler flags of each."""
+
+INSTRUCTIONS = {
+    "avx512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"),
+    "avx2": ("-mavx2", "-mfma"),
+    "plain": (),
+}
+"""Compiler flags of each set of vector instructions."""
+
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi")
+COMPILERS = ("c++", "g++", "clang++")
+TIMEOUT = 120
+"""Seconds for one compilation, which takes three to ten."""
+
+
+def instructions(capability: str) -> str:
+    """The set of vector instructions of a CPU that torch calls ``capability``."""
+    return "avx512" if capability.startswith("AVX512") else "avx2" if capability == "AVX2" else "plain"
+
+
+def source(name: str) -> Path:
+    """The source file of a library, which includes headers beside it and those of this folder."""
+    (path,) = (HERE / name).glob("*.cpp")
+    return path
+
+
+def flags(name: str, instructions: str) -> tuple[str, ...]:
+    """Compiler flags of a library."""
+    return (*FLAGS, *LIBRARIES[name], *INSTRUCTIONS[instructions])
+
+
+def fingerprint(name: str, *made_by: str) -> str:
+    """Hash of a library's source, headers and flags, the machine, and what else ``made_by`` names."""
+    headers = sorted([*HERE.glob("*.h"), *(HERE / name).glob("*.h")])
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in (source(name), *headers)))
+    key.update("\0".join([sys.platform, platform.machine(), *made_by]).encode())
+    return key.hexdigest()[:24]
+
+
+def shipped_stem(name: str, instructions: str) -> str:
+    """Name of a shipped library without its size: it fits these sources and this kind of machine only."""
+    return f"{name}_{instructions}-{fingerprint(name, *flags(name, instructions))}"
+
+
+def compile(command: list[str], target: Path) -> str | None:
+    """Run a compiler that writes ``target``; returns an error message, or :obj:`None`."""
+    try:
+        done = subprocess.run(
+            [*command, "-o", str(target)], capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"the C++ compiler {command[0]} did not finish within {TIMEOUT} s"
+    if done.returncode != 0:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+        return f"the C++ compiler {command[0]} failed with exit code {done.returncode}: {first}"
+    return None
+
+
+def ship(folder: Path, compiler: list[str], names: list[str] | None = None) -> list[Path]:
+    """Compile libraries for every set of instructions of this kind of machine.
+
+    They contain the C++ standard library, so that another machine needs no matching one.
+
+    Args:
+        folder: Where the libraries are written.
+        compiler: The compiler, and perhaps flags.
+        names: The libraries; all if :obj:`None`.
+
+    Raises:
+        RuntimeError: If a library cannot be compiled.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    sets = INSTRUCTIONS if platform.machine() in ("x86_64", "AMD64") else ["plain"]
+    for name in names or LIBRARIES:
+        for one in sets:
+            stem = shipped_stem(name, one)
+            path = folder / f"{stem}.so"
+            static = ("-static-libstdc++", "-static-libgcc")
+            failure = compile([*compiler, *flags(name, one), *static, str(source(name))], path)
+            if failure:
+                raise RuntimeError(f"the library {name!r} cannot be compiled for {one!r}: {failure}")
+            made.append(path.rename(path.with_name(f"{stem}-{path.stat().st_size}.so")))
+    return made
