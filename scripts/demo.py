@@ -120,9 +120,7 @@ def draw(summaries: dict[str, dict[str, Any]], overrides: list[str]) -> Path:
 def learned_mask(checkpoint: Path, overrides: list[str], seed: int) -> tuple[torch.Tensor, Data]:
     """The first layer's mask ``[N, N]`` or ``[H, N, N]`` on the first positive test graph, and that graph."""
     config = load(CONFIG, overrides).config
-    splits = prepare(
-        config, load_dataset(config.dataset), seed, build_sampling_transforms(config, seed), tick=lambda: None
-    )
+    splits = prepare(config, load_dataset(config.dataset), seed, build_sampling_transforms(config, seed))
     model = build_model(config, splits.in_channels, splits.task.num_outputs, splits.edge_channels)
     module = GraphModule(model, config, splits.task)
     module.load_state_dict(load_tensors(checkpoint)["state_dict"])

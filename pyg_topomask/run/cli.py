@@ -133,10 +133,11 @@ def _run(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from pyg_topomask.run.commands.expressivity import expressivity_table, measure
-    from pyg_topomask.run.output.progress import standard_output
+    from pyg_topomask.run.output.progress import Display, error_output, standard_output
 
     names = ("config", "encoding", "size", "limit", "rounds", "mask")
-    report = measure(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+    with Display(error_output()) as display, display.working("comparing graphs"):
+        report = measure(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
     table = expressivity_table(report, arguments.encoding, Path(arguments.config).stem, arguments.mask)
     standard_output().print(table)
     return 0
@@ -144,10 +145,12 @@ def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
     from pyg_topomask.run.commands.show import picture
+    from pyg_topomask.run.output.progress import Display, error_output
 
     out = _picture_path(arguments.out)
     names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
-    figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+    with Display(error_output()) as display, display.working("drawing"):
+        figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
     print(f"wrote {_save_picture(figure, out)}")
     return 0
 
@@ -177,13 +180,11 @@ def _save_picture(figure: Any, out: Path) -> Path:
 
 
 def _advise(arguments: argparse.Namespace, overrides: list[str]) -> int:
-    from rich.console import Console
-
     from pyg_topomask.run.commands.advise import advise
     from pyg_topomask.run.output.advice import as_json, as_text
-    from pyg_topomask.run.output.progress import Display, standard_output
+    from pyg_topomask.run.output.progress import Display, error_output, standard_output
 
-    with Display(Console(stderr=True)) as display:
+    with Display(error_output()) as display:
         report = advise(arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules, display)
     console = standard_output()
     if arguments.format == "json":
@@ -212,14 +213,12 @@ def _compare(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _predict(arguments: argparse.Namespace, rest: list[str]) -> int:
-    from rich.console import Console
-
     from pyg_topomask.run.commands.predict import predict
     from pyg_topomask.run.output.files import output_path, write_text
-    from pyg_topomask.run.output.progress import Display
+    from pyg_topomask.run.output.progress import Display, error_output
 
     out = None if arguments.out is None else output_path(arguments.out, "a file")
-    with Display(Console(stderr=True)) as display:
+    with Display(error_output()) as display:
         text = predict(arguments.run, arguments.data, display)
     if out is None:
         print(text, end="")
@@ -236,9 +235,11 @@ def _report(arguments: argparse.Namespace, rest: list[str]) -> int:
     matplotlib.use("Agg")
     from pyg_topomask.run.commands.report import report
     from pyg_topomask.run.output.files import output_path, write_text
+    from pyg_topomask.run.output.progress import Display, error_output
 
     out = output_path(arguments.out, "a file")
-    text = report(arguments.run, arguments.graph, arguments.layer, arguments.head, arguments.node)
+    with Display(error_output()) as display, display.working("writing the report"):
+        text = report(arguments.run, arguments.graph, arguments.layer, arguments.head, arguments.node)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, text)
     print(f"wrote {out}")

@@ -15,6 +15,7 @@ from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.config.schema import Config
 from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.data.formats.base import messages_to
 from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
@@ -105,7 +106,7 @@ def run_config(
             if read_result(run.folder) is not None:
                 shown.print(f"{run.title}: finished before, kept")
                 continue
-            dataset = dataset or _load(config, shown)
+            dataset = dataset or loaded(config, shown)
             run.run(dataset, shown)
     results = read_results(folder)
     summary = summarize(parsed.name, __version__, results, config.metric_best, config.gt.layer_type, mask_of(config))
@@ -126,9 +127,11 @@ def _seed_runs(config: Config, folder: Path, name: str, repeat: int) -> list[See
     return [SeedRun(config.model_copy(update={"seed": s}), folder / str(s), f"{name} seed {s}") for s in seeds]
 
 
-def _load(config: Config, display: Display) -> LoadedDataset:
+def loaded(config: Config, display: Display) -> LoadedDataset:
+    """The data set of a config, with the progress of downloading and processing it."""
     job = display.job(f"loading {config.dataset.name}", 1)
     try:
-        return load_dataset(config.dataset)
+        with messages_to(job.message):
+            return load_dataset(config.dataset)
     finally:
         job.remove()

@@ -28,7 +28,7 @@ from pyg_topomask.run.output.loggers import build_loggers
 from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, peak_memory_mib, rounded, write_curves
 from pyg_topomask.run.output.saved import write_config
-from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.training.callbacks import BatchProgress, EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.inference import evaluate, write_submission
 from pyg_topomask.run.training.lightning_module import GraphModule
@@ -75,11 +75,16 @@ class SeedRun:
                 self._train(module, splits, display)
 
     def _prepare(self, dataset: LoadedDataset, display: Display) -> Splits:
-        doing = "drawing walks" if self.sampling_transforms else "preparing"
-        job = display.job(f"{self.title}: {doing}", len(dataset), heartbeat=False)
-        transforms = self.sampling_transforms
-        splits = prepare(self.config, dataset, self.config.seed, transforms, tick=lambda: job.update(job.done + 1))
-        job.remove()
+        jobs: dict[str, Job] = {}
+
+        def tick(doing: str, done: int) -> None:
+            if doing not in jobs:
+                jobs[doing] = display.job(f"{self.title}: {doing}", len(dataset), heartbeat=False)
+            jobs[doing].update(done)
+
+        splits = prepare(self.config, dataset, self.config.seed, self.sampling_transforms, tick)
+        for job in jobs.values():
+            job.remove()
         return splits
 
     def _build_module(self, splits: Splits) -> GraphModule:
@@ -95,7 +100,10 @@ class SeedRun:
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> None:
         """Evaluate the pretrained model, and write its predictions if the mode requests them."""
         start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
-        metrics = evaluate(build_trainer(self.config, callbacks=self._redraw_walks()), module, parts)
+        job = display.job(f"{self.title}: evaluating", sum(map(len, parts)))
+        batches = BatchProgress(job.step, on_test=lambda: job.update(job.done + 1))
+        metrics = evaluate(build_trainer(self.config, callbacks=[*self._redraw_walks(), batches]), module, parts)
+        job.remove()
         if self.config.train.mode == "PCQM4Mv2-inference" and is_main():
             write_submission(module, *parts[1:], self.folder)
         times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
@@ -103,7 +111,7 @@ class SeedRun:
 
     def _train(self, module: GraphModule, splits: Splits, display: Display) -> None:
         """Train or resume, test the best epoch, and draw the curves."""
-        job = display.job(self.title, self.config.optim.max_epoch)
+        job = display.job(self.title, self.config.optim.max_epoch, delay=0.0)
         recorder, test = self._fit_and_test(module, splits, job, display)
         metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
         if is_main():
@@ -167,9 +175,10 @@ class SeedRun:
         if hasattr(train.sampler, "set_epoch"):
             train.sampler.set_epoch(start)
         seeds = EpochSeed(config.seed, start, splits.set_epoch)
+        batches = BatchProgress(job.step)
         trainer = build_trainer(
             config,
-            callbacks=[seeds, *self._redraw_walks(train.dataset), *early_stopping(config), recorder],
+            callbacks=[seeds, *self._redraw_walks(train.dataset), *early_stopping(config), recorder, batches],
             logger=build_loggers(config, folder, self.title, display.print) if is_main() else False,
             default_root_dir=folder,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def precompute(
     cache: bool | str | Path = True,
     fingerprint: str | None = None,
     num_workers: int = 0,
+    tick: Callable[[int], Any] | None = None,
 ) -> list[Data]:
     """Graphs with all attributes that the transforms add, computed for many graphs at a time and stored on disk.
 
@@ -60,6 +61,7 @@ def precompute(
         fingerprint: Text that identifies the graphs' contents, such as a hash of the data set's file. By default, the
             attributes that the transforms read are hashed, which takes about 20 µs per graph.
         num_workers: Number of worker processes, started like those of a PyG `DataLoader`; 0 uses this process.
+        tick: Called with the number of graphs that are done, to show progress.
 
     Returns:
         Copies of the graphs, which share their tensors, with the added attributes on the CPU.
@@ -72,7 +74,7 @@ def precompute(
     if not steps or len(graphs) == 0:
         return [copy.copy(graph) for graph in graphs]
     if not cache:
-        return _attached(graphs, _compute(graphs, steps, num_workers))
+        return _attached(graphs, _compute(graphs, steps, num_workers, tick))
     folder = (cache_dir() if cache is True else Path(cache).expanduser()) / "encodings"
     path = folder / f"{cache_key(graphs, steps, fingerprint)}.pt"
     if (found := _load(path, len(graphs))) is None:
@@ -80,7 +82,7 @@ def precompute(
         with locked(path):
             if (found := _load(path, len(graphs))) is None:  # another process may have written it in the meantime
                 begin = time.perf_counter()
-                found = _compute(graphs, steps, num_workers)
+                found = _compute(graphs, steps, num_workers, tick)
                 save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
                 log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
     return _attached(graphs, found)
@@ -160,7 +162,12 @@ class _Groups(Dataset[Packed]):
         return _pack([_added(old, new) for old, new in zip(before, apply_all(self.transforms, before))])
 
 
-def _compute(graphs: Sequence[Data], transforms: list[BaseTransform], num_workers: int) -> Packed:
+def _compute(
+    graphs: Sequence[Data],
+    transforms: list[BaseTransform],
+    num_workers: int,
+    tick: Callable[[int], Any] | None = None,
+) -> Packed:
     sizes = [num_nodes_of(graph) for graph in graphs]
     order = sorted(range(len(graphs)), key=sizes.__getitem__)
     groups = [order[begin:end] for begin, end in together([sizes[position] for position in order], _CHUNK_NODES)]
@@ -169,9 +176,13 @@ def _compute(graphs: Sequence[Data], transforms: list[BaseTransform], num_worker
     # A separate generator: the loader draws the workers' seed from it, and must not advance torch's global generator.
     loader = DataLoader(data, batch_size=None, num_workers=workers, generator=torch.Generator())
     found: list[dict[str, Any]] = [{} for _ in graphs]
+    done = 0
     for group, packed in zip(groups, loader):
         for position, added in zip(group, _unpack(packed, len(group))):
             found[position] = added
+        done += len(group)
+        if tick is not None:
+            tick(done)
     return _pack(found)
 
 

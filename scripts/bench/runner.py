@@ -24,7 +24,7 @@ from _measure import described, machine, save_json
 from rich.console import Console
 from torch.nn.utils import clip_grad_norm_
 
-from pyg_topomask.run import run_config, runner
+from pyg_topomask.run import run_config, seed_run
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
@@ -66,14 +66,14 @@ class Watch(pl.Callback):
 
 def runner_epochs(path: Path, epochs: int) -> list[float]:
     """Seconds of each epoch of the real command."""
-    watch, build = Watch(), runner.build_trainer
-    runner.build_trainer = lambda config, **more: build(config, **more | {"callbacks": [*more["callbacks"], watch]})
+    watch, build = Watch(), seed_run.build_trainer
+    seed_run.build_trainer = lambda config, **more: build(config, **more | {"callbacks": [*more["callbacks"], watch]})
     try:
         with tempfile.TemporaryDirectory() as folder:
             changed = [f"optim.max_epoch={epochs + 2}", "optim.num_warmup_epochs=0"]
             run_config(path, folder, 1, changed, display=Display(Console(quiet=True)))
     finally:
-        runner.build_trainer = build
+        seed_run.build_trainer = build
     return watch.epochs
 
 
@@ -105,7 +105,7 @@ def compare(path: Path, epochs: int) -> dict[str, Any]:
     """Milliseconds per step of the bare loop and of the runner for one config."""
     config = load(path).config
     dataset = load_dataset(config.dataset)
-    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0), lambda: None)
+    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
     steps = len(loaders(config, splits, 0)[0])
     bare = [1e3 * seconds / steps for seconds in bare_epochs(config, splits, epochs)]
     run = [1e3 * seconds / steps for seconds in runner_epochs(path, epochs)]

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from _gkat import parser, positive, read_options, start
-from _measure import described, in_fresh_process, machine, median_ms, peak_mib, resumed, save_json
+from _measure import described, in_fresh_process, machine, median_ms, resumed, save_json
 from _tables import write_table
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -35,6 +35,7 @@ from pyg_topomask.nn import GKATAttention, GKATConv
 from pyg_topomask.operators import DenseOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_softmax_attention
 from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
+from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
 
 SIZES = {"citeseer": (3327, 4732), "cora": (2708, 5429), "pubmed": (19717, 44338)}  # nodes, undirected edges

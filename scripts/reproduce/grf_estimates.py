@@ -22,6 +22,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
 
 from pyg_topomask.nn import GRFMask
+from pyg_topomask.run.output.progress import track
 from pyg_topomask.transforms import AddRandomWalks
 
 MAX_LENGTH = 4
@@ -111,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = table_parser(__doc__ or "", "grf_estimates", "small graphs and few draws").parse_args(arguments)
     size, draws = (64, 5) if options.quick else (400, 50)
     rows: list[dict[str, Any]] = []
-    for name, data in graphs(size).items():
-        for estimate, walks in ESTIMATES:
-            schemes = {scheme: errors(data, estimate, scheme, draws, walks) for scheme in SCHEMES}
-            rows.append({"graph": name, "estimate": estimate, "walks": walks, "schemes": schemes})
+    cases = [(*graph, *entry) for graph in graphs(size).items() for entry in ESTIMATES]
+    for name, data, estimate, walks in track(cases, "estimates"):
+        schemes = {scheme: errors(data, estimate, scheme, draws, walks) for scheme in SCHEMES}
+        rows.append({"graph": name, "estimate": estimate, "walks": walks, "schemes": schemes})
     report = {"machine": machine(), "size": size, "draws": draws, "rows": rows}
     save_json(options.out / "grf_estimates.json", report)
     text = "\n".join(lines(report)) + "\n"

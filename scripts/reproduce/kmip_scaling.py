@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import exponent, in_fresh_process, machine, median_ms, peak_mib, pyplot, save_json, save_plot
+from _measure import exponent, in_fresh_process, machine, median_ms, pyplot, save_json, save_plot
 from kmip import DATA, TOPK, forward, full, inputs, stages, step
 
 from pyg_topomask.ops import topk_attention
+from pyg_topomask.run.process_memory import peak_mib
 
 METHODS = ("k-MIP", "full")
 QUANTITIES = ("forward ms", "training ms", "forward MiB", "training MiB")

@@ -299,7 +299,7 @@ def test_family_is_built_and_trained(family):
     source = {"model": {}, **source, "gt": gt | source.get("gt", {}), "train": {"batch_size": 2}}
     config = check_config(source)[0].config
     dataset = fake_dataset(config, task)
-    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0), tick=lambda: None)
+    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
     torch.manual_seed(0)
     sizes = (splits.in_channels, task.num_outputs, splits.edge_channels, task.level)
     config = sized(config, *sizes)
@@ -333,7 +333,7 @@ def test_encodings_of_a_config_are_all_that_is_computed():
     source, _ = FAMILIES["ZINC"]
     overrides = ["gt.dim_hidden=16", "posenc_SignNet.enable=true", "dataset.node_encoder_name=TypeDictNode+RWSE"]
     config = check_config(source, overrides)[0].config
-    splits = prepare(config, fake_dataset(config, REGRESSION), 0, [], tick=lambda: None)
+    splits = prepare(config, fake_dataset(config, REGRESSION), 0, [])
     graph = splits.train[0]
     assert graph.random_walk_diagonal.shape == (4, 3)
     assert torch.equal(graph.random_walk_diagonal[:, 0], torch.zeros(4))
@@ -356,7 +356,7 @@ def test_graphormer_attention_reads_the_bias_and_the_plain_one_does_not():
 
 def test_attention_reads_the_probabilities_of_walks():
     config = check_config(FAMILIES["ZINC, relative walks"][0], ["gt.dim_hidden=16"])[0].config
-    splits = prepare(config, fake_dataset(config, REGRESSION), 0, [], tick=lambda: None)
+    splits = prepare(config, fake_dataset(config, REGRESSION), 0, [])
     model = build_model(config, 1, 1, 1).eval()
     graph = splits.train[0]
     assert graph.pair_relative_walk.shape == (16, 4)

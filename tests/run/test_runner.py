@@ -82,7 +82,7 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     tiny["dataset"]["split"] = [0.5, 0.2, 0.3]
     summary = run_config(tiny, tmp_path)
     config = load(tiny).config
-    splits = prepare(config, load_dataset(config.dataset), 0, build_sampling_transforms(config, 0), tick=lambda: None)
+    splits = prepare(config, load_dataset(config.dataset), 0, build_sampling_transforms(config, 0))
     model = build_model(config, splits.in_channels, splits.task.num_outputs)
     state = torch.load(tmp_path / "config" / "0" / "best.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")})

@@ -112,6 +112,17 @@ def test_result_is_the_same_for_any_number_of_workers(monkeypatch):
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_progress_counts_the_graphs(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_CHUNK_NODES", 8)
+    done = []
+    precompute(UNWEIGHTED, STEPS, cache=tmp_path, tick=done.append)
+    assert len(done) > 1
+    assert done == sorted(done)
+    assert done[-1] == len(UNWEIGHTED)
+    precompute(UNWEIGHTED, STEPS, cache=tmp_path, tick=done.append)
+    assert done.count(len(UNWEIGHTED)) == 1  # the second call reads the file
+
+
 def test_the_default_folder_is_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path))
     precompute(UNWEIGHTED[:2], STEPS[0])

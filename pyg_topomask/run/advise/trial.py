@@ -220,7 +220,7 @@ def _prepared(config: Config, sample: Sample) -> tuple[Splits, int]:
     dataset = LoadedDataset(graphs, sample.task, None if sample.masks is not None else parts, sample.resample)
     steps = build_sampling_transforms(config, config.seed)
     size = sum(map(_bytes, graphs))
-    return complete(config, dataset, graphs, parts, steps, lambda: None, cache=False), size
+    return complete(config, dataset, graphs, parts, steps, cache=False), size
 
 
 def _all(splits: Splits) -> list[Data]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from pyg_topomask.run.advise.candidates import Candidate, candidates, config_of
@@ -17,12 +18,11 @@ from pyg_topomask.run.advise.sample import Epoch, Sample, draw_sample
 from pyg_topomask.run.advise.told_apart import ToldApart, reach, told_apart
 from pyg_topomask.run.advise.trial import Limits, run_trial
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.process_memory import available_mib, resident_mib
-from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.runner import check_config, loaded
 from pyg_topomask.run.training.trainer import uses_cuda
 
 _PATIENCE = 300.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
@@ -92,22 +92,20 @@ def advise(
     parsed, _ = check_config(values, overrides, name=source)
     config = parsed.config
     chosen = candidates(config, attentions)
-    job = display.job(f"{config.dataset.name}: measuring the graphs", 3) if display else None
-    dataset = load_dataset(config.dataset)
+    shown = display or Display(Console(quiet=True))
+    dataset = loaded(config, shown)
+    job = shown.job(f"{config.dataset.name}: measuring the graphs", 3)
     graphs, parts, _ = read_features(config, dataset, config.seed)
     held = resident_mib()
-    if job is not None:
-        job.update(1)
+    job.update(1)
     statistics = graph_statistics(graphs, dataset.task, config.seed)
-    if job is not None:
-        job.update(2)
+    job.update(2)
     masks = list(dict.fromkeys(filter(None, map(mask_name, chosen))))
     encodings, compared = ([], 0) if dataset.is_one_graph else told_apart(config, graphs, masks, 10 * seconds)
-    if job is not None:
-        job.remove()
+    job.remove()
     sample, epoch = draw_sample(config, dataset, graphs, parts)
     plan = _Plan(config, sample, epoch, Limits(seconds, _SAFETY * _memory_mib(config)), held, tuple(modules))
-    advice = _tried(plan, chosen, display)
+    advice = _tried(plan, chosen, shown)
     reaches = {name: hops for name in masks if name not in FAR and (hops := reach(config, name)) is not None}
     add_reasons(advice, config.gt.layers, statistics, reaches, {row.name: row.share for row in encodings})
     return Report(
@@ -135,15 +133,13 @@ class _Plan:
     modules: tuple[str, ...]
 
 
-def _tried(plan: _Plan, chosen: Sequence[Candidate], display: Display | None) -> list[Advice]:
-    job = display.job("trying attentions", len(chosen)) if display else None
+def _tried(plan: _Plan, chosen: Sequence[Candidate], display: Display) -> list[Advice]:
+    job = display.job("trying attentions", len(chosen), lines=len(chosen))
     advice = []
     for done, candidate in enumerate(chosen):
-        if job is not None:
-            job.update(done, candidate.name)
+        job.update(done, candidate.name)
         advice.append(_try(plan, candidate))
-    if job is not None:
-        job.remove()
+    job.remove()
     return advice
 
 

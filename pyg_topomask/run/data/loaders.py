@@ -27,6 +27,9 @@ from pyg_topomask.run.task import Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
 
+Tick = Callable[[str, int], Any]
+"""Shows progress: what is done with the graphs, and the number of graphs that are done."""
+
 _GRAPHS_TOGETHER = 512  # graphs that get their walks between two ticks of the progress bar
 
 
@@ -85,9 +88,9 @@ def prepare(
     dataset: LoadedDataset,
     seed: int,
     sampling_transforms: Sequence[BaseTransform],
-    tick: Callable[[], Any],
+    tick: Tick = lambda doing, done: None,
 ) -> Splits:
-    """Split the data set for one seed, compute encodings and draw walks; call ``tick`` for each graph.
+    """Split the data set for one seed, compute encodings and draw walks.
 
     Encodings are functions of a graph and are kept in the cache folder. If a graph is served in parts, its encodings
     are computed on the whole graph, and walks are drawn on each part.
@@ -102,7 +105,7 @@ def complete(
     graphs: Sequence[Data],
     parts: tuple[Any, Any, Any],
     sampling_transforms: Sequence[BaseTransform],
-    tick: Callable[[], Any],
+    tick: Tick = lambda doing, done: None,
     fitted: tuple[Mapping[str, Any], ...] = (),
     cache: bool = True,
 ) -> Splits:
@@ -114,14 +117,17 @@ def complete(
         graphs: Graphs with the features that the model takes.
         parts: Indices of the training, validation and test graphs, or masks of nodes for a single graph.
         sampling_transforms: What draws walks, edges and trees.
-        tick: Called for each graph.
+        tick: Shows progress.
         fitted: Constants of the fitted features.
         cache: Whether encodings are kept in the cache folder.
     """
     in_parts = config.train.sampler != "full_batch"
     if in_parts and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
-    graphs = precompute(graphs, build_encodings(config), cache=cache, num_workers=config.num_workers)
+    encodings = build_encodings(config)
+    graphs = precompute(
+        graphs, encodings, cache=cache, num_workers=config.num_workers, tick=lambda done: tick("encodings", done)
+    )
     redraws_walks = config.topomask.redraw > 0 and config.topomask.transition == "uniform"
     redrawn = [s for s in sampling_transforms if in_parts or (redraws_walks and isinstance(s, AddRandomWalks))]
     fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
@@ -131,8 +137,7 @@ def complete(
         with refusing_graphs(config):
             graphs += apply_all(once, whole[first : first + _GRAPHS_TOGETHER])
             fixed += apply_all(redrawn, graphs[first:])
-        for _ in graphs[first:]:
-            tick()
+        tick("walks, edges and trees", len(graphs))
     if dataset.is_one_graph:
         train, val, test = ([_with_mask(g, mask)] for g, mask in zip([graphs[0], fixed[0], fixed[0]], parts))
     else:

@@ -2,30 +2,81 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
+from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+Item = TypeVar("Item")
 
 PLAIN_LINES = 10
 """Number of lines that a job prints without a terminal, unless it is slow."""
 
 _UNWRAPPED = 10_000
 
-LEAST_SECONDS, HEARTBEAT_SECONDS = 5.0, 60.0
+LEAST_SECONDS, HEARTBEAT_SECONDS, SHOWN_AFTER = 5.0, 60.0, 2.0
 
 
 def standard_output(quiet: bool = False) -> Console:
     """Standard output. Outside of a terminal, as in a pipe, lines are not wrapped."""
-    found = Console(quiet=quiet)
-    return found if found.is_terminal else Console(quiet=quiet, width=_UNWRAPPED)
+    # The file is given, so that bars are drawn while a library's messages are kept from sys.stdout.
+    found = Console(file=sys.stdout, quiet=quiet)
+    return found if found.is_terminal else Console(file=sys.stdout, quiet=quiet, width=_UNWRAPPED)
+
+
+def error_output() -> Console:
+    """Standard error, for the progress of commands that print their result."""
+    return Console(file=sys.stderr)
+
+
+def track(items: Sequence[Item], title: str) -> Iterator[Item]:
+    """Items of a loop, such as that of a script, with its progress on standard error."""
+    with Display(error_output()) as display:
+        job = display.job(title, len(items), lines=len(items))
+        for done, item in enumerate(items):
+            job.update(done)
+            yield item
+        job.finish()
+
+
+class _Rate(ProgressColumn):
+    """Steps per second, or seconds per step."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
+
+
+class _Bars(Progress):
+    """Bars that appear after some seconds, so that short work shows none."""
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        return super().make_tasks_table([task for task in tasks if (task.elapsed or 0.0) >= task.fields["delay"]])
 
 
 class Job:
     """One line of the display: a task with a known number of steps.
 
-    Without a terminal, a line is printed after each tenth of the steps if 5 seconds have passed since the last line.
+    On a terminal, its bar shows rate and remaining time. Without a terminal, a line is printed after each tenth of the
+    steps if 5 seconds have passed since the last line.
 
     Args:
         display: The display.
@@ -33,28 +84,54 @@ class Job:
         total: Number of steps.
         done: Number of steps done at the beginning.
         heartbeat: Whether a line is also printed after a minute without one.
+        delay: Seconds before the bar appears.
+        lines: Number of lines without a terminal; as many as steps for a line per step.
     """
 
-    def __init__(self, display: Display, title: str, total: int, done: int = 0, heartbeat: bool = True) -> None:
+    def __init__(
+        self,
+        display: Display,
+        title: str,
+        total: int,
+        done: int = 0,
+        heartbeat: bool = True,
+        delay: float = SHOWN_AFTER,
+        lines: int = PLAIN_LINES,
+    ) -> None:
         self.display, self.title, self.total, self.done, self.heartbeat = display, title, total, done, heartbeat
+        self.lines, self.note = lines, ""
         self._start = self._printed = time.perf_counter()
         self._printed_at = done
         self._task: TaskID | None = None
         if display.progress is not None:
-            self._task = display.progress.add_task(title, total=total, completed=done, note="")
+            self._task = display.progress.add_task(title, total=total, completed=done, note="", delay=delay)
 
     def update(self, done: int, note: str = "") -> None:
         """Set the number of steps done and a short note, such as the latest metrics."""
-        self.done = done
+        self.done, self.note = done, note
+        self._show(note)
+
+    def step(self, text: str) -> None:
+        """Show what the current step is doing, such as a batch, after the note."""
+        self._show(f"{self.note}  {text}".lstrip())
+
+    def _show(self, note: str) -> None:
+        done = self.done
         if self._task is not None and self.display.progress is not None:
             self.display.progress.update(self._task, completed=done, note=note)
             return
         now = time.perf_counter()
         waited = now - self._printed
-        tenth = (done - self._printed_at) * PLAIN_LINES >= self.total and waited > LEAST_SECONDS
+        tenth = (done - self._printed_at) * self.lines >= self.total and waited > LEAST_SECONDS
         if (tenth or (self.heartbeat and waited > HEARTBEAT_SECONDS)) and done < self.total:
             self._printed, self._printed_at = now, done
             self.display.print(f"{self.title}: {done}/{self.total}  {note}".rstrip())
+
+    def message(self, line: str) -> None:
+        """Show a library's message about the current step; without a terminal, only of downloads, which can be long."""
+        if self._task is None and line.startswith("Downloading "):
+            self.display.print(f"{self.title}: {line}")
+        self.step(line)
 
     def finish(self, note: str = "") -> None:
         """Show the final line."""
@@ -86,10 +163,11 @@ class Display:
     def __enter__(self) -> Display:
         self._depth += 1
         if self._depth == 1 and self.console.is_terminal:
-            self.progress = Progress(
+            self.progress = _Bars(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
+                _Rate(),
                 TimeRemainingColumn(compact=True, elapsed_when_finished=True),
                 TextColumn("{task.fields[note]}"),
                 console=self.console,
@@ -105,9 +183,26 @@ class Display:
             self.progress.stop()
             self.progress = None
 
-    def job(self, title: str, total: int, done: int = 0, heartbeat: bool = True) -> Job:
-        """Start a job on a new line."""
-        return Job(self, title, total, done, heartbeat)
+    def job(
+        self,
+        title: str,
+        total: int,
+        done: int = 0,
+        heartbeat: bool = True,
+        delay: float = SHOWN_AFTER,
+        lines: int = PLAIN_LINES,
+    ) -> Job:
+        """Start a job on a new line; the arguments are those of :class:`Job`."""
+        return Job(self, title, total, done, heartbeat, delay, lines)
+
+    @contextmanager
+    def working(self, title: str) -> Iterator[None]:
+        """Show that something is done, such as a computation without steps."""
+        job = self.job(title, 1)
+        try:
+            yield
+        finally:
+            job.remove()
 
     def print(self, text: str) -> None:
         """Print a line above the display."""

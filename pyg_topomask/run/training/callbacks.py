@@ -124,6 +124,39 @@ class RedrawWalks(pl.Callback):
         return graphs
 
 
+class BatchProgress(pl.Callback):
+    """Shows the number of the batch within an epoch or an evaluation, at most once a second.
+
+    Args:
+        show: Called with the text.
+        on_test: Called after each batch of a test.
+    """
+
+    def __init__(self, show: Callable[[str], None], on_test: Callable[[], None] | None = None) -> None:
+        self.show, self.on_test = show, on_test
+        self._shown = time.monotonic()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, number: int) -> None:
+        """Show a training batch."""
+        self._step("training", number, trainer.num_training_batches)
+
+    def on_validation_batch_end(self, trainer: pl.Trainer, *arguments: Any) -> None:
+        """Show a validation batch."""
+        self._step("validation", arguments[3], sum(trainer.num_val_batches))
+
+    def on_test_batch_end(self, trainer: pl.Trainer, *arguments: Any) -> None:
+        """Show a test batch."""
+        if self.on_test is not None:
+            self.on_test()
+        self._step("test", arguments[3], sum(trainer.num_test_batches))
+
+    def _step(self, part: str, number: int, total: float) -> None:
+        now = time.monotonic()
+        if now - self._shown >= 1.0:
+            self._shown = now
+            self.show(f"{part} batch {number + 1}/{total:g}")
+
+
 class Recorder(Checkpoint):
     """Write the metrics of every evaluated epoch and the best and the last checkpoint, each completely or not at all.
 

@@ -36,7 +36,7 @@ def ring():
 
 def test_the_sample_has_the_batches_of_the_loader(tiny):
     config, dataset, sample, epoch = sample_of(tiny)
-    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0), lambda: None)
+    splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
     train, val, _ = loaders(config, splits, 0)
     sizes = [Size.of(batch.ptr.diff().tolist()) for batch in train]
     assert epoch.train == sizes

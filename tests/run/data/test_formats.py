@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import Coordinates, Standardize
 from pyg_topomask.run.data.formats import FORMATS, LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.data.formats.base import messages_to, reading
 from pyg_topomask.run.data.formats.clouds import NearestNeighbors
 from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.data.formats.ogb import pcqm_parts
@@ -89,7 +91,7 @@ def test_superpixels_and_their_normalisation(tmp_path):
     dataset = loaded(tmp_path, **data)
     assert dataset.task == classification("node", 21)
     config = load({"dataset": data | {"normalize": True, "edge_encoder": True, "edge_encoder_name": "LinearEdge"}})
-    splits = prepare(config.config, dataset, 0, [], lambda: None)
+    splits = prepare(config.config, dataset, 0, [])
     for name in ("x", "edge_attr"):
         values = torch.cat([graph[name] for graph in splits.train])
         torch.testing.assert_close(values.mean(0), torch.zeros(values.size(1)), atol=1e-5, rtol=0)
@@ -112,7 +114,7 @@ def test_contacts_and_their_negatives(tmp_path):
     data = {"format": "OGB", "name": "PCQM4Mv2Contact-shuffle", "resample_negative": True, "task": "edge"}
     dataset = loaded(tmp_path, **data)
     assert dataset.task == Task("edge", "binary", 1, ranked=True)
-    splits = prepare(load({"dataset": data, "metric_best": "mrr"}).config, dataset, 0, [], lambda: None)
+    splits = prepare(load({"dataset": data, "metric_best": "mrr"}).config, dataset, 0, [])
     negatives = [graph.edge_label_index[:, graph.edge_label == 0] for graph in splits.test]
     assert all(pairs.size(1) >= 2 for pairs in negatives)
     assert len(splits.redraw) == 1
@@ -173,14 +175,14 @@ def test_nodes_with_several_splits(tmp_path):
     assert (len(dataset), dataset.task) == (1, classification("node", 5))
     for split in (0, 3):
         config = load({"dataset": data | {"split_index": split}}).config
-        splits = prepare(config, dataset, 0, [], lambda: None)
+        splits = prepare(config, dataset, 0, [])
         assert splits.sizes == {"train": 5, "val": 2, "test": 3}
         assert splits.train[0].mask.nonzero().view(-1).sort().values.tolist() == sorted(
             (i + split) % 10 for i in range(5)
         )
     config = load({"dataset": data | {"split_index": 12}}).config
     with pytest.raises(RunError, match=r"there are 10 splits \(got 12\)"):
-        prepare(config, dataset, 0, [], lambda: None)
+        prepare(config, dataset, 0, [])
 
 
 def test_coordinates_become_waves_by_the_training_nodes():
@@ -204,7 +206,7 @@ def test_city_networks_are_encoded_by_their_training_nodes():
     graph.train_mask, graph.val_mask, graph.test_mask = mask, ~mask, ~mask
     data = {"format": "PyG-CityNetwork", "name": "Paris", "task": "node", "node_encoder_name": "CityNetworkNode"}
     dataset = LoadedDataset([graph], classification("node", 3))
-    splits = prepare(load({"dataset": data}).config, dataset, 0, [], lambda: None)
+    splits = prepare(load({"dataset": data}).config, dataset, 0, [])
     assert splits.in_channels == 67
     assert torch.equal(splits.val[0].x, Coordinates.fit([Data(x=x[:3])])(graph).x)
 
@@ -320,7 +322,7 @@ def test_real_published_folds(real_data, name, sizes):
     tests = []
     for fold in range(10):
         config = load({"dataset": data | {"split_index": fold}}).config
-        splits = prepare(config, dataset, 0, [], lambda: None)
+        splits = prepare(config, dataset, 0, [])
         tests += splits.test
         assert sizes is None or tuple(splits.sizes.values()) == sizes
     assert len(tests) == len(dataset)
@@ -353,7 +355,7 @@ def test_real_runs_report_what_ogb_does(real_data, tmp_path, name, monkeypatch):
     }
     summary = run_config(config, tmp_path)
     dataset, config = first_graphs(DatasetConfig(**config["dataset"])), load(config).config
-    splits = prepare(config, dataset, 0, [], lambda: None)
+    splits = prepare(config, dataset, 0, [])
     model = build_model(config, splits.in_channels, dataset.task.num_outputs)
     state = torch.load(tmp_path / "config" / "0" / "best.ckpt", weights_only=True)["state_dict"]
     model.load_state_dict({key.removeprefix("model."): value for key, value in state.items()})
@@ -365,3 +367,14 @@ def test_real_runs_report_what_ogb_does(real_data, tmp_path, name, monkeypatch):
     true = torch.cat([graph.y for graph in splits.test])
     expected = evaluator.eval({"y_true": true.numpy(), "y_pred": predicted.numpy()})[other]
     assert summary["metrics"][f"test_{metric}"]["mean"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_messages_of_libraries_are_passed_on_by_line(capsys):
+    lines = []
+    with messages_to(lines.append), reading("a file", "advice"):
+        print("Downloading a.zip\nDone!")
+        print("\r 10%|#", file=sys.stderr)
+    with reading("a file", "advice"):
+        print("nobody listens")
+    assert lines == ["Downloading a.zip", "Done!", "10%|#"]
+    assert capsys.readouterr() == ("", "")

@@ -123,7 +123,7 @@ def test_too_few_graphs_for_the_shares():
 
 def parts_of(config, sampling_transforms=()):
     dataset = load_dataset(config.dataset)
-    return prepare(config, dataset, seed=0, sampling_transforms=sampling_transforms, tick=lambda: None)
+    return prepare(config, dataset, seed=0, sampling_transforms=sampling_transforms)
 
 
 def test_features_where_there_are_none_and_dummy_edges(tu_folder, own_cache):
@@ -210,6 +210,6 @@ def test_real_files(real_data, own_cache, data, sizes):
     graph = dataset.graphs[0]
     assert (len(dataset), graph.num_node_features, dataset.task.num_classes) == sizes
     config = load({"dataset": data}).config
-    splits = prepare(config, dataset, seed=0, sampling_transforms=[], tick=lambda: None)
+    splits = prepare(config, dataset, seed=0, sampling_transforms=[])
     if data["name"] == "Cora":
         assert splits.sizes == {"train": 140, "val": 500, "test": 1000}
