@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
@@ -16,6 +16,7 @@ from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention

@@ -1,0 +1,75 @@
+"""Affine maps of many rows, by the faster one of the two libraries that torch has for products of matrices on CPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Products of this many multiplications and more repay that oneDNN compiles code for each new number of rows, in about
+# 1 ms.
+_LEAST_PRODUCTS = 2**26
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight.T + bias``, as `torch.nn.functional.linear` computes it.
+
+    MKL, which torch uses, has no AVX-512 products for processors of other makers than Intel. There, large products of
+    float32 are computed by oneDNN, which torch contains as well: on an AMD processor of the fifth EPYC generation, maps
+    of 10,500 rows from 96 to 192 channels took 2.8 ms instead of 7.7 ms.
+
+    Args:
+        x: Shape ``[N, in_channels]``; other shapes are left to torch.
+        weight: Shape ``[out_channels, in_channels]``.
+        bias: Shape ``[out_channels]``; none if :obj:`None`.
+
+    Returns:
+        Shape ``[N, out_channels]``.
+    """
+    if _prefers_onednn(x, weight):
+        return _Linear.apply(x, weight, bias)
+    return functional.linear(x, weight, bias)
+
+
+def _prefers_onednn(x: Tensor, weight: Tensor) -> bool:
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 2:
+        return False
+    if x.size(0) * weight.numel() < _LEAST_PRODUCTS or {x.dtype, weight.dtype} != {torch.float32}:
+        return False
+    return not torch.is_autocast_enabled("cpu") and onednn_is_faster()
+
+
+@lru_cache
+def onednn_is_faster() -> bool:
+    """Whether this is a processor with AVX-512 that Intel did not make, and torch contains both libraries."""
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
+        return False
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        return False
+    try:
+        description = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "GenuineIntel" not in description and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+class _Linear(torch.autograd.Function):
+    """The gradient of ``x`` is such a product, so higher derivatives exist."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight.contiguous(), bias, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        return (
+            _Linear.apply(grad, weight.t(), None) if ctx.needs_input_grad[0] else None,
+            grad.t() @ x if ctx.needs_input_grad[1] else None,
+            grad.sum(0) if ctx.needs_input_grad[2] else None,
+        )

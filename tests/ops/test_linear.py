@@ -1,0 +1,77 @@
+"""Affine maps by oneDNN, forced on any processor, against those of torch."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn.functional import linear as torch_linear
+
+from pyg_topomask.nn.linear import Linear
+from pyg_topomask.ops import linear as linear_ops
+from pyg_topomask.ops.linear import linear
+
+has_onednn = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.mkldnn.is_available()
+onednn = pytest.mark.skipif(not has_onednn, reason="this torch has no oneDNN")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Products of any size are oneDNN's; they are counted."""
+    made = []
+    monkeypatch.setattr(linear_ops, "_LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(linear_ops, "onednn_is_faster", lambda: made.append(1) or True)
+    return made
+
+
+def numbers(*shape, dtype=torch.float32):
+    return torch.randn(shape, dtype=dtype).requires_grad_()
+
+
+@onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("rows", "width", "out"), [(1, 1, 1), (5, 7, 3), (300, 96, 192), (0, 4, 2)])
+def test_equals_torch(calls, rows, width, out, bias):
+    x = numbers(rows, 2 * width)[:, ::2]  # has gaps
+    inputs = [x, numbers(out, width), *([numbers(out)] if bias else [])]
+    found, wanted = linear(*inputs), torch_linear(*inputs)
+    assert calls
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    weight = torch.randn(rows, out)
+    grads = [torch.autograd.grad((y * weight).sum(), inputs) for y in (found, wanted)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    # The gradient of a sum is one number, expanded.
+    torch.testing.assert_close(*(torch.autograd.grad(f(*inputs).sum(), inputs) for f in (linear, torch_linear)))
+
+
+@onednn
+@pytest.mark.filterwarnings("ignore:Input #")  # of gradcheck: single precision
+@pytest.mark.usefixtures("calls")
+def test_first_and_second_derivatives():
+    inputs = [numbers(4, 3), numbers(2, 3), numbers(2)]
+    tolerance = {"eps": 1e-2, "atol": 1e-2, "rtol": 1e-2}  # exact up to rounding: the map is bilinear
+    assert gradcheck(linear, inputs, **tolerance)
+    assert gradgradcheck(linear, inputs, **tolerance)
+
+
+@pytest.mark.parametrize("kind", ["double", "three dimensions", "autocast", "small"])
+def test_the_rest_is_left_to_torch(calls, monkeypatch, kind):
+    dtype = torch.float64 if kind == "double" else torch.float32
+    x = numbers(*((2, 4, 3) if kind == "three dimensions" else (4, 3)), dtype=dtype)
+    weight = numbers(2, 3, dtype=dtype)
+    if kind == "small":
+        monkeypatch.setattr(linear_ops, "_LEAST_PRODUCTS", 25)
+    with torch.autocast("cpu", enabled=kind == "autocast"):
+        found = linear(x, weight)
+        torch.testing.assert_close(found, torch_linear(x, weight), rtol=0, atol=0)
+    assert not calls
+
+
+def test_the_module_is_torchs_linear():
+    torch.manual_seed(1)
+    own = Linear(3, 2)
+    torch.manual_seed(1)
+    wanted, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    wanted.load_state_dict(own.state_dict())
+    torch.testing.assert_close(own(x), wanted(x))
+    assert isinstance(own, torch.nn.Linear)
+    traced = torch.compile(own, backend="eager", fullgraph=True)
+    torch.testing.assert_close(traced(x), wanted(x))
