@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +19,9 @@ from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.typing import Adj
+
+# Names of the arguments of each class of convolutions; None if it accepts all.
+_ARGUMENTS: dict[type[Module], frozenset[str] | None] = {}
 
 
 class GPSLayer(Module):
@@ -69,6 +71,8 @@ class GPSLayer(Module):
             raise ValueError("a GPSLayer needs 'conv' or 'attn' (both are None)")
         self.channels = channels
         self.conv, self.attn = _branches("conv", conv), _branches("attn", attn)
+        for part in self.convs:
+            _accepts(part, "edge_attr")  # reads its signature now, because torch.compile cannot
         self.norm_conv, self.norm_attn = (_norms(norm, channels, part) for part in (self.conv, self.attn))
         self.dropout = Dropout(dropout)
         self.mlp = self.norm_out = None
@@ -99,7 +103,7 @@ class GPSLayer(Module):
 
     def takes(self, name: str) -> bool:
         """Whether a convolution accepts an argument of that name, such as ``edge_attr`` or ``pe``."""
-        return any(_accepts(type(conv).forward, name) for conv in self.convs)
+        return any(_accepts(conv, name) for conv in self.convs)
 
     def initial_carry(self, num_graphs: int) -> Any:
         """The carry of the first layer: None if no attention has one, and a list if there are several attentions."""
@@ -142,7 +146,7 @@ class GPSLayer(Module):
         for conv, norm in zip(self.convs, _listed(self.norm_conv, len(self.convs))):
             accepted = conv_kwargs
             if several:
-                accepted = {name: value for name, value in conv_kwargs.items() if _accepts(type(conv).forward, name)}
+                accepted = {name: value for name, value in conv_kwargs.items() if _accepts(conv, name)}
             local = conv(x, edge_index, **accepted)
             if isinstance(local, tuple):
                 local, *edges = local
@@ -224,7 +228,11 @@ def _warn_without_carry(attentions: Sequence[Module]) -> None:
         )
 
 
-@lru_cache
-def _accepts(function: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+def _accepts(conv: Module, name: str) -> bool:
+    kind = type(conv)
+    if kind not in _ARGUMENTS:
+        parameters = inspect.signature(kind.forward).parameters
+        any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        _ARGUMENTS[kind] = None if any_name else frozenset(parameters)
+    names = _ARGUMENTS[kind]
+    return names is None or name in names

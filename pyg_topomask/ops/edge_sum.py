@@ -7,6 +7,7 @@ product and for `segment_reduce`. It adds in a fixed order on CUDA as well, so t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,22 +15,26 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
+from pyg_topomask.checks import readable
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
 
-@once_per_batch
+@partial(once_per_batch, traced=True)
 def incidence(edge_index: Tensor, num_nodes: int) -> tuple[Pattern, Pattern]:
     """For the edges ``[2, E]`` of a batch, the edges that enter each node and those that leave it.
 
     Both are patterns ``[N, E]``: their rows are nodes, their columns are edges.
 
     Raises:
-        TypeError, ValueError: As `check_edges`, on CPU; CUDA reports missing nodes by its own assertion.
+        TypeError, ValueError: As `check_edges`, on CPU; CUDA and compiled code report missing nodes by an assertion.
     """
-    if not edge_index.is_cuda:
+    if readable(edge_index):
         check_edges(edge_index, num_nodes, None)
+    else:
+        exists = (edge_index >= 0) & (edge_index < num_nodes)
+        torch._assert_async(exists.all(), "'edge_index' contains a node that does not exist")
     (source, leaving), (target, entering) = (end.sort(stable=True) for end in edge_index)
     shape = num_nodes, edge_index.size(1)
     return Pattern(target, entering, *shape), Pattern(source, leaving, *shape)

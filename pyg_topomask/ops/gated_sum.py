@@ -69,10 +69,23 @@ def gated_sum(
         ``(out [N, C], e [E, C])``, differentiable in all but ``edge_index``.
     """
     if refuses(target, source, value, edge, scale) is not None:
+        if torch.compiler.is_compiling():
+            return _traceable_sum(target, source, value, edge, edge_index, scale)
         patterns = incidence(edge_index, value.size(0))
         return _GatedSum.apply(target, source, value, edge, scale, edge_index, patterns)
     out, e, _ = _gated_sum(target, source, value, edge, scale, edge_index, *_sorted_edges(edge_index, value.size(0)))
     return out, e
+
+
+def _traceable_sum(
+    target: Tensor, source: Tensor, value: Tensor, edge: Tensor, edge_index: Tensor, scale: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`gated_sum` from its definition, for ``torch.compile``."""
+    first, second = edge_index
+    e = target.index_select(0, second) + source.index_select(0, first) + edge
+    gate = e.sigmoid() if scale is None else e.sigmoid() * scale
+    total = torch.zeros_like(value).index_add(0, second, gate)
+    return torch.zeros_like(value).index_add(0, second, gate * value.index_select(0, first)) / (total + _EPS), e
 
 
 def refuses(*tensors: Tensor | None) -> str | None:
@@ -92,7 +105,7 @@ def _no_library() -> str | None:
     return library if isinstance(library, str) else None
 
 
-@once_per_batch
+@partial(once_per_batch, traced=True)
 def _sorted_edges(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, ...]:
     """Edges that enter each node and their sources, and edges that leave each node and their targets, int32."""
     entering, leaving = incidence(edge_index, num_nodes)

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 Result = TypeVar("Result")
 
 
-def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
+def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Callable[..., Result]:
     """Call ``function`` once for the same tensors, so that all layers share results that depend only on the graph.
 
     Results are stored by the identity and version of the tensor arguments, and are deleted together with the first of
@@ -27,6 +27,8 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
 
     Args:
         function: Pure function of positional arguments; the first one is a tensor.
+        traced: Whether ``torch.compile`` traces the function, so the sizes of its results must not depend on values.
+            Compiled code then computes equal results once. Otherwise, tracing stops at the function.
     """
     results: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
@@ -45,7 +47,14 @@ def once_per_batch(function: Callable[..., Result]) -> Callable[..., Result]:
         known[key] = ([ref(arg) for arg in args if isinstance(arg, Tensor)], result)
         return result
 
-    return remembered
+    if not traced:
+        return remembered
+
+    @wraps(function)
+    def remembered_or_traced(*args: Any) -> Result:
+        return function(*args) if torch.compiler.is_compiling() else remembered(*args)
+
+    return remembered_or_traced
 
 
 def _version(tensor: Tensor) -> int:

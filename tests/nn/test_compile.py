@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,13 @@ from torch_geometric.data import Batch, Data
 from pyg_topomask.nn import ATTENTION, auxiliary_loss
 from pyg_topomask.nn.attention import untraced
 from pyg_topomask.nn.attention.base import has_carry
+from pyg_topomask.run.check import fake_batch
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.model.build import build_model
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def batch_of(*names):
@@ -88,6 +94,30 @@ def test_compiled_attention_is_one_graph_for_all_batches(name, settings, batches
         if batch is batches[0]:
             first = len(counts)  # with an autograd function in the graph, torch calls the back end twice
     assert len(counts) == first
+
+
+@pytest.mark.parametrize("name", ["primphormer", "exphormer"])  # GatedGCN, carries, encodings, edge features
+def test_compiled_model_of_a_config_is_one_graph(name):
+    small = [
+        "gt.layers=2",
+        "gt.dim_hidden=32",
+        "gt.n_heads=2",
+        "gt.dropout=0.0",
+        "gt.attn_dropout=0.0",
+        "gnn.dropout=0.0",
+    ]
+    config = load(CONFIGS / name / "peptides-func.yaml", [*small]).config
+    batch = fake_batch(config)
+    torch.manual_seed(0)
+    model, counts = build_model(config, batch.x.size(1), 2, batch.edge_attr.size(1)), []
+    state, found = copy.deepcopy(model.state_dict()), []
+    for called in (compiled(model, counts, dynamic=True), model):
+        model.load_state_dict(state)  # of batch norms
+        out = called(batch)
+        loss = out.square().sum() + auxiliary_loss(model)
+        found.append([out, loss, *torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)])
+    assert_same(*found)
+    assert 1 <= len(counts) <= 2
 
 
 def test_carry_dropout_and_autocast_are_compiled(batches):

@@ -86,9 +86,13 @@ def test_the_input_stays_as_it_is():
 
 
 def test_compiled_modules_run():
-    module = torch.compile(Dropout(0.5), backend="eager", fullgraph=True)
-    out = module(torch.ones(64))
-    assert set(out.unique().tolist()) <= {0.0, 2.0}
+    module = torch.compile(Dropout(0.5), backend="aot_eager", fullgraph=True)
+    x = torch.ones(64, requires_grad=True)
+    first, second = module(x), module(x)
+    assert set(first.tolist()) == {0.0, 2.0}
+    assert first.tolist() != second.tolist()
+    (first + second).sum().backward()
+    assert torch.equal(x.grad, first + second)  # both gradients have the mask of their pass
 
 
 @compiled
@@ -97,7 +101,7 @@ def test_compiled_modules_run():
 def test_compiled_mask_is_that_of_plain_torch(count, dtype):
     x = torch.randn(count, dtype=dtype, requires_grad=True)
     for seed in (0, -1, 2**62 + 12345):
-        found, wanted = dropout_ops._dropout(x, seed, 20_000), dropout_reference(x, seed, 20_000)
+        found, wanted = dropout_ops._dropout(x, torch.tensor([seed]), 20_000), dropout_reference(x, seed, 20_000)
         assert torch.equal(found, wanted)  # both multiply each entry once, by the same factor
         grads = [torch.autograd.grad(out.square().sum(), x)[0] for out in (found, wanted)]
         assert torch.equal(*grads)
@@ -111,7 +115,7 @@ def test_threads_and_layout_change_nothing(monkeypatch):
     try:
         for num in (1, 2, 5):
             torch.set_num_threads(num)
-            found += [dropout_ops._dropout(x, 3, 6554), dropout_ops._dropout(x.t().contiguous().t(), 3, 6554)]
+            found += [dropout_ops._dropout(same, torch.tensor([3]), 6554) for same in (x, x.t().contiguous().t())]
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(found[0], other) for other in found[1:])
@@ -131,9 +135,9 @@ def test_a_seed_gives_the_same_without_a_compiler(monkeypatch, count):
 @compiled
 def test_the_operator_is_one_that_torch_can_compile():
     x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    torch.library.opcheck(dropout_ops._dropout, (x, 11, 30_000))
-    assert gradcheck(lambda value: dropout_ops._dropout(value, 11, 30_000), (x,))
-    assert gradgradcheck(lambda value: dropout_ops._dropout(value, 11, 30_000), (x,))
+    torch.library.opcheck(dropout_ops._dropout, (x, torch.tensor([11]), 30_000))
+    assert gradcheck(lambda value: dropout_ops._dropout(value, torch.tensor([11]), 30_000), (x,))
+    assert gradgradcheck(lambda value: dropout_ops._dropout(value, torch.tensor([11]), 30_000), (x,))
 
 
 @compiled

@@ -39,3 +39,11 @@ def test_half_precision_and_32_bit_indices():
     x = torch.randn(5, 3)
     out = neighbour_sum(x.bfloat16(), MULTI.int())
     torch.testing.assert_close(out.float(), neighbour_sum(x, MULTI), rtol=0.05, atol=0.05)
+
+
+def test_compiled_code_refuses_nodes_that_do_not_exist():
+    called = torch.compile(lambda edges: incidence(edges, 3)[0].rowptr, backend="eager", fullgraph=True)
+    edges = torch.tensor([[0, 2], [1, 1]])
+    assert called(edges).tolist() == incidence(edges, 3)[0].rowptr.tolist()
+    with pytest.raises(RuntimeError, match="a node that does not exist"):
+        called(edges + 1)

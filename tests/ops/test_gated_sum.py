@@ -150,6 +150,13 @@ def test_refusals(monkeypatch):
     assert "TOPOMASK_NATIVE=0" in refuses(x)
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_sum_that_is_traced_is_the_same(scaled):
+    *given, scale = draw(4, MULTI.size(1))
+    scale = scale if scaled else None
+    torch.testing.assert_close(gated_ops._traceable_sum(*given, MULTI, scale), gated_sum(*given, MULTI, scale))
+
+
 def test_half_precision_is_left_to_torch():
     *given, _ = draw(4, MULTI.size(1), dtype=torch.float32)
     out, e = gated_sum(*(x.bfloat16() for x in given), MULTI)
