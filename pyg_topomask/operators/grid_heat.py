@@ -55,7 +55,8 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
         return self.num_graphs * grid_multiply_adds(self.grid_shape)
 
     def _kernel(self) -> Tensor:
-        return reduce(kronecker, (path_kernel(self.time, size) for size in self.grid_shape)).to(self.dtype)
+        paths = {size: path_kernel(self.time, size) for size in set(self.grid_shape)}
+        return reduce(kronecker, (paths[size] for size in self.grid_shape)).to(self.dtype)
 
     def _product(self, x: Tensor) -> Tensor:
         return grid_heat(self.time, x, self.grid_shape)

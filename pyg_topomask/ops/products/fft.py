@@ -55,7 +55,8 @@ def _offsets(grid_shape: tuple[int, ...], device: torch.device) -> Tensor:
     return offset.flatten()
 
 
-def toeplitz_multiply_adds(grid_shape: Sequence[int]) -> int:
+@lru_cache(maxsize=64)
+def toeplitz_multiply_adds(grid_shape: tuple[int, ...]) -> int:
     """Multiply-adds of the product with one column, without those of the transform of the weight."""
     sizes, count, rows = _transform_sizes(grid_shape), 0.0, prod(grid_shape)
     for axis in reversed(range(len(sizes))):  # an axis is padded just before it is transformed

@@ -72,13 +72,10 @@ def hypercube_kernel(time: Tensor, dim: int) -> Tensor:
     The entries are :math:`((1 + e^{-2 \lambda}) / 2)^{dim - h} ((1 - e^{-2 \lambda}) / 2)^h` at Hamming distance ``h``,
     which is the paper's form without the division by zero at :math:`\lambda = 0`.
     """
-    double = -2 * time.double()[:, None, None]
+    double, bits = -2 * time.double()[:, None], torch.arange(dim + 1, device=time.device)
     same, other = (1 + torch.exp(double)) / 2, -torch.expm1(double) / 2
-    edge = torch.cat([torch.cat([same, other], 2), torch.cat([other, same], 2)], 1)  # [H, 2, 2]
-    kernel = torch.ones_like(same)
-    for _ in range(dim):
-        kernel = kronecker(kernel, edge)
-    return kernel
+    entries = same ** bits.flip(0) * other**bits  # [H, dim + 1]
+    return entries.index_select(1, _hamming(dim, time.device)).view(-1, 2**dim, 2**dim)
 
 
 def kronecker(left: Tensor, right: Tensor) -> Tensor:
@@ -133,6 +130,15 @@ def _times(kernel: Tensor, x: Tensor) -> Tensor:
     times.
     """
     return kernel[0] @ x if kernel.size(0) == 1 else torch.stack([one @ head for one, head in zip(kernel, x)])
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _hamming(dim: int, device: torch.device) -> Tensor:
+    """Hamming distance of each pair of nodes of a hypercube, by rows, shape ``[4^dim]``, int64."""
+    node = torch.arange(2**dim, device=device)
+    differ = node[:, None] ^ node
+    return sum((differ >> bit & 1 for bit in range(dim)), torch.zeros_like(differ)).flatten()
 
 
 @lru_cache(maxsize=32)
