@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
 from pyg_topomask.ops.numerics import at_least_float32, power_of_two
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -146,6 +146,10 @@ class MaskOperator(ABC):
             ValueError: If the support is not known to be sparse.
         """
         raise ValueError(f"path 'pairwise' needs a sparse support; {type(self).__name__} has none")
+
+    def combined_pairs(self) -> tuple[Pattern, Combination] | None:
+        """As `pairs`, with entries that are not evaluated; :obj:`None` if the mask has no coefficients of its pairs."""
+        return None
 
     @property
     def pairs_by_row(self) -> Tensor | None:

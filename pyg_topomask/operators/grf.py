@@ -12,7 +12,7 @@ from pyg_topomask.operators.scaled import WrappedOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
 from pyg_topomask.ops.blocks import BlockLayout, Entries, group_rows, product_blocks
 from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern
 from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.pair_table import EntryTable, monomials
 from pyg_topomask.ops.walks.product import WalkProduct
@@ -129,10 +129,16 @@ class GRFOperator(MaskOperator):
         return factors
 
     def pairs(self) -> tuple[Pattern, Tensor]:
-        if self.key_modulation is not None:  # a pair table has the coefficients of equal functions
+        combined = self.combined_pairs()
+        if combined is None:
             return self._on_diagonal(*self._meeting_factors.pairs())
+        return combined[0], combined[1].values
+
+    def combined_pairs(self) -> tuple[Pattern, Combination] | None:
+        if self.key_modulation is not None:  # a pair table has the coefficients of equal functions
+            return None
         table = self.walks.pairs if self._stored is None else self._stored
-        return table.pattern, table.values(self.walks.pair_weights(self.modulation))
+        return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))
 
     @property
     def pairs_by_row(self) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -75,6 +75,20 @@ class Pattern:
         order = _order_by_column(self)
         row, col = (x.index_select(0, order) for x in (self.row, self.col))
         return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
+
+
+class Combination(NamedTuple):
+    """Entries that are sums of coefficients with weights. Compiled attention evaluates them row by row."""
+
+    coeffs: Tensor
+    """Shape ``[P, Q]``."""
+    weights: Tensor
+    """Shape ``[Q]``, or ``[H, Q]`` for entries that differ by head."""
+
+    @property
+    def values(self) -> Tensor:
+        """Entries ``[P]`` or ``[P, H]``; each head's entries are contiguous."""
+        return (self.weights @ self.coeffs.t()).t() if self.weights.dim() == 2 else self.coeffs @ self.weights
 
 
 def spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:

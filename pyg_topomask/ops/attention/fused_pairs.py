@@ -8,17 +8,20 @@ scores again. Second derivatives are those of the kernels in plain torch.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention import fused_triton
-from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel
+from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel, scaled
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.numerics import weighted_mean
+from pyg_topomask.ops.sparse import Combination, Pattern
 
 load = partial(loader.load, "pairs")
 """The library, compiled if necessary, or the reason why there is none."""
@@ -42,10 +45,15 @@ class _Call(ctypes.Structure):
         *((f"{name}_by_{step}", ctypes.c_int64) for name in ("entry", "bound") for step in ("pair", "head")),
         *((f"{name}_by_{step}", ctypes.c_int64) for name in ("q", "k", "v") for step in ("row", "head")),
         *(("negative_slope", ctypes.c_double), ("dropout", ctypes.c_double), ("seed", ctypes.c_int64)),
-        *((name, ctypes.c_void_p) for name in ("rowptr", "col", "q", "k", "v", "entry", "bound")),
+        *((name, ctypes.c_void_p) for name in ("rowptr", "col", "low", "high", "order")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "entry", "bound", "coeffs", "bound_coeffs")),
+        ("terms", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("edge", "edge_of_pair")),
         *((name, ctypes.c_int64) for name in ("common_edges", "edge_by_row", "edge_by_head")),
-        ("sums", ctypes.c_void_p),
+        ("key_scale", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("scale_by_row", "scale_by_head")),
+        *(("tolerance", ctypes.c_void_p), ("tolerance_by_row", ctypes.c_int64)),
+        *((name, ctypes.c_void_p) for name in ("sums", "denominator")),
         *((f"grad{name}", ctypes.c_void_p) for name in ("", "_q", "_k", "_v", "_entry", "_bound", "_edge")),
     ]
 
@@ -69,6 +77,11 @@ def refuses(q: Tensor, v: Tensor, edges: bool = False) -> str | None:
     return _no_library()
 
 
+def divides(q: Tensor) -> bool:
+    """Whether the compiled function serves `fused_means`, too: the one on CPU does."""
+    return not _uses_triton(q)
+
+
 def _uses_triton(q: Tensor) -> bool:
     return q.is_cuda
 
@@ -82,8 +95,8 @@ def _no_library() -> str | None:
 def fused_sums(
     kernel: PairKernel,
     pattern: Pattern,
-    entries: Tensor,
-    bounds: Tensor,
+    entries: Tensor | Combination,
+    bounds: Tensor | Combination,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -94,7 +107,8 @@ def fused_sums(
     Args:
         kernel: The kernel.
         pattern: The support, ``P`` pairs. Queries, keys, values and the result are in the order of the nodes.
-        entries, bounds: Shape ``[P]``, or ``[P, H]``; the same tensor if the mask is its own bound.
+        entries, bounds: Shape ``[P]``, or ``[P, H]``; on CPU perhaps not evaluated yet. The same object if the mask is
+            its own bound.
         q: Queries, shape ``[num_rows, H, R]``.
         k, v: Keys and values, shape ``[num_cols, H, R]`` and ``[num_cols, H, D]``.
         edges: Edge vectors, for the softmax kernel; none if :obj:`None`.
@@ -102,176 +116,245 @@ def fused_sums(
     Returns:
         Shape ``[num_rows, H, D + 1]`` or ``[num_rows, H, D + 2]``.
     """
-    bound = None if bounds is entries else _one_stride(bounds)
+    if _uses_triton(q):  # its kernels read rows in the order of the pattern
+        own = Pattern(pattern.row, pattern.col, pattern.num_rows, pattern.num_cols)
+        q, k, v = (pattern.arrange(x) for x in (q, k, v))
+        return pattern.restore(_attend(kernel, own, entries, bounds, q, k, v)[0])
+    return _attend(kernel, pattern, entries, bounds, q, k, v, edges)[0]
+
+
+def fused_means(
+    kernel: PairKernel,
+    pattern: Pattern,
+    entries: Tensor | Combination,
+    bounds: Tensor | Combination,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tolerance: float | Tensor,
+    key_scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Quotients of `fused_sums`, by the rules of `weighted_mean`.
+
+    Args:
+        kernel, pattern, entries, bounds, q, k, v: As in `fused_sums`.
+        tolerance: As in `weighted_mean`; a number, or one per node, shape ``[num_rows, 1, 1]``.
+        key_scale: Powers of two by which keys are multiplied, shape ``[num_cols, H, 1]``; queries are then multiplied
+            by the power of two that belongs to their own size. They cancel in the quotient. None if :obj:`None`.
+
+    Returns:
+        Means, shape ``[num_rows, H, D]``; and the denominators without a gradient, 0 where they vanish, shape
+        ``[num_rows, H]``, in the order of the pattern.
+    """
+    limits = tolerance.reshape(-1).to(q.dtype) if isinstance(tolerance, Tensor) else q.new_full((1,), tolerance)
+    return _attend(kernel, pattern, entries, bounds, q, k, v, tolerance=limits, key_scale=key_scale)
+
+
+def _attend(
+    kernel: PairKernel,
+    pattern: Pattern,
+    entries: Tensor | Combination,
+    bounds: Tensor | Combination,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    edges: EdgeVectors | None = None,
+    tolerance: Tensor | None = None,
+    key_scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    weights, coeffs = _parts(entries)
+    bound_weights, bound_coeffs = (None, None) if bounds is entries else _parts(bounds)
     if kernel.name == "additive":  # q + k is the product of (q, 1) and (1, k)
         q, k = torch.cat([q, torch.ones_like(q)], -1), torch.cat([torch.ones_like(k), k], -1)
-    q, k, v = (pattern.arrange(x) for x in (q, k, v))
     seed = draw_seeds(1) if kernel.dropout else None
     edge, of_pair, common = (None, None, 0) if edges is None else edges
-    where = pattern.rowptr, pattern.col, of_pair
-    return pattern.restore(_sums(q, k, v, _one_stride(entries), bound, edge, *where, seed, common, *kernel))
+    tables = pattern.order, coeffs, bound_coeffs
+    rest = pattern.rowptr, pattern.col, of_pair, seed, *tables, key_scale, tolerance, common
+    return _pairs(q, k, v, weights, bound_weights, edge, *rest, *kernel)
 
 
-def _one_stride(entries: Tensor) -> Tensor:
-    """Entries without gaps in memory: those of a pair side by side, or those of a head."""
-    return entries if entries.t().is_contiguous() else entries.contiguous()
+def _parts(entries: Tensor | Combination) -> tuple[Tensor, Tensor | None]:
+    """Weights and coefficients; or entries without gaps in memory, those of a pair side by side or those of a head."""
+    if isinstance(entries, Combination):
+        return entries.weights.contiguous(), entries.coeffs.contiguous()
+    return entries if entries.t().is_contiguous() else entries.contiguous(), None
 
 
-@torch.library.custom_op("topomask::pair_sums", mutates_args=())
-def _sums(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    entries: Tensor,
-    bounds: Tensor | None,
-    edge: Tensor | None,
-    rowptr: Tensor,
-    col: Tensor,
-    edge_of_pair: Tensor | None,
-    seed: Tensor | None,
-    common_edges: int,
-    kernel: str,
-    signed: bool,
-    signed_features: bool,
-    negative_slope: float,
-    dropout: float,
-) -> Tensor:
-    settings = PairKernel(kernel, signed, signed_features, negative_slope, dropout)
-    sums = q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, settings))
-    _call(q, k, v, entries, bounds, edge, rowptr, col, edge_of_pair, seed, common_edges, settings, {"sums": sums})
-    return sums
+class _Inputs(NamedTuple):
+    """Inputs of the operator; the last ones are the fields of a `PairKernel`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    entries: Tensor
+    bounds: Tensor | None
+    edge: Tensor | None
+    rowptr: Tensor
+    col: Tensor
+    edge_of_pair: Tensor | None
+    seed: Tensor | None
+    order: Tensor | None
+    coeffs: Tensor | None
+    bound_coeffs: Tensor | None
+    key_scale: Tensor | None
+    tolerance: Tensor | None
+    common_edges: int
+    name: str
+    signed: bool
+    signed_features: bool
+    negative_slope: float
+    dropout: float
+
+    @property
+    def kernel(self) -> PairKernel:
+        return PairKernel(*self[16:])
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of the result: those of means or of sums."""
+        if self.tolerance is not None:
+            return self.v.size(-1)
+        has_size = self.bounds is not None or self.signed_features
+        return self.v.size(-1) + (2 if self.signed and has_size else 1)
 
 
-@_sums.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:2], v.size(-1) + _num_columns(bounds, PairKernel(*rest[6:])))
+_NUM_TENSORS = 15  # of the inputs, which come first
+_DIFFERENTIABLE = 6
+_SCHEMA = (
+    "Tensor q, Tensor k, Tensor v, Tensor entries, Tensor? bounds, Tensor? edge, Tensor rowptr, Tensor col, "
+    "Tensor? edge_of_pair, Tensor? seed, Tensor? order, Tensor? coeffs, Tensor? bound_coeffs, Tensor? key_scale, "
+    "Tensor? tolerance, int common_edges, str name, bool signed, bool signed_features, float negative_slope, "
+    "float dropout"
+)
 
 
-@torch.library.custom_op("topomask::pair_sums_backward", mutates_args=())
-def _gradients(
-    grad: Tensor,
-    of_entries: bool,
-    of_bounds: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    entries: Tensor,
-    bounds: Tensor | None,
-    edge: Tensor | None,
-    rowptr: Tensor,
-    col: Tensor,
-    edge_of_pair: Tensor | None,
-    seed: Tensor | None,
-    common_edges: int,
-    kernel: str,
-    signed: bool,
-    signed_features: bool,
-    negative_slope: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+@torch.library.custom_op("topomask::pairs", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
+def _pairs(*args: Any) -> tuple[Tensor, Tensor]:
+    """Sums, and nothing; or means, and their denominators."""
+    inputs = _Inputs(*args)
+    result, denominator = _empty_results(*args)
+    _call(inputs, {"sums": result, "denominator": denominator})
+    return result, denominator
+
+
+@_pairs.register_fake
+def _empty_results(*args: Any) -> tuple[Tensor, Tensor]:
+    inputs = _Inputs(*args)
+    rows = inputs.q.shape[:2]
+    return inputs.q.new_empty(*rows, inputs.columns), inputs.q.new_empty(rows if inputs.tolerance is not None else 0)
+
+
+@torch.library.custom_op(
+    "topomask::pairs_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, bool of_entries, bool of_bounds, Tensor denominator, {_SCHEMA}) "
+    f"-> ({', '.join(['Tensor'] * _DIFFERENTIABLE)})",
+)
+def _gradients(grad: Tensor, of_entries: bool, of_bounds: bool, denominator: Tensor, *args: Any) -> tuple[Tensor, ...]:
     """Gradients of q, k, v, entries, bounds and edge vectors; those of the masks are empty unless asked for."""
-    grads = {
-        f"grad_{name}": x.new_empty(x.shape)
-        for name, x in (("q", q), ("k", k), ("v", v), ("edge", edge))
-        if x is not None
-    }
-    # Entries have a stride between heads, which their gradients share; the others are contiguous.
-    for name, x, wanted in zip(("grad_entry", "grad_bound"), (entries, bounds), (of_entries, of_bounds)):
-        if wanted and x is not None:
-            grads[name] = torch.zeros_like(x)
-    settings = PairKernel(kernel, signed, signed_features, negative_slope, dropout)
-    arguments = (q, k, v, entries, bounds, edge, rowptr, col, edge_of_pair, seed, common_edges, settings)
-    _call(*arguments, {"grad": grad.contiguous(), **grads})
-    names = ("q", "k", "v", "entry", "bound", "edge")
-    found = [grads.get(f"grad_{name}", q.new_empty(0)) for name in names]
-    return found[0], found[1], found[2], found[3], found[4], found[5]
+    inputs, grads = _Inputs(*args), _empty_gradients(grad, of_entries, of_bounds, denominator, *args)
+    names = ("grad_q", "grad_k", "grad_v", "grad_entry", "grad_bound", "grad_edge")
+    given = {name: grad for name, grad in zip(names, grads) if grad.numel()}
+    for name in given.keys() & {"grad_entry", "grad_bound"}:
+        given[name].zero_()
+    _call(inputs, {"denominator": denominator, "grad": grad.contiguous(), **given})
+    return grads
 
 
 @_gradients.register_fake
-def _(
-    grad: Tensor,
-    of_entries: bool,
-    of_bounds: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    entries: Tensor,
-    bounds: Tensor | None,
-    edge: Tensor | None,
-    *_: Any,
+def _empty_gradients(
+    grad: Tensor, of_entries: bool, of_bounds: bool, denominator: Tensor, *args: Any
 ) -> tuple[Tensor, ...]:
-    given = (entries, entries if bounds is None else bounds)
-    weights = (torch.empty_like(x) if wanted else q.new_empty(0) for x, wanted in zip(given, (of_entries, of_bounds)))
-    return *(x.new_empty(x.shape) for x in (q, k, v)), *weights, q.new_empty(0 if edge is None else edge.shape)
+    inputs = _Inputs(*args)
+    # Entries have a stride between heads, which their gradients share; the others are contiguous.
+    weights = (
+        torch.empty_like(x) if wanted and x is not None else grad.new_empty(0)
+        for x, wanted in zip((inputs.entries, inputs.bounds), (of_entries, of_bounds))
+    )
+    q, k, v = (x.new_empty(x.shape) for x in inputs[:3])
+    return q, k, v, *weights, grad.new_empty(0 if inputs.edge is None else inputs.edge.shape)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:10])
-    ctx.common_edges, ctx.kernel = inputs[10], PairKernel(*inputs[11:])
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:_NUM_TENSORS], output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.settings = inputs[_NUM_TENSORS:]
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    *tensors, denominator = ctx.saved_tensors
+    inputs, needed = _Inputs(*tensors, *ctx.settings), ctx.needs_input_grad[:_DIFFERENTIABLE]
     if torch.is_grad_enabled():
-        grads = _differentiable_gradients(ctx, grad)
+        grads = _differentiable_gradients(inputs, needed, grad)
     else:
-        grads = _gradients(grad, *ctx.needs_input_grad[3:5], *ctx.saved_tensors, ctx.common_edges, *ctx.kernel)
-    return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:6])), *(None,) * 10)
+        grads = _gradients(grad, *needed[3:5], denominator, *inputs)
+    found = (x if needs else None for x, needs in zip(grads, needed))
+    return (*found, *(None,) * (len(inputs) - _DIFFERENTIABLE))
 
 
-_sums.register_autograd(_backward, setup_context=_setup_context)
+_pairs.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
-    """Gradients of the same sums in plain torch, which can be differentiated again."""
-    q, k, v, entries, bounds, edge, rowptr, col, edge_of_pair, seed = ctx.saved_tensors
-    row = torch.repeat_interleave(rowptr.diff())
-    pattern = Pattern(row, col, q.size(0), k.size(0))
-    sides = (q[..., :1], k[..., 1:]) if ctx.kernel.name == "additive" else (q, k)
-    number = torch.arange(col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
-    kept = None if seed is None else keep_factors(ctx.kernel.dropout, seed.to(q.device), number).to(v)
-    bounds_given = entries if bounds is None else bounds
-    edges = None if edge is None else EdgeVectors(edge, edge_of_pair, ctx.common_edges)
-    sums = ctx.kernel.sums_of_heads(pattern, entries, bounds_given, *sides, v, kept=kept, edges=edges)
-    inputs = [x for x, needs in zip((q, k, v, entries, bounds, edge), ctx.needs_input_grad) if needs]
-    found = iter(torch.autograd.grad(sums, inputs, grad, create_graph=True, allow_unused=True))
-    return [next(found) if needs else None for needs in ctx.needs_input_grad[:6]]
+def _differentiable_gradients(inputs: _Inputs, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
+    """Gradients of the same sums or means in plain torch, which can be differentiated again."""
+    q, k, v, entries, bounds = inputs[:5]
+    row = torch.repeat_interleave(inputs.rowptr.diff())
+    pattern = Pattern(row, inputs.col, q.size(0), k.size(0), inputs.order)
+    entry = entries if inputs.coeffs is None else Combination(inputs.coeffs, entries).values
+    bound = entry
+    if bounds is not None:
+        bound = bounds if inputs.bound_coeffs is None else Combination(inputs.bound_coeffs, bounds).values
+    sides = (q[..., :1], k[..., 1:]) if inputs.name == "additive" else scaled(q, k, inputs.key_scale)
+    number = torch.arange(inputs.col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
+    kept = None if inputs.seed is None else keep_factors(inputs.dropout, inputs.seed.to(q.device), number).to(v)
+    edges = None
+    if inputs.edge is not None and inputs.edge_of_pair is not None:
+        edges = EdgeVectors(inputs.edge, inputs.edge_of_pair, inputs.common_edges)
+    result = inputs.kernel.sums_of_heads(pattern, entry, bound, *sides, v, kept=kept, edges=edges)
+    if inputs.tolerance is not None:
+        result = weighted_mean(result, v.size(-1), inputs.tolerance[:, None, None])
+    wanted = [x for x, needs in zip((q, k, v, entries, bounds, inputs.edge), needed) if needs and x is not None]
+    found = iter(torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if needs else None for needs in needed]
 
 
-def _num_columns(bounds: Tensor | None, kernel: PairKernel) -> int:
-    return 2 if kernel.signed and (bounds is not None or kernel.signed_features) else 1
-
-
-def _call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    entries: Tensor,
-    bounds: Tensor | None,
-    edge: Tensor | None,
-    rowptr: Tensor,
-    col: Tensor,
-    edge_of_pair: Tensor | None,
-    seed: Tensor | None,
-    common_edges: int,
-    kernel: PairKernel,
-    results: dict[str, Tensor],
-) -> None:
-    """Fill sums or gradients. Raises MemoryError."""
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # often parts of one array
-    if _uses_triton(q):
-        return fused_triton.pair_sums(q, k, v, entries, bounds, rowptr, col, seed, kernel, results)
+@once_per_batch
+def _reach(col: Tensor, rowptr: Tensor) -> Tensor:
+    """Smallest and largest column of each row, int32, shape ``[2, num_rows]``."""
     library: Any = load()
-    edge = edge if edge is None or edge.stride(-1) == 1 else edge.contiguous()
-    tensors = {"q": q, "k": k, "v": v, "entry": entries, "bound": bounds, "edge": edge, **results}
-    tensors |= {"rowptr": rowptr, "col": col, "edge_of_pair": edge_of_pair}
-    work = col.numel() * q.size(1) * (q.size(-1) + v.size(-1))
+    reach = rowptr.new_empty(2, rowptr.numel() - 1)
+    low, high = (ctypes.c_void_p(x.data_ptr()) for x in reach)
+    given = (ctypes.c_void_p(x.data_ptr()) for x in (rowptr, col))
+    library.pair_reach(ctypes.c_int64(reach.size(1)), *given, low, high)
+    return reach
+
+
+def _call(inputs: _Inputs, results: dict[str, Tensor]) -> None:
+    """Fill results or gradients. Raises MemoryError."""
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in inputs[:3])  # often parts of one array
+    if _uses_triton(q):
+        structure = inputs.entries, inputs.bounds, inputs.rowptr, inputs.col, inputs.seed
+        return fused_triton.pair_sums(q, k, v, *structure, inputs.kernel, results)
+    library: Any = load()
+    edge = inputs.edge if inputs.edge is None or inputs.edge.stride(-1) == 1 else inputs.edge.contiguous()
+    low, high = _reach(inputs.col, inputs.rowptr)
+    coeffs = inputs.coeffs if inputs.coeffs is not None else inputs.bound_coeffs
+    named = ("rowptr", "col", "order", "coeffs", "bound_coeffs", "edge_of_pair", "key_scale", "tolerance")
+    tensors = {name: getattr(inputs, name) for name in named}
+    tensors |= {"q": q, "k": k, "v": v, "entry": inputs.entries, "bound": inputs.bounds, "edge": edge}
+    tensors |= {"low": low, "high": high, **results}
     strides = {}
-    for name, array in (("q", q), ("k", k), ("v", v), ("edge", edge)):
+    for name, array in (("q", q), ("k", k), ("v", v), ("edge", edge), ("scale", inputs.key_scale)):
         if array is not None:
             strides[f"{name}_by_row"], strides[f"{name}_by_head"] = array.stride()[:2]
-    for name, x in (("entry", entries), ("bound", bounds)):
+    weighed = ("entry", inputs.entries, inputs.coeffs), ("bound", inputs.bounds, inputs.bound_coeffs)
+    for name, x, table in weighed:
         if x is not None:
-            strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = x.stride() if x.dim() == 2 else (x.stride(0), 0)
+            by_pair, by_head = x.stride() if x.dim() == 2 else (x.stride(0), 0)
+            # Weights are [H, Q] or [Q], entries are [P, H] or [P].
+            by_pair, by_head = (by_pair, by_head) if table is None else (0, by_pair if x.dim() == 2 else 0)
+            strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = by_pair, by_head
+    work = inputs.col.numel() * q.size(1) * (q.size(-1) + v.size(-1))
     call = _Call(
         rows=q.size(0),
         columns=k.size(0),
@@ -279,15 +362,17 @@ def _call(
         width=q.size(-1),
         channels=v.size(-1),
         threads=loader.num_threads(work, _WORK_PER_THREAD),
-        kernel=_KERNELS.index("signed_linear" if kernel.signed_features else kernel.name),
-        signed_norm=kernel.signed,
-        negative_slope=kernel.negative_slope,
-        dropout=kernel.dropout,
-        seed=0 if seed is None else int(seed),
-        has_bound=bounds is not None,
-        common_edges=common_edges,
+        kernel=_KERNELS.index("signed_linear" if inputs.signed_features else inputs.name),
+        signed_norm=inputs.signed,
+        negative_slope=inputs.negative_slope,
+        dropout=inputs.dropout,
+        seed=0 if inputs.seed is None else int(inputs.seed),
+        has_bound=inputs.bounds is not None,
+        terms=0 if coeffs is None else coeffs.size(1),
+        common_edges=inputs.common_edges,
+        tolerance_by_row=int(inputs.tolerance is not None and inputs.tolerance.numel() > 1),
         **strides,
         **{name: x.data_ptr() for name, x in tensors.items() if x is not None},
     )
     failure = getattr(library, _ENTRY[q.dtype])(ctypes.byref(call))
-    loader.refuse_failure(failure, f"attention on {col.numel()} pairs of {q.size(1)} heads")
+    loader.refuse_failure(failure, f"attention on {inputs.col.numel()} pairs of {q.size(1)} heads")

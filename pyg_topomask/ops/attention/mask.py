@@ -10,7 +10,7 @@ from torch import Tensor
 from pyg_topomask.ops.blocks import BlockLayout, count_block_entries
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two
 from pyg_topomask.ops.segment import size_groups
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern
 
 # Dense blocks are used up to this many entries per number that the mask stores, so that memory stays proportional to
 # the stored numbers: more if the mask has no sparse support, whose pairs could be scored instead.
@@ -57,6 +57,7 @@ class AttentionMask(Protocol):
     @property
     def pairs_by_row(self) -> Tensor | None: ...
     def pairs(self) -> tuple[Pattern, Tensor]: ...
+    def combined_pairs(self) -> tuple[Pattern, Combination] | None: ...
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]: ...
     def blocks(self, layout: BlockLayout) -> list[Tensor]: ...
     def to_dense(self) -> Tensor: ...
@@ -93,6 +94,9 @@ class TensorMask:
     def pairs(self) -> tuple[Pattern, Tensor]:
         """Always refused: the support of a tensor is not computed."""
         raise ValueError("path 'pairwise' needs a sparse support, but the mask is a tensor; use path 'dense'")
+
+    def combined_pairs(self) -> None:
+        """Always :obj:`None`: there are no coefficients."""
 
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
         """Always refused, as `pairs`."""

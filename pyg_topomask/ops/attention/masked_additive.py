@@ -11,7 +11,7 @@ from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
 from pyg_topomask.ops.attention.masked_softmax import block_softmax, choose_path
 from pyg_topomask.ops.attention.normalizer import Normalizer, normalized_reference, sums_of_blocks
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
-from pyg_topomask.ops.attention.pairs import sums_of_pairs
+from pyg_topomask.ops.attention.pairs import means_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
 
 PATHS = ("auto", "pairwise", "blocks")
@@ -66,13 +66,13 @@ def masked_additive_attention(
         masks = Normalizer.of(read_mask(mask, v), normalizer)
         values, origin = (v, None) if dropout else masks.from_origin(v, batch)
         path = choose_path(masks.mask, batch) if path == "auto" else path
+        sides = receiver[..., None], sender[..., None]
         if path == "blocks":
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)
-            sums = sums_of_blocks(attend, masks, batch, receiver[..., None], sender[..., None], values)
-        else:
-            kernel = PairKernel("additive", masks.signed, negative_slope=negative_slope, dropout=dropout)
-            sums = sums_of_pairs(kernel, masks, receiver[..., None], sender[..., None], values)
-        return masks.mean(sums, v, batch, origin).to(dtype)
+            sums = sums_of_blocks(attend, masks, batch, *sides, values)
+            return masks.mean(sums, v, batch, origin).to(dtype)
+        kernel = PairKernel("additive", masks.signed, negative_slope=negative_slope, dropout=dropout)
+        return means_of_pairs(kernel, masks, *sides, values, batch, origin).to(dtype)
 
 
 def masked_additive_attention_reference(

@@ -19,7 +19,7 @@ from pyg_topomask.ops.attention.normalizer import (
     sums_of_blocks,
 )
 from pyg_topomask.ops.attention.pair_kernels import PairKernel, exp_below
-from pyg_topomask.ops.attention.pairs import sums_of_pairs
+from pyg_topomask.ops.attention.pairs import means_of_pairs
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.typing import PerformanceWarning
 
@@ -73,9 +73,8 @@ def masked_softmax_attention(
             return _dense(q, k, v, masks, batch).to(dtype)
         values, origin = masks.from_origin(v, batch)
         if path == "pairwise":
-            sums = sums_of_pairs(PairKernel("softmax", masks.signed), masks, q, k, values)
-        else:
-            sums = sums_of_blocks(block_softmax(lambda q, k: k @ q.mT, masks.signed), masks, batch, q, k, values)
+            return means_of_pairs(PairKernel("softmax", masks.signed), masks, q, k, values, batch, origin).to(dtype)
+        sums = sums_of_blocks(block_softmax(lambda q, k: k @ q.mT, masks.signed), masks, batch, q, k, values)
         return masks.mean(sums, v, batch, origin).to(dtype)
 
 

@@ -26,7 +26,7 @@ from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
 from pyg_topomask.ops.dropout import dropout as zero_some
 from pyg_topomask.ops.numerics import weighted_mean
 from pyg_topomask.ops.segment import in_groups, segment_max, segment_sum
-from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.sparse import Combination, Pattern, spmm
 
 # The rounding error of a sum is assumed to grow up to this number of terms; errors of more terms largely cancel.
 _MOST_TERMS = 1024
@@ -67,6 +67,24 @@ class Normalizer(NamedTuple):
 
         pattern, entries = listed(self.mask)
         return pattern, entries, entries if self.bound is self.mask else listed(self.bound)[1]
+
+    def combined_pairs(self, like: Tensor) -> tuple[Pattern, Tensor | Combination, Tensor | Combination]:
+        """As `pairs`, with entries that are not evaluated if the mask has coefficients.
+
+        Entries that several heads share are evaluated, once for all heads.
+
+        Args:
+            like: Array of all heads, shape ``[N, H, *]``, with the dtype of entries and bounds.
+
+        Raises:
+            ValueError: If the mask has no sparse support.
+        """
+        found = self.mask.combined_pairs()
+        if found is None or found[1].coeffs.dtype != like.dtype or (found[1].weights.dim() == 1 and like.size(1) > 1):
+            return self.pairs(like.dtype)
+        bound = found if self.bound is self.mask else self.bound.combined_pairs()
+        assert bound is not None
+        return *found, bound[1]
 
     def blocks(self, layout: BlockLayout, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
         """Entries and bounds of each group of graphs, ``[g, H or 1, n, n]`` (senders, receivers).

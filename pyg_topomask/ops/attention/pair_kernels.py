@@ -10,7 +10,7 @@ from torch.nn.functional import leaky_relu
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.attention.normalizer import sums_on_pairs
-from pyg_topomask.ops.numerics import absolute
+from pyg_topomask.ops.numerics import absolute, power_of_two, size_of_rows
 from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product
 
 
@@ -124,6 +124,11 @@ class PairKernel(NamedTuple):
         # The largest score of a row cancels in the quotient; pairs with bound 0 are ignored.
         top = row_maximum(pattern, scores.detach().masked_fill(bound == 0, -torch.inf))
         return exp_below(scores, top.index_select(0, pattern.row))
+
+
+def scaled(q: Tensor, k: Tensor, key_scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Queries times the power of two that belongs to their own size, and keys times ``key_scale``, if it is given."""
+    return (q, k) if key_scale is None else (q * power_of_two(size_of_rows(q.detach())), k * key_scale)
 
 
 def exp_below(score: Tensor, top: Tensor) -> Tensor:

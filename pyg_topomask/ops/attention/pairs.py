@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.checks import warn_once
 from pyg_topomask.ops.attention import fused_pairs
-from pyg_topomask.ops.attention.normalizer import Normalizer
-from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.attention.normalizer import Normalizer, row_tolerance
+from pyg_topomask.ops.attention.pair_kernels import PairKernel, scaled
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.typing import PerformanceWarning
@@ -27,10 +27,18 @@ _WEIGHTS_KEPT = 2**24
 _PAIRS_PER_NUMBER = 4
 
 
-def sums_of_pairs(
-    kernel: PairKernel, masks: Normalizer, q: Tensor, k: Tensor, v: Tensor, pairs_per_number: int = 0
+def means_of_pairs(
+    kernel: PairKernel,
+    masks: Normalizer,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    batch: Tensor | None,
+    origin: Tensor | None = None,
+    key_scale: Tensor | None = None,
+    pairs_per_number: int = 0,
 ) -> Tensor:
-    """Sums over the support of a mask: of all heads in compiled code, or else head by head in plain torch.
+    """Attention on the support of a mask: of all heads in compiled code, or else head by head in plain torch.
 
     Up to 2^23 pairs are listed together, or more if the mask itself stores many numbers. Compiled code keeps no weights
     (pairs times heads) for the backward pass; plain torch keeps up to 2^24, and computes additional ones again in the
@@ -41,12 +49,15 @@ def sums_of_pairs(
         kernel: Kernel and normaliser.
         masks: The mask.
         q, k: Queries and keys, shape ``[N, H, R]``.
-        v: Values, shape ``[N, H, D]``.
+        v: Values, from which an origin may have been subtracted, shape ``[N, H, D]``.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+        origin: The origin that was subtracted, as in `weighted_mean`.
+        key_scale: Scale of the keys, as in `fused_means`.
         pairs_per_number: Number of pairs that may be listed per number that the mask stores; at least 4. Twice as many
             weights may be kept.
 
     Returns:
-        Shape ``[N, H, D + 1]`` or ``[N, H, D + 2]``.
+        Shape ``[N, H, D]``.
 
     Raises:
         ValueError: If the mask has no sparse support.
@@ -57,9 +68,15 @@ def sums_of_pairs(
     by_row = masks.mask.pairs_by_row if num_nodes**2 > at_once else None
     num_pairs = 0 if by_row is None else int(by_row.sum())
     if by_row is None or num_pairs <= at_once:
+        if fused_pairs.refuses(q, v) is None and fused_pairs.divides(q):
+            tolerance = row_tolerance(v, batch, masks.signed, masks.mask)
+            found = masks.combined_pairs(v)
+            out, total = fused_pairs.fused_means(kernel, *found, q, k, v, tolerance, key_scale)
+            return out if origin is None else out + torch.where(found[0].restore(total)[..., None] == 0, 0, origin)
         pattern, entries, bounds = masks.pairs(dtype)
         again = pattern.nnz * heads > max(_WEIGHTS_KEPT, 2 * allowed)
-        return _sums(kernel, pattern, entries, bounds, q, k, v, again)
+        q, k = scaled(q, k, key_scale)
+        return masks.mean(_sums(kernel, pattern, entries, bounds, q, k, v, again), v, batch, origin)
     sizes = split_by_count(by_row, _PAIRS_AT_ONCE // (4 * heads))
     warn_once(
         "pairs of hubs",
@@ -69,6 +86,7 @@ def sums_of_pairs(
         PerformanceWarning,
         stacklevel=4,
     )
+    q, k = scaled(q, k, key_scale)
     patterns: dict[int, Pattern] = {}
 
     def part(start: int, stop: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -82,11 +100,11 @@ def sums_of_pairs(
         vars(held).update(listed)
         return _sums(kernel, held, entries, bounds, q, k, v)
 
-    out, start = [], 0
+    parts, start = [], 0
     for size, rows in zip(sizes, q.split(sizes)):
-        out.append(checkpoint(part, start, start + size, rows, k, v, use_reentrant=False))
+        parts.append(checkpoint(part, start, start + size, rows, k, v, use_reentrant=False))
         start += size
-    return torch.cat(out)
+    return masks.mean(torch.cat(parts), v, batch, origin)
 
 
 def _sums(

@@ -74,9 +74,12 @@ struct Vector {
     static void store(const type& v, T* p) { std::memcpy(p, &v, BYTES); }
 };
 
-// Asks for memory that will be read, or with WRITE = 1 written, soon.
+#define INLINED __attribute__((always_inline)) inline
+
+// Asks for memory that will be read, or with WRITE = 1 written, soon. Functions that do nothing but this must be INLINED:
+// GCC removes calls of a function without a result or an effect on memory.
 template <int WRITE, class T>
-inline void fetch(const T* from, int64_t count) {
+INLINED void fetch(const T* from, int64_t count) {
     for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE);
 }
 

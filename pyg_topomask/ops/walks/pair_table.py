@@ -16,7 +16,7 @@ from torch import Tensor
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.factors import Meeting, join, near_pattern
 from pyg_topomask.ops.segment import split_by_count
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import WalkTable, monomial, num_monomials
 
@@ -71,7 +71,7 @@ class EntryTable:
 
     def values(self, weights: Tensor) -> Tensor:
         """Entries ``[nnz]`` or ``[nnz, H]`` for weights ``[Q]`` or ``[H, Q]``; each head's entries are contiguous."""
-        return (weights @ self.coeffs.t()).t() if weights.dim() == 2 else self.coeffs @ weights
+        return Combination(self.coeffs, weights).values
 
 
 def monomials(modulation: Tensor, other: Tensor | None = None) -> Tensor:

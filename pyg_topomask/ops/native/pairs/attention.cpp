@@ -5,12 +5,13 @@
 //   size_i        = sum_p B_p |K|_p         with the bounding mask B >= |M|.
 //
 // K_p is q_i . k_j, or exp(s_p - top_i) with the largest score of the row. A score s_p is q_i . k_j, or its leaky ReLU, or
-// q_i . (k_j * e_p) with an edge vector. |K|_p is K_p, or the sum of |q_ir| |k_jr| where features have signs. A row of the
-// result holds the numerator, the denominator if it is wanted, and the size unless it is the denominator itself. Dropout
-// zeroes weights in the numerator. The backward pass computes scores again.
+// q_i . (k_j * e_p) with an edge vector. |K|_p is K_p, or the sum of |q_ir| |k_jr| where features have signs. M_p and B_p
+// are given, or sums of the pair's coefficients with weights. A row of the result holds the numerator, the denominator if
+// it is wanted, and the size unless it is the denominator itself; or their quotient. Dropout zeroes weights in the
+// numerator. The backward pass computes entries and scores again.
 //
-// A row is the work of one thread and is summed in the order of its pairs; gradients of keys and values are summed over
-// the rows of a segment, then over segments: no result depends on the number of threads.
+// A row is the work of one thread and is summed in the order of its pairs; gradients of keys, values and weights are
+// summed over the rows of a segment, then over segments: no result depends on the number of threads.
 //
 // Plain C++17 and its standard library.
 
@@ -26,9 +27,11 @@ class Run {
    public:
     explicit Run(const Call& call)
         : c(call), keys(vectors<T>(c.width) * Vec<T>::L), stride(keys + vectors<T>(c.channels) * Vec<T>::L),
-          segments(segments_of(c.rows, c.columns, c.rowptr, c.col, heads_in_cache(c.heads))), rows(c.threads) {
+          segments(segments_of(c.rows, c.columns, c.rowptr, {c.low, c.high}, heads_in_cache(c.heads))), rows(c.threads) {
         const int64_t count = segments.size();
         if (c.grad_edge) edge_grads.resize(count * c.heads * c.common_edges * keys);
+        if (c.grad_entry && c.coeffs) weight_grads[0].resize(count * c.heads * c.terms);
+        if (c.grad_bound && c.bound_coeffs) weight_grads[1].resize(count * c.heads * c.terms);
         const bool apart = std::none_of(segments.begin(), segments.end(), [](const Segment& s) { return s.shared; });
         if (apart && (c.threads == 1 || count > c.threads)) {
             packed.resize(c.threads * c.heads);
@@ -39,12 +42,15 @@ class Run {
             });
         } else {
             // Heads that share the gradient of an entry follow each other.
-            const bool alone = (c.grad_entry && c.entry_by_head == 0) || (c.grad_bound && c.bound_by_head == 0);
+            const bool alone = (c.grad_entry && !c.coeffs && c.entry_by_head == 0) ||
+                               (c.grad_bound && !c.bound_coeffs && c.bound_by_head == 0);
             const int64_t together = alone ? 1 : std::min(c.threads, c.heads);
             packed.resize(together);
             for (int64_t h = 0; h < c.heads; h += together) heads(h, std::min(h + together, c.heads));
         }
         if (c.grad_edge) add_edge_grads();
+        add_weight_grads(weight_grads[0], c.entry_by_head, c.grad_entry);
+        add_weight_grads(weight_grads[1], c.bound_by_head, c.grad_bound);
     }
 
    private:
@@ -57,9 +63,21 @@ class Run {
     std::vector<Packed<T>> packed;  // of each head, or of each thread and head
     std::vector<Row<T>> rows;       // of each thread
     Array<T> edge_grads;            // of common edge vectors: segments, heads, vectors
+    std::vector<double> weight_grads[2];  // of entries and bounds that have coefficients: segments, heads, terms
 
     T* edge_grads_of(int64_t segment, int64_t head) {
         return edge_grads.data() + (segment * c.heads + head) * c.common_edges * keys;
+    }
+
+    Gradients<T> grads_of(int64_t segment, int64_t head, T* columns) {
+        const int64_t first = (segment * c.heads + head) * c.terms;
+        return {columns, edge_grads_of(segment, head), weight_grads[0].data() + first, weight_grads[1].data() + first};
+    }
+
+    void add_weight_grads(const std::vector<double>& from, int64_t by_head, void* grad) const {
+        std::vector<double> sums(by_head ? c.heads * c.terms : c.terms);
+        for (size_t i = 0; i < from.size(); ++i) sums[i % sums.size()] += from[i];
+        if (!from.empty()) std::copy(sums.begin(), sums.end(), static_cast<T*>(grad));
     }
 
     void add_edge_grads() {
@@ -87,7 +105,7 @@ class Run {
             if (int64_t(own.numbers.size()) < size) own.numbers.resize(size);
             if (c.backward()) own.grads.assign(size, T(0));
             T* grads = c.backward() ? own.grads.data() - s.first * stride : nullptr;
-            attention.emplace_back(c, head, own, s.reach, grads, edge_grads_of(segment, head));
+            attention.emplace_back(c, head, own, s.reach, grads_of(segment, head, grads));
         }
         for (int64_t j = s.first; j < end; ++j)
             for (int64_t head = h; head < until; ++head) p[head - h].read(c, head, keys, stride, j, j + 1);
@@ -117,7 +135,7 @@ class Run {
         int64_t reach = 0;
         for (const Segment& s : segments) reach = std::max(reach, s.reach);
         in_blocks(h, until, c.rows, ROWS, [&](int64_t head, const Packed<T>& p, int64_t a, int64_t b, Row<T>& row) {
-            const Attention<T, RV, DV> attention(c, head, p, reach, nullptr, nullptr);
+            const Attention<T, RV, DV> attention(c, head, p, reach, {});
             for (int64_t i = a; i < b; ++i) attention.forward(i, row);
         });
     }
@@ -141,7 +159,7 @@ class Run {
             p.shared[s].assign(segment.columns * stride, T(0));
             grads = p.shared[s].data() - segment.first * stride;
         }
-        const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads, edge_grads_of(s, head));
+        const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads_of(s, head, grads));
         for (int64_t i = segment.from; i < segment.to; ++i) attention.backward(i, row);
     }
 };
@@ -176,4 +194,8 @@ extern "C" {
 int pair_sums_float(const Call* call) { return run_safely<float>(*call); }
 
 int pair_sums_double(const Call* call) { return run_safely<double>(*call); }
+
+void pair_reach(int64_t rows, const int32_t* rowptr, const int32_t* col, int32_t* low, int32_t* high) {
+    find_reach(rows, rowptr, col, low, high);
+}
 }

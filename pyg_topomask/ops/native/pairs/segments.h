@@ -20,17 +20,18 @@ struct Segment {
     bool shared;             // whether other segments have the same columns; otherwise each column is in one segment
 };
 
-// The smallest and the largest column of each row.
+// The smallest and the largest column of each row; INT32_MAX and -1 where there is none.
 struct Reach {
-    Reach(int64_t rows, const int32_t* rowptr, const int32_t* col) : low(rows, INT64_MAX), high(rows, -1) {
-        for (int64_t i = 0; i < rows; ++i)
-            for (int64_t p = rowptr[i]; p < rowptr[i + 1]; ++p) {
-                low[i] = std::min<int64_t>(low[i], col[p]);
-                high[i] = std::max<int64_t>(high[i], col[p]);
-            }
-    }
-    std::vector<int64_t> low, high;
+    const int32_t *low, *high;
 };
+
+inline void find_reach(int64_t rows, const int32_t* rowptr, const int32_t* col, int32_t* low, int32_t* high) {
+    for (int64_t i = 0; i < rows; ++i) {
+        int32_t least = INT32_MAX, most = -1;
+        for (int64_t p = rowptr[i]; p < rowptr[i + 1]; ++p) least = std::min(least, col[p]), most = std::max(most, col[p]);
+        low[i] = least, high[i] = most;
+    }
+}
 
 // Cuts rows `from` to `to` into segments of equally many pairs, which share columns; or makes them one segment with the
 // given columns.
@@ -43,9 +44,9 @@ inline void cut(int64_t from, int64_t to, int64_t first, int64_t columns, const 
         const int64_t until = rowptr[from] + pairs * part / parts;
         int64_t last = -1;
         for (; s.to < to && (part == parts || rowptr[s.to] < until); ++s.to) {
-            s.first = std::min(s.first, reach.low[s.to]);
-            last = std::max(last, reach.high[s.to]);
-            s.reach = std::max(s.reach, reach.high[s.to] + 1 - reach.low[s.to]);
+            s.first = std::min<int64_t>(s.first, reach.low[s.to]);
+            last = std::max<int64_t>(last, reach.high[s.to]);
+            s.reach = std::max<int64_t>(s.reach, int64_t(reach.high[s.to]) + 1 - reach.low[s.to]);
         }
         row = s.to;
         if (last < 0) s.first = 0;  // rows without pairs
@@ -58,18 +59,17 @@ inline void cut(int64_t from, int64_t to, int64_t first, int64_t columns, const 
 // The segments of a pattern. Where rows and columns are the same nodes, graphs that no pair joins are kept apart; small
 // ones are joined up to `most` columns.
 inline std::vector<Segment> segments_of(
-    int64_t rows, int64_t columns, const int32_t* rowptr, const int32_t* col, int64_t most) {
+    int64_t rows, int64_t columns, const int32_t* rowptr, const Reach& reach, int64_t most) {
     std::vector<Segment> segments;
-    const Reach reach(rows, rowptr, col);
     if (rows != columns) {
         cut(0, rows, 0, columns, rowptr, reach, segments);
         return segments;
     }
     std::vector<int64_t> later(rows + 1, INT64_MAX);  // smallest column of this row and all that follow
-    for (int64_t i = rows; i-- > 0;) later[i] = std::min(later[i + 1], reach.low[i]);
+    for (int64_t i = rows; i-- > 0;) later[i] = std::min<int64_t>(later[i + 1], reach.low[i]);
     int64_t from = 0, farthest = -1;
     for (int64_t i = 0; i < rows; ++i) {
-        farthest = std::max(farthest, reach.high[i]);
+        farthest = std::max<int64_t>(farthest, reach.high[i]);
         const bool apart = farthest <= i && later[i + 1] > i;
         if (!apart && i + 1 < rows) continue;
         if (rowptr[i + 1] - rowptr[from] < JOINED_PAIRS && i + 1 - from < most && i + 1 < rows) continue;

@@ -21,6 +21,25 @@ inline int64_t vectors(int64_t count) {
     return (count + Vec<T>::L - 1) / Vec<T>::L;
 }
 
+// Makes room for `count` numbers, whose values are 0 where they were never written.
+template <class V>
+inline void grow(V& array, int64_t count) {
+    if (int64_t(array.size()) < count) array.resize(count);
+}
+
+// The power of two that brings x >= 0 into [1/2, 1), as `power_of_two` in numerics.py; 1 for 0.
+template <class T>
+inline T power_of_two(T x) {
+    typedef typename Exp<T>::Bits Bits;
+    if (x == 0) return T(1);
+    Bits bits;
+    std::memcpy(&bits, &x, sizeof(T));
+    const Bits most = sizeof(T) == 8 ? 1000 : 100, exponent = (bits >> Exp<T>::mantissa) - Exp<T>::bias + 1;
+    bits = (Exp<T>::bias - std::clamp(exponent, -most, most)) << Exp<T>::mantissa;
+    std::memcpy(&x, &bits, sizeof(T));
+    return x;
+}
+
 // Copies numbers as they were stored, in vectors: longer reads would have to wait until the stores are done.
 template <class T>
 inline T* copy(const T* from, int64_t count, T* to) {
@@ -30,32 +49,17 @@ inline T* copy(const T* from, int64_t count, T* to) {
     return to + count;
 }
 
-template <class T, int N>
-struct Lanes {
-    typedef T type __attribute__((vector_size(N * sizeof(T))));
-    static T sum(const type& v) {
-        typename Lanes<T, N / 2>::type half[2];
-        std::memcpy(half, &v, sizeof(v));
-        return Lanes<T, N / 2>::sum(half[0] + half[1]);
-    }
-};
+// to = scale * from, in vectors as well.
 template <class T>
-struct Lanes<T, 1> {
-    typedef T type;
-    static T sum(T v) { return v; }
-};
-
-// In what follows V is the number of vectors where it is known when the code is compiled, 0 where `count` says it.
-template <int V, class T>
-inline T dot(const T* a, const T* b, int64_t count) {
-    typename Vec<T>::type sum = Vec<T>::load(a) * Vec<T>::load(b);
-    for (int64_t i = 1; i < (V ? V : count); ++i) sum += Vec<T>::load(a + i * Vec<T>::L) * Vec<T>::load(b + i * Vec<T>::L);
-    return Lanes<T, Vec<T>::L>::sum(sum);
+inline void copy_scaled(T scale, const T* from, int64_t count, T* to) {
+    int64_t i = 0;
+    for (; i + Vec<T>::L <= count; i += Vec<T>::L) Vec<T>::store(scale * Vec<T>::load(from + i), to + i);
+    for (; i < count; ++i) to[i] = scale * from[i];
 }
 
 // Lane l of the result is the sum of the lanes of x[l]: two vectors are folded into one, until one is left.
 #if defined(__clang__) || __GNUC__ >= 12
-inline Vec<float>::type sums_of_lanes(const Vec<float>::type* x) {
+INLINED Vec<float>::type sums_of_lanes(const Vec<float>::type* x) {
     Vec<float>::type half[4], quarter[2];
     for (int i = 0; i < 4; ++i)
         half[i] = __builtin_shufflevector(x[i], x[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
@@ -66,7 +70,7 @@ inline Vec<float>::type sums_of_lanes(const Vec<float>::type* x) {
     return __builtin_shufflevector(quarter[0], quarter[1], 0, 2, 8, 10, 4, 6, 12, 14) +
            __builtin_shufflevector(quarter[0], quarter[1], 1, 3, 9, 11, 5, 7, 13, 15);
 }
-inline Vec<double>::type sums_of_lanes(const Vec<double>::type* x) {
+INLINED Vec<double>::type sums_of_lanes(const Vec<double>::type* x) {
     Vec<double>::type half[2];
     for (int i = 0; i < 2; ++i)
         half[i] = __builtin_shufflevector(x[i], x[i + 2], 0, 1, 4, 5) + __builtin_shufflevector(x[i], x[i + 2], 2, 3, 6, 7);
@@ -74,7 +78,7 @@ inline Vec<double>::type sums_of_lanes(const Vec<double>::type* x) {
 }
 #else
 template <class V>
-inline V sums_of_lanes(const V* x) {
+INLINED V sums_of_lanes(const V* x) {
     constexpr int L = sizeof(V) / sizeof(x[0][0]);
     V sums{};
     for (int i = 0; i < L; ++i)
@@ -83,22 +87,25 @@ inline V sums_of_lanes(const V* x) {
 }
 #endif
 
-// to[p] = x . rows[col[p]], for `total` pairs.
-template <int V, class T>
-inline void dots(const T* x, const T* rows, int64_t stride, const int32_t* col, int64_t total, int64_t count, T* to) {
+// V is the number of vectors where it is known when the code is compiled, 0 where `count` says it.
+// In `dots` and `sum_rows`, row(p) is where the numbers of pair p begin. They fill `count` vectors, of which the last one
+// begins at `last`.
+
+// to[p] = x . row(p), for `total` pairs; writes whole vectors.
+template <int V, class T, class Rows>
+inline void dots(const T* x, const Rows& row, int64_t total, int64_t count, int64_t last, T* to) {
     constexpr int L = Vec<T>::L;
-    int64_t p = 0;
-    for (; p + L <= total; p += L) {
+    const int64_t others = (V ? V : count) - 1;
+    for (int64_t p = 0; p < total; p += L) {
         typename Vec<T>::type products[L];
 #pragma GCC unroll 8
         for (int i = 0; i < L; ++i) {
-            const T* row = rows + col[p + i] * stride;
-            products[i] = Vec<T>::load(x) * Vec<T>::load(row);
-            for (int64_t j = 1; j < (V ? V : count); ++j) products[i] += Vec<T>::load(x + j * L) * Vec<T>::load(row + j * L);
+            const T* from = row(std::min(p + i, total - 1));
+            products[i] = Vec<T>::load(x + others * L) * Vec<T>::load(from + last);
+            for (int64_t j = 0; j < others; ++j) products[i] += Vec<T>::load(x + j * L) * Vec<T>::load(from + j * L);
         }
         Vec<T>::store(sums_of_lanes(products), to + p);
     }
-    for (; p < total; ++p) to[p] = dot<V>(x, rows + col[p] * stride, count);
 }
 
 // to += x * y
@@ -119,40 +126,46 @@ template <class T, int V>
 struct Registers {
     typename Vec<T>::type first{};
     Registers<T, V - 1> others;
-    void add(T scale, const T* x) {
-        first += scale * Vec<T>::load(x);
-        others.add(scale, x + Vec<T>::L);
+    void add(T scale, const T* x, const T* last) {
+        first += scale * Vec<T>::load(V == 1 ? last : x);
+        others.add(scale, x + Vec<T>::L, last);
     }
-    void add_to(T* to) const {
-        Vec<T>::store(Vec<T>::load(to) + first, to);
-        others.add_to(to + Vec<T>::L);
+    void add(const Registers& other) {
+        first += other.first;
+        others.add(other.others);
+    }
+    void store(T* to) const {
+        Vec<T>::store(first, to);
+        others.store(to + Vec<T>::L);
     }
 };
 template <class T>
 struct Registers<T, 0> {
-    void add(T, const T*) {}
-    void add_to(T*) const {}
+    void add(T, const T*, const T*) {}
+    void add(const Registers&) {}
+    void store(T*) const {}
 };
 
-// to += sum of scale[p] * rows[col[p]]. Sums of every fourth pair are independent, so that none waits for the others.
-template <int V, class T>
-inline void sum_rows(
-    const T* scale, const T* rows, int64_t stride, const int32_t* col, int64_t total, int64_t count, T* to) {
+// to = sum of scale[p] * row(p). Sums of every fourth pair are independent, so that none waits for the others.
+template <int V, class T, class Rows>
+inline void sum_rows(const T* scale, const Rows& row, int64_t total, int64_t count, int64_t last, T* to) {
     if constexpr (V == 0) {  // four vectors at a time
         constexpr int64_t L = Vec<T>::L;
         int64_t j = 0;
-        for (; j + 4 <= count; j += 4) sum_rows<4>(scale, rows + j * L, stride, col, total, 4, to + j * L);
-        for (; j < count; ++j) sum_rows<1>(scale, rows + j * L, stride, col, total, 1, to + j * L);
+        const auto part = [&](int64_t p) { return row(p) + j * L; };
+        for (; j + 4 <= count; j += 4)
+            sum_rows<4>(scale, part, total, 4, j + 4 < count ? 3 * L : last - j * L, to + j * L);
+        for (; j < count; ++j) sum_rows<1>(scale, part, total, 1, j + 1 < count ? 0 : last - j * L, to + j * L);
     } else {
         Registers<T, V> sum[4];
         int64_t p = 0;
         for (; p + 4 <= total; p += 4) {
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) sum[i].add(scale[p + i], rows + col[p + i] * stride);
+            for (int i = 0; i < 4; ++i) sum[i].add(scale[p + i], row(p + i), row(p + i) + last);
         }
-        for (; p < total; ++p) sum[0].add(scale[p], rows + col[p] * stride);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) sum[i].add_to(to);
+        for (; p < total; ++p) sum[0].add(scale[p], row(p), row(p) + last);
+        sum[0].add(sum[1]), sum[2].add(sum[3]), sum[0].add(sum[2]);
+        sum[0].store(to);
     }
 }
 
