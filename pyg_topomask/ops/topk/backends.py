@@ -19,8 +19,8 @@ from pyg_topomask.ops.topk.blockwise import best_keys
 
 # Number of keys from which a tree may pay off (measured; d = 10), and the share of visited leaves above which it does
 # not.
-_PRUNE_FROM = 10_000
-_MAX_VISIT = 0.6
+_PRUNE_FROM = 5_000
+_MAX_VISIT = 0.55
 _DENSE_KEYS = 512
 
 # Range of numbers whose squares, summed over some dimensions, neither vanish nor overflow.

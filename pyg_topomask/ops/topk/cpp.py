@@ -23,7 +23,7 @@ load = partial(loader.load, "topk")
 def search(
     q: Tensor, k: Tensor, ptr_q: list[int], ptr_k: list[int], topk: int, prune_from: int | None, max_visit: float
 ) -> tuple[Tensor, float]:
-    """Indices of the best keys, and the share of key tiles that were scored.
+    """Indices of the best keys, and the share of the keys that were scored.
 
     Args:
         q: Queries, shape ``[H, Nq, d]``, contiguous, float32 or float64, on CPU.

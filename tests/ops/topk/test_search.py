@@ -277,6 +277,42 @@ def test_bounds_hold_where_rounding_decides(dtype):
 
 
 @pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_query_starts_from_scores_of_keys_that_exist(dtype):
+    """The last vector of keys is padded with zeros, whose scores would exceed all others here."""
+    q = -torch.rand(1, 40, 5, dtype=dtype)
+    for num in (1, 5, 16, 17, 63, 270, 1100):
+        k = torch.rand(1, num, 5, dtype=dtype)
+        for topk in (1, 3, 16, 33, 256):
+            flat, pruned = (cpp.search(q, k, [0, 40], [0, num], topk, start, 1.0)[0] for start in (None, 0))
+            assert torch.equal(pruned, flat)
+
+
+@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_tree_finds_the_same_keys_for_any_width_and_data(dtype):
+    num = 1300
+    rare = torch.randn(1, num, 7, dtype=dtype) * (torch.rand(1, num, 1, dtype=dtype) + 0.01) ** 8  # a few long keys
+    line = torch.linspace(-1, 1, num, dtype=dtype)[:, None] * torch.ones(1, 1, 2, dtype=dtype)
+    twins = torch.randn(1, 13, 4, dtype=dtype).repeat_interleave(100, dim=1)
+    cases = [rare, line, twins, *(torch.randn(1, num, dim, dtype=dtype) for dim in (1, 16, 33))]
+    for k in cases:
+        q = torch.randn(1, 90, k.size(-1), dtype=dtype)
+        q[:, :3] = 0
+        for topk in (1, 10, 60):
+            flat, pruned = (cpp.search(q, k, [0, 90], [0, num], topk, start, 1.0)[0] for start in (None, 0))
+            assert torch.equal(pruned, flat)
+
+
+@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+def test_few_leaves_are_visited():
+    k = torch.randn(1, 8000, 10)
+    assert cpp.search(k, k, [0, 8000], [0, 8000], 10, 0, 1.0)[1] < 0.4
+    k = torch.randn(60, 10)[torch.randint(60, (1, 8000))] + 0.2 * torch.randn(1, 8000, 10)
+    assert cpp.search(k, k, [0, 8000], [0, 8000], 10, 0, 1.0)[1] < 0.08
+
+
+@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
 def test_threads_change_nothing():
     q, k = torch.randn(1, 2500, 4), torch.randn(1, 2500, 4)
     threads = torch.get_num_threads()

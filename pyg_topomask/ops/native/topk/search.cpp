@@ -2,15 +2,17 @@
 //
 // Flat search: tiles of QB queries by KV vectors of keys stay in registers; a comparison with each query's k-th best
 // so far lets nearly all scores go, and the rest are inserted into a sorted list.
-// Pruned search: keys in k-d order, in leaves of one vector and groups of leaves; a leaf is skipped where its ball or
-// its box bounds the inner product below the k-th best of all queries of a block. Bounds carry a margin for rounding,
-// and scores are summed in the same order as in the flat search, so both return the same pairs.
+// Pruned search: close keys lie in leaves of one vector, and leaves in groups; a query visits the leaves whose balls
+// bound its inner products by no less than a number that its k-th best is known to reach. Bounds carry a margin for
+// rounding, and scores are summed in the same order as in the flat search, so both return the same pairs.
 //
 // Plain C++17 and its standard library; the vector width is that of the flags it is compiled with.
 
-#include "tree.h"
+#include "pruned.h"
 
 namespace {
+
+constexpr int SAMPLE_QUERIES = 128;  // from which the share of visited leaves is estimated
 
 // One graph under one head: rows of q, k and out begin at the graph's first.
 template <class T>
@@ -22,65 +24,87 @@ struct Problem {
     T* packed;
 };
 
+// Blocks of the queries `row`.
+template <class T>
+std::vector<Block<T>> blocks_of(const Problem<T>& p, int dim, const std::vector<int64_t>& row) {
+    std::vector<Block<T>> blocks;
+    blocks.reserve(div_up(row.size(), QB));
+    for (size_t i = 0; i < row.size(); i += QB) {
+        blocks.emplace_back(dim, p.keep);
+        blocks.back().start(p.q, &row[i], int(std::min<size_t>(QB, row.size() - i)));
+    }
+    return blocks;
+}
+
+template <class T>
+void store(const Problem<T>& p, int64_t width, const std::vector<int64_t>& row, const std::vector<Block<T>>& blocks) {
+    for (size_t b = 0; b < blocks.size(); ++b) blocks[b].store(&row[b * QB], p.key_offset, width, p.out);
+}
+
 template <class T>
 void search_flat(const Problem<T>& p, int dim, int64_t width, int64_t a, int64_t b) {
     constexpr int L = Vec<T>::L;
-    const Keys<T> keys{p.packed, nullptr, p.num_k};
     const int64_t tiles = div_up(p.num_k, L), chunk = div_up(CHUNK_BYTES, BYTES * dim * KV) * KV;
-    std::vector<Block<T>> blocks;
     std::vector<int64_t> rows(b - a);
     std::iota(rows.begin(), rows.end(), a);
-    for (int64_t at = a; at < b; at += QB) {
-        blocks.emplace_back(dim, p.keep);
-        blocks.back().start(p.q, &rows[at - a], int(std::min<int64_t>(QB, b - at)));
-    }
+    std::vector<Block<T>> blocks = blocks_of(p, dim, rows);
     for (int64_t from = 0; from < tiles; from += chunk)
         for (auto& block : blocks)
-            for (int64_t t = from; t < std::min(from + chunk, tiles); t += KV) {
-                int64_t tile[KV];
-                std::iota(tile, tile + KV, t);
-                block.visit(keys, tile);
-            }
-    for (size_t i = 0; i < blocks.size(); ++i)
-        blocks[i].store(&rows[i * QB], int(std::min<int64_t>(QB, b - a - i * QB)), p.key_offset, width, p.out);
+            for (int64_t t = from; t < std::min(from + chunk, tiles); t += KV) block.visit(p.packed, p.num_k, t);
+    store(p, width, rows, blocks);
+}
+
+// Queries of one direction side by side: `row` sorted by each query's most promising leaf.
+template <class T>
+std::vector<int64_t> sort_queries(const Problem<T>& p, const Tree<T>& tree, const std::vector<int64_t>& row,
+                                  int64_t threads) {
+    const int64_t tasks = div_up(row.size(), TASK_QUERIES);
+    std::vector<int32_t> home(row.size());
+    parallel(threads, tasks, [&](int64_t task, int64_t) {
+        const int64_t a = task * TASK_QUERIES, b = std::min<int64_t>(a + TASK_QUERIES, row.size());
+        const std::vector<int64_t> some(&row[a], &row[a] + (b - a));
+        TreeSearch<T> search{tree};
+        int32_t* leaf = &home[a];
+        for (const auto& block : blocks_of(p, tree.dim, some)) search.homes(block, leaf), leaf += QB;
+    });
+    std::vector<int64_t> next(tree.leaf.nodes + 1), sorted(row.size());
+    for (int32_t leaf : home) ++next[leaf + 1];
+    std::partial_sum(next.begin(), next.end(), next.begin());
+    for (size_t i = 0; i < row.size(); ++i) sorted[next[home[i]]++] = row[i];
+    return sorted;
+}
+
+// Search for the queries `row`; returns the share of the leaves that they visit.
+template <class T>
+double search_rows(const Problem<T>& p, const Tree<T>& tree, int64_t width, const std::vector<int64_t>& row,
+                   int64_t threads) {
+    const std::vector<int64_t> sorted = sort_queries(p, tree, row, threads);
+    std::atomic<int64_t> visited(0);
+    parallel(threads, div_up(sorted.size(), TASK_QUERIES), [&](int64_t task, int64_t) {
+        const int64_t a = task * TASK_QUERIES, b = std::min<int64_t>(a + TASK_QUERIES, sorted.size());
+        const std::vector<int64_t> some(&sorted[a], &sorted[a] + (b - a));
+        std::vector<Block<T>> blocks = blocks_of(p, tree.dim, some);
+        visited += TreeSearch<T>{tree}.run(blocks);
+        store(p, width, some, blocks);
+    });
+    return double(visited) / double(row.size() * tree.leaf.nodes);
 }
 
 // Sets `share` to that of the leaves visited; false and no result where a sample visits more than `max_visit`.
 template <class T>
 bool search_pruned(const Problem<T>& p, int dim, int64_t width, double max_visit, int64_t threads, double& share) {
     const Tree<T> tree(p.k, p.num_k, dim, threads);
-    std::vector<T> direction(p.q, p.q + p.num_q * dim);  // the best keys of a query do not depend on its length
-    for (int64_t i = 0; i < p.num_q; ++i) {
-        T* row = &direction[i * dim];
-        const T norm = std::sqrt(std::inner_product(row, row + dim, row, T(0)));
-        for (int j = 0; j < dim && norm > 0; ++j) row[j] /= norm;
-    }
-    std::vector<int32_t> order(p.num_q);
-    std::iota(order.begin(), order.end(), 0);
-    kd_order(direction.data(), dim, order.data(), p.num_q, QB, 1, threads);
-    const int64_t blocks = div_up(p.num_q, QB), sample = std::min<int64_t>(blocks, 32), grain = TASK_QUERIES / QB;
-    std::atomic<int64_t> visited(0);
-    auto run = [&](int64_t first, int64_t last, int64_t step) {
-        Block<T> block(dim, p.keep);
-        std::vector<T> bound;
-        std::vector<std::pair<T, int32_t>> groups;
-        for (int64_t b = first; b < last; b += step) {
-            const int count = int(std::min<int64_t>(QB, p.num_q - b * QB));
-            int64_t row[QB];
-            std::copy(&order[b * QB], &order[b * QB] + count, row);
-            block.start(p.q, row, count);
-            visited += tree.search(block, bound, groups);
-            block.store(row, count, p.key_offset, width, p.out);
-        }
-    };
+    std::vector<int64_t> row;
     if (max_visit < 1) {
-        run(0, blocks, blocks / sample);
-        share = double(visited) / double(div_up(blocks, blocks / sample) * tree.leaves);
+        const int64_t step = div_up(p.num_q, SAMPLE_QUERIES);
+        for (int64_t i = 0; i < p.num_q; i += step) row.push_back(i);
+        share = search_rows(p, tree, width, row, threads);
         if (share > max_visit) return false;
+        if (step == 1) return true;
     }
-    visited = 0;
-    parallel(threads, div_up(blocks, grain), [&](int64_t t, int64_t) { run(t * grain, std::min((t + 1) * grain, blocks), 1); });
-    share = double(visited) / double(blocks * tree.leaves);
+    row.resize(p.num_q);
+    std::iota(row.begin(), row.end(), 0);
+    share = search_rows(p, tree, width, row, threads);
     return true;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -17,15 +18,18 @@
 
 namespace {
 
-constexpr int BYTES = 64;          // of one vector of keys: 16 floats or 8 doubles
-constexpr int TASK_QUERIES = 128;  // queries that a thread takes at once
+constexpr int TASK_QUERIES = 128;     // queries that a thread takes at once
 constexpr int CHUNK_BYTES = 1 << 18;  // keys that stay in the second-level cache while these queries pass
+// A vector of keys has BYTES bytes, which one register holds. A tile has QB queries and KV vectors of keys, and so
+// QB * KV sums.
 #if defined(__AVX512F__)
-constexpr int QB = 8, KV = 2;  // a tile has QB queries and KV vectors of keys, and QB * KV accumulators of 64 bytes
+constexpr int BYTES = 64, QB = 8, KV = 2;
+#elif defined(__AVX2__)
+constexpr int BYTES = 32, QB = 4, KV = 2;
 #else
-constexpr int QB = 4, KV = 1;
+constexpr int BYTES = 16, QB = 4, KV = 2;
 #endif
-constexpr int FIXED_DIM = 16;  // up to this width, a tile's loop is compiled for each width
+constexpr int FIXED_DIM = 16;  // up to this width, the loop of a tile is compiled for each width
 
 template <class T>
 using Vec = Vector<T, BYTES>;
@@ -33,12 +37,9 @@ using Vec = Vector<T, BYTES>;
 // Bit i is set where lane i is at least `floor`.
 inline uint32_t lanes_at_least(const Vec<float>::type& v, float floor) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask(reinterpret_cast<const __m512&>(v), _mm512_set1_ps(floor), _CMP_GE_OQ);
+    return _mm512_cmp_ps_mask(__m512(v), _mm512_set1_ps(floor), _CMP_GE_OQ);
 #elif defined(__AVX2__)
-    const __m256* half = reinterpret_cast<const __m256*>(&v);
-    const __m256 f = _mm256_set1_ps(floor);
-    return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(half[0], f, _CMP_GE_OQ))) |
-           uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(half[1], f, _CMP_GE_OQ))) << 8;
+    return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(__m256(v), _mm256_set1_ps(floor), _CMP_GE_OQ)));
 #else
     uint32_t mask = 0;
     for (int i = 0; i < Vec<float>::L; ++i) mask |= uint32_t(v[i] >= floor) << i;
@@ -48,12 +49,9 @@ inline uint32_t lanes_at_least(const Vec<float>::type& v, float floor) {
 
 inline uint32_t lanes_at_least(const Vec<double>::type& v, double floor) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_pd_mask(reinterpret_cast<const __m512d&>(v), _mm512_set1_pd(floor), _CMP_GE_OQ);
+    return _mm512_cmp_pd_mask(__m512d(v), _mm512_set1_pd(floor), _CMP_GE_OQ);
 #elif defined(__AVX2__)
-    const __m256d* half = reinterpret_cast<const __m256d*>(&v);
-    const __m256d f = _mm256_set1_pd(floor);
-    return uint32_t(_mm256_movemask_pd(_mm256_cmp_pd(half[0], f, _CMP_GE_OQ))) |
-           uint32_t(_mm256_movemask_pd(_mm256_cmp_pd(half[1], f, _CMP_GE_OQ))) << 4;
+    return uint32_t(_mm256_movemask_pd(_mm256_cmp_pd(__m256d(v), _mm256_set1_pd(floor), _CMP_GE_OQ)));
 #else
     uint32_t mask = 0;
     for (int i = 0; i < Vec<double>::L; ++i) mask |= uint32_t(v[i] >= floor) << i;
@@ -61,26 +59,17 @@ inline uint32_t lanes_at_least(const Vec<double>::type& v, double floor) {
 #endif
 }
 
-// Keys in tiles of one vector, `data[tile][j][lane]`, behind them KV - 1 tiles of zeros; `id` names them in this order,
-// or their places do.
-template <class T>
-struct Keys {
-    const T* data;
-    const int32_t* id;
-    int64_t num;
-};
-
 template <class T>
 struct Scores {
     typename Vec<T>::type score[QB][KV];
     uint32_t mask[QB];  // bit v * L + lane: the score is at least the query's floor
 };
 
-// Score KV vectors of keys; false, and nothing in `out`, if all scores are below the floors. D is `dim`, or 0.
+// Inner products of QB queries, `q[j][i]`, with KV vectors; D is `dim`, or 0. Here as in all other loops, each lane adds
+// its products in the order of j, so that the score of a pair is the same wherever it is computed.
 template <class T, int D>
-bool score_tile(const T* q, const T* const* keys, int dim, const T* floor, Scores<T>& out) {
+inline void multiply_tile(const T* q, const T* const* keys, int dim, typename Vec<T>::type (&score)[QB][KV]) {
     using V = typename Vec<T>::type;
-    V score[QB][KV];
 #pragma GCC unroll 8
     for (int i = 0; i < QB; ++i)
 #pragma GCC unroll 2
@@ -95,6 +84,13 @@ bool score_tile(const T* q, const T* const* keys, int dim, const T* floor, Score
 #pragma GCC unroll 2
             for (int v = 0; v < KV; ++v) score[i][v] += key[v] * q[i];
     }
+}
+
+// Score KV vectors of keys; false, and nothing in `out`, if all scores are below the floors.
+template <class T, int D>
+bool score_tile(const T* q, const T* const* keys, int dim, const T* floor, Scores<T>& out) {
+    typename Vec<T>::type score[QB][KV];
+    multiply_tile<T, D>(q, keys, dim, score);
     uint32_t any = 0;
 #pragma GCC unroll 8
     for (int i = 0; i < QB; ++i)
@@ -126,15 +122,22 @@ ScoreTile<T> score_tile_for(int dim) {
 template <class T>
 struct Block {
     Block(int dim, int keep)
-        : dim(dim), keep(keep), score(score_tile_for<T>(dim)), query(size_t(dim) * QB), value(size_t(keep) * QB), index(size_t(keep) * QB) {}
+        : dim(dim), keep(keep), query(size_t(dim) * QB), value(size_t(keep) * QB), index(size_t(keep) * QB),
+          score(score_tile_for<T>(dim)) {}
 
-    // Take `count` queries, rows `row[i]` of `q`; the places beyond them accept nothing.
-    void start(const T* q, const int64_t* row, int count) {
+    // Take `num` queries, rows `row[i]` of `q`; the places beyond them accept nothing.
+    void start(const T* q, const int64_t* row, int num) {
+        count = num;
         std::fill(value.begin(), value.end(), -std::numeric_limits<T>::infinity());
         std::fill(index.begin(), index.end(), std::numeric_limits<int32_t>::max());
         for (int i = 0; i < QB; ++i) {
             floor[i] = std::numeric_limits<T>::infinity() * (i < count ? -1 : 1);
-            for (int j = 0; j < dim; ++j) query[j * QB + i] = i < count ? q[row[i] * dim + j] : T(0);
+            T square = 0;
+            for (int j = 0; j < dim; ++j) {
+                const T value = query[j * QB + i] = i < count ? q[row[i] * dim + j] : T(0);
+                square += value * value;
+            }
+            norm[i] = std::sqrt(square);
         }
     }
 
@@ -153,42 +156,42 @@ struct Block {
         }
         values[place] = v;
         ids[place] = id;
-        floor[i] = values[keep - 1];
+        floor[i] = std::max(floor[i], values[keep - 1]);
     }
 
-    // Score the keys of the given tiles; whether any floor may have risen.
-    bool visit(const Keys<T>& keys, const int64_t (&tile)[KV]) {
+    // Offer KV vectors of the `num` packed keys, from vector `from` on.
+    void visit(const T* packed, int64_t num, int64_t from) {
         constexpr int L = Vec<T>::L;
         const T* data[KV];
-        for (int v = 0; v < KV; ++v) data[v] = keys.data + tile[v] * L * dim;
+        for (int v = 0; v < KV; ++v) data[v] = packed + (from + v) * L * dim;
         Scores<T> found;
-        if (!score(query.data(), data, dim, floor, found)) return false;
+        if (!score(query.data(), data, dim, floor, found)) return;
         for (int i = 0; i < QB; ++i) {
             const T* lane_score = reinterpret_cast<const T*>(found.score[i]);
             for (uint32_t rest = found.mask[i]; rest; rest &= rest - 1) {
-                const int lane = __builtin_ctz(rest);
-                const int64_t place = tile[lane / L] * L + lane % L;
-                if (place < keys.num) insert(i, lane_score[lane], keys.id ? keys.id[place] : int32_t(place));
+                const int64_t place = from * L + __builtin_ctz(rest);
+                if (place < num) insert(i, lane_score[__builtin_ctz(rest)], int32_t(place));
             }
         }
-        return true;
     }
 
-    void store(const int64_t* row, int count, int64_t key_offset, int64_t width, int64_t* out) const {
+    void store(const int64_t* row, int64_t key_offset, int64_t width, int64_t* out) const {
         for (int i = 0; i < count; ++i)
             for (int64_t p = 0; p < keep; ++p) out[row[i] * width + p] = key_offset + index[size_t(i) * keep + p];
     }
 
-    int dim, keep;
-    ScoreTile<T> score;
+    int dim, keep, count = 0;
     std::vector<T> query;  // [dim][QB]
-    T floor[QB];           // the k-th best score of each
+    T norm[QB];
+    T floor[QB];           // a number that the k-th best score of each is known to reach
     std::vector<T> value;  // [QB][keep]
     std::vector<int32_t> index;
+    ScoreTile<T> score;
 };
 
 inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Keys in vectors, `tile[j][lane]`: rows id[0], id[1], … of `k`, or its first ones.
 template <class T>
 void pack(const T* k, const int32_t* id, int64_t count, int dim, T* tile) {
     for (int64_t lane = 0; lane < count; ++lane)

@@ -1,4 +1,4 @@
-// Keys in k-d order with bounds of their inner products with a query.
+// Keys in an order that puts close ones side by side, in balls that bound their inner products with a query.
 
 #pragma once
 
@@ -6,211 +6,177 @@
 
 namespace {
 
-// Order points by halving the widest side of their box; cuts fall on multiples of `unit`, first of `unit * units`.
-template <class T>
-void kd_order(const T* x, int dim, int32_t* first, int64_t n, int unit, int units, int64_t threads) {
-    if (n <= unit) return;
-    std::vector<T> low(x + int64_t(*first) * dim, x + int64_t(*first + 1) * dim), high(low);
-    for (int64_t i = 1; i < n; ++i) {
-        const T* point = x + int64_t(first[i]) * dim;
-        for (int j = 0; j < dim; ++j) {
-            low[j] = std::min(low[j], point[j]);
-            high[j] = std::max(high[j], point[j]);
-        }
-    }
-    int axis = 0;
-    for (int j = 1; j < dim; ++j)
-        if (high[j] - low[j] > high[axis] - low[axis]) axis = j;
-    const int64_t step = n > int64_t(unit) * units ? int64_t(unit) * units : unit;
-    const int64_t cut = std::max<int64_t>(1, n / 2 / step) * step;
-    std::nth_element(first, first + cut, first + n,
-                     [=](int32_t a, int32_t b) { return x[int64_t(a) * dim + axis] < x[int64_t(b) * dim + axis]; });
-    if (threads > 1 && n > 10000) {
-        std::thread other;
-        try {
-            other = std::thread([=] { kd_order(x, dim, first, cut, unit, units, threads / 2); });
-        } catch (const std::system_error&) {  // no thread to be had
-            kd_order(x, dim, first, cut, unit, units, 1);
-        }
-        kd_order(x, dim, first + cut, n - cut, unit, units, threads - threads / 2);
-        if (other.joinable()) other.join();
-    } else {
-        kd_order(x, dim, first, cut, unit, units, 1);
-        kd_order(x, dim, first + cut, n - cut, unit, units, 1);
-    }
-}
+constexpr int SAMPLE = 32;      // points from which the direction of a cut is found,
+constexpr int POWER_STEPS = 2;  // by so many steps of the power method
+constexpr int BALL_STEPS = 30;  // after which a ball is some percent larger than the smallest one
 
-// Upper bounds of q · key over the keys of each node of one level: a box and a ball around the box's centre.
+// Order keys by halving them again and again along the direction in which they spread most. Cuts fall on multiples of
+// L, first of L * L.
 template <class T>
-struct Bounds {
-    static constexpr int L = Vec<T>::L;
-    Bounds(int64_t nodes, int dim)
-        : nodes(nodes), dim(dim), centre(div_up(nodes, L) * dim * L), half(div_up(nodes, L) * dim * L), radius(div_up(nodes, L) * L) {}
+struct KeyOrder {
+    struct Place {
+        T along;
+        int32_t id;
+    };
 
-    void set(int64_t node, const T* k, const int32_t* id, int64_t count) {
-        T* middle = centre.data() + (node / L) * dim * L + node % L;
-        T* side = half.data() + (node / L) * dim * L + node % L;
-        for (int j = 0; j < dim; ++j) {
-            T low = k[int64_t(id[0]) * dim + j], high = low;
-            for (int64_t i = 1; i < count; ++i) {
-                const T value = k[int64_t(id[i]) * dim + j];
-                low = std::min(low, value), high = std::max(high, value);
-            }
-            middle[j * L] = low / 2 + high / 2;
-            side[j * L] = std::max(high - middle[j * L], middle[j * L] - low);
-        }
-        T largest = 0;
-        for (int64_t i = 0; i < count; ++i) {
-            T square = 0;
+    KeyOrder(const T* k, int64_t n, int dim, int64_t threads) : k(k), dim(dim), place(n) {
+        for (int64_t i = 0; i < n; ++i) place[i].id = int32_t(i);
+        halve(0, n, threads);
+    }
+
+    // In double, since squares of floats may overflow. The direction decides about speed only.
+    void main_direction(int64_t first, int64_t n, T* direction) const {
+        const int64_t count = std::min<int64_t>(n, SAMPLE);
+        std::vector<double> point(count * dim), way(dim), next(dim);
+        for (int64_t i = 0; i < count; ++i)
             for (int j = 0; j < dim; ++j) {
-                const T gap = k[int64_t(id[i]) * dim + j] - middle[j * L];
-                square += gap * gap;
+                point[i * dim + j] = k[int64_t(place[first + i * n / count].id) * dim + j];
+                next[j] += point[i * dim + j] / double(count);
             }
-            largest = std::max(largest, square);
+        double farthest = -1;
+        for (int64_t i = 0; i < count; ++i) {
+            double* const gap = &point[i * dim];
+            for (int j = 0; j < dim; ++j) gap[j] -= next[j];
+            const double square = std::inner_product(gap, gap + dim, gap, 0.0);
+            if (square > farthest) farthest = square, std::copy(gap, gap + dim, way.begin());
         }
-        radius.data()[node] = std::sqrt(largest);
+        for (int step = 0; step < POWER_STEPS; ++step) {
+            std::fill(next.begin(), next.end(), 0.0);
+            for (int64_t i = 0; i < count; ++i) {
+                const double along = std::inner_product(way.begin(), way.end(), &point[i * dim], 0.0);
+                for (int j = 0; j < dim; ++j) next[j] += along * point[i * dim + j];
+            }
+            const double norm = std::sqrt(std::inner_product(next.begin(), next.end(), next.begin(), 0.0));
+            if (!(norm > 0)) break;
+            for (int j = 0; j < dim; ++j) way[j] = next[j] / norm;
+        }
+        std::copy(way.begin(), way.end(), direction);
+    }
+
+    void halve(int64_t first, int64_t n, int64_t threads) {
+        constexpr int L = Vec<T>::L;
+        if (n <= L) return;
+        std::vector<T> direction(dim);
+        main_direction(first, n, direction.data());
+        Place* const begin = &place[first];
+        for (int64_t i = 0; i < n; ++i)
+            begin[i].along = std::inner_product(direction.begin(), direction.end(), k + begin[i].id * int64_t(dim), T(0));
+        const int64_t step = n > L * L ? L * L : L, cut = std::max<int64_t>(1, n / 2 / step) * step;
+        std::nth_element(begin, begin + cut, begin + n,
+                         [](const Place& a, const Place& b) { return a.along < b.along; });
+        std::thread other;
+        if (threads > 1 && n > 10000) {
+            try {
+                other = std::thread([=] { halve(first, cut, threads / 2); });
+            } catch (const std::system_error&) {  // no thread to be had
+            }
+        }
+        if (!other.joinable()) halve(first, cut, 1);
+        halve(first + cut, n - cut, other.joinable() ? threads - threads / 2 : 1);
+        if (other.joinable()) other.join();
+    }
+
+    const T* k;
+    int dim;
+    std::vector<Place> place;
+};
+
+// A ball around the keys of each node of one level. Balls lie in vectors, as keys do.
+template <class T>
+struct Balls {
+    static constexpr int L = Vec<T>::L;
+
+    // Padded to whole tiles; balls beyond `nodes` hold nothing, and their bounds are minus infinity or NaN.
+    Balls(int64_t nodes, int dim)
+        : nodes(nodes), padded(div_up(nodes, L * KV) * L * KV), dim(dim), centre(padded * dim),
+          radius(padded, -std::numeric_limits<T>::infinity()) {}
+
+    // Enclose `count` packed keys: step by step, the centre goes 1 / 2, 1 / 3, … of the way to the farthest key
+    // (Badoiu and Clarkson, Smaller core-sets for balls, 2003).
+    void set(int64_t node, const T* packed, int64_t count) {
+        T* const c = centre.data() + (node / L) * dim * L + node % L;
+        for (int j = 0; j < dim; ++j) c[j * L] = packed[j * L];
+        T square = 0;
+        for (int step = 0;; ++step) {
+            const int64_t key = farthest(c, packed, count, square);
+            if (step == BALL_STEPS || square == 0) break;
+            const T* const end = packed + (key / L) * dim * L + key % L;
+            for (int j = 0; j < dim; ++j) c[j * L] += (end[j * L] - c[j * L]) / T(step + 2);
+        }
+        radius[node] = std::sqrt(square + dim * std::numeric_limits<T>::min());  // squares may have vanished
+    }
+
+    // The key farthest from a centre, and the square of its distance.
+    int64_t farthest(const T* c, const T* packed, int64_t count, T& square) const {
+        int64_t key = 0;
+        square = 0;
+        for (int64_t from = 0; from < count; from += L) {
+            typename Vec<T>::type sum{};
+            for (int j = 0; j < dim; ++j) {
+                const auto gap = Vec<T>::load(packed + from * dim + j * L) - c[j * L];
+                sum += gap * gap;
+            }
+            for (int64_t i = 0; i < std::min<int64_t>(L, count - from); ++i)
+                if (sum[i] > square) square = sum[i], key = from + i;
+        }
+        return key;
     }
 
     // The largest norm of a centre.
-    T farthest() const {
+    T reach() const {
         T largest = 0;
         for (int64_t node = 0; node < nodes; ++node) {
+            const T* const c = centre.data() + (node / L) * dim * L + node % L;
             T square = 0;
-            for (int j = 0; j < dim; ++j) {
-                const T value = centre.data()[((node / L) * dim + j) * L + node % L];
-                square += value * value;
-            }
+            for (int j = 0; j < dim; ++j) square += c[j * L] * c[j * L];
             largest = std::max(largest, square);
         }
         return std::sqrt(largest);
     }
 
-    // Bounds of nodes group * L on, one a lane, for each query of a block; row i goes to out + i * stride.
-    void at(int64_t group, const T* query, const T* norm, T margin, T* out, int64_t stride) const {
-        using V = typename Vec<T>::type;
-        const T *middle = centre.data() + group * dim * L, *side = half.data() + group * dim * L;
-        V at_centre[QB] = {}, by_box[QB] = {};
-        for (int j = 0; j < dim; ++j, query += QB) {
-            const V m = Vec<T>::load(middle + j * L), s = Vec<T>::load(side + j * L);
-#pragma GCC unroll 8
-            for (int i = 0; i < QB; ++i) at_centre[i] += m * query[i], by_box[i] += s * std::abs(query[i]);
-        }
-        const V reach = Vec<T>::load(radius.data() + group * L);
-#pragma GCC unroll 8
-        for (int i = 0; i < QB; ++i) {
-            const V by_ball = reach * norm[i];
-            const V value = at_centre[i] + (by_box[i] < by_ball ? by_box[i] : by_ball) + margin * norm[i];
-            std::memcpy(out + i * stride, &value, BYTES);
-        }
-    }
-
-    int64_t nodes;
+    int64_t nodes, padded;
     int dim;
-    Array<T> centre, half, radius;
+    Array<T> centre, radius;
 };
 
+// Keys in leaves of one vector, and groups of L leaves.
 template <class T>
 struct Tree {
     static constexpr int L = Vec<T>::L;
 
     Tree(const T* k, int64_t n, int dim, int64_t threads)
-        : n(n), dim(dim), leaves(div_up(n, L)), id(n), packed((leaves + KV - 1) * L * dim), leaf(leaves, dim), group(div_up(leaves, L), dim) {
-        std::iota(id.begin(), id.end(), 0);
-        kd_order(k, dim, id.data(), n, L, L, threads);
+        : n(n), dim(dim), id(n), packed((div_up(n, L) + 1) * L * dim), leaf(div_up(n, L), dim),
+          group(div_up(n, L * L), dim) {
+        const KeyOrder<T> order(k, n, dim, threads);
+        std::transform(order.place.begin(), order.place.end(), id.begin(), [](const auto& place) { return place.id; });
         parallel(threads, group.nodes, [&](int64_t g, int64_t) {
-            const int64_t end = std::min((g + 1) * L * L, n);
-            group.set(g, k, &id[g * L * L], end - g * L * L);
-            for (int64_t a = g * L * L; a < end; a += L) {
+            const int64_t first = g * L * L, end = std::min(first + L * L, n);
+            for (int64_t a = first; a < end; a += L) {
                 const int64_t count = std::min<int64_t>(L, n - a);
                 std::sort(&id[a], &id[a] + count);
-                leaf.set(a / L, k, &id[a], count);
                 pack(k, &id[a], count, dim, packed.data() + a * dim);
+                leaf.set(a / L, packed.data() + a * dim, count);
             }
+            group.set(g, packed.data() + first * dim, end - first);
         });
         T largest = 0;
         for (int64_t i = 0; i < n; ++i)
             largest = std::max(largest, std::inner_product(k + i * dim, k + (i + 1) * dim, k + i * dim, T(0)));
-        // Let K be the largest norm of a key, C of a centre, and u half of epsilon. A score is off by at most dim u |q| K,
-        // q · centre by dim u |q| C. The rest of the bound is at most |q| (K + C), since no key is farther from a
-        // centre, and off by (dim + 5) u of that; the last sums are off by 4 u |q| (K + C). Together this is less than
-        // (dim + 5) epsilon |q| (K + C), of which the margin is at least the double.
-        const T reach = std::sqrt(largest) + std::max(leaf.farthest(), group.farthest());
-        margin = T(2 * dim + 16) * std::numeric_limits<T>::epsilon() * reach;
-    }
-
-    // Fill the block's lists; returns the number of leaves scored.
-    int64_t search(Block<T>& block, std::vector<T>& bound, std::vector<std::pair<T, int32_t>>& order) const {
-        T norm[QB];
-        for (int i = 0; i < QB; ++i) {
-            T square = 0;
-            for (int j = 0; j < dim; ++j) square += block.query[j * QB + i] * block.query[j * QB + i];
-            norm[i] = std::sqrt(square);
-        }
-        const int64_t padded = div_up(group.nodes, L) * L;
-        bound.resize(QB * padded);
-        T highest = -std::numeric_limits<T>::infinity();
-        int64_t best = 0;
-        for (int64_t g = 0; g < padded; g += L)
-            group.at(g / L, block.query.data(), norm, margin, &bound[g], padded);
-        for (int64_t g = 0; g < group.nodes; ++g) {  // begin with the most promising group, so that floors rise early
-            T total = 0;
-            for (int i = 0; i < QB; ++i) total += norm[i] > 0 ? bound[i * padded + g] / norm[i] : T(0);
-            if (total > highest) highest = total, best = g;
-        }
-        int64_t visited = search_group(block, norm, best);
-        order.clear();
-        for (int64_t g = 0; g < padded; g += L) {
-            uint32_t wanted = 0;
-            for (int i = 0; i < QB; ++i) wanted |= lanes_at_least(Vec<T>::load(&bound[i * padded + g]), block.floor[i]);
-            for (; wanted; wanted &= wanted - 1) {
-                const int64_t node = g + __builtin_ctz(wanted);
-                if (node != best && node < group.nodes) order.emplace_back(slack_of(block, &bound[node], padded), int32_t(node));
-            }
-        }
-        std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-        for (const auto& [slack, g] : order)
-            if (slack_of(block, &bound[g], padded) >= 0) visited += search_group(block, norm, g);
-        return visited;
-    }
-
-    int64_t search_group(Block<T>& block, const T* norm, int64_t g) const {
-        T bound[QB * L];
-        leaf.at(g, block.query.data(), norm, margin, bound, L);
-        uint32_t wanted = 0;
-        for (int i = 0; i < QB; ++i) wanted |= lanes_at_least(Vec<T>::load(bound + i * L), block.floor[i]);
-        wanted &= (uint32_t(1) << std::min<int64_t>(L, leaves - g * L)) - 1;
-        const Keys<T> keys{packed.data(), id.data(), n};
-        int64_t visited = 0;
-        while (wanted) {
-            int64_t tile[KV];
-            for (int64_t& t : tile) {
-                visited += wanted != 0;
-                t = wanted ? g * L + __builtin_ctz(wanted) : leaves;
-                wanted &= wanted - 1;
-            }
-            if (block.visit(keys, tile)) {
-                uint32_t still = 0;
-                for (int i = 0; i < QB; ++i) still |= lanes_at_least(Vec<T>::load(bound + i * L), block.floor[i]);
-                wanted &= still;
-            }
-        }
-        return visited;
-    }
-
-    // By how much the bound of one node exceeds the floor of the query that it suits best; below 0: none needs it.
-    static T slack_of(const Block<T>& block, const T* bound, int64_t stride) {
-        T slack = -std::numeric_limits<T>::infinity();
-        for (int i = 0; i < QB; ++i) slack = std::max(slack, bound[i * stride] - block.floor[i]);
-        return slack;
+        // The bound of a ball is q · centre + |q| radius. Let K be the largest norm of a key, C of a centre, and u half
+        // of epsilon. A score is off by at most dim u |q| K, q · centre by dim u |q| C. The radius is at most K + C,
+        // |q| radius is off by (dim + 5) u |q| (K + C), and the last sums by 4 u |q| (K + C). Together this is less than
+        // (dim + 5) epsilon |q| (K + C), of which the margin of the radius is at least the double.
+        const T reach = std::sqrt(largest) + std::max(leaf.reach(), group.reach());
+        const T margin = T(2 * dim + 16) * std::numeric_limits<T>::epsilon() * reach;
+        for (Balls<T>* balls : {&leaf, &group})
+            for (T& radius : balls->radius) radius += margin;
     }
 
     int64_t n;
     int dim;
-    int64_t leaves;
-    std::vector<int32_t> id;
-    Array<T> packed;
-    Bounds<T> leaf, group;
-    T margin;
+    std::vector<int32_t> id;  // the key at each place
+    Array<T> packed;          // behind the keys, a leaf of zeros
+    Balls<T> leaf, group;
 };
 
 }  // namespace
