@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import ctypes
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pyg_topomask.ops.native import loader
+
 # Products of this many multiplications and more repay that oneDNN compiles code for each new number of rows, in about
 # 1 ms.
 _LEAST_PRODUCTS = 2**26
+
+_TILE = 8, 48  # rows and columns of a result, of which the compiled product computes whole tiles
+_WORK_PER_THREAD = 2**25  # multiplications that are worth a second thread
+
+load = partial(loader.load, "products")
+"""The library, compiled if necessary, or the reason why there is none."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -57,6 +66,24 @@ def onednn_is_faster() -> bool:
     return "GenuineIntel" not in description and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """``a.T @ b`` for ``a [N, m]`` and ``b [N, n]``, as the gradient of a weight is: ``[m, n]``, not differentiable.
+
+    Compiled code computes it in float32 if ``m`` is a multiple of 8 and ``n`` one of 48. With 10,507 rows of 96 numbers
+    on the processor above, it took 1.4 ms, and MKL 2.5 ms.
+    """
+    if any(size % tile for size, tile in zip((a.size(1), b.size(1)), _TILE)) or isinstance(load(), str):
+        return a.t() @ b
+    library: Any = load()
+    a, b, out = a.contiguous(), b.contiguous(), torch.empty(a.size(1), b.size(1))
+    threads = loader.num_threads(a.size(0) * out.numel(), _WORK_PER_THREAD)
+    sizes = map(ctypes.c_int64, (a.size(0), a.size(1), b.size(1), threads))
+    pointers = [ctypes.c_void_p(x.data_ptr()) for x in (a, b, out)]
+    failure = library.transposed_product(*pointers[:2], *sizes, pointers[2])
+    loader.refuse_failure(failure, f"a product of {a.size(0)} rows")
+    return out
+
+
 class _Linear(torch.autograd.Function):
     """The gradient of ``x`` is such a product, so higher derivatives exist."""
 
@@ -68,8 +95,11 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = grad.t() @ x if torch.is_grad_enabled() else transposed_product(grad, x)
         return (
             _Linear.apply(grad, weight.t(), None) if ctx.needs_input_grad[0] else None,
-            grad.t() @ x if ctx.needs_input_grad[1] else None,
+            grad_weight,
             grad.sum(0) if ctx.needs_input_grad[2] else None,
         )

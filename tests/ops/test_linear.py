@@ -7,7 +7,7 @@ from torch.nn.functional import linear as torch_linear
 
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops import linear as linear_ops
-from pyg_topomask.ops.linear import linear
+from pyg_topomask.ops.linear import linear, transposed_product
 
 has_onednn = hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.mkldnn.is_available()
 onednn = pytest.mark.skipif(not has_onednn, reason="this torch has no oneDNN")
@@ -28,7 +28,9 @@ def numbers(*shape, dtype=torch.float32):
 
 @onednn
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("rows", "width", "out"), [(1, 1, 1), (5, 7, 3), (300, 96, 192), (0, 4, 2)])
+@pytest.mark.parametrize(
+    ("rows", "width", "out"), [(1, 1, 1), (5, 7, 3), (300, 96, 192), (150, 48, 8), (0, 48, 8), (0, 4, 2)]
+)
 def test_equals_torch(calls, rows, width, out, bias):
     x = numbers(rows, 2 * width)[:, ::2]  # has gaps
     inputs = [x, numbers(out, width), *([numbers(out)] if bias else [])]
@@ -50,6 +52,23 @@ def test_first_and_second_derivatives():
     tolerance = {"eps": 1e-2, "atol": 1e-2, "rtol": 1e-2}  # exact up to rounding: the map is bilinear
     assert gradcheck(linear, inputs, **tolerance)
     assert gradgradcheck(linear, inputs, **tolerance)
+
+
+@pytest.mark.skipif(isinstance(linear_ops.load(), str), reason="needs a C++ compiler")
+def test_threads_do_not_change_the_gradient_of_a_weight(monkeypatch):
+    monkeypatch.setattr(linear_ops, "_WORK_PER_THREAD", 1)
+    a, b, threads, found = torch.randn(300, 16), torch.randn(144, 300).t(), torch.get_num_threads(), []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            found.append(transposed_product(a, b))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    torch.testing.assert_close(found[0].double(), a.double().t() @ b.double(), rtol=1e-4, atol=1e-4)
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    torch.testing.assert_close(transposed_product(a, b), found[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["double", "three dimensions", "autocast", "small"])

@@ -19,6 +19,7 @@ LIBRARIES = {
     "forest": _REARRANGED,
     "gated": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
+    "products": (),
     "topk": (),
     "walks": (),
 }
