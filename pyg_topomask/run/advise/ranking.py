@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
 
 from pyg_topomask.run.advise.candidates import OWN_MASKS, Candidate
 from pyg_topomask.run.advise.graph_statistics import GraphStatistics
 from pyg_topomask.run.advise.prediction import Prediction
+
+Clock = Literal["wall", "processor"]
 
 SEES = {
     "Transformer": "scores all pairs of nodes",
@@ -63,12 +67,20 @@ class Advice:
         return "too large" if self.problem else "fits"
 
 
-def ranked(advice: Sequence[Advice]) -> list[Advice]:
+def slowdown(advice: Sequence[Advice]) -> float:
+    """Median ratio of the wall time of an epoch to its processor time; large if other programs use the machine."""
+    epochs = [one.prediction.epoch for one in advice if one.prediction is not None]
+    return median(epoch.wall / max(1e-9, epoch.processor) for epoch in epochs) if epochs else 1.0
+
+
+def ranked(advice: Sequence[Advice], clock: Clock) -> list[Advice]:
     """Those that fit by their time per epoch, then those that are too large, then those that cannot be used."""
     order = ("fits", "too large", "not usable")
-    return sorted(
-        advice, key=lambda one: (order.index(one.status), one.prediction.epoch.wall if one.prediction else 0.0)
-    )
+
+    def key(one: Advice) -> tuple[int, float]:
+        return order.index(one.status), getattr(one.prediction.epoch, clock) if one.prediction else 0.0
+
+    return sorted(advice, key=key)
 
 
 def add_reasons(
@@ -77,6 +89,7 @@ def add_reasons(
     graphs: GraphStatistics,
     reaches: Mapping[str, int],
     shares: Mapping[str, float | None],
+    clock: Clock,
 ) -> None:
     """State what an attention sees, which distances its mask covers, and what its mask tells apart.
 
@@ -86,6 +99,7 @@ def add_reasons(
         graphs: The measured distances.
         reaches: Largest distance that a mask covers, by its name, if there is one.
         shares: Shares of pairs of graphs that are told apart, by the name of the mask and ``features``.
+        clock: The time that is compared.
     """
     alone = next((one for one in advice if not one.candidate.attention), None)
     for one in advice:
@@ -93,7 +107,7 @@ def add_reasons(
         if one is alone:
             one.reasons.append(f"message passing alone: {_reach(layers, graphs)}, one for each layer")
         elif alone is not None and alone.prediction is not None and one.prediction is not None:
-            ratio = one.prediction.epoch.processor / max(1e-9, alone.prediction.epoch.processor)
+            ratio = getattr(one.prediction.epoch, clock) / max(1e-9, getattr(alone.prediction.epoch, clock))
             one.reasons.append(f"{ratio:.1f} × the time of message passing alone")
         mask = mask_name(one.candidate)
         if name in SEES:

@@ -13,7 +13,7 @@ from pyg_topomask.run.advise.candidates import Candidate, candidates, config_of
 from pyg_topomask.run.advise.graph_statistics import GraphStatistics, graph_statistics
 from pyg_topomask.run.advise.prediction import predict
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
-from pyg_topomask.run.advise.ranking import FAR, Advice, add_reasons, mask_name, ranked
+from pyg_topomask.run.advise.ranking import FAR, Advice, Clock, add_reasons, mask_name, ranked, slowdown
 from pyg_topomask.run.advise.sample import Epoch, Sample, draw_sample
 from pyg_topomask.run.advise.told_apart import ToldApart, reach, told_apart
 from pyg_topomask.run.advise.trial import Limits, run_trial
@@ -26,6 +26,7 @@ from pyg_topomask.run.runner import check_config, loaded
 from pyg_topomask.run.training.trainer import uses_cuda
 
 _PATIENCE = 300.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
+_BUSY = 1.3  # wall time of an epoch relative to its processor time, above which other programs slow it down
 _SAFETY = 0.8  # share of the available memory that a trial may take
 
 
@@ -43,6 +44,8 @@ class Report:
         compared_graphs: Number of graphs in that comparison.
         memory_mib: Memory that was available.
         on_cuda: Whether the trials used a GPU.
+        clock: The time that is shown: processor time if other programs slow this machine down.
+        slowdown: Wall time relative to processor time.
     """
 
     source: str
@@ -54,6 +57,8 @@ class Report:
     compared_graphs: int
     memory_mib: float
     on_cuda: bool
+    clock: Clock
+    slowdown: float
 
     @property
     def device(self) -> str:
@@ -107,17 +112,21 @@ def advise(
     plan = _Plan(config, sample, epoch, Limits(seconds, _SAFETY * _memory_mib(config)), held, tuple(modules))
     advice = _tried(plan, chosen, shown)
     reaches = {name: hops for name in masks if name not in FAR and (hops := reach(config, name)) is not None}
-    add_reasons(advice, config.gt.layers, statistics, reaches, {row.name: row.share for row in encodings})
+    slower = 1.0 if uses_cuda(config) or config.num_workers else slowdown(advice)  # these wait for others' work
+    clock: Clock = "processor" if slower > _BUSY else "wall"
+    add_reasons(advice, config.gt.layers, statistics, reaches, {row.name: row.share for row in encodings}, clock)
     return Report(
         origin,
         config.dataset.name,
         config,
         statistics,
-        ranked(advice),
+        ranked(advice, clock),
         encodings,
         compared,
         plan.limits.memory_mib / _SAFETY,
         uses_cuda(config),
+        clock,
+        slower,
     )
 
 

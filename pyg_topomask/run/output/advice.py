@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from pyg_topomask.run.commands.advise import Report
 
 _UNLIMITED = 10_000
-_CAPTION = """\
-Ordered by time per epoch, with evaluation. Times and memory are predicted from a trial of {what} on this machine, and
-say nothing about accuracy. before: walks, edges, trees and encodings of all graphs, once. memory: {memory}.
-~: extrapolated from smaller batches."""
+_CAPTION = (
+    "Ordered by time per epoch, with evaluation. Times and memory are predicted from a trial of {what} on this "
+    "machine, and say nothing about accuracy. before: walks, edges, trees and encodings of all graphs, once. "
+    "memory: {memory}. ~: extrapolated from smaller batches.{busy}"
+)
+_BUSY = " Other programs slow this machine down {slowdown:.1f} times: times are processor time, without them."
 
 
 def as_text(report: Report, console: Console) -> Group:
@@ -46,10 +48,10 @@ def _facts(graphs: GraphStatistics) -> Table:
     if graphs.isolated > 0:
         table.add_row("isolated nodes", percent(graphs.isolated))
     median, longest = graphs.diameter
-    bound = "" if graphs.is_exact else "at least "
-    sampled = f" ({graphs.sampled_graphs} graphs)" if graphs.sampled_graphs < graphs.num_graphs else ""
     found = f"median {median:g}, largest {longest}" if several else str(longest)
-    table.add_row("diameter", f"{bound}{found}{sampled}")
+    notes = [f"{graphs.sampled_graphs} graphs"] if graphs.sampled_graphs < graphs.num_graphs else []
+    notes += [] if graphs.is_exact else ["lower bound"]
+    table.add_row("diameter", found + (f" ({', '.join(notes)})" if notes else ""))
     if graphs.homophily is not None:
         table.add_row("edge homophily", f"{graphs.homophily:.2f} of the edges connect nodes of one class")
     widths = f"{graphs.node_features} per node"
@@ -64,10 +66,13 @@ def _encodings(report: Report) -> list[Group]:
     for name in ("", "pairs of graphs told apart", "time for all graphs", "settings"):
         table.add_column(name, justify="left" if name in ("", "settings") else "right", overflow="fold")
     for row in report.encodings:
-        share = row.problem if row.share is None else percent(row.share)
-        table.add_row(row.name, share, duration(row.seconds) if row.settings else "", " ".join(row.settings))
+        if row.share is not None:
+            cost = duration(row.seconds) if row.settings else ""
+            table.add_row(row.name, percent(row.share), cost, " ".join(row.settings))
+    others = ", ".join(row.name for row in report.encodings if row.share is None)
     title = f"S-SEG-WL test of {report.compared_graphs} graphs"
     caption = "Of the pairs that are not isomorphic. An upper bound for models whose attention reads the graph so."
+    caption += f" Not comparable: {others}." if others else ""
     return [between_lines(title, table, caption)]
 
 
@@ -81,8 +86,11 @@ def _attentions(report: Report, console: Console) -> Group:
     layers, cuda = report.config.gt.layers, report.on_cuda
     what = f"{layers} layers of width {report.config.gt.dim_hidden}, batches of {report.config.train.batch_size}"
     memory = "peak of tensors on the GPU" if cuda else "peak of the whole process"
+    busy = _BUSY.format(slowdown=report.slowdown) if report.clock == "processor" else ""
     machine = f"{report.device}, {report.memory_mib / 1024:,.1f} GiB free"
-    return between_lines(f"attentions ({machine})", Group(*tables), _CAPTION.format(what=what, memory=memory))
+    return between_lines(
+        f"attentions ({machine})", Group(*tables), _CAPTION.format(what=what, memory=memory, busy=busy)
+    )
 
 
 def _table(cells: Mapping[str, list[str]]) -> Table:
@@ -100,8 +108,8 @@ def columns(report: Report) -> dict[str, list[str]]:
     rows = report.advice
     return {
         "attention": [row.candidate.name for row in rows],
-        "per epoch": [_cost(row, "epoch") for row in rows],
-        "before": [_cost(row, "prepare") for row in rows],
+        "per epoch": [_cost(row, "epoch", report.clock) for row in rows],
+        "before": [_cost(row, "prepare", report.clock) for row in rows],
         "memory": [_memory(row) for row in rows],
         "parameters": [f"{row.parameters:,}" if row.parameters else "–" for row in rows],
         "why": [why(row) for row in rows],
@@ -115,10 +123,10 @@ def why(row: Advice) -> str:
     return "; ".join(filter(None, [problem, *row.reasons]))
 
 
-def _cost(row: Advice, name: str) -> str:
+def _cost(row: Advice, name: str, clock: str) -> str:
     if row.prediction is None:
         return "–"
-    return ("~" if row.prediction.is_extrapolated else "") + duration(getattr(row.prediction, name).wall)
+    return ("~" if row.prediction.is_extrapolated else "") + duration(getattr(getattr(row.prediction, name), clock))
 
 
 def _memory(row: Advice) -> str:
@@ -163,6 +171,8 @@ def as_json(report: Report) -> str:
         "source": report.source,
         "device": report.device,
         "available_mib": report.memory_mib,
+        "clock": report.clock,
+        "slowdown": report.slowdown,
         "graphs": asdict(report.graphs),
         "encodings": [asdict(row) for row in report.encodings],
         "compared_graphs": report.compared_graphs,

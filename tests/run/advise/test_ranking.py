@@ -3,7 +3,7 @@ import pytest
 from pyg_topomask.run.advise.candidates import Candidate
 from pyg_topomask.run.advise.graph_statistics import GraphStatistics
 from pyg_topomask.run.advise.prediction import Prediction
-from pyg_topomask.run.advise.ranking import Advice, add_reasons, percent, ranked
+from pyg_topomask.run.advise.ranking import Advice, add_reasons, percent, ranked, slowdown
 from pyg_topomask.run.advise.stopwatch import Seconds
 
 GRAPHS = GraphStatistics(
@@ -19,14 +19,22 @@ def line(name, seconds=None, problem="", mask=None):
 
 def test_what_fits_is_ordered_by_time_and_the_rest_follows():
     lines = [line("SAN", problem="no"), line("KMIP", 9.0, "a batch"), line("GRF", 3.0), line("none", 1.0)]
-    found = ranked(lines)
+    found = ranked(lines, "wall")
     assert [one.candidate.name for one in found] == ["none", "GRF", "KMIP", "SAN"]
     assert [one.status for one in found] == ["fits", "fits", "too large", "not usable"]
 
 
+def test_on_a_busy_machine_processor_time_counts():
+    busy = [Prediction(Seconds(wall, own), Seconds(), None, 0.0, False) for wall, own in ((6.0, 3.0), (8.0, 2.0))]
+    lines = [Advice(Candidate(name, name, None, ()), prediction=cost) for name, cost in zip("ab", busy)]
+    assert slowdown(lines) == pytest.approx(3.0)
+    assert [one.candidate.name for one in ranked(lines, "processor")] == ["b", "a"]
+    assert slowdown([line("SAN", problem="no")]) == 1.0
+
+
 def test_reasons_are_what_was_measured():
     lines = [line("none", 2.0), line("GRF", 3.0), line("Masked:heat", 8.0, mask="heat"), line("Own", 4.0)]
-    add_reasons(lines, 3, GRAPHS, {"grf": 2}, {"features": 0.5, "grf": 1.0, "heat": None})
+    add_reasons(lines, 3, GRAPHS, {"grf": 2}, {"features": 0.5, "grf": 1.0, "heat": None}, "wall")
     alone, grf, heat, own = (one.reasons for one in lines)
     assert alone == ["message passing alone: 3 hops, 75 % of connected pairs, one for each layer"]
     assert grf == [
@@ -40,7 +48,7 @@ def test_reasons_are_what_was_measured():
 
 def test_a_mask_is_no_gain_if_features_tell_all_graphs_apart():
     lines = [line("GRF", 3.0)]
-    add_reasons(lines, 3, GRAPHS, {}, {"features": 1.0, "grf": 1.0})
+    add_reasons(lines, 3, GRAPHS, {}, {"features": 1.0, "grf": 1.0}, "wall")
     assert lines[0].reasons == []
 
 
