@@ -259,5 +259,7 @@ def _in_block(masks: Normalizer, signed_features: bool) -> Callable[..., Tensor]
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_features: bool) -> Tensor:
+    if q.size(0) == 0:  # an empty block cannot be padded by PyTorch 2.6
+        return with_ones(v)
     block = (x.transpose(0, 1)[None] for x in (q, k, v))
     return _in_block(masks, signed_features)(*masks.dense(q.dtype), *block)[0].transpose(0, 1)
