@@ -1,18 +1,24 @@
 """Speed, memory and scaling of GRF-masked linear attention.
 
 Setting: points on a sphere joined to their 3 nearest neighbours, n = 16 walks per node, p_halt = 0.5, up to 4 hops,
-one head, m = d = 16, learnable modulation function; forward and backward to q, k, v and f. One run compares:
+one head, m = d = 16, learnable modulation function; forward and backward to q, k, v and f. One run compares, in
+processor time:
 
 - chosen      the path that the library chooses
 - factored    two sparse products of the library with the table merged over lengths, in slices of features
 - raw table   the same product with gathers and scatters over the unmerged walk table, as in the papers' code
 - unmasked    the library's linear attention without a mask, and only its two matrix products
 
+It counts the bytes that a step must move, beside the measured bandwidth, and times both sides of the decision to
+reorder the pairs.
+
 Run: python scripts/bench/grf.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +40,16 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops.products import factors
+from pyg_topomask.ops.walks.pair_table import entry_table, pair_table
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
 
 WIDTH = 16
 MAX_LENGTH = 4
+
+processor_ms = partial(median_ms, clock=time.process_time)
+"""Median milliseconds of a call in processor time, summed over threads: other work on the machine changes it little."""
 
 
 def knn_sphere(num_nodes: int, num_neighbors: int = 3, seed: int = 0) -> Data:
@@ -107,11 +118,11 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
     operator = mask(graph)
     pattern, _ = operator.pairs()
     times = {
-        "chosen": median_ms(lambda: step(tensors, mask, graph), repeats),
-        "factored": median_ms(lambda: step(tensors, mask, graph, "factored"), max(3, repeats // 3), 1),
-        "raw table": median_ms(lambda: step_raw_table(tensors, mask, graph), 3, 1),
-        "unmasked": median_ms(lambda: step(tensors, None, graph), repeats),
-        "unmasked, bare": median_ms(lambda: step_bare(tensors), repeats),
+        "chosen": processor_ms(lambda: step(tensors, mask, graph), repeats),
+        "factored": processor_ms(lambda: step(tensors, mask, graph, "factored"), max(3, repeats // 3), 1),
+        "raw table": processor_ms(lambda: step_raw_table(tensors, mask, graph), 3, 1),
+        "unmasked": processor_ms(lambda: step(tensors, None, graph), repeats),
+        "unmasked, bare": processor_ms(lambda: step_bare(tensors), repeats),
     }
     return {
         "num_nodes": num_nodes,
@@ -123,23 +134,52 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
         "walk entries per node": graph.walk_index.size(1) / num_nodes,
         "largest relative gap of gradients": max(gaps),
         "MiB moved": moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1)),
+        **floor(moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1))["total"], times["chosen"]),
+        "reordering": reordering(graph, mask, tensors, max(3, repeats // 3)),
     }
+
+
+def floor(mib: float, milliseconds: float) -> dict[str, float]:
+    """The least time of moving so much memory, from the measured bandwidth of reading, and a step's time over it."""
+    array = torch.ones(2**25)  # 128 MiB, more than caches hold
+    bandwidth = array.numel() * 4 / 2**30 / (processor_ms(array.sum) / 1e3)
+    least = mib / 1024 / bandwidth * 1e3
+    return {"GiB/s": bandwidth, "floor, ms": least, "chosen / floor": milliseconds / least}
+
+
+def reordering(graph: Data, mask: GRFMask, tensors: list[Tensor], repeats: int) -> dict[str, float]:
+    """Both sides of the decision to reorder the pairs: milliseconds of a table in each order, and of a step on it."""
+    found, chosen = {}, factors._FAR_NODES
+    walks = mask(graph).walks
+    index, coeffs = pair_table(*walks._sorted, walks.num_nodes, walks.max_length)
+    found["mean distance, nodes"] = float((index[0] - index[1]).abs().double().mean())
+    try:
+        for name, far in (("as given", float("inf")), ("reordered", -1.0)):
+            factors._FAR_NODES = far
+            found[f"table {name}"] = processor_ms(lambda: entry_table(index, coeffs, walks.num_nodes), repeats, 1)
+            fresh = graph.clone()  # new tensors, so that the table is built again
+            found[f"step {name}"] = processor_ms(lambda fresh=fresh: step(tensors, mask, fresh), repeats)
+    finally:
+        factors._FAR_NODES = chosen
+    saved = found["step as given"] - found["step reordered"]
+    found["steps until it pays"] = (
+        (found["table reordered"] - found["table as given"]) / saved if saved > 0 else float("inf")
+    )
+    return found
 
 
 def moved_mib(num_nodes: int, num_pairs: int, num_coeffs: int) -> dict[str, float]:
     """MiB that one step reads and writes according to the algorithm, with 4 bytes per number or index.
 
-    Rows that are gathered by column count once per pair, although caches serve many of them.
+    Rows of keys, values and their gradients count once for each pass, because the order of the pairs keeps them in the
+    caches while they are used.
     """
-    rows = num_nodes * (WIDTH + 1)
-    gathered = num_pairs * WIDTH
-    product = num_pairs * 2 + 2 * rows  # an index and an entry per pair, one dense operand and the result
+    rows, table = num_nodes * WIDTH, num_pairs * (num_coeffs + 1)  # coefficients and the column of each pair
     parts = {
-        "coefficients, forward and backward": 2 * num_pairs * (num_coeffs + 1),
-        "2 sampled and 4 sparse products, streamed": 6 * product,
-        "2 sampled and 4 sparse products, gathered": 6 * gathered,
-        "2 transposed orders": 2 * 3 * num_pairs,
-        "elementwise on pairs": 3 * 3 * num_pairs,
+        "pair table, forward": table,
+        "pair table, backward": table,
+        "q, k, v, output and packed rows, forward": rows * (4 + 2 * 2),
+        "the same and gradients, backward": rows * (4 + 3 + 2 * 2 + 2 * 2),
     }
     mib = {name: count * 4 / 2**20 for name, count in parts.items()}
     return {**mib, "total": sum(mib.values())}
@@ -183,7 +223,11 @@ def main() -> None:
     for name, value in comparison["milliseconds"].items():
         print(f"{name:15s} {value:9.2f} ms   {comparison['ratio to chosen'][name]:8.2f} x chosen")
     print(f"chosen / unmasked {comparison['chosen / unmasked']:.2f}, bare {comparison['chosen / unmasked, bare']:.2f}")
-    print(f"{comparison['pairs per node']:.1f} pairs/node; {comparison['MiB moved']['total']:.0f} MiB moved/step")
+    print(
+        f"{comparison['pairs per node']:.1f} pairs/node; {comparison['MiB moved']['total']:.0f} MiB moved/step at "
+        f"{comparison['GiB/s']:.1f} GiB/s: floor {comparison['floor, ms']:.2f} ms, {comparison['chosen / floor']:.2f} x"
+    )
+    print("reordering", {name: round(value, 2) for name, value in comparison["reordering"].items()})
     scaling = [in_fresh_process(scale, size) for size in sizes]
     exponents = {
         "time": exponent(sizes, [row["milliseconds"] for row in scaling]),
