@@ -2,6 +2,8 @@
 
 - ``grf``   GRF-masked linear attention on the sphere of ``grf.py``, one head of width 16, learnable modulation function
 - ``gkat``  exact GKAT (softmax), 8 heads of width 8, on a random graph of Cora's size
+- ``features`` GKAT with 256 random features, 8 heads of width 8, on Cora and on CiteSeer (from $TOPOMASK_DATA; without
+  it, on random graphs of their sizes)
 - ``conv``  `GKATConv` (additive scores) on the same graph, with the dropout of its paper
 - ``small`` both on a batch of 32 small graphs, 16 channels a head
 - ``wide``  both on a batch of 128 graphs of 150 nodes, 24 channels a head
@@ -18,6 +20,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,11 +30,13 @@ from attention import make_batch, random_graph
 from grf import inputs, knn_sphere, step
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
+from torch_geometric.io import read_planetoid_data
 
 from pyg_topomask.nn import ExphormerAttention, GKATAttention, GKATConv, GRFAttention
 from pyg_topomask.transforms import AddRandomWalks
 
 CORA_NODES, CORA_EDGES = 2_708, 10_556
+CITESEER_NODES, CITESEER_EDGES = 3_327, 9_104
 FORMS = {"compiled": "1", "plain torch": "0"}  # values of TOPOMASK_NATIVE
 
 
@@ -55,6 +60,17 @@ def train(module: Module, graph: Data, channels: int = 64) -> None:
     module(x, graph.get("batch"), graph).sum().backward()
 
 
+def citation_graph(name: str, nodes: int, edges: int, share: float) -> Data:
+    """Cora or CiteSeer, or a random graph with a share of its nodes, with the walks of the paper."""
+    raw = Path(os.environ.get("TOPOMASK_DATA", "")) / "Planetoid" / name / "raw"
+    if share == 1 and raw.is_dir():
+        data = read_planetoid_data(str(raw), name.lower())
+        graph = Data(edge_index=data.edge_index, num_nodes=nodes)
+    else:
+        graph = random_graph(int(share * nodes), share * edges, np.random.default_rng(0))
+    return AddRandomWalks(100, 4, 0.0, seed=0, independent=False)(graph)
+
+
 def attentions(channels: int) -> tuple[Module, Module]:
     """Linear and softmax attention of four heads."""
     linear = GRFAttention(channels, 4, independent=False, path="pairwise")
@@ -69,6 +85,9 @@ def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
     cora = random_graph(int(share * CORA_NODES), share * CORA_EDGES, np.random.default_rng(0))
     cora = AddRandomWalks(100, 3, 0.0, seed=0, independent=False)(cora)
     gkat = GKATAttention(64, 8, kernel="softmax", max_length=3, path="pairwise")
+    features = GKATAttention(64, 8, num_features=256, path="pairwise")
+    long_cora = citation_graph("Cora", CORA_NODES, CORA_EDGES, share)
+    citeseer = citation_graph("CiteSeer", CITESEER_NODES, CITESEER_EDGES, share)
     conv = GKATConv(64, 8, 8, dropout=0.6, max_length=3, path="pairwise")
     walks = AddRandomWalks(seed=0, independent=False)
     batch = Batch.from_data_list([walks(knn_sphere(18, seed=seed)) for seed in range(32)])
@@ -81,6 +100,8 @@ def cases(quick: bool) -> dict[str, tuple[Callable[[], Any], int]]:
     return {
         "grf": (lambda: step(tensors, mask, graph), 9),
         "gkat": (lambda: train(gkat, cora), 3),
+        "features, Cora": (lambda: train(features, long_cora), 3),
+        "features, CiteSeer": (lambda: train(features, citeseer), 3),
         "conv": (lambda: train(conv, cora), 3),
         "small, linear": (lambda: train(linear, batch), 25),
         "small, softmax": (lambda: train(softmax, batch), 25),
@@ -98,7 +119,7 @@ def main() -> None:
     for name, (function, repeats) in cases(options.quick).items():
         times = report["milliseconds"][name] = interleaved_ms(function, repeats)
         ratio = times["plain torch"] / times["compiled"]
-        print(f"{name:16s} " + "  ".join(f"{form} {ms:8.1f} ms" for form, ms in times.items()) + f"  {ratio:5.2f} x")
+        print(f"{name:18s} " + "  ".join(f"{form} {ms:8.1f} ms" for form, ms in times.items()) + f"  {ratio:5.2f} x")
     save_json(options.out / "pairs.json", report)
 
 

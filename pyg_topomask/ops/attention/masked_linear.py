@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.ops.attention import feature_pairs
 from pyg_topomask.ops.attention.inputs import check_masked_attention, from_origin, with_ones
 from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, cost_of_blocks, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
@@ -49,6 +50,9 @@ _MOST_BLOCK_ENTRIES = 2**22
 # Measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs per node.
 _PAIR_OVERHEAD = 96
 _FACTORED_COST = 4
+
+# How many times as fast pairs with many features are in compiled code (`feature_pairs`).
+_GAIN_OF_FEATURES = 4
 
 
 def masked_linear_attention(
@@ -165,6 +169,8 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
     if num_pairs is None or num_pairs > MOST_PAIRS * num_multiply_adds:
         return "factored"
     scoring = num_pairs * (num_features + head_channels + _PAIR_OVERHEAD)
+    if feature_pairs.refuses_features(num_features, mask.device) is None:
+        scoring //= _GAIN_OF_FEATURES
     multiplying = _FACTORED_COST * num_multiply_adds * num_features * (head_channels + 1)
     return "pairwise" if scoring <= multiplying else "factored"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.checks import warn_once
-from pyg_topomask.ops.attention import fused_pairs
+from pyg_topomask.ops.attention import feature_pairs, fused_pairs
 from pyg_topomask.ops.attention.normalizer import Normalizer, row_tolerance
 from pyg_topomask.ops.attention.pair_kernels import PairKernel, scaled
 from pyg_topomask.ops.segment import split_by_count
@@ -68,7 +68,8 @@ def means_of_pairs(
     by_row = masks.mask.pairs_by_row if num_nodes**2 > at_once else None
     num_pairs = 0 if by_row is None else int(by_row.sum())
     if by_row is None or num_pairs <= at_once:
-        if fused_pairs.refuses(q, v) is None and fused_pairs.divides(q):
+        many = feature_pairs.refuses(kernel, q) is None
+        if not many and fused_pairs.refuses(q, v) is None and fused_pairs.divides(q):
             tolerance = row_tolerance(v, batch, masks.signed, masks.mask)
             found = masks.combined_pairs(v)
             out, total = fused_pairs.fused_means(kernel, *found, q, k, v, tolerance, key_scale)
@@ -117,6 +118,8 @@ def _sums(
     v: Tensor,
     again: bool = False,
 ) -> Tensor:
+    if feature_pairs.refuses(kernel, q) is None:
+        return feature_pairs.feature_sums(kernel, pattern, entries, bounds, q, k, v)
     if fused_pairs.refuses(q, v) is None:
         return fused_pairs.fused_sums(kernel, pattern, entries, bounds, q, k, v)
     return kernel.sums_of_heads(pattern, entries, bounds, q, k, v, again)

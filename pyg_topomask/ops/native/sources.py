@@ -16,6 +16,7 @@ SHIPPED = HERE / "shipped"
 _REARRANGED = ("-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros")
 LIBRARIES = {
     "dropout": ("-fno-math-errno", "-fno-trapping-math"),
+    "features": ("-fno-math-errno", *_REARRANGED),
     "forest": _REARRANGED,
     "gated": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),

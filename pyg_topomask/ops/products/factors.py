@@ -97,9 +97,11 @@ def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
         value, other: Entries of the factors, shape ``[nnz]``.
 
     Returns:
-        Pattern of ``P`` pairs, and the entries, ``[P]``. If ``N' = N``, rows may be reordered (`near_pattern`).
+        Pattern of ``P`` pairs sorted by row and column, and the entries, ``[P]``. If ``N' = N``, rows may be reordered
+        (`near_pattern`).
     """
-    product = _scipy_matrix(left, value) @ _scipy_matrix(right, other).T.tocsr()
+    # SciPy sorts the columns of a row only when it transposes a matrix.
+    product = (_scipy_matrix(right, other) @ _scipy_matrix(left, value).T.tocsr()).T.tocsr()
     row = torch.repeat_interleave(torch.from_numpy(np.diff(product.indptr)))
     col, entries = torch.from_numpy(product.indices).to(row), torch.from_numpy(product.data)
     if left.num_rows != right.num_rows:
