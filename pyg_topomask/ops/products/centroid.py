@@ -218,7 +218,8 @@ def _terms_product(terms: Terms, values: Tensor, x: Tensor) -> Tensor:
     sums = spmm(pattern, x.new_ones(pattern.nnz), x.flatten(1)).view(-1, size, *shape[1:])  # [T, L, H, C]
     if size <= _MOST_DENSE:
         matrix = toeplitz_matrix(mirrored, (size,)) if terms.is_path else values.unfold(1, size, 1)
-        sums = torch.einsum("hde,tehc->tdhc", matrix, sums)
+        one_head = shape[1] == 1  # einsum would copy the sums twice
+        sums = matrix[0] @ sums.squeeze(2) if one_head else torch.einsum("hde,tehc->tdhc", matrix, sums)
     else:  # a Hankel matrix is a Toeplitz matrix of the columns in reverse
         sums = sums if terms.is_path else sums.flip(1)
         signals = sums.permute(2, 0, 3, 1)  # [H, T, C, L]
