@@ -35,7 +35,8 @@ def load(name: str) -> ctypes.CDLL | str:
     """
     if os.environ.get("TOPOMASK_NATIVE") == "0":
         return "TOPOMASK_NATIVE=0 switches compiled code off"
-    return _load(name, os.environ.get("CXX"), torch.backends.cpu.get_cpu_capability(), library_folder())
+    compiler, cache = os.environ.get("CXX"), os.environ.get("TOPOMASK_CACHE")
+    return _load(name, compiler, torch.backends.cpu.get_cpu_capability(), cache)
 
 
 def refuse_failure(code: int, what: str) -> None:
@@ -62,7 +63,8 @@ def library_folder() -> Path:
 
 
 @lru_cache
-def _load(name: str, named: str | None, capability: str, folder: Path) -> ctypes.CDLL | str:
+def _load(name: str, named: str | None, capability: str, cache: str | None) -> ctypes.CDLL | str:
+    folder = library_folder()  # depends on ``cache``; layers call `load` often, so it is not built each time
     instructions = sources.instructions(capability)
     shipped = None if named else _open(sources.SHIPPED, sources.shipped_stem(name, instructions))
     if shipped is not None:

@@ -132,7 +132,8 @@ def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
 def test_what_two_want_at_once_is_compiled_once(whole, tmp_path, monkeypatch):
     script = f'echo one >>"{tmp_path}/calls"\nsleep 0.3\n{copying(whole)}'
     compiler = use_compiler(tmp_path, monkeypatch, script)
-    load = partial(loader._load.__wrapped__, "topk", str(compiler), "DEFAULT", tmp_path / "cache")
+    use_cache(tmp_path / "cache", monkeypatch)
+    load = partial(loader._load.__wrapped__, "topk", str(compiler), "DEFAULT", None)
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda _: load(), range(2))
     assert not any(isinstance(library, str) for library in found)
