@@ -180,12 +180,13 @@ def test_active_environment_is_used(run, tmp_path):
     assert not (run.root / ".venv").exists()
 
 
-def test_ci_checks_style_types_and_documentation_then_runs_all_tests(run):
+def test_ci_checks_style_types_documentation_and_release_then_runs_all_tests(run):
+    (run.root / "scripts" / "release.sh").write_text('echo release >>"$CALLS"\n')  # needs files that are really built
     code, output, calls = run(".ci/run")
     assert code == 0, output
     assert calls[:4] == ["pip -e .[run,ogb,dev]", "ruff check .", "mypy ", "pip -e .[run,ogb,dev,docs]"]
     assert calls[4].startswith("sphinx -b html --fail-on-warning")
-    assert calls[5] == PYTEST
+    assert calls[5:7] == ["release", PYTEST]
     assert calls[-1] == f"{PYTEST} -m sparse"
 
 
