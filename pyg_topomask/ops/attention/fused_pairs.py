@@ -1,61 +1,27 @@
 """Attention on pairs in one compiled function, which keeps no array of one number per pair and head.
 
-The function is ``native/pairs/`` on CPU and ``fused_triton.py`` on CUDA.
+The function is that of ``compiled_pairs.py`` on CPU, and of ``fused_triton.py`` on CUDA.
 It is a custom operator of torch, which ``torch.compile`` takes for one node. Its backward pass computes the
 scores again. Second derivatives are those of the kernels in plain torch.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention import fused_triton
+from pyg_topomask.ops.attention import compiled_pairs, fused_triton
+from pyg_topomask.ops.attention.compiled_pairs import Inputs, without_gaps
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel, scaled
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
-from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import weighted_mean
 from pyg_topomask.ops.sparse import Combination, Pattern
 
-load = partial(loader.load, "pairs")
-"""The library, compiled if necessary, or the reason why there is none."""
-
-_ENTRY = {torch.float32: "pair_sums_float", torch.float64: "pair_sums_double"}
-_KERNELS = ("linear", "signed_linear", "softmax", "additive")
-
 # Numbers of a pair's key and value, above which products of whole matrices are faster.
 _MOST_NUMBERS = 256
-
-# Pairs, heads and numbers that are worth a second thread.
-_WORK_PER_THREAD = 2**20
-
-
-class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``attention.h``."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("rows", "columns", "heads", "width", "channels", "threads", "kernel")),
-        *((name, ctypes.c_int64) for name in ("signed_norm", "has_bound")),
-        *((f"{name}_by_{step}", ctypes.c_int64) for name in ("entry", "bound") for step in ("pair", "head")),
-        *((f"{name}_by_{step}", ctypes.c_int64) for name in ("q", "k", "v") for step in ("row", "head")),
-        *(("negative_slope", ctypes.c_double), ("dropout", ctypes.c_double), ("seed", ctypes.c_int64)),
-        *((name, ctypes.c_void_p) for name in ("rowptr", "col", "low", "high", "order")),
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "entry", "bound", "coeffs", "bound_coeffs")),
-        ("terms", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("edge", "edge_of_pair")),
-        *((name, ctypes.c_int64) for name in ("common_edges", "edge_by_row", "edge_by_head")),
-        ("key_scale", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("scale_by_row", "scale_by_head")),
-        *(("tolerance", ctypes.c_void_p), ("tolerance_by_row", ctypes.c_int64)),
-        *((name, ctypes.c_void_p) for name in ("sums", "denominator")),
-        *((f"grad{name}", ctypes.c_void_p) for name in ("", "_q", "_k", "_v", "_entry", "_bound", "_edge")),
-    ]
 
 
 def refuses(q: Tensor, v: Tensor, edges: bool = False) -> str | None:
@@ -68,7 +34,7 @@ def refuses(q: Tensor, v: Tensor, edges: bool = False) -> str | None:
     """
     if q.device.type not in ("cpu", "cuda"):
         return f"it runs on CPU and CUDA, and the queries are on {q.device}"
-    if q.dtype not in _ENTRY:
+    if q.dtype not in compiled_pairs.ENTRY:
         return f"it computes in float32 and float64 (got {q.dtype})"
     if q.size(-1) + v.size(-1) > _MOST_NUMBERS:
         return f"keys and values of more than {_MOST_NUMBERS} numbers are faster as matrices"
@@ -88,7 +54,7 @@ def _uses_triton(q: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def _no_library() -> str | None:
-    library = load()
+    library = compiled_pairs.load()
     return library if isinstance(library, str) else None
 
 
@@ -180,44 +146,6 @@ def _parts(entries: Tensor | Combination) -> tuple[Tensor, Tensor | None]:
     return entries if entries.t().is_contiguous() else entries.contiguous(), None
 
 
-class _Inputs(NamedTuple):
-    """Inputs of the operator; the last ones are the fields of a `PairKernel`."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    entries: Tensor
-    bounds: Tensor | None
-    edge: Tensor | None
-    rowptr: Tensor
-    col: Tensor
-    edge_of_pair: Tensor | None
-    seed: Tensor | None
-    order: Tensor | None
-    coeffs: Tensor | None
-    bound_coeffs: Tensor | None
-    key_scale: Tensor | None
-    tolerance: Tensor | None
-    common_edges: int
-    name: str
-    signed: bool
-    signed_features: bool
-    negative_slope: float
-    dropout: float
-
-    @property
-    def kernel(self) -> PairKernel:
-        return PairKernel(*self[16:])
-
-    @property
-    def columns(self) -> int:
-        """Number of columns of the result: those of means or of sums."""
-        if self.tolerance is not None:
-            return self.v.size(-1)
-        has_size = self.bounds is not None or self.signed_features
-        return self.v.size(-1) + (2 if self.signed and has_size else 1)
-
-
 _NUM_TENSORS = 15  # of the inputs, which come first
 _DIFFERENTIABLE = 6
 _SCHEMA = (
@@ -231,7 +159,7 @@ _SCHEMA = (
 @torch.library.custom_op("topomask::pairs", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
 def _pairs(*args: Any) -> tuple[Tensor, Tensor]:
     """Sums, and nothing; or means, and their denominators."""
-    inputs = _Inputs(*args)
+    inputs = Inputs(*args)
     result, denominator = _empty_results(*args)
     _call(inputs, {"sums": result, "denominator": denominator})
     return result, denominator
@@ -239,7 +167,7 @@ def _pairs(*args: Any) -> tuple[Tensor, Tensor]:
 
 @_pairs.register_fake
 def _empty_results(*args: Any) -> tuple[Tensor, Tensor]:
-    inputs = _Inputs(*args)
+    inputs = Inputs(*args)
     rows = inputs.q.shape[:2]
     return inputs.q.new_empty(*rows, inputs.columns), inputs.q.new_empty(rows if inputs.tolerance is not None else 0)
 
@@ -252,7 +180,7 @@ def _empty_results(*args: Any) -> tuple[Tensor, Tensor]:
 )
 def _gradients(grad: Tensor, of_entries: bool, of_bounds: bool, denominator: Tensor, *args: Any) -> tuple[Tensor, ...]:
     """Gradients of q, k, v, entries, bounds and edge vectors; those of the masks are empty unless asked for."""
-    inputs, grads = _Inputs(*args), _empty_gradients(grad, of_entries, of_bounds, denominator, *args)
+    inputs, grads = Inputs(*args), _empty_gradients(grad, of_entries, of_bounds, denominator, *args)
     names = ("grad_q", "grad_k", "grad_v", "grad_entry", "grad_bound", "grad_edge")
     given = {name: grad for name, grad in zip(names, grads) if grad.numel()}
     for name in given.keys() & {"grad_entry", "grad_bound"}:
@@ -265,7 +193,7 @@ def _gradients(grad: Tensor, of_entries: bool, of_bounds: bool, denominator: Ten
 def _empty_gradients(
     grad: Tensor, of_entries: bool, of_bounds: bool, denominator: Tensor, *args: Any
 ) -> tuple[Tensor, ...]:
-    inputs = _Inputs(*args)
+    inputs = Inputs(*args)
     # Entries have a stride between heads, which their gradients share; the others are contiguous.
     weights = (
         torch.empty_like(x) if wanted and x is not None else grad.new_empty(0)
@@ -283,7 +211,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     *tensors, denominator = ctx.saved_tensors
-    inputs, needed = _Inputs(*tensors, *ctx.settings), ctx.needs_input_grad[:_DIFFERENTIABLE]
+    inputs, needed = Inputs(*tensors, *ctx.settings), ctx.needs_input_grad[:_DIFFERENTIABLE]
     if torch.is_grad_enabled():
         grads = _differentiable_gradients(inputs, needed, grad)
     else:
@@ -295,7 +223,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
 _pairs.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _differentiable_gradients(inputs: _Inputs, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
+def _differentiable_gradients(inputs: Inputs, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
     """Gradients of the same sums or means in plain torch, which can be differentiated again."""
     q, k, v, entries, bounds = inputs[:5]
     row = torch.repeat_interleave(inputs.rowptr.diff())
@@ -318,61 +246,10 @@ def _differentiable_gradients(inputs: _Inputs, needed: Sequence[bool], grad: Ten
     return [next(found) if needs else None for needs in needed]
 
 
-@once_per_batch
-def _reach(col: Tensor, rowptr: Tensor) -> Tensor:
-    """Smallest and largest column of each row, int32, shape ``[2, num_rows]``."""
-    library: Any = load()
-    reach = rowptr.new_empty(2, rowptr.numel() - 1)
-    low, high = (ctypes.c_void_p(x.data_ptr()) for x in reach)
-    given = (ctypes.c_void_p(x.data_ptr()) for x in (rowptr, col))
-    library.pair_reach(ctypes.c_int64(reach.size(1)), *given, low, high)
-    return reach
-
-
-def _call(inputs: _Inputs, results: dict[str, Tensor]) -> None:
+def _call(inputs: Inputs, results: dict[str, Tensor]) -> None:
     """Fill results or gradients. Raises MemoryError."""
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in inputs[:3])  # often parts of one array
-    if _uses_triton(q):
-        structure = inputs.entries, inputs.bounds, inputs.rowptr, inputs.col, inputs.seed
-        return fused_triton.pair_sums(q, k, v, *structure, inputs.kernel, results)
-    library: Any = load()
-    edge = inputs.edge if inputs.edge is None or inputs.edge.stride(-1) == 1 else inputs.edge.contiguous()
-    low, high = _reach(inputs.col, inputs.rowptr)
-    coeffs = inputs.coeffs if inputs.coeffs is not None else inputs.bound_coeffs
-    named = ("rowptr", "col", "order", "coeffs", "bound_coeffs", "edge_of_pair", "key_scale", "tolerance")
-    tensors = {name: getattr(inputs, name) for name in named}
-    tensors |= {"q": q, "k": k, "v": v, "entry": inputs.entries, "bound": inputs.bounds, "edge": edge}
-    tensors |= {"low": low, "high": high, **results}
-    strides = {}
-    for name, array in (("q", q), ("k", k), ("v", v), ("edge", edge), ("scale", inputs.key_scale)):
-        if array is not None:
-            strides[f"{name}_by_row"], strides[f"{name}_by_head"] = array.stride()[:2]
-    weighed = ("entry", inputs.entries, inputs.coeffs), ("bound", inputs.bounds, inputs.bound_coeffs)
-    for name, x, table in weighed:
-        if x is not None:
-            by_pair, by_head = x.stride() if x.dim() == 2 else (x.stride(0), 0)
-            # Weights are [H, Q] or [Q], entries are [P, H] or [P].
-            by_pair, by_head = (by_pair, by_head) if table is None else (0, by_pair if x.dim() == 2 else 0)
-            strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = by_pair, by_head
-    work = inputs.col.numel() * q.size(1) * (q.size(-1) + v.size(-1))
-    call = _Call(
-        rows=q.size(0),
-        columns=k.size(0),
-        heads=q.size(1),
-        width=q.size(-1),
-        channels=v.size(-1),
-        threads=loader.num_threads(work, _WORK_PER_THREAD),
-        kernel=_KERNELS.index("signed_linear" if inputs.signed_features else inputs.name),
-        signed_norm=inputs.signed,
-        negative_slope=inputs.negative_slope,
-        dropout=inputs.dropout,
-        seed=0 if inputs.seed is None else int(inputs.seed),
-        has_bound=inputs.bounds is not None,
-        terms=0 if coeffs is None else coeffs.size(1),
-        common_edges=inputs.common_edges,
-        tolerance_by_row=int(inputs.tolerance is not None and inputs.tolerance.numel() > 1),
-        **strides,
-        **{name: x.data_ptr() for name, x in tensors.items() if x is not None},
-    )
-    failure = getattr(library, _ENTRY[q.dtype])(ctypes.byref(call))
-    loader.refuse_failure(failure, f"attention on {inputs.col.numel()} pairs of {q.size(1)} heads")
+    if not _uses_triton(inputs.q):
+        return compiled_pairs.call(inputs, results)
+    q, k, v = without_gaps(inputs)
+    structure = inputs.entries, inputs.bounds, inputs.rowptr, inputs.col, inputs.seed
+    fused_triton.pair_sums(q, k, v, *structure, inputs.kernel, results)

@@ -6,7 +6,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINEConv
 
 from pyg_topomask.nn import ATTENTION, ExphormerAttention, GPSLayer, GPSModel
-from pyg_topomask.ops.attention import fused_pairs
+from pyg_topomask.ops.attention import compiled_pairs
 from pyg_topomask.testing import GRAPHS, AttentionCase, block_permutation, empty_graph, permute
 from pyg_topomask.transforms import AddExpanderEdges
 
@@ -234,7 +234,7 @@ def test_layers_share_one_structure(monkeypatch):
     batch = batch_of()
     model = GPSModel(4, 8, 2, 4, attn=lambda _: ExphormerAttention(8))
     model(batch.x.float(), batch.edge_index, batch.batch, batch)
-    native = not isinstance(fused_pairs.load(), str)
+    native = not isinstance(compiled_pairs.load(), str)
     assert len(built) == (1 if native else 2)  # pairs, or else keys and values, for all four layers
 
 

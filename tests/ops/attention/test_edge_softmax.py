@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch
 
-from pyg_topomask.ops.attention import fused_pairs
+from pyg_topomask.ops.attention import compiled_pairs
 from pyg_topomask.ops.attention.edge_softmax import (
     edge_pairs,
     edge_scores,
@@ -106,7 +106,7 @@ def test_vectors_of_types_and_edges(monkeypatch, names, with_edge, native):
         torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.skipif(isinstance(fused_pairs.load(), str), reason="needs a C++ compiler")
+@pytest.mark.skipif(isinstance(compiled_pairs.load(), str), reason="needs a C++ compiler")
 def test_edges_of_a_graph_lie_together():
     batch, _ = edges_of("star", "path", "one_way")
     where = batch.edge_index, batch.expander_index, batch.batch, batch.num_nodes, batch.num_graphs, 2

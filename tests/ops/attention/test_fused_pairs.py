@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
-from pyg_topomask.ops.attention import fused_pairs
+from pyg_topomask.ops.attention import compiled_pairs, fused_pairs
 from pyg_topomask.ops.attention.fused_pairs import fused_means, fused_sums, refuses
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel, scaled
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
@@ -27,7 +27,7 @@ KERNELS = {
     "additive_signed": PairKernel("additive", True, negative_slope=0.2),
 }
 DROPOUT = PairKernel("softmax", True, dropout=0.4)
-compiled = pytest.mark.skipif(isinstance(fused_pairs.load(), str), reason="needs a C++ compiler")
+compiled = pytest.mark.skipif(isinstance(compiled_pairs.load(), str), reason="needs a C++ compiler")
 
 
 def numbers(*shape, dtype=torch.float64):
@@ -148,7 +148,7 @@ def graphs_on_their_own():
 @pytest.mark.parametrize("name", ["features_signed", "softmax"])
 @pytest.mark.parametrize("make_pattern", [one_graph_in_segments, one_graph_in_one_segment, graphs_on_their_own])
 def test_threads_change_nothing(monkeypatch, make_pattern, name, entries):
-    monkeypatch.setattr(fused_pairs, "_WORK_PER_THREAD", 1)
+    monkeypatch.setattr(compiled_pairs, "_WORK_PER_THREAD", 1)
     pattern, kernel, threads = make_pattern(), KERNELS[name], torch.get_num_threads()
     tensors = [x.detach().float().requires_grad_() for x in inputs(pattern, 3, 3, 2, entries)]
     found = []
@@ -281,7 +281,7 @@ def test_first_and_second_derivatives_of_edge_vectors():
 @compiled
 @pytest.mark.parametrize("make_pattern", [one_graph_in_segments, graphs_on_their_own])
 def test_threads_change_no_gradient_of_edge_vectors(monkeypatch, make_pattern):
-    monkeypatch.setattr(fused_pairs, "_WORK_PER_THREAD", 1)
+    monkeypatch.setattr(compiled_pairs, "_WORK_PER_THREAD", 1)
     pattern, threads = make_pattern(), torch.get_num_threads()
     entry, _, *qkv = (x.detach().float() for x in inputs(pattern, 2, 3, 2))
     edges = edge_vectors(pattern, 2, 3)
@@ -340,7 +340,8 @@ def test_attention_is_the_same_without_compiled_code(monkeypatch, mask, kernel, 
     walks = AddRandomWalks(num_walks=8, seed=0)
     batch = Batch.from_data_list([walks(GRAPHS[name].clone()) for name in ("path", "star", "weighted")])
     topology = GRFMask(2) if mask == "grf" else RWGNKMask(2, learnable=True)
-    module = MaskedAttention(8, 2, kernel, topology, "pairwise", normalizer=normalizer).double()
+    settings = {"num_features": 16, "normalizer": normalizer}  # `feature_pairs` serves more features
+    module = MaskedAttention(8, 2, kernel, topology, "pairwise", **settings).double()
     if mask == "grf":
         with torch.no_grad():
             module.mask.modulation[0, 1] = -0.3
@@ -440,7 +441,7 @@ def test_derivatives_of_means_with_coefficients(name):
 @compiled
 @pytest.mark.parametrize("make_pattern", [one_graph_in_segments, graphs_on_their_own])
 def test_threads_change_no_gradient_of_weights(monkeypatch, make_pattern):
-    monkeypatch.setattr(fused_pairs, "_WORK_PER_THREAD", 1)
+    monkeypatch.setattr(compiled_pairs, "_WORK_PER_THREAD", 1)
     pattern, threads = make_pattern(), torch.get_num_threads()
     weights, _, combine = coefficients(pattern, 2, 15, True)
     weights = weights.detach().float().requires_grad_()

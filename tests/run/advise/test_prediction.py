@@ -1,6 +1,7 @@
 import pytest
 
-from pyg_topomask.run.advise.prediction import estimate, fitted, predict
+from pyg_topomask.run.advise.fit import estimate, fitted
+from pyg_topomask.run.advise.prediction import predict
 from pyg_topomask.run.advise.sample import Epoch, Size
 from pyg_topomask.run.advise.stopwatch import Seconds, Step
 from pyg_topomask.run.advise.trial import Trial
