@@ -14,7 +14,9 @@ continues an interrupted one, and keeps finished runs.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from _tables import CONFIGS, described, format_metric, machine, save_json, table_parser, write_table
@@ -36,14 +38,22 @@ METHODS = {
 IMAGES = {"plain": "8 × 8", "shifted": "shifted on 16 × 16"}
 
 
-def run_row(images: str, positions: bool, method: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Results of one method on one kind of images."""
+def is_finished(folder: Path, seeds: int) -> bool:
+    """Whether all seeds of a row have been run."""
+    path = folder / "summary.json"
+    return path.is_file() and len(json.loads(path.read_text())["seeds"]) >= seeds
+
+
+def run_row(images: str, positions: bool, method: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Results of one method on one kind of images; None if only finished rows are asked for."""
     name = images + ("-positions" if positions else "")
     settings = [f"dataset.name={name}", f"optim.max_epoch={options.epochs}", *METHODS[method]]
     if options.quick:
         settings += ["dataset.split=[64,32,32]", "optim.num_warmup_epochs=0"]
-    tag = f"name_tag={name}-{method}-{options.epochs}" + ("-quick" if options.quick else "")
-    summary = run_config(CONFIG, options.out / "runs", options.seeds, [*settings, tag])
+    tag = f"{name}-{method}-{options.epochs}" + ("-quick" if options.quick else "")
+    if options.finished and not is_finished(options.out / "runs" / f"{CONFIG.stem}-{tag}", options.seeds):
+        return None
+    summary = run_config(CONFIG, options.out / "runs", options.seeds, [*settings, f"name_tag={tag}"])
     return {
         "images": IMAGES[images],
         "positions": positions,
@@ -77,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument("--images", nargs="+", choices=list(IMAGES), default=list(IMAGES), help="kinds of images")
     made.add_argument("--positions", nargs="+", choices=["no", "yes"], default=["no", "yes"], help="encoded or not")
     made.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="rows")
+    made.add_argument("--finished", action="store_true", help="write the rows that are finished, and train nothing")
     made.add_argument("--seeds", type=int, default=3, help="runs of each row")
     made.add_argument("--epochs", type=int, default=30, help="epochs of each run")
     options = made.parse_args(arguments)
@@ -87,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for images in options.images:
         for positions in options.positions:
             for method in options.methods:
-                rows.append(run_row(images, positions == "yes", method, options))
+                row = run_row(images, positions == "yes", method, options)
+                rows += [] if row is None else [row]
                 save_json(options.out / "masks_digits.json", report)
                 text = "\n".join(lines(report)) + "\n"
                 write_table(options, "masks_digits", text)

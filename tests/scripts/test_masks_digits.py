@@ -30,3 +30,12 @@ def test_a_trial_writes_the_table(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     script.main([*arguments, "--positions", "yes"])
     assert "finished before, kept" in capsys.readouterr().out
+    script.main([*arguments, "--finished", "--methods", "linear", "softmax", "toeplitz"])  # nothing is trained
+    rows = json.loads((tmp_path / "out" / "masks_digits.json").read_text())["rows"]
+    assert [(row["method"], row["positions"]) for row in rows] == [
+        ("linear", False),
+        ("toeplitz", False),
+        ("linear", True),
+        ("toeplitz", True),
+    ]
+    assert "done in" not in capsys.readouterr().out
