@@ -45,7 +45,9 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     Raises:
         ValueError: If ``p`` is not a probability.
     """
-    dropped = round(p * _LEVELS)
+    if not 0 <= p <= 1:
+        raise ValueError(f"'p' must be a probability, between 0 and 1 (got {p})")
+    dropped = round(float(p) * _LEVELS)
     if not training or x.device.type != "cpu" or not 0 < dropped < _LEVELS:
         return functional.dropout(x, p, training)
     compilable, compiling = x.dtype in _ENTRY and _has_library(), torch.compiler.is_compiling()

@@ -67,7 +67,11 @@ def gated_sum(
 
     Returns:
         ``(out [N, C], e [E, C])``, differentiable in all but ``edge_index``.
+
+    Raises:
+        ValueError: If a shape differs from these.
     """
+    _check_shapes(target, source, value, edge, edge_index, scale)
     if refuses(target, source, value, edge, scale) is not None:
         if torch.compiler.is_compiling():
             return _traceable_sum(target, source, value, edge, edge_index, scale)
@@ -75,6 +79,23 @@ def gated_sum(
         return _GatedSum.apply(target, source, value, edge, scale, edge_index, patterns)
     out, e, _ = _gated_sum(target, source, value, edge, scale, edge_index, *_sorted_edges(edge_index, value.size(0)))
     return out, e
+
+
+def _check_shapes(
+    target: Tensor, source: Tensor, value: Tensor, edge: Tensor, edge_index: Tensor, scale: Tensor | None
+) -> None:
+    if value.dim() != 2 or edge_index.dim() != 2:
+        raise ValueError(
+            f"'value' must be [N, C] and 'edge_index' [2, E] (got {[*value.shape]} and {[*edge_index.shape]})"
+        )
+    num_nodes, channels = value.shape
+    num_edges = edge_index.size(1)
+    expected = {"target": (target, num_nodes, channels), "source": (source, num_nodes, channels)}
+    expected |= {"edge": (edge, num_edges, channels)}
+    expected |= {} if scale is None else {"scale": (scale, num_edges, 1)}
+    for name, (x, *shape) in expected.items():
+        if [*x.shape] != shape:
+            raise ValueError(f"'{name}' must have shape {shape} (got {[*x.shape]})")
 
 
 def _traceable_sum(

@@ -39,15 +39,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape ``[N, out_channels]``.
     """
-    if _prefers_onednn(x, weight):
+    if _prefers_onednn(x, weight, bias):
         return _Linear.apply(x, weight, bias)
     return functional.linear(x, weight, bias)
 
 
-def _prefers_onednn(x: Tensor, weight: Tensor) -> bool:
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() != 2:
+def _prefers_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    if torch.compiler.is_compiling() or x.dim() != 2 or weight.dim() != 2 or x.size(1) != weight.size(1):
         return False
-    if x.size(0) * weight.numel() < _LEAST_PRODUCTS or {x.dtype, weight.dtype} != {torch.float32}:
+    if bias is not None and bias.shape != weight.shape[:1]:
+        return False
+    given = [part for part in (x, weight, bias) if part is not None]
+    if any(part.device.type != "cpu" or part.dtype != torch.float32 for part in given):
+        return False
+    if x.size(0) * weight.numel() < _LEAST_PRODUCTS:
         return False
     return not torch.is_autocast_enabled("cpu") and onednn_is_faster()
 
@@ -88,9 +93,14 @@ class _Linear(torch.autograd.Function):
     """The gradient of ``x`` is such a product, so higher derivatives exist."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight.contiguous(), bias, "none", [], "")
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        # oneDNN reads them as if they had no gaps.
+        x, weight, bias = (part if part is None else part.contiguous() for part in (x, weight, bias))
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -144,3 +144,9 @@ def test_the_operator_is_one_that_torch_can_compile():
 def test_nan_is_not_hidden():
     x = torch.full((dropout_ops._LEAST_COMPILED,), torch.nan)
     assert dropout(x, 0.5).isnan().all()
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("inf"), float("nan")])
+def test_what_is_no_probability_is_refused(p):
+    with pytest.raises(ValueError, match=r"'p' must be a probability"):
+        dropout(torch.ones(4), p)

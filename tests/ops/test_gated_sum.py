@@ -184,3 +184,14 @@ def test_the_operators_are_ones_that_torch_can_compile(scaled):
     )
     found, wanted = results(traced, given, given), results(gated_sum, (*given, MULTI, scale), given)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("target", (1, 3)), ("source", (2, 3)), ("edge", (2, 3)), ("edge", (6, 1)), ("scale", (6,))]
+)
+def test_wrong_shapes_are_refused(name, shape):
+    arguments = {"target": torch.randn(4, 3), "source": torch.randn(4, 3), "value": torch.randn(4, 3)}
+    arguments |= {"edge": torch.randn(6, 3), "scale": torch.randn(6, 1), name: torch.randn(shape)}
+    edge_index = torch.randint(0, 4, (2, 6))
+    with pytest.raises(ValueError, match=rf"'{name}' must have shape"):
+        gated_sum(edge_index=edge_index, **arguments)

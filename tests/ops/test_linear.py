@@ -94,3 +94,29 @@ def test_the_module_is_torchs_linear():
     assert isinstance(own, torch.nn.Linear)
     traced = torch.compile(own, backend="eager", fullgraph=True)
     torch.testing.assert_close(traced(x), wanted(x))
+
+
+@pytest.mark.parametrize("kind", ["expanded", "strided", "column", "one number"])
+def test_any_bias_gives_the_result_of_torch(kind):
+    """A product large enough for oneDNN, which reads a bias as if it had no gaps."""
+    x, weight = torch.randn(8192, 96), torch.randn(96, 96)
+    bias = {
+        "expanded": torch.randn(1).expand(96),
+        "strided": torch.randn(192)[::2],
+        "column": torch.randn(96, 4)[:, 1],
+        "one number": torch.randn(1),
+    }[kind]
+    torch.testing.assert_close(
+        linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_function_transforms_take_large_products():
+    x, weight = torch.randn(8192, 96), torch.randn(96, 96)
+    found = torch.func.grad(lambda weight: linear(x, weight).sum())(weight)
+    torch.testing.assert_close(found, x.sum(0).expand(96, 96), atol=1e-2, rtol=1e-4)
+
+
+def test_wrong_widths_are_named_by_torch():
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        linear(torch.randn(8192, 96), torch.randn(96, 97))

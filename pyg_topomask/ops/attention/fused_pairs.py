@@ -36,6 +36,8 @@ def refuses(q: Tensor, v: Tensor, edges: bool = False) -> str | None:
         return f"it runs on CPU and CUDA, and the queries are on {q.device}"
     if q.dtype not in compiled_pairs.ENTRY:
         return f"it computes in float32 and float64 (got {q.dtype})"
+    if 0 in (q.size(-1), v.size(-1)):
+        return "vectors without numbers are left to plain torch"
     if q.size(-1) + v.size(-1) > _MOST_NUMBERS:
         return f"keys and values of more than {_MOST_NUMBERS} numbers are faster as matrices"
     if _uses_triton(q):

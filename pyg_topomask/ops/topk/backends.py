@@ -23,7 +23,7 @@ _PRUNE_FROM = 5_000
 _MAX_VISIT = 0.55
 _DENSE_KEYS = 512
 
-# Range of numbers whose squares, summed over some dimensions, neither vanish nor overflow.
+# Range of numbers whose squares neither vanish nor overflow. The larger one is divided by the root of the dimension.
 _SQUARABLE = {torch.float32: (1e-18, 1e18), torch.float64: (1e-150, 1e150)}
 
 
@@ -115,6 +115,7 @@ def _tree_refuses(problem: Problem) -> str | None:
     if reason is not None:
         return reason
     least, most = _SQUARABLE[problem.q.dtype]
+    most /= max(problem.q.size(-1), 1) ** 0.5
     for name, x in (("queries", problem.q), ("keys", problem.k)):
         size = x.abs()
         if x.numel() > 0 and bool((((size < least) & (size > 0)) | (size > most)).any()):

@@ -493,3 +493,20 @@ def test_the_operator_with_coefficients_is_one_that_torch_can_compile():
     found, wanted = traced(*tensors), attend(*tensors)
     assert torch.equal(found, wanted)
     torch.testing.assert_close(gradients(found, tensors), gradients(wanted, tensors))
+
+
+@compiled
+@pytest.mark.parametrize("name", KERNELS)
+def test_bounds_have_gradients_if_the_entries_need_none(name):
+    pattern, kernel = random_pattern(6, 0.5), KERNELS[name]
+    entry, bound, *qkv = with_sides(kernel, inputs(pattern, 2, 4, 4))
+    entry = entry.detach()
+    results = fused_sums(kernel, pattern, entry, bound, *qkv), kernel.sums_of_heads(pattern, entry, bound, *qkv)
+    found, wanted = (torch.autograd.grad(x.square().sum(), bound, allow_unused=True)[0] for x in results)
+    torch.testing.assert_close(found, torch.zeros_like(bound) if wanted is None else wanted)
+
+
+def test_vectors_without_numbers_are_left_to_plain_torch():
+    x = torch.rand(5, 2, 4)
+    assert "without numbers" in refuses(x[..., :0], x)
+    assert "without numbers" in refuses(x, x[..., :0])

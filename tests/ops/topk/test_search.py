@@ -360,3 +360,20 @@ def test_numbers_that_a_tree_cannot_square(scale):
     if usable("cpp"):
         with pytest.raises(ValueError, match="square numbers"):
             topk_inner_product(q, k, 3, backend="pruned")
+
+
+@pytest.mark.parametrize(("num_keys", "dim", "k"), [(8200, 8, 100), (8200, 16, 20), (9000, 4, 200), (3559, 35, 157)])
+def test_more_keys_wanted_than_promising_leaves_hold(num_keys, dim, k):
+    """No floor is known at first, and leaves that only fill up a vector must not be visited."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(60, dim, generator=generator)
+    centers = torch.randn(30, dim, generator=generator)[torch.randint(0, 30, (num_keys,), generator=generator)]
+    keys = centers + 0.1 * torch.randn(num_keys, dim, generator=generator)
+    found, _ = topk_inner_product(q, keys, k, backend="pruned")
+    torch.testing.assert_close(found.sort(1).values, (q @ keys.T).topk(k).values.sort(1).values)
+
+
+def test_sums_of_squares_that_overflow_are_left_to_another_backend():
+    keys = torch.where(torch.rand(300, 400) < 0.5, -1e18, 1e18)
+    with pytest.raises(ValueError, match="its bounds square numbers"):
+        topk_inner_product(torch.rand(3, 400), keys, 4, backend="pruned")

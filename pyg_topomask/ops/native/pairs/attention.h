@@ -58,7 +58,7 @@ class Attention {
         start(i, row);
         weigh(row);
         const T denominator_grad = pair_gradients(row), size_grad = c.has_denominator() ? T(0) : denominator_grad;
-        if (c.grad_entry) entry_gradients(row, size_grad);
+        if (c.grad_entry || c.grad_bound) entry_gradients(row, size_grad);
         score_gradients(row, size_grad);
         grow(row.sum, std::max(rv, dv) * Vec<T>::L);
         const auto key = [this, col = row.col](int64_t p) { return kv + col[p] * stride(); };
@@ -259,7 +259,8 @@ class Attention {
         const T own_size_grad = c.has_bound ? T(0) : size_grad, *size = sizes(row);
         T* grad = row.entry_grad.data();
         for (int64_t p = 0; p < row.count; ++p) grad[p] = row.kernel[p] * row.pair_grad[p] + own_size_grad * size[p];
-        add_entries(row, entries, c.coeffs, c.grad_entry, grads.entry, c.entry_by_pair, c.entry_by_head);
+        if (c.grad_entry)
+            add_entries(row, entries, c.coeffs, c.grad_entry, grads.entry, c.entry_by_pair, c.entry_by_head);
         if (!c.has_bound || size_grad == 0 || !c.grad_bound) return;
         for (int64_t p = 0; p < row.count; ++p) grad[p] = size_grad * size[p];
         add_entries(row, bounds, c.bound_coeffs, c.grad_bound, grads.bound, c.bound_by_pair, c.bound_by_head);
