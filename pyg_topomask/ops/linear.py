@@ -95,8 +95,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # oneDNN reads them as if they had no gaps.
-        x, weight, bias = (part if part is None else part.contiguous() for part in (x, weight, bias))
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        bias = None if bias is None else bias.contiguous()
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight.contiguous(), bias, "none", [], "")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.saved import compared, read_config, read_result, read_results
+from pyg_topomask.run.output.saved import compared, differences, read_config, read_result, read_results
 from pyg_topomask.run.runner import check_config
 
 
@@ -69,8 +69,7 @@ def _run_of_config(path: Path) -> FinishedRun:
     if not folder.is_dir():
         raise RunError(f"{path} has no results: {folder} does not exist; if --out was given to 'run', give its folder")
     found = find_run(folder)
-    here, there = compared(parsed.config), compared(found.config)
-    different = [f"{key} is {there[key]} there and {here[key]} here" for key in here if here[key] != there[key]]
+    different = differences(compared(parsed.config), compared(found.config))
     if different:
         raise RunError(f"{folder} contains a run of another {path.name} ({different[0]}); give the folder instead")
     return found

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.model_hub import PyGModelHubMixin
 from torch_geometric.transforms import BaseTransform
 
+from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.trained_model import OpenedRun, open_run
 from pyg_topomask.run.training.checkpoint import BEST
 
@@ -68,6 +69,18 @@ class PretrainedModel(Module, PyGModelHubMixin):
     def forward(self, graph: Data) -> Tensor:
         """Logits or values of a prepared graph or batch; see :func:`pyg_topomask.load`."""
         return self.model(graph)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str, **options: Any) -> PretrainedModel:
+        """Load a model from a folder, or from the hub by ``user/model``; options are those of PyG's mixin.
+
+        Raises:
+            RunError: If there is no such folder and the name is no name of the hub, or the files cannot be read.
+        """
+        name = str(pretrained_model_name_or_path)
+        if not Path(name).is_dir() and name.count("/") != 1:
+            raise RunError(f"there is no folder {name}; a model on the hub is named user/model")
+        return super().from_pretrained(name, **options)
 
     def _save_pretrained(self, save_directory: Path | str) -> None:
         for name in FILES:

@@ -55,6 +55,8 @@ def test_a_loaded_model_gives_the_same_output(trained, tmp_path, monkeypatch, wh
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(RunError, match="contains no trained model"):
         hub.PretrainedModel.from_pretrained(str(tmp_path))
+    with pytest.raises(RunError, match="there is no folder savd; a model on the hub is named user/model"):
+        hub.PretrainedModel.from_pretrained("savd")
 
 
 def test_the_missing_package_is_named(monkeypatch):

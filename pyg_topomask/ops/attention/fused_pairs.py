@@ -184,7 +184,7 @@ def _gradients(grad: Tensor, of_entries: bool, of_bounds: bool, denominator: Ten
     """Gradients of q, k, v, entries, bounds and edge vectors; those of the masks are empty unless asked for."""
     inputs, grads = Inputs(*args), _empty_gradients(grad, of_entries, of_bounds, denominator, *args)
     names = ("grad_q", "grad_k", "grad_v", "grad_entry", "grad_bound", "grad_edge")
-    given = {name: grad for name, grad in zip(names, grads) if grad.numel()}
+    given = {name: grad for name, grad in zip(names, grads) if grad.numel() or name in names[:3]}
     for name in given.keys() & {"grad_entry", "grad_bound"}:
         given[name].zero_()
     _call(inputs, {"denominator": denominator, "grad": grad.contiguous(), **given})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
 from pyg_topomask.run.output.files import write_text
+
+# Keys that choose what a run is named after.
+_NAMES = "gt.layer_type", "topomask.mask"
 
 
 class _Result(BaseModel):
@@ -112,16 +116,26 @@ def refuse_other_runs(folder: Path, config: Config) -> None:
             there = compared(read_config(path))
         except RunError as error:
             raise RunError(f"{error}; choose another --out") from None
-        different = [f"{key} is {there[key]} there and {here[key]} here" for key in here if here[key] != there[key]]
+        different = differences(here, there)
         if different:
             more = f", and {len(different) - 3} more" if len(different) > 3 else ""
-            names = ("gt.layer_type", "topomask.mask")
-            tag = "-".join(here[key] for key in names if there[key] != here[key]) or "other"
+            tag = "-".join(here[key] for key in _NAMES if there[key] != here[key]) or "other"
             untagged = folder.name.removesuffix(f"-{config.name_tag}")
             raise RunError(
                 f"{folder} contains a run of another config ({'; '.join(different[:3])}{more}): nothing was "
                 f"overwritten. Choose another --out or a name_tag: name_tag={tag} puts it into {untagged}-{tag}."
             )
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """What differs between two results of `compared`, in words.
+
+    If attention or mask differ, these alone: keys that only one of the two uses have their defaults in the other, which
+    nobody has set.
+    """
+    keys = [key for key in here if here[key] != there[key]]
+    keys = [key for key in _NAMES if key in keys] or keys
+    return [f"{key} is {there[key]} there and {here[key]} here" for key in keys]
 
 
 def compared(config: Config) -> dict[str, Any]:
