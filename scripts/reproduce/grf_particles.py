@@ -232,7 +232,7 @@ def plot(report: Mapping[str, Any], options: argparse.Namespace) -> None:
         axis.plot(range(1, FRAMES + 1), errors, style, ms=4, color=COLORS[number % len(COLORS)], label=row["method"])
     for axis, (force, particles) in zip(axes[0], panels):
         axis.set(title=f"{force}, {particles} particles", xlabel="frames", yscale="log")
-        axis.set_ylabel("error of the position over the squared displacement")
+        axis.set_ylabel("position error / squared displacement")
         axis.legend(fontsize=8)
     save_plot(figure, options.out / "grf_particles.png")
 
