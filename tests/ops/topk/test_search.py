@@ -362,15 +362,19 @@ def test_numbers_that_a_tree_cannot_square(scale):
             topk_inner_product(q, k, 3, backend="pruned")
 
 
-@pytest.mark.parametrize(("num_keys", "dim", "k"), [(8200, 8, 100), (8200, 16, 20), (9000, 4, 200), (3559, 35, 157)])
-def test_more_keys_wanted_than_promising_leaves_hold(num_keys, dim, k):
-    """No floor is known at first, and leaves that only fill up a vector must not be visited."""
+@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("num_keys", "dim", "topk"), [(300, 8, 200), (1100, 16, 150), (8200, 16, 50)])
+def test_leaves_that_fill_up_a_vector_are_not_visited(num_keys, dim, topk, dtype):
+    """No floor is known at first, since promising leaves hold too few keys; what fills up has no keys in memory."""
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(60, dim, generator=generator)
-    centers = torch.randn(30, dim, generator=generator)[torch.randint(0, 30, (num_keys,), generator=generator)]
-    keys = centers + 0.1 * torch.randn(num_keys, dim, generator=generator)
-    found, _ = topk_inner_product(q, keys, k, backend="pruned")
-    torch.testing.assert_close(found.sort(1).values, (q @ keys.T).topk(k).values.sort(1).values)
+    q = torch.randn(1, 60, dim, generator=generator, dtype=dtype)
+    centers = torch.randn(30, dim, generator=generator, dtype=dtype)
+    keys = centers[torch.randint(30, (1, num_keys), generator=generator)]
+    keys += 0.1 * torch.randn(keys.shape, generator=generator, dtype=dtype)
+    found, share = cpp.search(q, keys, [0, 60], [0, num_keys], topk, 0, 2.0)
+    assert share <= 1
+    assert torch.equal(found, cpp.search(q, keys, [0, 60], [0, num_keys], topk, None, 1.0)[0])
 
 
 def test_sums_of_squares_that_overflow_are_left_to_another_backend():

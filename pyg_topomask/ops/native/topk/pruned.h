@@ -117,7 +117,8 @@ struct TreeSearch {
                 row = (row + L) % (rows * L);
             }
         }
-        T floor = -std::numeric_limits<T>::infinity();
+        // Every score is larger, but not the bound -inf of nodes that only fill up a vector.
+        T floor = std::numeric_limits<T>::lowest();
         for (int lane = 0; lane < L; ++lane) {
             int reached = 0;
             for (int64_t r = 0; r < rows; ++r)
@@ -167,8 +168,7 @@ struct TreeSearch {
             bound_groups(block);
             for (int i = 0; i < block.count; ++i) {
                 block.floor[i] = first_floor(block, i);
-                for (int64_t g = 0; g < tree.group.nodes; ++g)  // a floor of -inf would let the others in, too
-                    near[b * groups + g] |= bounds[i * groups + g] >= block.floor[i];
+                for (int64_t g = 0; g < groups; ++g) near[b * groups + g] |= bounds[i * groups + g] >= block.floor[i];
             }
         }
         int64_t visited = 0;
@@ -190,11 +190,9 @@ struct TreeSearch {
                 for (int v = 0; v < KV; ++v)
                     wanted[i] |= uint64_t(lanes_at_least(value[i][v], block.floor[i])) << (g - span + v) * L;
         }
-        const int64_t real = tree.leaf.nodes - span * L;  // leaves of this span; those after them hold nothing
-        const uint64_t exist = real >= 64 ? ~uint64_t(0) : (uint64_t(1) << std::max<int64_t>(real, 0)) - 1;
         int64_t visited = 0;
         for (int i = 0; i < block.count; ++i)
-            if (wanted[i] &= exist) {
+            if (wanted[i]) {
                 visited += __builtin_popcountll(wanted[i]);
                 visit(block, i, span * L, wanted[i]);
             }
