@@ -244,7 +244,7 @@ def test_auto_takes_the_first_engine_that_can_and_pays():
 
 @pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
 def test_the_tree_is_left_unused_where_it_skips_little():
-    q, k = torch.randn(1, 3000, 24), torch.randn(1, 3000, 24)
+    q, k = torch.randn(1, 3000, 48), torch.randn(1, 3000, 48)
     flat, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, None, 1.0)
     assert share == 1
     forced, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, 0, 1.0)
