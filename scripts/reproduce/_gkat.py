@@ -7,19 +7,18 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, machine, read_json, save_json
+from _measure import described, machine, pyplot, read_json, save_json, save_plot
 from _tables import COLORS, table_parser, write_table
 
 from pyg_topomask.run import RunError
@@ -163,57 +162,54 @@ def write_report(
     settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Write JSON and Markdown. It is called after each row, so that an interrupted script keeps its rows."""
-    where = machine()
-    lines = [f"{described(where)}. {note}"]
-    if options.quick:
-        lines.append("A trial of few epochs: these figures only show that everything runs.")
+    report = {"machine": machine(), "quick": options.quick, "note": note, "settings": settings, "rows": list(rows)}
+    save_json(options.out / f"{name}.json", report)
+    write_table(options, name, "\n".join(lines(report)) + "\n")
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
+    yield f"{described(report['machine'])}. {report['note']}"
+    if report["quick"]:
+        yield "A trial of few epochs: these figures only show that everything runs."
     titles = ["data", "method", "parameters", "runs", "epochs", "s/epoch", "s/run", "accuracy (%)", "published (%)"]
-    if "of_equal_epochs" in rows[0]:
+    if "of_equal_epochs" in report["rows"][0]:
         titles.insert(8, "in GKAT's epochs (%)")
-    lines += ["", "| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
-    for row in rows:
+    yield ""
+    yield "| " + " | ".join(titles) + " |"
+    yield "|---|---|" + "--:|" * (len(titles) - 2)
+    for row in report["rows"]:
         total = sum(row["seconds"])
         cells = [row["title"], row["method"], f"{row['parameters']:,}", len(row["values"])]
         cells += [f"{statistics.fmean(row['epochs']):.0f}", f"{total / sum(row['epochs']):.2f}"]
         cells += [f"{total / len(row['seconds']):.1f}", spread(row["values"])]
         cells += [spread(row["of_equal_epochs"])] if "of_equal_epochs" in row else []
         cells += [row["published"] or "–"]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    text = "\n".join(lines) + "\n"
-    report = {"machine": where, "quick": options.quick, "note": note, "settings": settings, "rows": list(rows)}
-    save_json(options.out / f"{name}.json", report)
-    write_table(options, name, text)
+        yield "| " + " | ".join(map(str, cells)) + " |"
 
 
-def finish(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    options: argparse.Namespace,
-    draw: Callable[[Sequence[Mapping[str, Any]]], Figure] | None = None,
-) -> None:
-    """Print the table and write a figure of it: the training curves, or the figure that ``draw`` makes of the rows."""
-    print((options.out / f"{name}.md").read_text())
-    figure = (draw or curves)(rows)
-    figure.savefig(options.out / f"{name}.png", dpi=150)
-    print(f"wrote {options.out / name}.md and .png")
-
-
-def curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Validation accuracy of each row's first run over the seconds of training, with a panel for each data set."""
-    titles = list(dict.fromkeys(row["title"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
+    titles = list(dict.fromkeys(row["title"] for row in report["rows"]))
+    methods = list(dict.fromkeys(row["method"] for row in report["rows"]))
     height, width = -(-len(titles) // 3), min(3, len(titles))
-    figure = Figure(figsize=(4.2 * width, 3.6 * height), layout="constrained")
-    axes = figure.subplots(height, width, squeeze=False)
+    size = (4.2 * width, 3.6 * height)
+    figure, axes = pyplot().subplots(height, width, figsize=size, layout="constrained", squeeze=False)
     for axis in axes.flat[len(titles) :]:
         axis.remove()
-    for row in rows:
+    for row in report["rows"]:
         axis, color = axes.flat[titles.index(row["title"])], COLORS[methods.index(row["method"]) % len(COLORS)]
         seconds, values = zip(*row["curve"])
         axis.plot(seconds, [100 * value for value in values], color=color, lw=1.2, label=row["method"])
         axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy of the first run (%)")
         axis.legend(fontsize=8)
-    return figure
+    save_plot(figure, path)
+
+
+def finish(name: str, options: argparse.Namespace, draw: Callable[[Mapping[str, Any], Path], None] = plot) -> None:
+    """Print the table and write its picture."""
+    print((options.out / f"{name}.md").read_text())
+    draw(read_json(options.out / f"{name}.json"), options.out / f"{name}.png")
 
 
 def fresh_copy(model: Module, seed: int) -> Module:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import MISSING, described, machine, save_json, table_parser, write_table
+from _tables import MISSING, described, machine, plot_runs, save_json, table_parser, write_table
 
 from pyg_topomask.run import RunError, check_config, run_config
 
@@ -41,18 +41,18 @@ def compare(
     name: str,
     doc: str,
     experiments: Mapping[str, Experiment],
-    figure: Callable[[str, Mapping[str, float], int], str],
-    what: str,
+    lines: Callable[[Mapping[str, Any]], Iterator[str]],
+    plot: Callable[[Mapping[str, Any], Path], None],
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Train every method on every data set, twice. Write JSON and Markdown after each row.
+    """Train every method on every data set, twice. Write JSON and Markdown after each row, and a plot at the end.
 
     Args:
         name: Name of the table.
         doc: The script's docstring.
         experiments: Data set -> its rows.
-        figure: Text of a result, from the metric, its mean and standard deviation, and the number of seeds.
-        what: What the figures are, for the table's first line.
+        lines: Lines of the table, from the report.
+        plot: Draws the report.
         arguments: Command line.
     """
     methods = list(dict.fromkeys(row for experiment in experiments.values() for row in experiment.methods))
@@ -75,8 +75,9 @@ def compare(
             if method == FIRST and "by" in rows[-1]:
                 seconds = rows[-1]["by"]["epochs"]["seconds"]
             save_json(options.out / f"{name}.json", report)
-            text = "\n".join(_lines(report, figure, what)) + "\n"
+            text = "\n".join(lines(report)) + "\n"
             write_table(options, name, text)
+    plot(report, options.out / f"{name}.png")
     print(text)
 
 
@@ -126,10 +127,16 @@ def _processor_time(path: Path, options: argparse.Namespace, settings: Sequence[
     return float(json.loads(stored.read_text())["seconds"])
 
 
-def _lines(
+def table_lines(
     report: Mapping[str, Any], figure: Callable[[str, Mapping[str, float], int], str], what: str
 ) -> Iterator[str]:
-    """The table, and how it was measured."""
+    """The table, and how it was measured.
+
+    Args:
+        report: The report.
+        figure: Text of a result, from the metric, its mean and standard deviation, and the number of seeds.
+        what: What the figures are, for the first line.
+    """
     yield (
         f"{described(report['machine'])}. {what} after the epoch of the best validation result; {report['seeds']} "
         "seed(s). Minutes are processor time of the first seed."
@@ -146,3 +153,13 @@ def _lines(
         cells = [row["dataset"], row["method"], f"{first['parameters']:,}", first["epochs"]]
         cells += [f"{first['seconds'] / 60:.1f}", figures[0], second["epochs"], figures[1]]
         yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def plot_comparisons(report: Mapping[str, Any], value: Callable[[float], float], label: str, path: Path) -> None:
+    """Draw the results of all runs, with a panel for each data set and comparison; ``value`` is that of a metric."""
+    panels: dict[str, dict[str, list[float]]] = {}
+    for row in report["rows"]:
+        for part, title in zip(PARTS, ("equal epochs", "time of GRF")) if "by" in row else ():
+            methods = panels.setdefault(f"{row['dataset']}, {title}", {})
+            methods[row["method"]] = [value(result) for result in row["by"][part]["test"]["values"]]
+    plot_runs(panels, label, path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
+import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +29,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed to plan a budget
 BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
+STORED = "results-published"  # folder of the reports behind RESULTS.md, next to it
 MISSING = "neither found nor downloaded"  # part of the runner's message about missing raw files
 
 
@@ -45,7 +48,7 @@ def table_parser(doc: str, name: str, quick: str, **settings: Any) -> argparse.A
     made = argparse.ArgumentParser(description=doc.split("\n")[0], **settings)
     made.add_argument("--quick", action="store_true", help=quick)
     made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{name}"), help="runs, report and plot")
-    made.add_argument("--results", type=Path, help="Markdown file to write the table into, between markers")
+    made.add_argument("--results", type=Path, help="Markdown file to write the table into")
     return made
 
 
@@ -72,7 +75,7 @@ def reproduce(name: str, table: Mapping[str, Published], options: argparse.Names
         for method in options.methods:
             rows.append(run_row(method, dataset, table[dataset], options))
             save_json(options.out / f"{name}.json", report)
-            text = "\n".join(_lines(report)) + "\n"
+            text = "\n".join(lines(report)) + "\n"
             write_table(options, name, text)
     plot(report, options.out / f"{name}.png")
     print(text)
@@ -157,7 +160,7 @@ def read_curve(run: Path, metric: str, seconds_per_epoch: float) -> list[tuple[f
         ]
 
 
-def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield f"{described(report['machine'])}."
     if report["quick"]:
@@ -204,10 +207,29 @@ def _figure(row: Mapping[str, Any], part: str) -> str:
 
 
 def write_table(options: argparse.Namespace, name: str, text: str, stem: str | None = None) -> None:
-    """Write a table as Markdown into ``--out``, and into the file of ``--results`` if it is given."""
+    """Write a table as Markdown into ``--out``; with ``--results`` also into that file, and store its report."""
     (options.out / f"{stem or name}.md").write_text(text)
     if options.results is not None:
         write_section(options.results, name, text)
+        stored = options.results.parent / STORED
+        save_json(stored / f"{name}.json", json.loads((options.out / f"{stem or name}.json").read_text()))
+        (stored / f"{name}.csv").write_text(as_csv(text))
+
+
+def as_csv(text: str) -> str:
+    """The tables of a text in Markdown as CSV, with an empty line between two tables."""
+    found = io.StringIO()
+    writer = csv.writer(found, lineterminator="\n")
+    for number, table in enumerate(re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)):
+        found.write("\n" if number else "")
+        rows = [[_plain(cell.strip()) for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        writer.writerows([rows[0], *rows[2:]])  # the second line has dashes
+    return found.getvalue()
+
+
+def _plain(cell: str) -> str:
+    """A number without commas between its thousands."""
+    return cell.replace(",", "") if re.fullmatch(r"\d[\d,]*(\.\d+)?", cell) else cell
 
 
 def write_section(path: Path, name: str, text: str) -> None:
@@ -240,4 +262,25 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
             axis.plot([s / 60 for s in seconds], values, "o-", ms=3, lw=1.2, color=color, label=label)
         axis.set(title=row["title"], xlabel="minutes of training", ylabel=f"validation {row['metric']}")
         axis.legend(fontsize=8)
+    save_plot(figure, path)
+
+
+def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, path: Path) -> None:
+    """Draw a panel for each data set with a row for each method: a dot for each run and a line at their mean.
+
+    Args:
+        panels: Data set -> method -> results of the runs.
+        label: What the results are.
+        path: The picture.
+    """
+    height = 1.2 + 0.3 * max(map(len, panels.values()), default=0)
+    size = (4.5 * len(panels), height)
+    figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    for axis, (title, methods) in zip(axes[0], panels.items()):
+        for row, values in enumerate(methods.values()):
+            axis.plot(values, [row] * len(values), "o", ms=4, color=COLORS[0], alpha=0.7)
+            axis.plot([statistics.fmean(values)] * 2, [row - 0.3, row + 0.3], color=COLORS[1])
+        axis.set_yticks(range(len(methods)), list(methods))
+        axis.invert_yaxis()
+        axis.set(title=title, xlabel=label)
     save_plot(figure, path)

@@ -30,6 +30,8 @@ from _gkat import (
     with_earlier,
     write_report,
 )
+from _gkat import lines as lines
+from _gkat import plot as plot
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import dropout, elu
@@ -112,7 +114,7 @@ def main() -> None:
             note = f"Public split, {options.num_walks} walks of {options.max_length} hop(s), decay {options.decay:g}; "
             note += "test accuracy at the best validation epoch. Seconds are processor time of one thread, of training."
             write_report("gkat_citation", table, note, options, settings)
-    finish("gkat_citation", table, options)
+    finish("gkat_citation", options)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from _gkat import parser, positive, read_options, start
-from _measure import described, in_fresh_process, machine, median_ms, resumed, save_json
+from _measure import described, in_fresh_process, machine, median_ms, pyplot, resumed, save_json, save_plot
 from _tables import write_table
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Batch, Data
@@ -133,48 +132,51 @@ def measure(case: str, num_graphs: int, options: argparse.Namespace) -> dict[str
     return row
 
 
-def measured(path: Path, cases: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of every kind of graph; those of an earlier, interrupted run with the same settings are kept."""
+def measured(path: Path, cases: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """The report; rows of an earlier, interrupted run with the same settings are kept."""
     num_graphs = 16 if options.quick else 128
     settings = {"machine": machine(), "repeats": options.repeats, "graphs": num_graphs}
-    settings |= {"largest dense": options.largest_dense, "batches": "new in each call"}
+    settings |= {"largest dense": options.largest_dense, "batches": "new in each call", "quick": options.quick}
     report = resumed(path, settings, "rows")
     for case in cases:
         if case not in report["rows"]:
             print(f"measuring {case}", flush=True)
             report["rows"][case] = measure(case, num_graphs, options)
             save_json(path, report)
-    return [report["rows"][case] for case in cases]
+    return report
 
 
-def markdown(rows: list[dict], quick: bool) -> str:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The tables of time and of memory, and how they were measured."""
     timed = ("GAT", "GAT, all pairs", "GKAT", "GKAT-0", "GAT-shaped")
     titles = ["graphs", "nodes", "edges", "pairs", *timed, "GAT / GKAT", "GAT, all pairs / GKAT", "published"]
-    lines = [
-        f"{described(machine())}. Milliseconds of processor time of one layer, forward and backward, including the "
-        "mask of a new batch; the last two columns are the same ratio without the backward pass. *GKAT-0* is the exact "
-        "softmax kernel and *GAT-shaped* is `GKATConv`, both on the pairs in the kernel's support; *all pairs* are all "
-        "pairs of nodes. The last three rows are random graphs with the citation graphs' sizes."
-    ]
-    if quick:
-        lines.append("A trial with few repeats: these figures only show that everything runs.")
-    lines += ["", "| " + " | ".join([*titles, "in inference", "published"]) + " |", "|---|" + "--:|" * 13]
+    rows = report["rows"].values()
+    yield (
+        f"{described(report['machine'])}. Milliseconds of processor time of one layer, forward and backward, including "
+        "the mask of a new batch; the last two columns are the same ratio without the backward pass. *GKAT-0* is the "
+        "exact softmax kernel and *GAT-shaped* is `GKATConv`, both on the pairs in the kernel's support; *all pairs* "
+        "are all pairs of nodes. The last three rows are random graphs with the citation graphs' sizes."
+    )
+    if report["quick"]:
+        yield "A trial with few repeats: these figures only show that everything runs."
+    yield ""
+    yield "| " + " | ".join([*titles, "in inference", "published"]) + " |"
+    yield "|---|" + "--:|" * 13
     for row in rows:
         train, infer = ({name: times[part] for name, times in row["ms"].items()} for part in (1, 0))
         published = PUBLISHED.get(row["case"], ("–", "–", "–"))
         cells = [row["case"], f"{row['nodes']:,}", f"{row['edges']:,}", f"{row['pairs']:,}"]
         cells += [f"{train[name]:,.1f}" if name in train else "–" for name in timed]
         cells += [ratio(train, "GAT", "GKAT"), ratio(train, "GAT, all pairs", "GKAT"), published[0]]
-        lines.append("| " + " | ".join([*cells, ratio(infer, "GAT, all pairs", "GKAT"), published[1]]) + " |")
+        yield "| " + " | ".join([*cells, ratio(infer, "GAT, all pairs", "GKAT"), published[1]]) + " |"
     kept = ("GAT", "GKAT", "GKAT-0, all pairs")
-    lines += ["", "| MiB | " + " | ".join([*kept, "GKAT / GKAT-0, all pairs", "published"]) + " |"]
-    lines.append("|---|" + "--:|" * 5)
+    yield ""
+    yield "| MiB | " + " | ".join([*kept, "GKAT / GKAT-0, all pairs", "published"]) + " |"
+    yield "|---|" + "--:|" * 5
     for row in rows:
         cells = [f"{row['mib'][name]:,.0f}" if name in row["mib"] else "–" for name in kept]
         cells += [ratio(row["mib"], "GKAT", "GKAT-0, all pairs"), PUBLISHED.get(row["case"], "–––")[2]]
-        lines.append("| " + " | ".join([row["case"], *cells]) + " |")
-    return "\n".join(lines) + "\n"
+        yield "| " + " | ".join([row["case"], *cells]) + " |"
 
 
 def ratio(figures: Mapping[str, float], first: str, second: str) -> str:
@@ -182,10 +184,10 @@ def ratio(figures: Mapping[str, float], first: str, second: str) -> str:
     return f"{figures[first] / figures[second]:.3g}" if first in figures and second in figures else "–"
 
 
-def plot(rows: list[dict]) -> Figure:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Training time of each layer on each kind of graph."""
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    axis = figure.subplots()
+    rows = list(report["rows"].values())
+    figure, axis = pyplot().subplots(figsize=(8, 3.6), layout="constrained")
     names = list(rows[0]["ms"])
     for number, name in enumerate(names):
         centers = [index + 0.13 * (number - (len(names) - 1) / 2) for index in range(len(rows))]
@@ -193,7 +195,7 @@ def plot(rows: list[dict]) -> Figure:
     axis.set_xticks(range(len(rows)), [row["case"] for row in rows])
     axis.set(yscale="log", ylabel="ms, forward and backward")
     axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
+    save_plot(figure, path)
 
 
 def main() -> None:
@@ -208,10 +210,10 @@ def main() -> None:
     if options.quick:
         options.repeats = 2
     cases = options.cases or (("motif", "cycle") if options.quick else CASES)
-    rows = measured(options.out / "gkat_cost.json", cases, options)
-    text = markdown(rows, options.quick)
+    report = measured(options.out / "gkat_cost.json", cases, options)
+    text = "\n".join(lines(report)) + "\n"
     write_table(options, "gkat_cost", text)
-    plot(rows).savefig(options.out / "gkat_cost.png", dpi=150)
+    plot(report, options.out / "gkat_cost.png")
     print(text)
 
 

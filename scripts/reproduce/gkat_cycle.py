@@ -9,14 +9,15 @@ those of gkat_motif.py, whose two-layer runs are used. Finished runs are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from _gkat import finish, start, write_report
+from _gkat import lines as lines
 from _gkat_synthetic import CYCLE, GAT_HEADS, compare, described, quickened, synthetic_parser
-from _tables import COLORS
-from matplotlib.figure import Figure
+from _tables import COLORS, pyplot, save_plot
 
 
 def main() -> None:
@@ -30,14 +31,13 @@ def main() -> None:
     for row in compare(CYCLE, options, options.layers):
         rows.append(row)
         write_report("gkat_cycle", rows, described(rows, options), options)
-    finish("gkat_cycle", rows, options, draw_depths)
+    finish("gkat_cycle", options, plot)
 
 
-def draw_depths(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Accuracy over the number of layers, as in Figure 7, with a horizontal line for GKAT, which has two layers."""
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
-    axis = figure.subplots()
-    gkat, *others = rows
+    figure, axis = pyplot().subplots(figsize=(5.2, 3.6), layout="constrained")
+    gkat, *others = report["rows"]
     axis.axhline(gkat["mean"], color=COLORS[0], label="GKAT, 2 layers")
     names = list(dict.fromkeys(row["method"].partition(",")[0] for row in others))
     for name, color, marker in zip(names, COLORS[1:], "osD^"):
@@ -45,9 +45,9 @@ def draw_depths(rows: Sequence[Mapping[str, Any]]) -> Figure:
         spread = [row["std"] or 0 for row in found]
         depths, means = [row["depth"] for row in found], [row["mean"] for row in found]
         axis.errorbar(depths, means, spread, color=color, marker=marker, ms=4, lw=1.2, capsize=2, label=name)
-    axis.set(xlabel="layers", ylabel="validation accuracy (%)", xticks=sorted({row["depth"] for row in rows}))
+    axis.set(xlabel="layers", ylabel="validation accuracy (%)", xticks=sorted({row["depth"] for row in report["rows"]}))
     axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
+    save_plot(figure, path)
 
 
 if __name__ == "__main__":

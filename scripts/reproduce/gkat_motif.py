@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from _gkat import finish, start, write_report
+from _gkat import lines as lines
+from _gkat import plot as plot
 from _gkat_synthetic import TASKS, compare, described, quickened, synthetic_parser
 
 
@@ -45,7 +47,7 @@ def main() -> None:
         for row in compare(task, options) if task.name in options.tasks else ():
             rows.append(row)
             write_report("gkat_motif", rows, described(rows, options) + verdict(rows), options)
-    finish("gkat_motif", rows, options)
+    finish("gkat_motif", options)
 
 
 if __name__ == "__main__":

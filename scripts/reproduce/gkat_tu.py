@@ -20,6 +20,8 @@ from statistics import fmean
 from typing import Any
 
 from _gkat import finish, parser, positive, read_options, row_of, start, with_earlier, write_report
+from _gkat import lines as lines
+from _gkat import plot as plot
 from _tables import MISSING, read_curve
 
 from pyg_topomask.run import RunError, run_config
@@ -78,7 +80,7 @@ def main() -> None:
         write_report("gkat_tu", table, note, options, settings)
     if not rows:
         raise RunError("none of the data sets was found")
-    finish("gkat_tu", table, options)
+    finish("gkat_tu", options)
 
 
 def limit(text: str) -> tuple[str, int]:

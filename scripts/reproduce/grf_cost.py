@@ -15,6 +15,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ def _time(call: Callable[[], Tensor], repeats: int) -> float:
     return median_ms(call, repeats, clock=time.process_time)
 
 
-def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
         f"{described(report['machine'])}. Millions of multiply-adds, and milliseconds of processor time, of one "
@@ -119,7 +120,7 @@ def slopes(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, d
     return found
 
 
-def plot(report: Mapping[str, Any], options: Any) -> None:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Both quantities over N, on logarithmic axes."""
     figure, axes = pyplot().subplots(1, 2, figsize=(10, 4), layout="constrained")
     for axis, key, label in zip(axes, ("madds", "ms"), ("multiply-adds", "processor time in ms")):
@@ -128,7 +129,7 @@ def plot(report: Mapping[str, Any], options: Any) -> None:
             axis.loglog(*zip(*points), "o-", ms=4, color=color, label=name)
         axis.set(xlabel="nodes N", ylabel=label)
         axis.legend()
-    save_plot(figure, options.out / "grf_cost.png")
+    save_plot(figure, path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -141,8 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report["rows"][str(2**power)] = measure(2**power, seeds, repeats)
         report["exponents"] = slopes(report["rows"])
         save_json(options.out / "grf_cost.json", report)
-        write_table(options, "grf_cost", "\n".join(_lines(report)) + "\n")
-    plot(report, options)
+        write_table(options, "grf_cost", "\n".join(lines(report)) + "\n")
+    plot(report, options.out / "grf_cost.png")
     print((options.out / "grf_cost.md").read_text())
 
 

@@ -13,10 +13,11 @@ symmetrised estimate is the mean of the independent one and its transpose, which
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from _tables import described, machine, save_json, table_parser, write_table
+from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
@@ -107,6 +108,23 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "| " + " | ".join(cells) + " |"
 
 
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Error off the diagonal over multiply-adds, with a panel for each graph and a color for each scheme."""
+    names = list(dict.fromkeys(row["graph"] for row in report["rows"]))
+    size = (4 * len(names), 3.6)
+    figure, axes = pyplot().subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
+    markers = dict(zip(dict.fromkeys((row["estimate"], row["walks"]) for row in report["rows"]), "os^vD*"))
+    for row in report["rows"]:
+        axis, kind = axes[0, names.index(row["graph"])], (row["estimate"], row["walks"])
+        for scheme, color in zip(SCHEMES, COLORS):
+            found, label = row["schemes"][scheme], "{}, {} walkers, ".format(*kind) + scheme
+            axis.plot(found["multiply_adds"], 100 * found["off"], markers[kind], color=color, ms=5, label=label)
+    for axis, name in zip(axes[0], names):
+        axis.set(title=name, xlabel="multiply-adds of a node", ylabel="error off the diagonal (%)")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
+    save_plot(figure, path)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every estimate on every graph, and write the table."""
     options = table_parser(__doc__ or "", "grf_estimates", "small graphs and few draws").parse_args(arguments)
@@ -120,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     save_json(options.out / "grf_estimates.json", report)
     text = "\n".join(lines(report)) + "\n"
     write_table(options, "grf_estimates", text)
+    plot(report, options.out / "grf_estimates.png")
     print(text)
 
 

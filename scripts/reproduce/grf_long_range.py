@@ -14,9 +14,11 @@ The same command continues an interrupted one, and keeps finished runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from _grf import Experiment, compare
+from _grf import Experiment, compare, plot_comparisons, table_lines
 from _tables import CONFIGS
 
 METHODS = {
@@ -39,10 +41,20 @@ def figure(metric: str, found: Mapping[str, float], seeds: int) -> str:
     return f"{1 - found['mean']:.3f}" + (f" ± {found['std']:.3f}" if seeds > 1 else "")
 
 
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
+    what = "Mean squared error over variance (share, ring) or share of wrong classes (tree) of the test part"
+    return table_lines(report, figure, what)
+
+
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """What all runs leave to explain."""
+    plot_comparisons(report, lambda result: 1 - result, "error on the test part", path)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train every method on every task, and write the table."""
-    what = "Mean squared error over variance (share, ring) or share of wrong classes (tree) of the test part"
-    compare("grf_long_range", __doc__ or "", EXPERIMENTS, figure, what, arguments)
+    compare("grf_long_range", __doc__ or "", EXPERIMENTS, lines, plot, arguments)
 
 
 if __name__ == "__main__":

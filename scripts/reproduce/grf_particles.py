@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -183,7 +184,7 @@ def run_rows(options: argparse.Namespace, force: str, particles: int, report: di
             same = epochs == options.epochs
             row |= {"time": row["epochs"]} if same else _seeds(METHODS[name], systems, epochs, options.seeds, "time")
         save_json(options.out / "grf_particles.json", report)
-        write_table(options, "grf_particles", "\n".join(_lines(report)) + "\n")
+        write_table(options, "grf_particles", "\n".join(lines(report)) + "\n")
         print(f"{force}, {particles} particles, {name}: {_figure(row['epochs']['test'])}")
 
 
@@ -196,7 +197,7 @@ def _figure(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
 
 
-def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
         f"{described(report['machine'])}. Errors on the test part after the epoch of the best validation error; "
@@ -219,7 +220,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "| " + " | ".join(cells) + " |"
 
 
-def plot(report: Mapping[str, Any], options: argparse.Namespace) -> None:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Error over the frames of a rollout, with a panel for each force and size."""
     panels = list(dict.fromkeys((row["force"], row["particles"]) for row in report["rows"].values()))
     size = (5 * len(panels), 4)
@@ -234,7 +235,7 @@ def plot(report: Mapping[str, Any], options: argparse.Namespace) -> None:
         axis.set(title=f"{force}, {particles} particles", xlabel="frames", yscale="log")
         axis.set_ylabel("position error / squared displacement")
         axis.legend(fontsize=8)
-    save_plot(figure, options.out / "grf_particles.png")
+    save_plot(figure, path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -260,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for force in options.forces:
         for particles in options.particles:
             run_rows(options, force, particles, report)
-    plot(report, options)
+    plot(report, options.out / "grf_particles.png")
     print((options.out / "grf_particles.md").read_text())
 
 

@@ -13,9 +13,11 @@ The same command continues an interrupted one, and keeps finished runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from _grf import Experiment, compare
+from _grf import Experiment, compare, plot_comparisons, table_lines
 from _tables import CONFIGS, format_metric
 
 FIXED_LENGTH = ["topomask.halt_prob=0.0", "topomask.independent=false", "topomask.pair_table=false"]
@@ -47,9 +49,19 @@ def figure(metric: str, found: Mapping[str, float], seeds: int) -> str:
     return format_metric(metric, found["mean"], found["std"] if seeds > 1 else None)
 
 
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
+    return table_lines(report, figure, "Test figures (%)")
+
+
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Results of all runs."""
+    plot_comparisons(report, lambda result: 100 * result, "test figure (%)", path)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train every method on every data set, and write the table."""
-    compare("grf_real", __doc__ or "", EXPERIMENTS, figure, "Test figures (%)", arguments)
+    compare("grf_real", __doc__ or "", EXPERIMENTS, lines, plot, arguments)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from _tables import CONFIGS, described, format_metric, machine, save_json, table_parser, write_table
+from _tables import CONFIGS, described, format_metric, machine, plot_runs, save_json, table_parser, write_table
 
 from pyg_topomask.run import run_config
 
@@ -79,6 +79,14 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "| " + " | ".join(map(str, cells)) + " |"
 
 
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Test accuracy of all runs."""
+    panels: dict[str, dict[str, list[float]]] = {}
+    for row in report["rows"]:
+        panels.setdefault(row["dataset"], {})[row["normalizer"]] = [100 * value for value in row["test"]["values"]]
+    plot_runs(panels, "test accuracy (%)", path)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train under both denominators. Write JSON and Markdown after each row."""
     made = table_parser(__doc__ or "", "grf_smooth", "2 epochs, 1 seed")
@@ -94,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             save_json(options.out / "grf_smooth.json", report)
             text = "\n".join(lines(report)) + "\n"
             write_table(options, "grf_smooth", text)
+    plot(report, options.out / "grf_smooth.png")
     print(text)
 
 

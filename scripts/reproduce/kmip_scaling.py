@@ -5,21 +5,21 @@ backward (training), peak memory, and the share of each stage. Full attention is
 also linear, and less than that of k-MIP because it stores no indices, but it takes much more time. Every size runs in a
 new process. A method stops before a size at which one call would take longer than the limit.
 
-Run: python scripts/reproduce/kmip_scaling.py [--quick] [--limit 60] [--out results/reproduce]
+Run: python scripts/reproduce/kmip_scaling.py [--quick] [--limit 60] [--results RESULTS.md]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import exponent, in_fresh_process, machine, median_ms, pyplot, save_json, save_plot
+from _measure import described, exponent, in_fresh_process, machine, median_ms, pyplot, save_json, save_plot
+from _tables import table_parser, write_table
 from kmip import DATA, TOPK, forward, full, inputs, stages, step
 
 from pyg_topomask.ops import topk_attention
@@ -62,7 +62,7 @@ def sweep(method: str, kind: str, sizes: list[int], limit: float) -> list[dict[s
 
 
 def _cell(row: dict[str, Any], what: str) -> str:
-    return f"{what} {'-' if row[what] is None else format(row[what], '.1f'):>9s}"
+    return f"{what} {_figure(row[what], '.1f'):>9s}"
 
 
 def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
@@ -71,7 +71,31 @@ def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
     return exponent(*map(list, zip(*known))) if len(known) > 1 else None
 
 
-def plot(report: dict[str, Any], path: Path) -> None:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The table, and how it was measured."""
+    yield (
+        f"{described(report['machine'])}. Wall time and peak memory of one call. Exponents are fitted from "
+        f"{report['exponents from N']:,} nodes on."
+    )
+    yield ""
+    yield "| method | nodes | " + " | ".join(QUANTITIES) + " |"
+    yield "|---|--:|" + "--:|" * len(QUANTITIES)
+    for name, rows in report["rows"].items():
+        for row in rows:
+            yield (
+                f"| {name} | {row['num_nodes']:,} | "
+                + " | ".join(_figure(row[what], ".1f") for what in QUANTITIES)
+                + " |"
+            )
+        slopes = report["exponents"][name]
+        yield f"| {name} | exponent | " + " | ".join(_figure(slopes[what], ".2f") for what in QUANTITIES) + " |"
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Draw time and memory over N on logarithmic axes, and the stages as bars."""
     figure, axes = pyplot().subplots(1, 4, figsize=(16, 3.8), layout="constrained")
     for axis, what in zip(axes, ("forward ms", "training ms", "training MiB")):
@@ -94,11 +118,9 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="sizes up to 10,000")
+    parser = table_parser(__doc__ or "", "kmip_scaling", "sizes up to 10,000")
     parser.add_argument("--limit", type=float, default=60.0, help="largest time of one call in seconds")
     parser.add_argument("--largest", type=float, help="exponent of ten of the largest N (6, or 4 with --quick)")
-    parser.add_argument("--out", type=Path, default=Path("results/reproduce"), help="folder of the report and the plot")
     options = parser.parse_args()
     largest = options.largest or (4.0 if options.quick else 6.0)
     sizes = [round(10 ** (i / 2)) for i in range(4, int(2 * largest) + 1)]
@@ -124,6 +146,7 @@ def main() -> None:
     for name, slopes in exponents.items():
         print(f"{name:16s} exponents", {what: value and round(value, 2) for what, value in slopes.items()})
     save_json(options.out / "kmip_scaling.json", report)
+    write_table(options, "kmip_scaling", "\n".join(lines(report)) + "\n")
     plot(report, options.out / "kmip_scaling.png")
 
 

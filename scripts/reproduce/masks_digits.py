@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _tables import CONFIGS, described, format_metric, machine, save_json, table_parser, write_table
+from _tables import CONFIGS, described, format_metric, machine, plot_runs, save_json, table_parser, write_table
 
 from pyg_topomask.run import run_config
 
@@ -81,6 +81,15 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "| " + " | ".join([*cells, figure, f"{minutes:.1f}"]) + " |"
 
 
+def plot(report: Mapping[str, Any], path: Path) -> None:
+    """Test accuracy of all runs."""
+    panels: dict[str, dict[str, list[float]]] = {}
+    for row in report["rows"]:
+        title = f"{row['images']}, {'encoded positions' if row['positions'] else 'no positions'}"
+        panels.setdefault(title, {})[row["method"]] = [100 * value for value in row["test"]["values"]]
+    plot_runs(panels, "test accuracy (%)", path)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train every method on every kind of images. Write JSON and Markdown after each row."""
     made = table_parser(__doc__ or "", "masks_digits", "64 training images, 1 epoch, 1 seed")
@@ -103,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 save_json(options.out / "masks_digits.json", report)
                 text = "\n".join(lines(report)) + "\n"
                 write_table(options, "masks_digits", text)
+    plot(report, options.out / "masks_digits.png")
     print(text)
 
 

@@ -14,7 +14,7 @@ Run: python scripts/reproduce/primphormer_efficiency.py [--quick] [--results RES
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,9 @@ PUBLISHED = {
 }
 """Method -> seconds per epoch and peak GB on each of DATASETS; "none" is the stack without attention."""
 
-Rows = dict[str, dict[str, Any]]
 
-
-def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
-    """Rows of every data set and method; those of an earlier, interrupted run are read from its report."""
+def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Any]:
+    """The report, by data set and method; rows of an earlier, interrupted run are read from its report."""
     report = resumed(path, {"machine": machine(), "repeats": repeats}, "rows")
     for dataset in datasets:
         rows = report["rows"].setdefault(dataset, {})
@@ -48,16 +46,17 @@ def measured(path: Path, repeats: int, datasets: list[str]) -> dict[str, Rows]:
             if method not in rows:
                 rows[method] = in_fresh_process(measure, dataset, method, repeats, "GatedGCN")
                 save_json(path, report)
-    return {dataset: report["rows"][dataset] for dataset in datasets}
+    return report
 
 
-def table(found: dict[str, Rows], repeats: int) -> Iterator[str]:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Our figures and the paper's, and both as multiples of the Transformer's."""
-    yield f"{described(machine())}; median of {repeats} steps on one batch, times the steps of an epoch."
+    where = described(report["machine"])
+    yield f"{where}; median of {report['repeats']} steps on one batch, times the steps of an epoch."
     yield ""
     yield "| data set | method | s/epoch | of Transformer | published | of Transformer | MiB | of Transformer | published GB | of Transformer |"  # noqa: E501
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
-    for dataset, rows in found.items():
+    for dataset, rows in report["rows"].items():
         column, base = DATASETS.index(dataset), rows["Transformer"]
         for method, row in rows.items():
             cells = [dataset, "MPNN only" if method == "none" else method]
@@ -68,8 +67,9 @@ def table(found: dict[str, Rows], repeats: int) -> Iterator[str]:
             yield "| " + " | ".join(cells) + " |"
 
 
-def plot(found: dict[str, Rows], path: Path) -> None:
+def plot(report: Mapping[str, Any], path: Path) -> None:
     """Draw times as multiples of the Transformer's, ours and the paper's."""
+    found = report["rows"]
     size = (4 * len(found), 3.6)
     figure, axes = pyplot().subplots(1, len(found), figsize=size, layout="constrained", squeeze=False)
     for axis, (dataset, rows) in zip(axes[0], found.items()):
@@ -95,11 +95,11 @@ def main() -> None:
     options = parser.parse_args()
     datasets = options.datasets or (["Peptides-func"] if options.quick else list(DATASETS))
     repeats = 1 if options.quick else options.repeats
-    report = options.out / f"primphormer_efficiency{'-quick' if options.quick else ''}.json"
-    found = measured(report, repeats, datasets)
-    text = "\n".join(table(found, repeats)) + "\n"
-    write_table(options, "primphormer_efficiency", text, report.stem)
-    plot(found, report.with_suffix(".png"))
+    path = options.out / f"primphormer_efficiency{'-quick' if options.quick else ''}.json"
+    report = measured(path, repeats, datasets)
+    text = "\n".join(lines(report)) + "\n"
+    write_table(options, "primphormer_efficiency", text, path.stem)
+    plot(report, path.with_suffix(".png"))
     print(text)
 
 

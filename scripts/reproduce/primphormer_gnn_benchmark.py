@@ -9,6 +9,8 @@ Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick] [--datasets
 from __future__ import annotations
 
 from _tables import Published, parser, reproduce
+from _tables import lines as lines
+from _tables import plot as plot
 
 TABLE = {
     "cifar10": Published("CIFAR10", "accuracy", {"Primphormer": "74.13 ± 0.241"}),

@@ -13,6 +13,8 @@ Run: python scripts/reproduce/primphormer_lrgb.py [--quick] [--datasets …] [--
 from __future__ import annotations
 
 from _tables import Published, parser, reproduce
+from _tables import lines as lines
+from _tables import plot as plot
 
 TABLE = {
     "pascalvoc-sp": Published(

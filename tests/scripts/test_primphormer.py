@@ -62,6 +62,9 @@ def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkey
     text = (tmp_path / "RESULTS.md").read_text()
     assert "| absent | Primphormer | not available here |" in text
     assert (tmp_path / "out/test.png").stat().st_size > 0
+    stored = tmp_path / "results-published/test"
+    assert json.loads(stored.with_suffix(".json").read_text())["rows"] == rows
+    assert stored.with_suffix(".csv").read_text() == tables.as_csv(text)
     again = reproduce(tables, tmp_path, "--quick", "--datasets", "motif")
     assert again[0] == motif  # kept, not trained again
     assert (tmp_path / "RESULTS.md").read_text().count("<!-- begin test -->") == 1

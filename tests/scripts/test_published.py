@@ -1,0 +1,62 @@
+"""RESULTS.md says what the stored reports give, and `redraw.py` writes it again without any runs."""
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "results-published"
+NAMES = sorted(path.stem for path in STORED.glob("*.json"))
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def redraw(scripts):
+    return importlib.import_module("redraw")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_is_what_its_report_gives(redraw, name):
+    table = redraw.sections((ROOT / "RESULTS.md").read_text())[name]
+    assert redraw.redrawn(name, json.loads((STORED / f"{name}.json").read_text())) == table
+
+
+def test_every_table_is_stored_as_csv(redraw):
+    tables = redraw.sections((ROOT / "RESULTS.md").read_text())
+    assert set(NAMES) <= set(tables) == {path.stem for path in STORED.glob("*.csv")}
+    for name, section in tables.items():
+        assert (STORED / f"{name}.csv").read_text() == redraw.as_csv(section), name
+
+
+def test_reports_are_small():
+    assert sum(path.stat().st_size for path in STORED.iterdir()) < 2e6
+
+
+def test_sections_and_their_csv(redraw):
+    tables = "| x | y |\n|--:|---|\n| 1,200.5 | b, c |\n\n| z |\n|---|\n| – |\n"
+    text = f"# R\n<!-- begin a -->\nm.\n\n{tables}<!-- end a -->\ntail"
+    section = redraw.sections(text)["a"]
+    assert section.startswith("m.\n")
+    assert redraw.as_csv(section) == 'x,y\n1200.5,"b, c"\n\nz\n–\n'
+
+
+def test_drawing_again(redraw, tmp_path, capsys):
+    """A copy whose table is damaged gets its table back, a new report its section, and a table without one stays."""
+    results, stored = tmp_path / "RESULTS.md", tmp_path / "results-published"
+    stored.mkdir()
+    shutil.copy(STORED / "grf_estimates.json", stored)
+    whole = (ROOT / "RESULTS.md").read_text()
+    row = "| kNN | symmetrised | 2 × 8 |"
+    assert row in whole
+    results.write_text(whole.replace(row, "| damaged | symmetrised | 2 × 8 |"))
+    shutil.copy(STORED / "grf_particles.json", tmp_path)
+    redraw.main([str(tmp_path / "grf_particles.json"), "--results", str(results), "--pictures", str(tmp_path / "png")])
+    assert results.read_text() == whole
+    assert {path.stem for path in (tmp_path / "png").glob("*.png")} == {"grf_estimates", "grf_particles"}
+    assert (stored / "grf_particles.json").is_file()
+    left = capsys.readouterr().out.splitlines()[-1]
+    assert "gkat_motif" in left
+    assert "grf_estimates" not in left
