@@ -133,7 +133,8 @@ class HeadStackOperator(_CombinedOperator):
         return torch.stack([operator.to_dense() for operator in self.operators])
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        return [torch.stack(heads, dim=1) for heads in zip(*(operator.blocks(layout) for operator in self.operators))]
+        heads = zip(*(operator.blocks(layout) for operator in self.operators))
+        return [torch.stack(torch.broadcast_tensors(*blocks), dim=1) for blocks in heads]
 
     def _matmul(self, x: Tensor) -> Tensor:
         return torch.stack([operator @ x[:, h] for h, operator in enumerate(self.operators)], dim=1)
@@ -175,7 +176,7 @@ class BlockDiagonalOperator(_CombinedOperator):
             for graphs, blocks in zip(part.groups.graphs, operator.blocks(part)):
                 if self.heads is not None and operator.heads is None:
                     blocks = blocks[:, None].expand(-1, self.heads, -1, -1)
-                for number, block in zip(graphs, blocks):
+                for number, block in zip(graphs, blocks.expand(len(graphs), *blocks.shape[1:])):
                     pieces.setdefault(number + int(graph[0]), []).append(block)
         present = [number for number, size in enumerate(layout.groups.num_nodes) if size]
         block_of = {number: _block_diagonal(pieces[rank]) for rank, number in enumerate(present)}

@@ -169,6 +169,7 @@ class MaskOperator(ABC):
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         """Dense blocks of the transposed mask: for each group of ``layout``, ``[g, n, n]`` or ``[g, H, n, n]``.
 
+        If all graphs of a group have the same block, ``g`` may be 1.
         Row ``j``, column ``i`` of a block is the weight with which the graph's node ``i`` reads its node ``j``;
         attention reads the blocks in this order.
 

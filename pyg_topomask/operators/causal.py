@@ -49,7 +49,7 @@ class CausalOperator(NonNegativeOperator):
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         triangle, one = torch.tril if self.reverse else torch.triu, torch.ones((), dtype=self.dtype, device=self.device)
-        blocks = [triangle(one.expand(n, n)).expand(g, n, n) for g, n in layout.groups.shapes]
+        blocks = [triangle(one.expand(1, n, n)) for _, n in layout.groups.shapes]
         return cut_blocks(blocks, self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class EqualGraphsOperator(MaskOperator):
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         kernel = (self._kernel() if self.heads is not None else self._kernel()[0]).mT.contiguous()
         blocks = []
-        for num_graphs, size in layout.groups.shapes:
+        for _, size in layout.groups.shapes:
             if size % self.graph_size:
                 raise ValueError(
                     f"the mask is for graphs of {self.graph_size} nodes, but a graph of 'batch' has {size}; "
@@ -50,7 +50,7 @@ class EqualGraphsOperator(MaskOperator):
                 )
             copies = torch.eye(size // self.graph_size, dtype=kernel.dtype, device=kernel.device)
             block = kernel if copies.numel() == 1 else torch.kron(copies, kernel)
-            blocks.append(block.expand(num_graphs, *block.shape))
+            blocks.append(block[None])
         return blocks
 
     def _matmul(self, x: Tensor) -> Tensor:

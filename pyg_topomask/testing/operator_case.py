@@ -245,7 +245,7 @@ class OperatorCase:
                 continue
             layout = block_layout(batch)
             for graphs, blocks in zip(layout.groups.graphs, op.blocks(layout)):
-                for graph, block in zip(graphs, blocks):
+                for graph, block in zip(graphs, blocks.expand(len(graphs), *blocks.shape[1:])):
                     own = (batch == graph).nonzero().squeeze(1)
                     wanted = dense[..., own, :][..., :, own].mT
                     torch.testing.assert_close(block.double().expand_as(wanted), wanted, **self.tol)

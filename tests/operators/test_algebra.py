@@ -5,6 +5,7 @@ from pyg_topomask.operators import (
     BlockDiagonalOperator,
     DenseOperator,
     DiagonalScaledOperator,
+    GridHeatOperator,
     HeadStackOperator,
     HeatOperator,
     KroneckerOperator,
@@ -170,6 +171,18 @@ class TestBlockDiagonalOfHeads(OperatorCase):
 
     def reference(self, data):
         return factor_dense(data).expand(2, -1, -1)
+
+
+def test_blocks_that_all_graphs_share_beside_others():
+    batch = torch.arange(4).repeat_interleave(6)
+    shared = [GridHeatOperator((2, 3), time, 2) for time in (0.3, 1.0)]
+    joined = BlockDiagonalOperator(shared)
+    for op in (joined, HeadStackOperator([GridHeatOperator((2, 3), 0.5, 4), joined])):
+        (blocks,) = op.blocks(block_layout(batch))
+        dense = op.to_dense()
+        for graph in range(4):
+            own = batch == graph
+            torch.testing.assert_close(blocks[graph], dense[..., own, :][..., own].mT)
 
 
 def test_blocks_of_a_batch_that_is_finer_or_coarser_than_the_parts():

@@ -7,7 +7,7 @@ Algorithm 1, evaluated on the support of the mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,13 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.attention import feature_pairs
 from pyg_topomask.ops.attention.inputs import check_masked_attention, from_origin, with_ones
+from pyg_topomask.ops.attention.linear_blocks import block_sums, block_sums_in_torch
 from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, cost_of_blocks, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
     error_floor,
     normalized_reference,
     row_tolerance,
-    sums_in_blocks,
     sums_of_blocks,
 )
 from pyg_topomask.ops.attention.pair_kernels import PairKernel, scaled
@@ -215,7 +215,8 @@ def _sums(
 ) -> Tensor:
     """Sums over the columns of the mask by one of the paths, ``[N, H, D + 1]`` or ``[N, H, D + 2]``."""
     if path == "blocks":
-        return sums_of_blocks(_in_block(masks, signed_features), masks, batch, q, k, v)
+        attend = partial(block_sums, signed=masks.signed, signed_features=signed_features)
+        return sums_of_blocks(attend, masks, batch, q, k, v)
     return (_factored if path == "factored" else _dense)(q, k, v, masks, signed_features)
 
 
@@ -249,23 +250,9 @@ def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_feature
     return sums
 
 
-def _in_block(masks: Normalizer, signed_features: bool) -> Callable[..., Tensor]:
-    """Sums of linear attention in one block, for `sums_of_blocks`."""
-
-    def attend(entry: Tensor, bound: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k = q.mT.contiguous(), k.mT.contiguous()  # [g, H, R, n]
-        kernel = size = k.mT @ q
-        if signed_features:
-            size = absolute(k).mT @ absolute(q)
-        total = None if bound is entry and not signed_features else bound * size
-        weight = kernel * entry if entry.requires_grad else kernel.mul_(entry)
-        return sums_in_blocks(weight, total, v, masks.signed)
-
-    return attend
-
-
 def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_features: bool) -> Tensor:
     if q.size(0) == 0:  # an empty block cannot be padded by PyTorch 2.6
         return with_ones(v)
-    block = (x.transpose(0, 1)[None] for x in (q, k, v))
-    return _in_block(masks, signed_features)(*masks.dense(q.dtype), *block)[0].transpose(0, 1)
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    sums = block_sums_in_torch(*masks.dense(q.dtype), q, k, v, masks.signed, signed_features)
+    return sums[0].transpose(0, 1)

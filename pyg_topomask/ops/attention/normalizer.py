@@ -87,7 +87,7 @@ class Normalizer(NamedTuple):
         return *found, bound[1]
 
     def blocks(self, layout: BlockLayout, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-        """Entries and bounds of each group of graphs, ``[g, H or 1, n, n]`` (senders, receivers).
+        """Entries and bounds of each group of graphs, ``[g or 1, H or 1, n, n]`` (senders, receivers).
 
         Raises:
             ValueError: If the mask has no blocks, or connects two graphs.
@@ -213,8 +213,8 @@ def sums_of_blocks(
     """Sums within each graph, with its dense block of the mask; graphs of equal size are computed in one call.
 
     Args:
-        function: Takes entries and bounds ``[g, H or 1, n, n]`` (senders, receivers) of ``g`` graphs of ``n`` nodes,
-            and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; returns sums in the form of `sums_in_blocks`.
+        function: Takes entries and bounds ``[g or 1, H or 1, n, n]`` (senders, receivers) of ``g`` graphs of ``n``
+            nodes, and their ``q, k [g, H, n, R]`` and ``v [g, H, n, D]``; returns sums in the form of `sums_in_blocks`.
         masks: The mask.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
         q, k: Shape ``[N, H, R]``.

@@ -15,6 +15,7 @@ SHIPPED = HERE / "shipped"
 # Sums may be rearranged, so that they fill vectors; unlike -ffast-math, these flags respect NaN and infinity.
 _REARRANGED = ("-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros")
 LIBRARIES = {
+    "blocks": ("-fno-math-errno", *_REARRANGED),
     "dropout": ("-fno-math-errno", "-fno-trapping-math"),
     "features": ("-fno-math-errno", *_REARRANGED),
     "forest": _REARRANGED,
