@@ -46,7 +46,7 @@ class _WalkCall(ctypes.Structure):
     """Arguments of the walk tables, described in ``walkers.h``."""
 
     _fields_ = [
-        *((name, _SIZE) for name in ("starts", "tables", "walks", "length", "block")),
+        *((name, _SIZE) for name in ("nodes", "starts", "tables", "walks", "length", "block")),
         *((name, _SIZE) for name in ("threads", "scheme", "halts_below", "has_own")),
         *((name, _POINTER) for name in ("start", "stream", "rowptr", "col", "bound", "factor")),
     ]
@@ -64,7 +64,7 @@ def refuses(numbers: Tensor) -> str | None:
 
 def walk_tables(
     graph: WalkGraph, nodes: Tensor, stream: Tensor, num_tables: int, settings: WalkSettings, own: bool
-) -> list[tuple[Tensor | None, ...]]:
+) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]]:
     """Index, length, load, count and, if wanted, own products of each table, in the order of `Walks`.
 
     Arguments are those of `pyg_topomask.ops.walks.sample.walk_tables`. Raises MemoryError.
@@ -74,6 +74,7 @@ def walk_tables(
     tensors |= {} if graph.steps is None else {"bound": graph.steps.bound}
     tensors = {key: x.contiguous() for key, x in tensors.items()}
     call = _WalkCall(
+        nodes=graph.num_nodes,
         starts=nodes.numel(),
         tables=num_tables,
         walks=settings.num_walks,
@@ -92,12 +93,13 @@ def walk_tables(
         found = []
         for table, total in enumerate(totals):
             index, length = nodes.new_empty(2, total), nodes.new_empty(total)
-            visits = [graph.factor.new_empty(total) for _ in range(2)]
+            loads, counts = (graph.factor.new_empty(total) for _ in range(2))
             products = graph.factor.new_empty(nodes.numel(), num_monomials(settings.max_length)) if own else None
-            outputs = (*index, length, *visits, *([] if products is None else [products]))
+            outputs = (*index, length, loads, counts, *([] if products is None else [products]))
             addresses = [_POINTER(x.data_ptr()) for x in outputs] + ([] if own else [None])
-            getattr(library, f"write_walks_{name}")(made, _SIZE(table), *addresses)
-            found.append((index, length, *visits, products))
+            failure = getattr(library, f"write_walks_{name}")(made, _SIZE(table), *addresses)
+            loader.refuse_failure(failure, f"walks of {nodes.numel()} nodes")
+            found.append((index, length, loads, counts, products))
         return found
     finally:
         getattr(library, f"release_walks_{name}")(made)

@@ -20,7 +20,7 @@ from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.ops.walks.walkers import WalkGraph, move_walkers, walk_graph
 from pyg_topomask.typing import Adj
 
-# Walkers that move together. Their few work arrays then fit a CPU's second-level cache; a GPU needs more walkers.
+# Walkers that move together in plain torch. Their few arrays then fit a CPU's second-level cache; a GPU needs more.
 _WALKERS_PER_BLOCK = {"cpu": 2**17, "cuda": 2**22}
 
 
@@ -148,10 +148,11 @@ def walk_tables(
         settings: Checked settings.
         own: Whether `Walks.own` is computed.
     """
+    if compiled.refuses(graph.factor) is None:
+        return [Walks(*columns) for columns in compiled.walk_tables(graph, nodes, stream, num_tables, settings, own)]
     per_block = _WALKERS_PER_BLOCK.get(nodes.device.type, 2**17) // (num_tables * settings.num_walks)
-    in_block = compiled.walk_tables if compiled.refuses(graph.factor) is None else _tables_of_block
     starts = zip(nodes.split(max(1, per_block)), stream.split(max(1, per_block)))
-    blocks = [in_block(graph, *start, num_tables, settings, own) for start in starts]
+    blocks = [_tables_of_block(graph, *start, num_tables, settings, own) for start in starts]
     return [_concatenate([Walks(*columns) for columns in tables]) for tables in zip(*blocks)]
 
 

@@ -52,6 +52,35 @@ def test_walks_equal_those_of_plain_torch(monkeypatch, settings, halt_prob, star
         torch.testing.assert_close(getattr(compiled_walks, name), getattr(wanted, name), **tolerance)
 
 
+def walks_of_both(monkeypatch, edge_index, num_nodes, **settings):
+    """The walks of compiled code and of plain torch."""
+    found = []
+    for native in ("1", "0"):
+        monkeypatch.setenv("TOPOMASK_NATIVE", native)
+        walks = sample_walks(edge_index, num_nodes, generator=torch.Generator().manual_seed(1), **settings)
+        found.append(walks)
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["iid", "repelling"])
+def test_walks_of_many_starts(monkeypatch, scheme):
+    """Visits are sorted in several passes over the digits of nodes, and in several parts."""
+    settings = {"num_walks": 8, "max_length": 4, "halt_prob": 0.1, "scheme": scheme}
+    found, wanted = walks_of_both(monkeypatch, torch.randint(5_000, (2, 20_000)), 5_000, **settings)
+    assert found.index.equal(wanted.index)
+    assert found.length.equal(wanted.length)
+    for name in ("load", "count", "own"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-5, atol=1e-6)
+
+
+def test_infinite_loads_stay_in_their_rows(monkeypatch):
+    edge_index = torch.randint(200, (2, 600))
+    weight = torch.where(torch.rand(600) < 0.1, 1e30, 1.0)  # two such steps exceed float32
+    found, wanted = walks_of_both(monkeypatch, edge_index, 200, num_walks=4, max_length=5, edge_weight=weight)
+    assert bool(wanted.load.isinf().any())
+    torch.testing.assert_close(found.load, wanted.load, equal_nan=True)
+
+
 def test_walks_are_the_same_on_any_number_of_threads(monkeypatch):
     monkeypatch.setattr(compiled, "_WALKERS_PER_THREAD", 1)
     edge_index = torch.randint(1_000, (2, 4_000))

@@ -1,6 +1,8 @@
-// Walkers of one start and one table, and the table of their visits. Draws are hashes, as in hashing.py and walkers.py.
+// Walkers of some starts in one table, and their visits. Draws are hashes, as in hashing.py and walkers.py.
 
 #pragma once
+
+#include <array>
 
 #include "../parallel.h"
 
@@ -10,7 +12,7 @@ enum Scheme { IID = 0, ANTITHETIC = 1, REPELLING = 2 };
 
 // The fields and their order are those of `_WalkCall` in compiled.py.
 struct WalkCall {
-    int64_t starts, tables, walks, length, block, threads, scheme, halts_below, has_own;
+    int64_t nodes, starts, tables, walks, length, block, threads, scheme, halts_below, has_own;
     const int64_t *start, *stream;  // [starts]: nodes, and the hash from which their draws are derived
     const int64_t *rowptr, *col, *bound;  // of the graph; `bound` ends the interval of each edge, null for uniform steps
     const void* factor;             // of the load on each edge
@@ -28,201 +30,220 @@ inline int64_t below(uint64_t draw, int64_t bound) { return int64_t(((draw & UIN
 
 inline int64_t bits_of(int64_t number) { return number == 0 ? 0 : 1 + bits_of(number / 2); }
 
+// An edge as walkers read it: its end and its factor of the load lie together.
+template <class T>
+struct Edge {
+    uint32_t node;
+    T factor;
+};
+
 template <class T>
 struct Walker {
-    int64_t number, block, node;
-    uint64_t state, draw;
-    int64_t edge;
+    uint64_t state;
+    uint32_t node;
+    uint32_t number;  // among the walkers of all starts
     T load;
 };
 
+template <class T>
 struct Visit {
-    int64_t key;  // node * 2^bits + length
-    double load;
-    bool operator<(const Visit& other) const { return key < other.key; }
+    int64_t place;  // node * 2^bits + length
+    T load;
+    uint32_t number;  // of the walker
 };
 
-constexpr size_t FEW = 16;  // visits, which are sorted without memory of their own
+// Equal visits of one row, which is a start or a block.
+struct Sum {
+    int64_t place;
+    double load;
+    uint32_t row, count;
+};
 
-// Sorts visits by (node, length) and adds up equal ones; calls found(visit, their number) for each that is left.
-template <class F>
-void merge(std::vector<Visit>& visits, const F& found) {
-    if (visits.size() > FEW)
-        std::stable_sort(visits.begin(), visits.end());
-    else
-        for (size_t a = 1; a < visits.size(); ++a)
-            std::rotate(std::upper_bound(visits.begin(), visits.begin() + a, visits[a]), visits.begin() + a, visits.begin() + a + 1);
-    for (size_t a = 0, b; a < visits.size(); a = b) {
-        Visit sum = visits[a];
-        for (b = a + 1; b < visits.size() && visits[b].key == sum.key; ++b) sum.load += visits[b].load;
-        found(sum, b - a);
+// `x` or 0, without a branch, also if `x` is infinite.
+inline double x_if(bool condition, double x) {
+    uint64_t all;
+    std::memcpy(&all, &x, sizeof x);
+    all &= -uint64_t(condition);
+    std::memcpy(&x, &all, sizeof x);
+    return x;
+}
+
+constexpr int64_t DIGIT = 11;  // bits by which visits are sorted in one pass
+
+// Sorts by the numbers key(x), which have that many bits. Equal ones keep their order; `spare` is memory to work in.
+template <class X, class F>
+void sort_by(std::vector<X>& all, std::vector<X>& spare, int64_t bits, const F& key) {
+    const int64_t passes = (bits + DIGIT - 1) / DIGIT, width = passes ? (bits + passes - 1) / passes : 0;
+    spare.resize(all.size());
+    for (int64_t shift = 0; shift < bits; shift += width) {
+        std::array<size_t, (1 << DIGIT) + 1> first;
+        std::fill_n(first.begin(), (1 << width) + 1, 0);
+        const auto digit = [&](const X& x) { return (key(x) >> shift) & ((1 << width) - 1); };
+        for (const X& x : all) ++first[digit(x) + 1];
+        for (int64_t i = 0; i < 1 << width; ++i) first[i + 1] += first[i];
+        for (const X& x : all) spare[first[digit(x)]++] = x;
+        all.swap(spare);
     }
 }
 
-// Walks from one start after the other; what it found last is in its public members.
+// Walks from some starts together, so that the reads of many walkers are on their way.
 template <class T>
-class Start {
+class Walkers {
    public:
-    explicit Start(const WalkCall& call) : bits(bits_of(call.length)), c(call), factor(static_cast<const T*>(call.factor)) {}
+    Walkers(const WalkCall& call, const std::vector<Edge<T>>& edges) : bits(bits_of(call.length)), c(call), edges(edges) {
+        for (int64_t i = 0; i < c.nodes && !may_end; ++i) may_end = degree(i) == 0;
+    }
 
-    const int64_t bits;         // of a length
-    std::vector<Visit> visits;  // of all walkers
-    std::vector<double> own;    // products of the visits of each block with themselves, in the order of `monomial`
+    const int64_t bits;       // of a length
+    std::vector<Sum> sums;    // of the visits by (start, place), the first `num_sums`; rows count from the first start
+    size_t num_sums = 0;
+    std::vector<double> own;  // of each start, products of each block's visits with themselves, in the order of `monomial`
 
-    void walk(int64_t s, int64_t table) {
-        blocks.resize((c.walks + c.block - 1) / c.block);
-        for (size_t b = 0; b < blocks.size(); ++b)  // one visit at the start, of all walkers of the block
-            blocks[b].assign(1, {c.start[s] << bits, double(std::min(c.block, c.walks - int64_t(b) * c.block))});
-        walkers.clear();
-        for (int64_t number = 0; number < c.walks; ++number)
-            walkers.push_back({number, number / c.block, c.start[s], state(s, table, number), 0, 0, T(1)});
-        for (int64_t length = 1; length <= c.length && !walkers.empty(); ++length) step(s, table, length);
-        visits.clear();
-        for (const auto& block : blocks) visits.insert(visits.end(), block.begin(), block.end());
-        if (c.has_own) add_products();
+    void walk(int64_t first, int64_t last, int64_t table) {
+        begin(first, last, table);
+        for (int64_t length = 1; length <= c.length && !walkers.empty(); ++length) step(length);
+        int64_t low = c.start[first], high = low;  // nodes that were visited; visits are sorted by length already
+        for (const auto& x : visits) low = std::min(low, x.place >> bits), high = std::max(high, x.place >> bits);
+        sort_by(visits, spare, bits_of(high - low), [&](const Visit<T>& x) { return (x.place >> bits) - low; });
+        if (c.has_own) add_products(last - first);
+        const auto start = [&](const Visit<T>& x) { return start_of[x.number]; };
+        sort_by(visits, spare, bits_of(last - first - 1), start);
+        add_up(start);
     }
 
    private:
+    static constexpr size_t TOGETHER = 256;  // walkers whose edges are read from memory at the same time
+
     const WalkCall& c;
-    const T* factor;
-    std::vector<std::vector<Visit>> blocks;
-    std::vector<Visit> merged;
-    std::vector<Walker<T>> walkers;  // that still go on
+    const std::vector<Edge<T>>& edges;
+    bool may_end = false;                           // whether a node has no neighbour
+    std::vector<Walker<T>> walkers;                 // that still go on
+    std::vector<uint64_t> draws;                    // of each of them, for this step
+    std::vector<int64_t> chosen;                    // edges of this step
+    std::vector<uint64_t> states;                   // of all walkers
+    std::vector<uint32_t> start_of, block_of, pair_of;  // of all walkers; of an antithetic pair, the first one
+    std::vector<Visit<T>> visits, spare, by_place;
 
     int64_t degree(int64_t node) const { return c.rowptr[node + 1] - c.rowptr[node]; }
 
-    uint64_t state(int64_t s, int64_t table, int64_t number) const {
-        return mix(uint64_t(c.stream[s]) + uint64_t(table * c.walks + number + 1) * GOLDEN);
+    // All walkers at their starts, which each block visits once with the load of its walkers.
+    void begin(int64_t first, int64_t last, int64_t table) {
+        const int64_t size = c.has_own ? c.block : c.walks;  // of walkers that visit the start together
+        const bool pairs = c.scheme == ANTITHETIC;
+        uint32_t block = 0;
+        walkers.clear(), visits.clear(), states.clear(), start_of.clear(), block_of.clear(), pair_of.clear();
+        for (int64_t s = first; s < last; ++s)
+            for (int64_t i = 0; i < c.walks; ++i) {
+                const uint32_t number = states.size(), node = c.start[s];
+                states.push_back(mix(uint64_t(c.stream[s]) + uint64_t(table * c.walks + i + 1) * GOLDEN));
+                start_of.push_back(s - first), block_of.push_back(block), pair_of.push_back(number - (pairs && i % 2));
+                walkers.push_back({states.back(), node, number, T(1)});
+                if (i % size == 0) visits.push_back({c.start[s] << bits, T(std::min(size, c.walks - i)), number});
+                block += (i + 1) % c.block == 0 || i + 1 == c.walks;
+            }
+        draws.resize(walkers.size()), chosen.resize(walkers.size());
     }
 
-    // All walkers take one step. Each loop has one kind of read, so that the reads of many walkers are on their way.
-    void step(int64_t s, int64_t table, int64_t length) {
-        const auto stops = [&](Walker<T>& one) { return !goes_on(one, s, table, uint64_t(length) * GOLDEN); };
-        walkers.erase(std::remove_if(walkers.begin(), walkers.end(), stops), walkers.end());
-        if (c.scheme == REPELLING)
-            choose_distinct();
-        else
-            for (auto& one : walkers) one.edge = choose(one);
-        for (auto& one : walkers) {
-            one.load *= factor[one.edge];
-            one.node = c.col[one.edge];
-            blocks[one.block].push_back({(one.node << bits) + length, double(one.load)});
+    void step(int64_t length) {
+        keep_going(uint64_t(length) * GOLDEN);
+        if (c.scheme == REPELLING) choose_distinct(uint64_t(length) * GOLDEN);
+        const size_t before = visits.size();
+        visits.resize(before + walkers.size());
+        for (size_t from = 0, to = 0; from < walkers.size(); from = to) {
+            to = std::min(from + TOGETHER, walkers.size());
+            for (size_t i = from; i < to; ++i) {
+                if (c.scheme != REPELLING) chosen[i] = choose(walkers[i].node, draws[i]);
+                fetch<0>(&edges[chosen[i]], 1);
+            }
+            for (size_t i = from; i < to; ++i) {
+                Walker<T>& one = walkers[i];
+                one.load *= edges[chosen[i]].factor;
+                one.node = edges[chosen[i]].node;
+                fetch<0>(&c.rowptr[one.node], 1);  // for the next step
+                visits[before + i] = {(int64_t(one.node) << bits) + length, one.load, one.number};
+            }
         }
     }
 
-    // Draws a number for the step; whether the walker goes on. The second of an antithetic pair halts by the draw of the
-    // first, shifted by half of the range.
-    bool goes_on(Walker<T>& one, int64_t s, int64_t table, uint64_t step) const {
-        one.draw = mix(one.state + step);
-        if (degree(one.node) == 0) return false;
-        if (c.halts_below == 0) return true;
-        uint64_t halt = one.draw;
-        if (c.scheme == ANTITHETIC && one.number % 2)
-            halt = mix(state(s, table, one.number - 1) + step) ^ (uint64_t(1) << 63);
-        return int64_t(halt >> 32) >= c.halts_below;
+    // Draws a number for each walker, and keeps those that go on. The second of an antithetic pair halts by the draw of
+    // the first, shifted by half of the range. The first loop fills vectors, and the second has no branch, because halts
+    // cannot be predicted.
+    void keep_going(uint64_t step) {
+        const bool pairs = c.scheme == ANTITHETIC, ends = may_end;
+        for (size_t i = 0; i < walkers.size(); ++i) draws[i] = mix(walkers[i].state + step);
+        size_t kept = 0;
+        for (size_t i = 0; i < walkers.size(); ++i) {
+            const Walker<T> one = walkers[i];
+            const uint64_t draw = draws[i];
+            uint64_t halt = draw;
+            if (pairs) {
+                const uint32_t pair = pair_of[one.number];
+                halt = mix(states[pair] + step) ^ (uint64_t(pair != one.number) << 63);
+            }
+            walkers[kept] = one, draws[kept] = draw;
+            kept += (int64_t(halt >> 32) >= c.halts_below) & (!ends || degree(one.node) > 0);
+        }
+        walkers.resize(kept);
     }
 
-    int64_t choose(const Walker<T>& one) const {
-        const int64_t from = c.rowptr[one.node], to = c.rowptr[one.node + 1];
-        if (!c.bound) return from + below(one.draw, to - from);
-        return std::upper_bound(c.bound + from, c.bound + to, (one.node << 32) + int64_t(one.draw & UINT32_MAX)) - c.bound;
+    int64_t choose(int64_t node, uint64_t draw) const {
+        const int64_t from = c.rowptr[node], to = c.rowptr[node + 1];
+        if (!c.bound) return from + below(draw, to - from);
+        return std::upper_bound(c.bound + from, c.bound + to, (node << 32) + int64_t(draw & UINT32_MAX)) - c.bound;
     }
 
     // Walkers of a block that leave a node together take distinct neighbours, until all have been taken: number r of them
     // draws one of the neighbours that the r walkers before it have left.
-    void choose_distinct() {
-        std::stable_sort(walkers.begin(), walkers.end(), [](const Walker<T>& a, const Walker<T>& b) {
-            return a.block != b.block ? a.block < b.block : a.node < b.node;
+    void choose_distinct(uint64_t step) {
+        const auto block = [&](const Walker<T>& one) { return block_of[one.number]; };
+        std::stable_sort(walkers.begin(), walkers.end(), [&](const Walker<T>& a, const Walker<T>& b) {
+            return block(a) != block(b) ? block(a) < block(b) : a.node < b.node;
         });
         std::vector<int64_t> drawn(walkers.size());
-        for (int64_t i = 0, first = 0; i < int64_t(walkers.size()); ++i) {
-            Walker<T>& one = walkers[i];
-            if (one.node != walkers[first].node || one.block != walkers[first].block) first = i;
-            const int64_t rank = (i - first) % degree(one.node);
-            int64_t left = drawn[i] = below(one.draw, degree(one.node) - rank);
+        for (size_t i = 0, first = 0; i < walkers.size(); ++i) {
+            const Walker<T>& one = walkers[i];
+            if (one.node != walkers[first].node || block(one) != block(walkers[first])) first = i;
+            const int64_t rank = int64_t(i - first) % degree(one.node);
+            int64_t left = drawn[i] = below(mix(one.state + step), degree(one.node) - rank);
             for (int64_t earlier = 1; earlier <= rank; ++earlier) left += left >= drawn[i - earlier];
-            one.edge = c.rowptr[one.node] + left;
+            chosen[i] = c.rowptr[one.node] + left;
         }
     }
 
-    void add_products() {
-        own.assign((c.length + 1) * (c.length + 2) / 2, 0.0);
-        for (auto& block : blocks) {
-            merged.clear();
-            merge(block, [&](const Visit& visit, size_t) { merged.push_back(visit); });
-            add_products_of_merged();
+    // Adds up equal visits of a row, which follow each other. There is no branch, because whether two visits are equal
+    // cannot be predicted.
+    template <class F>
+    void add_up(const F& row_of) {
+        sums.resize(std::max(sums.size(), visits.size()));
+        Sum sum = {-1, 0, 0, 0};
+        num_sums = 0;
+        for (const auto& visit : visits) {
+            const uint32_t row = row_of(visit);
+            const bool equal = (visit.place == sum.place) & (row == sum.row);
+            sum = {visit.place, x_if(equal, sum.load) + visit.load, row, (sum.count & -uint32_t(equal)) + 1};
+            num_sums += !equal;
+            sums[num_sums - 1] = sum;
         }
     }
 
-    void add_products_of_merged() {
-        for (size_t a = 0; a < merged.size(); ++a)
-            for (size_t b = a; b < merged.size() && merged[b].key >> bits == merged[a].key >> bits; ++b) {
-                const int64_t high = merged[b].key & ((int64_t(1) << bits) - 1), low = merged[a].key & ((int64_t(1) << bits) - 1);
-                own[high * (high + 1) / 2 + low] += merged[a].load * merged[b].load * (a == b ? 1 : 2);
+    // `own`, from visits that are sorted by place.
+    void add_products(int64_t starts) {
+        const int64_t products = (c.length + 1) * (c.length + 2) / 2, lengths = (int64_t(1) << bits) - 1;
+        const int64_t blocks = (c.walks + c.block - 1) / c.block;
+        const auto block = [&](const Visit<T>& x) { return block_of[x.number]; };
+        by_place = visits;
+        sort_by(visits, spare, bits_of(starts * blocks - 1), block);
+        add_up(block);
+        own.assign(starts * products, 0.0);
+        for (size_t a = 0; a < num_sums; ++a) {
+            double* of_start = own.data() + sums[a].row / blocks * products;
+            const auto node = [&](size_t i) { return sums[i].place >> bits; };
+            for (size_t b = a; b < num_sums && sums[b].row == sums[a].row && node(b) == node(a); ++b) {
+                const int64_t longer = sums[b].place & lengths, shorter = sums[a].place & lengths;
+                of_start[longer * (longer + 1) / 2 + shorter] += sums[a].load * sums[b].load * (a == b ? 1 : 2);
             }
-    }
-};
-
-// The visits of the walkers of consecutive starts in one table.
-struct Part {
-    std::vector<int64_t> visits_of_start, node, length;
-    std::vector<double> load, count;  // sums over walkers
-    std::vector<double> own;
-};
-
-// The tables of all starts: parts of a table follow each other.
-template <class T>
-class WalkTables {
-   public:
-    explicit WalkTables(const WalkCall& call) : c(call), parts_of_table((call.starts + STARTS - 1) / STARTS) {
-        parts.resize(c.tables * parts_of_table);
-        std::vector<Start<T>> of_thread(c.threads, Start<T>(c));
-        parallel(c.threads, parts.size(), [&](int64_t task, int64_t thread) {
-            const int64_t first = task % parts_of_table * STARTS;
-            for (int64_t s = first; s < std::min(first + STARTS, c.starts); ++s) add(s, task, of_thread[thread]);
-        });
-    }
-
-    // Number of entries of each table.
-    void count(int64_t* totals) const {
-        for (size_t task = 0; task < parts.size(); ++task) totals[task / parts_of_table] += parts[task].node.size();
-    }
-
-    // Writes start, visited node, length, load and count of one table, and the products of its blocks.
-    void write(int64_t table, int64_t* start, int64_t* node, int64_t* length, T* load, T* count, T* own) const {
-        for (int64_t part = 0; part < parts_of_table; ++part) {
-            const Part& p = parts[table * parts_of_table + part];
-            for (size_t s = 0; s < p.visits_of_start.size(); ++s)
-                start = std::fill_n(start, p.visits_of_start[s], c.start[part * STARTS + s]);
-            node = std::copy(p.node.begin(), p.node.end(), node);
-            length = std::copy(p.length.begin(), p.length.end(), length);
-            load = divide(p.load, double(c.walks), load);
-            count = divide(p.count, double(c.walks), count);
-            if (c.has_own) own = divide(p.own, double(c.walks) * double(c.walks), own);
         }
-    }
-
-   private:
-    static constexpr int64_t STARTS = 64;  // of one part
-    const WalkCall c;
-    const int64_t parts_of_table;
-    std::vector<Part> parts;
-
-    void add(int64_t s, int64_t task, Start<T>& start) {
-        Part& part = parts[task];
-        const size_t before = part.node.size();
-        start.walk(s, task / parts_of_table);
-        merge(start.visits, [&](const Visit& visit, size_t number) {
-            const int64_t length = visit.key & ((int64_t(1) << start.bits) - 1);
-            part.node.push_back(visit.key >> start.bits), part.length.push_back(length), part.load.push_back(visit.load);
-            part.count.push_back(length == 0 ? visit.load : double(number));
-        });
-        part.visits_of_start.push_back(part.node.size() - before);
-        part.own.insert(part.own.end(), start.own.begin(), start.own.end());
-    }
-
-    static T* divide(const std::vector<double>& x, double by, T* to) {
-        return std::transform(x.begin(), x.end(), to, [by](double v) { return T(v / by); });
+        visits.swap(by_place);
     }
 };
 

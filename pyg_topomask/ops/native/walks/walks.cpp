@@ -3,7 +3,7 @@
 // Plain C++17 and its standard library.
 
 #include "pair_table.h"
-#include "walkers.h"
+#include "tables.h"
 
 namespace {
 
@@ -30,8 +30,11 @@ int64_t walk_tables(const WalkCall& c, int64_t* totals, void** made) try {
 }
 
 template <class T>
-void write(const void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, T* load, T* count, T* own) {
-    static_cast<const WalkTables<T>*>(made)->write(table, start, node, length, load, count, own);
+int64_t write(void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, T* load, T* count, T* own) try {
+    static_cast<WalkTables<T>*>(made)->write(table, start, node, length, load, count, own);
+    return 0;
+} catch (...) {
+    return error_code();
 }
 
 }  // namespace
@@ -44,13 +47,13 @@ int64_t pair_table_double(const PairCall* call) { return pair_table<double>(*cal
 int64_t walk_tables_float(const WalkCall* call, int64_t* totals, void** made) { return walk_tables<float>(*call, totals, made); }
 int64_t walk_tables_double(const WalkCall* call, int64_t* totals, void** made) { return walk_tables<double>(*call, totals, made); }
 
-void write_walks_float(const void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, float* load,
-                       float* count, float* own) {
-    write(made, table, start, node, length, load, count, own);
+int64_t write_walks_float(void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, float* load,
+                          float* count, float* own) {
+    return write(made, table, start, node, length, load, count, own);
 }
-void write_walks_double(const void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, double* load,
-                        double* count, double* own) {
-    write(made, table, start, node, length, load, count, own);
+int64_t write_walks_double(void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, double* load,
+                           double* count, double* own) {
+    return write(made, table, start, node, length, load, count, own);
 }
 
 void release_walks_float(void* made) { delete static_cast<WalkTables<float>*>(made); }
