@@ -271,9 +271,11 @@ def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, p
     Args:
         panels: Data set -> method -> results of the runs.
         label: What the results are.
-        path: The picture.
+        path: The picture; without results, none is written.
     """
-    height = 1.2 + 0.3 * max(map(len, panels.values()), default=0)
+    if not panels:
+        return
+    height = 1.2 + 0.3 * max(map(len, panels.values()))
     size = (4.5 * len(panels), height)
     figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
     for axis, (title, methods) in zip(axes[0], panels.items()):

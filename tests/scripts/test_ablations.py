@@ -1,0 +1,67 @@
+"""The ablations: every setting exists, a trial writes the table, and finished runs are kept."""
+
+import importlib
+import json
+
+import pytest
+
+from pyg_topomask.run import check_config
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def script(scripts):
+    return importlib.import_module("ablations")
+
+
+@pytest.mark.parametrize("dataset", ["enzymes", "proteins", "peptides-func"])
+def test_every_row_is_a_config(script, dataset):
+    """Epochs and data are those of all rows, and only one row of a method has its config as it is."""
+    for name, method in script.METHODS.items():
+        found = {}
+        for row in method.rows:
+            settings = script.settings_of(dataset, name, row, 1, 10)
+            config = check_config(script.CONFIGS / method.folder / f"{dataset}.yaml", settings)[0].config
+            assert (config.optim.max_epoch, config.seed) == (10, 1)
+            assert config.dataset.split_mode == ("random" if dataset == "peptides-func" else "errica")
+            found[row] = config
+        folders = {config.name_tag for config in found.values()}
+        assert len(folders) == len(method.rows)
+        if name == "Primphormer":
+            assert [found[row].topomask.eta for row in ("eta 0.1, rank 30", "eta 0", "eta 1")] == [0.1, 0, 1]
+            assert found["rank 50"].topomask.rank == 50
+
+
+def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
+    made = []
+
+    def run_config(path, folder, seeds, overrides):
+        made.append(overrides)
+        fold = next(int(text.split("=")[1]) for text in overrides if text.startswith("dataset.split_index"))
+        value = 0.5 + 0.1 * fold + (0.02 * (fold + 1) if "gt.sparse.k=1" in overrides else 0.0)
+        metrics = {part: {"values": [value]} for part in ("val_accuracy", "test_accuracy")}
+        return {"metrics": metrics, "num_parameters": 1234}
+
+    monkeypatch.setattr(script, "run_config", run_config)
+    arguments = ["--datasets", "enzymes", "--methods", "k-MIP", "--out", str(tmp_path)]
+    script.main([*arguments, "--runs", "1"])
+    assert len(made) == 5
+    script.main([*arguments, "--runs", "2"])
+    assert len(made) == 10  # only the second fold
+    report = json.loads((tmp_path / "ablations.json").read_text())
+    table = (tmp_path / "ablations.md").read_text()
+    assert "\n".join(script.lines(report)) + "\n" == table
+    assert "| enzymes | k-MIP | all keys | 1,234 | 2 | 40 | 0.0 | accuracy | 55.00 ± 7.07 | 55.00 ± 7.07 | – |" in table
+    # gaps of 2 and 4 points: 3 ± 12.706 · 1 (t with one degree of freedom, standard error 1)
+    assert "| 58.00 ± 8.49 | +3.0 (-9.7 to +15.7) |" in table
+    assert (tmp_path / "ablations.png").stat().st_size > 0
+
+
+def test_data_that_are_missing_are_left_out(script, tmp_path, monkeypatch, capsys):
+    def nowhere(*_):
+        raise script.RunError(f"the raw files were {script.MISSING}")
+
+    monkeypatch.setattr(script, "run_config", nowhere)
+    script.main(["--quick", "--datasets", "enzymes", "--out", str(tmp_path)])
+    assert "enzymes is left out" in capsys.readouterr().out
