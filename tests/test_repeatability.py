@@ -292,7 +292,7 @@ def test_attention_that_reads_edges_repeats(batch, cls):
 def test_graph_token_repeats(batch):
     small = prepare([60] * 18)
     bias = draw(18 * 60 * 60, NUM_HEADS)
-    call = lambda token, x, bias: token.insert(x, small, bias)[::2]  # noqa: E731
+    call = lambda token, x, bias: token.insert(x, small, 18, bias)[::2]  # noqa: E731
     assert_repeats(lambda: GraphToken(CHANNELS, NUM_HEADS), call, draw(small.num_nodes, CHANNELS), bias)
 
 

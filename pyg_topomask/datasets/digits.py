@@ -74,13 +74,13 @@ class DigitsDataset(SyntheticDataset):
         node = torch.arange(self.side**2)
         return Data(
             x=torch.from_numpy(canvas).view(-1, 1),
-            edge_index=_grid_edges(self.side),
+            edge_index=grid_edges(self.side),
             pos=torch.stack([node // self.side, node % self.side], dim=1).float(),
             y=torch.tensor([int(digits[number])]),
         )
 
 
-def _grid_edges(side: int) -> torch.Tensor:
+def grid_edges(side: int) -> torch.Tensor:
     """Edges of the square grid, both ways, sorted."""
     node = torch.arange(side**2).view(side, side)
     pairs = (node[:, :-1], node[:, 1:]), (node[:-1], node[1:])

@@ -45,15 +45,21 @@ class GPSLayer(Module):
             because only the last update is returned.
         attn: Attention, called as ``attn(x, batch, graph)``, or a list of several. No global branch if :obj:`None`.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS),
+            ``"node_layer_norm"`` (over the channels of each node, as in transformers of text and images),
             ``"graph_norm"`` (over the nodes of each graph, as in Exphormer) or :obj:`None`.
         dropout: Probability of zeroing an entry in both branches and the feed-forward part, in training.
         act: Activation of the feed-forward part, by PyG's names.
         feed_forward: Whether the two-layer MLP of hidden width ``2 C`` follows. Without it the layer returns
             :math:`X'`.
+        pre_norm: Whether to normalise the input of each part and not its output, as in vision transformers:
+            :math:`X' = X + \mathrm{MPNN}(\mathrm{Norm}(X)) + \mathrm{Attn}(\mathrm{Norm}(X))` and
+            :math:`X_{out} = X' + \mathrm{MLP}(\mathrm{Norm}(X'))`, with dropout of each update. The output is not
+            normalised, so a stack needs a norm after its last layer.
 
     Raises:
         TypeError: If a branch is not a module.
-        ValueError: If both branches are missing, a name is unknown, or ``dropout`` is not in [0, 1].
+        ValueError: If both branches are missing, a name is unknown, ``dropout`` is not in [0, 1], or with ``pre_norm``
+            a convolution adds its input itself.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class GPSLayer(Module):
         dropout: float = 0.0,
         act: str = "relu",
         feed_forward: bool = True,
+        pre_norm: bool = False,
     ) -> None:
         super().__init__()
         if conv is None and attn is None:
@@ -73,6 +80,11 @@ class GPSLayer(Module):
         self.conv, self.attn = _branches("conv", conv), _branches("attn", attn)
         for part in self.convs:
             _accepts(part, "edge_attr")  # reads its signature now, because torch.compile cannot
+            if pre_norm and _has_residual(part):
+                raise ValueError(
+                    f"{type(part).__name__} adds its input itself, which would then be normalised; use pre_norm=False"
+                )
+        self.pre_norm = pre_norm
         self.norm_conv, self.norm_attn = (_norms(norm, channels, part) for part in (self.conv, self.attn))
         self.dropout = Dropout(dropout)
         self.mlp = self.norm_out = None
@@ -147,28 +159,40 @@ class GPSLayer(Module):
             accepted = conv_kwargs
             if several:
                 accepted = {name: value for name, value in conv_kwargs.items() if _accepts(conv, name)}
-            local = conv(x, edge_index, **accepted)
+            local = conv(self._branch_input(norm, x, batch), edge_index, **accepted)
             if isinstance(local, tuple):
                 local, *edges = local
-            if not getattr(conv, "has_residual", False):
-                local = self.dropout(local) + x
-            branches.append(apply_norm(norm, local, batch))
+            if _has_residual(conv):
+                branches.append(apply_norm(norm, local, batch))
+            else:
+                branches.append(self._branch_output(norm, local, x, batch))
         carries = self._carries(carry)
         next_carries = []
         for attn, norm, given in zip(self.attentions, _listed(self.norm_attn, len(self.attentions)), carries):
+            nodes = self._branch_input(norm, x, batch)
             if given is None:
-                update = attn(x, batch, graph)
+                update = attn(nodes, batch, graph)
             else:
-                update, given = attn(x, batch, graph, carry=given)
+                update, given = attn(nodes, batch, graph, carry=given)
             next_carries.append(given)
-            branches.append(apply_norm(norm, self.dropout(update) + x, batch))
-        out = sum(branches[1:], branches[0])
-        if self.mlp is not None:
+            branches.append(self._branch_output(norm, update, x, batch))
+        out = sum(branches, x) if self.pre_norm else sum(branches[1:], branches[0])
+        if self.mlp is not None and self.pre_norm:
+            out = out + self.mlp(apply_norm(self.norm_out, out, batch))
+        elif self.mlp is not None:
             out = apply_norm(self.norm_out, out + self.mlp(out), batch)
         result = (out, *edges) if edges else out
         if carry is None:
             return result
         return result, next_carries if isinstance(self.attn, ModuleList) else next_carries[0]
+
+    def _branch_input(self, norm: Module | None, x: Tensor, batch: Tensor | None) -> Tensor:
+        return apply_norm(norm, x, batch) if self.pre_norm else x
+
+    def _branch_output(self, norm: Module | None, update: Tensor, x: Tensor, batch: Tensor | None) -> Tensor:
+        """The update of a branch; without ``pre_norm``, it is added to ``x`` and normalised."""
+        update = self.dropout(update)
+        return update if self.pre_norm else apply_norm(norm, update + x, batch)
 
     def _carries(self, carry: Any) -> list[Any]:
         """The carry of each attention, or None. Raises ValueError if ``carry`` does not fit the attentions."""
@@ -186,6 +210,10 @@ class GPSLayer(Module):
             if given is not None and not has_carry(part):
                 raise ValueError(f"{type(part).__name__} carries nothing from layer to layer; leave out 'carry'")
         return carries
+
+
+def _has_residual(conv: Module) -> bool:
+    return bool(getattr(conv, "has_residual", False))
 
 
 def _branches(name: str, given: Module | Sequence[Module] | None) -> Module | None:

@@ -10,8 +10,12 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.dropout import Dropout
+from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.gps_stack import GPSStack
+from pyg_topomask.nn.graph_attributes import with_attributes
+from pyg_topomask.nn.graph_token import GraphToken, check_token_reads
 from pyg_topomask.nn.head import MLPHead
+from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
 from pyg_topomask.typing import Adj
 
@@ -28,16 +32,22 @@ class GPSModel(Module):
         num_layers, conv, attn: As in :class:`GPSStack`.
         edge_dim: Width of the edge features, which are encoded to ``C`` and given to the convolution as ``edge_attr``.
             Edge features are not used if :obj:`None`.
-        pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; predictions per node if :obj:`None`.
+        pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; ``"graph_token"`` predicts from a class token,
+            one more node per graph that all attentions see and masks leave alone
+            (:class:`~pyg_topomask.operators.BorderedOperator`); predictions per node if :obj:`None`.
         norm, feed_forward, checkpoint: As in :class:`GPSStack`.
         dropout: Probability of zeroing an entry after the encoder, in the layers and in the head, in training.
         act: Activation of the layers and the head, by PyG's names.
         head_layers: Number of linear layers in the head.
         input_dropout: Probability of zeroing a node feature, in training. It helps on sparse bags of words.
+        pre_norm: As in :class:`GPSLayer`, with one more norm after the last layer.
+        num_positions: Number of nodes of every graph, for graphs that are equal, such as images of one size: a learned
+            vector for each node's number in its graph is added to the node (:class:`NodePositions`). None if
+            :obj:`None`.
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is not a function, or a count is not an integer.
-        ValueError: If a name is unknown, or a count is not positive.
+        ValueError: If a name is unknown, a count is not positive, or no layer has attention with a graph token.
     """
 
     def __init__(
@@ -57,15 +67,22 @@ class GPSModel(Module):
         head_layers: int = 1,
         input_dropout: float = 0.0,
         checkpoint: bool = False,
+        pre_norm: bool = False,
+        num_positions: int | None = None,
     ) -> None:
         super().__init__()
-        check_choice("pool", pool, (*POOLS, None))
+        check_choice("pool", pool, (*POOLS, "graph_token", None))
         head_layers = check_integer("head_layers", head_layers, 1)
         self.pool = pool
         self.encoder = Linear(in_channels, channels)
         self.edge_encoder = Linear(edge_dim, channels) if edge_dim is not None else None
         self.input_dropout, self.dropout = Dropout(input_dropout), Dropout(dropout)
-        self.layers = GPSStack(channels, num_layers, conv, attn, norm, dropout, act, feed_forward, checkpoint)
+        self.layers = GPSStack(channels, num_layers, conv, attn, norm, dropout, act, feed_forward, checkpoint, pre_norm)
+        self.positions = None if num_positions is None else NodePositions(channels, num_positions)
+        self.norm_out = build_norm(norm, channels) if pre_norm else None
+        self.token = GraphToken(channels) if pool == "graph_token" else None
+        if self.token is not None:
+            check_token_reads(self.layers)
         self.head = MLPHead(channels, out_channels, head_layers, dropout, act)
 
     @property
@@ -91,8 +108,10 @@ class GPSModel(Module):
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
 
         Raises:
-            TypeError: If there are edge features, but no convolution accepts them.
-            ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features.
+            TypeError: If there are edge features, but no convolution accepts them, or ``edge_index`` is no tensor in a
+                model with a graph token.
+            ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features, or
+                graphs do not have ``num_positions`` nodes.
         """
         if self.edge_encoder is None and edge_attr is not None:
             raise ValueError("the model has no 'edge_dim', but is given 'edge_attr'")
@@ -105,8 +124,23 @@ class GPSModel(Module):
         if batch is None and graph is not None:
             batch = graph.get("batch")
         num_graphs = count_graphs(graph, batch)
-        x = self.dropout(self.encoder(self.input_dropout(x)))
+        x = self.encoder(self.input_dropout(x))
+        if self.positions is not None:
+            x = x + self.positions.rows(x.size(0), batch)
+        x, tokens = self.dropout(x), None
+        if self.token is not None:
+            if not isinstance(edge_index, Tensor):
+                raise TypeError(
+                    f"a graph token needs 'edge_index' as a tensor [2, E] (got {type(edge_index).__name__})"
+                )
+            given = {"edge_index": edge_index} | ({} if batch is None else {"batch": batch})
+            graph = with_attributes(Data() if graph is None else graph, **given)
+            x, graph, _, _, tokens = self.token.insert(x, graph, num_graphs)
+            edge_index, batch = graph.edge_index, graph.batch
         x = self.layers(x, edge_index, batch, graph, num_graphs, edge_attr=edge_attr)
-        if self.pool is not None:
+        x = apply_norm(self.norm_out, x, batch)
+        if tokens is not None:
+            x = x.index_select(0, tokens)
+        elif self.pool is not None:
             x = pool_nodes(x, batch, num_graphs, self.pool)
         return self.head(x)

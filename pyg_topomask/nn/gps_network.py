@@ -13,7 +13,8 @@ from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
-from pyg_topomask.nn.graph_token import GraphToken
+from pyg_topomask.nn.graph_token import GraphToken, check_token_reads
+from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
 
 BIAS = "attn_bias"
@@ -46,10 +47,11 @@ class GPSNetwork(Module):
         graph_token: Adds a node to each graph that the layers see. The head sees only the other nodes, or with
             ``pool_token`` only this one.
         pool_token: Whether the head gets the graph tokens instead of the nodes. Its pooling then has no effect.
+        norm_out: Norm of the nodes after the last layer, for layers with ``pre_norm``.
 
     Raises:
         ValueError: If widths differ, no convolution accepts the output of ``pe_encoder``, or there is a ``pool_token``
-            without a ``graph_token``.
+            without a ``graph_token`` or without attention, by which alone a token sees the graph.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class GPSNetwork(Module):
         dropout: float = 0.0,
         graph_token: GraphToken | None = None,
         pool_token: bool = False,
+        norm_out: Module | None = None,
     ) -> None:
         super().__init__()
         self.attends_edges = any(
@@ -79,8 +82,10 @@ class GPSNetwork(Module):
         self.edge_encoder = edge_encoder if takes_edges else None
         if pool_token and graph_token is None:
             raise ValueError("'pool_token' needs a 'graph_token'")
+        if pool_token:
+            check_token_reads(layers)
         self.dropout, self.graph_token, self.pool_token = Dropout(dropout), graph_token, pool_token
-        self.layers, self.head = layers, head
+        self.layers, self.norm_out, self.head = layers, norm_out, head
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -104,10 +109,10 @@ class GPSNetwork(Module):
             if encoder is not None:
                 extra[name] = encoder(graph)
         bias = None if self.bias_encoder is None else self.bias_encoder(graph)
-        position = None
+        position = tokens = None
         num_graphs = count_graphs(graph, graph.get("batch"))
         if self.graph_token is not None:
-            x, graph, bias, position = self.graph_token.insert(x, graph, bias)
+            x, graph, bias, position, tokens = self.graph_token.insert(x, graph, num_graphs, bias)
             if "pe" in extra:
                 pe = extra["pe"]
                 extra["pe"] = pe.new_zeros(x.size(0), pe.size(1)).index_copy(0, position, pe)
@@ -116,9 +121,6 @@ class GPSNetwork(Module):
         if self.attends_edges:
             graph = with_attributes(graph, edge_attr=extra["edge_attr"])
         x = self.layers(x, graph.edge_index, graph.get("batch"), graph, num_graphs, **extra)
-        if position is None:
-            return x
-        if not self.pool_token:
-            return x.index_select(0, position)
-        tokens = torch.ones(x.size(0), dtype=torch.bool, device=x.device).index_fill(0, position, False)
-        return x[tokens]
+        x = apply_norm(self.norm_out, x, graph.get("batch"))
+        kept = tokens if self.pool_token else position
+        return x if kept is None else x.index_select(0, kept)

@@ -31,7 +31,7 @@ class GPSStack(ModuleList):
         attn: Function of the layer's number that returns its attention, or a list of several; no global branch if
             :obj:`None`. A carry goes to the next attention of the same class, even if layers with another class lie
             between. Attentions with a method ``tie(first)`` share parameters with the first attention of their class.
-        norm, dropout, act, feed_forward: As in :class:`GPSLayer`, for every layer.
+        norm, dropout, act, feed_forward, pre_norm: As in :class:`GPSLayer`, for every layer.
         checkpoint: Whether to compute layers again in the backward pass instead of storing their activations. This
             needs the memory of one layer instead of all, and about a third more time. Results are the same, including
             dropout and running statistics.
@@ -53,6 +53,7 @@ class GPSStack(ModuleList):
         act: str = "relu",
         feed_forward: bool = True,
         checkpoint: bool = False,
+        pre_norm: bool = False,
     ) -> None:
         num_layers = check_integer("num_layers", num_layers, 1)
         examples = {"conv": f"GCNConv({channels}, {channels})", "attn": f"FullAttention({channels})"}
@@ -71,6 +72,7 @@ class GPSStack(ModuleList):
                 dropout,
                 act,
                 feed_forward,
+                pre_norm,
             )
             for number in range(num_layers)
         )

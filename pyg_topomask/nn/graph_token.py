@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
@@ -9,54 +11,80 @@ from torch.nn.init import normal_
 from torch_geometric.data import Data
 
 from pyg_topomask.nn.graph_attributes import with_attributes
-from pyg_topomask.nn.pool import count_graphs
+from pyg_topomask.operators import BorderedOperator
+from pyg_topomask.operators.bordered import with_tokens
+from pyg_topomask.ops.attention.block_sparse import one_graph
 from pyg_topomask.ops.attention.full_softmax import all_pairs
+from pyg_topomask.ops.attention.mask import AttentionMask
+
+_BATCH, _EDGES, _COUNT = "tokenless_batch", "tokenless_edges", "token_graphs"
+"""Attributes of a graph with tokens: batch and edges of the graph without them, and the number of tokens."""
 
 
 class GraphToken(Module):
-    r"""Puts a learned node without edges in front of each graph's nodes.
+    r"""Puts a learned node without edges in front of each graph's nodes: a class token.
 
-    Attention treats it like any other node, with one learned bias for all pairs that contain it. Message passing does
-    not reach it. (GraphGPS inserts the nodes without renumbering ``edge_index``, so that its edges join wrong nodes.)
+    Every attention treats it like any other node. A mask has ones in its row and column
+    (:class:`~pyg_topomask.operators.BorderedOperator`), and a bias of node pairs has one learned number per head for
+    all pairs that contain it. Message passing does not reach it. (GraphGPS inserts the nodes without renumbering
+    ``edge_index``, so that its edges join wrong nodes.)
 
     Reference: Ying et al., *Do Transformers Really Perform Badly for Graph Representation?* (Graphormer), NeurIPS 2021,
-    arXiv:2106.05234, Section 3.2.
+    arXiv:2106.05234, Section 3.2; Dosovitskiy et al., *An Image is Worth 16x16 Words*, ICLR 2021, arXiv:2010.11929,
+    Section 3.1.
 
     Args:
         channels: Width ``C`` of the nodes.
-        heads: Heads ``H`` of the attention.
+        heads: Heads ``H`` of the attention's bias; :obj:`None` if it has none.
     """
 
-    def __init__(self, channels: int, heads: int) -> None:
+    def __init__(self, channels: int, heads: int | None = None) -> None:
         super().__init__()
         self.node = Parameter(normal_(torch.empty(1, channels), std=0.02))
-        self.pair = Parameter(normal_(torch.empty(1, heads), std=0.02))
+        self.pair = None if heads is None else Parameter(normal_(torch.empty(1, heads), std=0.02))
 
-    def insert(self, x: Tensor, graph: Data, bias: Tensor | None = None) -> tuple[Tensor, Data, Tensor | None, Tensor]:
+    def insert(
+        self, x: Tensor, graph: Data, num_graphs: int, bias: Tensor | None = None
+    ) -> tuple[Tensor, Data, Tensor | None, Tensor, Tensor]:
         """Insert the tokens among the nodes and the biases.
 
         Args:
             x: Nodes, shape ``[N, C]``.
             graph: The ``Data`` or ``Batch``; it is not changed.
+            num_graphs: Number of graphs ``B``.
             bias: Bias of each pair, shape ``[P, H]``, or :obj:`None`.
 
         Returns:
             The ``N + B`` nodes and tokens ``[N + B, C]``; a copy of the graph with their ``edge_index`` and ``batch``;
-            the bias of their pairs, or :obj:`None`; and the position of each node among them, ``[N]``.
+            the bias of their pairs, or :obj:`None`; the position of each node among them, ``[N]``; and that of each
+            token, ``[B]``.
         """
         given = graph.get("batch")
-        num_graphs = count_graphs(graph, given)
-        batch = x.new_zeros(x.size(0), dtype=torch.long) if given is None else given
-        position = torch.arange(batch.numel(), device=x.device) + batch + 1
-        token = torch.ones(batch.numel() + num_graphs, dtype=torch.bool, device=x.device)
-        token[position] = False
-        out = self.node.to(x.dtype).expand(token.numel(), -1).index_copy(0, position, x)
-        of_token = torch.arange(num_graphs, device=x.device)
-        batch = token.long().masked_scatter(token, of_token).masked_scatter(~token, batch)
-        edges = position[graph.edge_index]
-        wider = with_attributes(graph, batch=batch, edge_index=edges, num_nodes=token.numel())
-        if bias is not None:
-            query, key = all_pairs(batch)
-            of_nodes = (~(token[query] | token[key])).nonzero().squeeze(1)
+        batch = one_graph(x.size(0), x.device) if given is None else given.long()
+        node, token, wider_batch = with_tokens(batch, num_graphs)
+        total = wider_batch.numel()
+        out = self.node.to(x.dtype).expand(total, -1).index_copy(0, node, x)
+        tokenless = {_BATCH: batch, _EDGES: graph.edge_index, _COUNT: num_graphs}
+        edges = node[graph.edge_index]
+        wider = with_attributes(graph, batch=wider_batch, edge_index=edges, num_nodes=total, **tokenless)
+        if bias is not None and self.pair is not None:
+            query, key = all_pairs(wider_batch)
+            real = torch.ones(total, dtype=torch.bool, device=x.device).index_fill(0, token, False)
+            of_nodes = (real[query] & real[key]).nonzero().squeeze(1)
             bias = self.pair.to(bias.dtype).expand(query.numel(), -1).index_copy(0, of_nodes, bias)
-        return out, wider, bias, position
+        return out, wider, bias, node, token
+
+
+def mask_of_graph(mask: Module, graph: Data | None) -> AttentionMask:
+    """The operator that a mask module builds from a graph; with tokens, that of the graph without them, bordered."""
+    if not isinstance(graph, Data) or _BATCH not in graph:
+        return mask(graph)
+    batch = graph[_BATCH]
+    tokenless = with_attributes(graph, batch=batch, edge_index=graph[_EDGES], num_nodes=batch.numel())
+    return BorderedOperator(mask(tokenless), batch, graph[_COUNT])
+
+
+def check_token_reads(layers: Iterable[Module]) -> None:
+    """Refuse to predict from tokens that read no node, because they have no edges. Raises ValueError."""
+    if not any(layer.attentions for layer in layers):
+        raise ValueError("a graph token has no edges, and no layer has attention: it would see nothing of its graph")

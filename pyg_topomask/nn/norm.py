@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 from torch.nn import BatchNorm1d, Module
+from torch.nn import LayerNorm as NodeLayerNorm
 from torch.nn.functional import batch_norm
 from torch_geometric.nn import GraphNorm, LayerNorm
 
 from pyg_topomask.checks import check_choice
 
-NORMS: dict[str, type[Module]] = {"batch_norm": BatchNorm1d, "layer_norm": LayerNorm, "graph_norm": GraphNorm}
+NORMS: dict[str, type[Module]] = {
+    "batch_norm": BatchNorm1d,
+    "layer_norm": LayerNorm,
+    "node_layer_norm": NodeLayerNorm,
+    "graph_norm": GraphNorm,
+}
 
 
 def build_norm(name: str | None, channels: int) -> Module | None:

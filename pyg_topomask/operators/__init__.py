@@ -8,6 +8,7 @@ from pyg_topomask.operators.algebra import (
     SumOperator,
 )
 from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.bordered import BorderedOperator
 from pyg_topomask.operators.causal import CausalOperator
 from pyg_topomask.operators.dense import DenseOperator
 from pyg_topomask.operators.entrywise import entrywise_product
@@ -28,6 +29,7 @@ from pyg_topomask.operators.tree_distance import TreeDistanceOperator
 
 __all__ = [
     "BlockDiagonalOperator",
+    "BorderedOperator",
     "CausalOperator",
     "ConstantOperator",
     "DenseOperator",

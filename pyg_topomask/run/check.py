@@ -64,6 +64,9 @@ def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
         choices = ", ".join([*table, "None"])
         hint = did_you_mean(part, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
         yield "gt.layer_type", f"no {kind} is called {part!r}; there are {choices}.{hint}"
+    if config.model.graph_pooling == "graph_token" and not attentions_of(config):
+        message = "graph_token needs an attention in gt.layer_type, because message passing does not reach the token"
+        yield "model.graph_pooling", message
     for name in convs_of(config):
         if CONVS[name].needs_edges and not config.dataset.edge_encoder:
             yield "gt.layer_type", f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"

@@ -20,14 +20,15 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from _fitting import PARTS, fill_row, fit, mean_and_spread
 from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
@@ -114,25 +115,14 @@ def train(method: Method, systems: Systems, epochs: int, seed: int) -> dict[str,
     """Train one model; errors on the test part are those of the epoch with the best validation error."""
     torch.manual_seed(seed)
     model = GPSModel(7, method.width, 6, LAYERS, **method.parts)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
     loader = DataLoader(systems.train, BATCH, shuffle=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, epochs * len(loader))
-    best, kept, seconds = float("inf"), model.state_dict(), 0.0
-    for _ in range(epochs):
-        begin = time.process_time()
-        model.train()
-        for batch in loader:
-            optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index, batch.batch, graph=batch)
-            torch.nn.functional.mse_loss(out, batch.y / systems.scale).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-        seconds += time.process_time() - begin
-        error = one_frame(model, systems.val, systems.scale)
-        if error < best:
-            best, kept = error, {name: value.clone() for name, value in model.state_dict().items()}
-    model.load_state_dict(kept)
+
+    def loss(batch: Data) -> Tensor:
+        out = model(batch.x, batch.edge_index, batch.batch, graph=batch)
+        return torch.nn.functional.mse_loss(out, batch.y / systems.scale)
+
+    validate = partial(one_frame, model, systems.val, systems.scale)
+    best, seconds = fit(model, lambda: loader, loss, validate, epochs, len(loader), RATE, DECAY)
     found = {"val": best, "test": one_frame(model, systems.test, systems.scale), "seconds": seconds}
     found |= {f"frame {i + 1}": error for i, error in enumerate(rollout(model, systems.test, systems.scale))}
     return found | {"parameters": sum(parameter.numel() for parameter in model.parameters())}
@@ -168,33 +158,19 @@ def rollout(model: Module, graphs: Sequence[Data], scale: Tensor) -> Iterator[fl
 
 
 def run_rows(options: argparse.Namespace, force: str, particles: int, report: dict[str, Any]) -> None:
-    """Both results of every method for one force and size. Write the report after each."""
+    """Both results of every method for one force and size. Write the report after each run."""
     counts = (4, 2, 2) if options.quick else (NUM_TRAIN, NUM_VAL, NUM_TEST)
     systems = load_systems(force, particles, counts)
     rows, first = report["rows"], f"{force}, {particles}: {FIRST}"
-    for name in [FIRST, *(name for name in options.methods if name != FIRST)]:
-        row = rows.setdefault(f"{force}, {particles}: {name}", {"force": force, "particles": particles, "method": name})
-        if "epochs" not in row:
-            row |= _seeds(METHODS[name], systems, options.epochs, options.seeds, "epochs")
-        if "time" not in row:
-            share = statistics.fmean(rows[first]["epochs"]["seconds"]) / statistics.fmean(row["epochs"]["seconds"])
-            epochs = (
-                options.epochs if name == FIRST else max(2, min(round(options.epochs * share), 10 * options.epochs))
-            )
-            same = epochs == options.epochs
-            row |= {"time": row["epochs"]} if same else _seeds(METHODS[name], systems, epochs, options.seeds, "time")
+
+    def save() -> None:
         save_json(options.out / "grf_particles.json", report)
         write_table(options, "grf_particles", "\n".join(lines(report)) + "\n")
-        print(f"{force}, {particles} particles, {name}: {_figure(row['epochs']['test'])}")
 
-
-def _seeds(method: Method, systems: Systems, epochs: int, seeds: int, part: str) -> dict[str, Any]:
-    found = [train(method, systems, epochs, seed) for seed in range(seeds)]
-    return {part: {"num_epochs": epochs} | {key: [run[key] for run in found] for key in found[0]}}
-
-
-def _figure(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
+    for part, name in product(PARTS, [FIRST, *(name for name in options.methods if name != FIRST)]):
+        row = rows.setdefault(f"{force}, {particles}: {name}", {"force": force, "particles": particles, "method": name})
+        fill_row(row, rows[first], part, partial(train, METHODS[name], systems), options.epochs, options.seeds, save)
+        print(f"{force}, {particles} particles, equal {part}, {name}: {mean_and_spread(row[part]['test'])}")
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -215,8 +191,12 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         first, second = row["epochs"], row["time"]
         cells = [row["force"], f"{row['particles']:,}", row["method"], f"{first['parameters'][0]:,}"]
         cells += [str(first["num_epochs"]), f"{statistics.fmean(first['seconds']):.0f}"]
-        cells += [_figure(first["test"]), _figure(first[f"frame {FRAMES}"])]
-        cells += [str(second["num_epochs"]), _figure(second["test"]), _figure(second[f"frame {FRAMES}"])]
+        cells += [mean_and_spread(first["test"]), mean_and_spread(first[f"frame {FRAMES}"])]
+        cells += [
+            str(second["num_epochs"]),
+            mean_and_spread(second["test"]),
+            mean_and_spread(second[f"frame {FRAMES}"]),
+        ]
         yield "| " + " | ".join(cells) + " |"
 
 

@@ -322,9 +322,15 @@ def test_gradient_checkpointing_changes_nothing():
     ("build", "message"),
     [
         (lambda: GPSLayer(8), r"needs 'conv' or 'attn' \(both are None\)"),
-        (lambda: GPSLayer(8, Conv(), norm="group"), r"batch_norm, layer_norm, graph_norm, None \(got 'group'\)"),
+        (
+            lambda: GPSLayer(8, Conv(), norm="group"),
+            r"batch_norm, layer_norm, node_layer_norm, graph_norm, None \(got 'group'\)",
+        ),
         (lambda: GPSModel(4, 8, 2, 0, lambda _: Conv()), r"'num_layers' must be at least 1 \(got 0\)"),
-        (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), pool="median"), r"mean, add, max, None \(got 'median'\)"),
+        (
+            lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), pool="median"),
+            r"mean, add, max, graph_token, None \(got 'median'\)",
+        ),
         (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), head_layers=0), r"'head_layers' must be at least 1 \(got 0\)"),
         (lambda: GPSModel(4, 8, 2, 1), "both are None"),
     ],

@@ -34,13 +34,12 @@ def test_tokens_stand_in_front_of_their_graphs():
     batch, token = batch_of("path", "single", "star"), GraphToken(C, H)
     x = torch.randn(batch.num_nodes, C)
     bias = torch.randn(all_pairs(batch.batch).size(1), H)
-    out, wider, wide_bias, place = token.insert(x, batch, bias)
+    out, wider, wide_bias, place, first = token.insert(x, batch, 3, bias)
     assert torch.equal(out[place], x)
     assert torch.equal(wider.batch[place], batch.batch)
     assert torch.equal(wider.edge_index, place[batch.edge_index])
     assert wider.num_nodes == batch.num_nodes + 3
     assert torch.equal(batch.batch, batch_of("path", "single", "star").batch)  # the caller's graph stays
-    first = torch.cat([torch.zeros(1, dtype=torch.long), torch.bincount(wider.batch).cumsum(0)[:-1]])
     assert torch.equal(out[first], token.node.expand(3, -1))
     assert set(first.tolist()) | set(place.tolist()) == set(range(wider.num_nodes))
     query, key = all_pairs(wider.batch)

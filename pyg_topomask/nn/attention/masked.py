@@ -16,6 +16,7 @@ from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.graph_token import mask_of_graph
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.mask import AttentionMask
@@ -147,7 +148,7 @@ class MaskedAttention(Attention):
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> AttentionMask | None:
         """The mask of this batch, or None for ones within each graph."""
-        return None if self.mask is None else self.mask(graph)
+        return None if self.mask is None else mask_of_graph(self.mask, graph)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kernel={self.kernel!r}, path={self.path!r}, normalizer={self.normalizer!r}"

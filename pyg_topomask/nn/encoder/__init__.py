@@ -20,6 +20,7 @@ from pyg_topomask.nn.encoder.features import (
 )
 from pyg_topomask.nn.encoder.laplacian import EquivStableLapPE, LapPE, SignNet
 from pyg_topomask.nn.encoder.pair_bias import GraphormerBias, GraphormerDegrees, RelativeWalkBias
+from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.encoder.structural import RWSE, ElstaticSE, HKdiagSE
 
 NODE_ENCODERS: dict[str, type[Encoder]] = {
@@ -82,6 +83,7 @@ __all__ = [
     "LinearEdgeEncoder",
     "LinearNodeEncoder",
     "MLPNodeEncoder",
+    "NodePositions",
     "NormalizedEncoder",
     "PPAEdgeEncoder",
     "RelativeWalkBias",

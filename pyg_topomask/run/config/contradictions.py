@@ -122,10 +122,6 @@ def _encodings(config: Config) -> Iterator[Problem]:
     if len(biases) > 1 or (biases == ["RRWP"] and not biased):
         message = "RRWP needs gt.layer_type with BiasedTransformer and excludes GraphormerBias"
         yield "dataset.node_encoder_name", message
-    if config.model.graph_pooling == "graph_token" and not (
-        config.posenc_GraphormerBias.enable and config.graphormer.use_graph_token
-    ):
-        yield "model.graph_pooling", "graph_token needs posenc_GraphormerBias and graphormer.use_graph_token"
 
 
 def _model(config: Config) -> Iterator[Problem]:
@@ -140,6 +136,8 @@ def _model(config: Config) -> Iterator[Problem]:
         yield "gt.n_heads", f"must divide gt.dim_hidden (got {gt.n_heads} and {gt.dim_hidden})"
     if gt.layer_norm and gt.batch_norm:
         yield "gt.layer_norm", "layer_norm and batch_norm are both true: set one to false"
+    if config.topomask.layer_norm_mode == "node" and (not gt.layer_norm or kind in ("MultiModel", "SingleModel")):
+        yield "topomask.layer_norm_mode", "node needs gt.layer_norm, in a model.type whose layer norm is no GraphNorm"
     if len(parts) == 1 and kind == "GPSModel":
         message = "must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None"
         yield "gt.layer_type", f"{message} (got {gt.layer_type!r})"

@@ -41,7 +41,9 @@ class ModelConfig(Section):
         default="cross_entropy", description="Loss of the task."
     )
     graph_pooling: Literal["mean", "add", "sum", "max", "graph_token"] = Field(
-        default="mean", description="How node embeddings are pooled into one vector per graph."
+        default="mean",
+        description="How node embeddings are pooled into one vector per graph. graph_token: not at all; a class token, "
+        "one more node per graph that all attentions see, is read instead.",
     )
     edge_decoding: Literal["dot", "cosine_similarity", "concat"] = Field(
         default="dot", description="How two node embeddings are combined into the score of an edge."

@@ -86,6 +86,16 @@ class TopomaskConfig(Section):
         default=0.1, ge=0, description="Weight of the auxiliary loss, which trains the projections (Primphormer)."
     )
     feed_forward: bool = Field(default=True, description="Whether a layer ends with a feed-forward part.")
+    pre_norm: bool = Field(
+        default=False,
+        description="Normalise the input of each part of a layer instead of its output, and the nodes after the last "
+        "layer, as in vision transformers.",
+    )
+    layer_norm_mode: Literal["graph", "node"] = Field(
+        default="graph",
+        description="What `gt.layer_norm` normalises. graph: all nodes and channels of a graph together, as GraphGPS "
+        "does; node: the channels of each node.",
+    )
     normalize_features: bool = Field(default=False, description="Scale the features of each node to sum to one.")
     input_dropout: Probability = Field(default=0.0, description="Dropout of node features before the encoder.")
     encoder_dropout: Probability = Field(default=0.0, description="Dropout of node embeddings after the encoder.")

@@ -9,6 +9,7 @@ from torch.nn import Module
 
 from pyg_topomask.nn import HEADS, GPSNetwork, GPSStack
 from pyg_topomask.nn.graph_token import GraphToken
+from pyg_topomask.nn.norm import build_norm
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.attentions import attentions_of, build_attention
 from pyg_topomask.run.model.budget import searches_width, within_budget
@@ -20,11 +21,14 @@ from pyg_topomask.run.model.encoders import (
     build_pe_encoder,
     construct,
     uses_graph_token,
+    uses_pair_bias,
     uses_stable_gate,
 )
 
 MODEL_KEYS = (
     "topomask.feed_forward",
+    "topomask.pre_norm",
+    "topomask.layer_norm_mode",
     "topomask.normalize_features",
     "topomask.input_dropout",
     "topomask.encoder_dropout",
@@ -62,6 +66,7 @@ def build_stack(config: Config) -> GPSStack:
         act=config.gnn.act,
         feed_forward=config.topomask.feed_forward and config.model.type != "SingleModel",
         checkpoint=config.share.gradient_checkpointing,
+        pre_norm=config.topomask.pre_norm,
     )
 
 
@@ -111,6 +116,7 @@ def build_model(
         ValueError: If sizes do not fit each other.
     """
     gt = config.gt
+    heads = gt.n_heads if uses_pair_bias(config) else None
     return GPSNetwork(
         build_node_encoder(config, in_channels),
         build_stack(config),
@@ -119,14 +125,17 @@ def build_model(
         pe_encoder=build_pe_encoder(config),
         bias_encoder=build_bias_encoder(config),
         dropout=config.topomask.encoder_dropout,
-        graph_token=GraphToken(gt.dim_hidden, gt.n_heads) if uses_graph_token(config) else None,
+        graph_token=GraphToken(gt.dim_hidden, heads) if uses_graph_token(config) else None,
         pool_token=config.model.graph_pooling == "graph_token",
+        norm_out=build_norm(_norm(config), gt.dim_hidden) if config.topomask.pre_norm else None,
     )
 
 
 def _norm(config: Config) -> str | None:
     if config.gt.layer_norm:
-        return "graph_norm" if config.model.type in ("MultiModel", "SingleModel") else "layer_norm"
+        by_node = config.topomask.layer_norm_mode == "node"
+        per_graph = "graph_norm" if config.model.type in ("MultiModel", "SingleModel") else "layer_norm"
+        return "node_layer_norm" if by_node else per_graph
     return "batch_norm" if config.gt.batch_norm else None
 
 

@@ -73,8 +73,9 @@ def uses_pair_bias(config: Config) -> bool:
 
 
 def uses_graph_token(config: Config) -> bool:
-    """Whether each graph gets an additional node, as in Graphormer."""
-    return "GraphormerBias" in encodings_of(config) and config.graphormer.use_graph_token
+    """Whether each graph gets an additional node, as in Graphormer and vision transformers."""
+    graphormer = "GraphormerBias" in encodings_of(config) and config.graphormer.use_graph_token
+    return graphormer or config.model.graph_pooling == "graph_token"
 
 
 def _num_path_types(config: Config) -> int | None:

@@ -194,7 +194,7 @@ def test_other_text_is_refused_and_not_run(molecules, text, message):
         (f"dataset.node_encoder_name=TypeDictNode+RRWP {RRWP}range(4)", "excludes GraphormerBias"),
         (f"gt.layer_type=GINE+BiasedTransformer {RRWP}'[0.5]' dataset.node_encoder_name=RRWP", "whole numbers from 0"),
         ("posenc_GraphormerBias.enable=true", "num_spatial_types, num_in_degrees and num_out_degrees are needed"),
-        ("model.graph_pooling=graph_token", "graph_token needs"),
+        ("topomask.layer_norm_mode=node", r"topomask\.layer_norm_mode: node needs gt\.layer_norm"),
         ("model.loss_fun=cross_entropy", "is for classes; use l1"),
         ("metric_best=auc", "is for classes; use mae"),
         ("gt.dim_edge=32", r"must equal gt\.dim_hidden \(got 32 and 64\)"),

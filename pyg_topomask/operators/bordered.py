@@ -1,0 +1,159 @@
+"""Masks with a node per graph that reads all nodes and is read by all of them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.attention.mask import row_errors
+from pyg_topomask.ops.blocks import BlockLayout, block_layout
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.segment import check_batch, segment_sum, size_groups
+from pyg_topomask.ops.sparse import Pattern
+
+# More pairs are not listed, because they may be too many for memory; the product does not need them.
+_MOST_PAIRS = 2**23
+
+
+class BorderedOperator(MaskOperator):
+    r"""A mask with one more node in front of each graph, whose row and column are ones, as for a class token.
+
+    .. math:: M' = \begin{pmatrix} 1 & \mathbf{1}^\top \\ \mathbf{1} & M \end{pmatrix}
+
+    Cost of ``op @ x`` for ``x`` of shape ``[N + B, C]``: that of the mask plus :math:`O(N C)`.
+
+    Args:
+        operator: The mask :math:`M` of the ``N`` nodes.
+        batch: Graph of each of these nodes, int64, sorted, shape ``[N]``.
+        num_graphs: Number of graphs ``B``. Give it if the last graphs may be empty; if :obj:`None`, it is taken from
+            ``batch``.
+
+    Raises:
+        ValueError: If ``batch`` is of other nodes or not sorted, or has more than ``num_graphs`` graphs.
+    """
+
+    def __init__(self, operator: MaskOperator, batch: Tensor, num_graphs: int | None = None) -> None:
+        check_batch(batch, operator.num_nodes)
+        present = len(size_groups(batch).num_nodes)
+        num_graphs = present if num_graphs is None else num_graphs
+        if num_graphs < present:
+            raise ValueError(f"'num_graphs' must be at least {present}, the graphs of 'batch' (got {num_graphs})")
+        self.operator, self.batch, self.num_graphs = operator, batch, num_graphs
+        self.num_nodes, self.heads = operator.num_nodes + num_graphs, operator.heads
+        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
+        self.node, self.token, _ = with_tokens(batch, num_graphs)
+
+    def _like(self, operator: MaskOperator) -> BorderedOperator:
+        return self if operator is self.operator else BorderedOperator(operator, self.batch, self.num_graphs)
+
+    @property
+    def T(self) -> BorderedOperator:
+        return self._like(self.operator.T)
+
+    @property
+    def bound(self) -> BorderedOperator:
+        return self._like(self.operator.bound)
+
+    @property
+    def row_terms(self) -> int:
+        return max(size_groups(self.batch).num_nodes, default=0) + 1
+
+    @property
+    def eps(self) -> float:
+        return self.operator.eps
+
+    @property
+    def error(self) -> float | Tensor:
+        error = row_errors(self.operator)
+        return 0.0 if error is None else error.new_zeros(self.num_nodes, error.size(1)).index_copy(0, self.node, error)
+
+    @property
+    def num_multiply_adds(self) -> int:
+        return self.operator.num_multiply_adds + self.num_nodes + self.operator.num_nodes
+
+    @property
+    def num_pairs(self) -> int | None:
+        inner = self.operator.num_pairs
+        return None if inner is None or inner > _MOST_PAIRS else inner + self.num_nodes + self.operator.num_nodes
+
+    @property
+    def pairs_by_row(self) -> Tensor | None:
+        inner = self.operator.pairs_by_row
+        if inner is None or self.num_pairs is None:
+            return None
+        of_tokens = torch.bincount(self.batch, minlength=self.num_graphs) + 1
+        found = torch.empty(self.num_nodes, dtype=torch.int64, device=self.device)
+        return found.index_copy(0, self.node, inner.long() + 1).index_copy(0, self.token, of_tokens)
+
+    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
+        pattern, value = self.pairs()
+        part, entries = pattern.rows(start, stop)
+        return part, value[entries]
+
+    def pairs(self) -> tuple[Pattern, Tensor]:
+        if self.num_pairs is None:
+            return super().pairs()
+        inner, value = self.operator.pairs()
+        pattern, order = _bordered_pattern(inner.row, inner.col, inner.order, self.batch, self.num_graphs)
+        border = value.new_ones(order.numel() - value.size(0), *value.shape[1:])
+        return pattern, torch.cat([value, border]).index_select(0, order)
+
+    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        inner = block_layout(self.batch)
+        sizes = [n + 1 for n in inner.groups.num_nodes]
+        sizes += [1] * (self.num_graphs - len(sizes))
+        if sizes != layout.groups.num_nodes:
+            raise ValueError("the graphs of 'batch' are not those of the mask with one more node each")
+        blocks = [pad(block, (1, 0, 1, 0), value=1.0) for block in self.operator.blocks(inner)]
+        if layout.groups.graphs == inner.groups.graphs:
+            return blocks
+        alone = torch.ones(1, 1, dtype=self.dtype, device=self.device).expand(*self._lead, 1, 1)  # of an empty graph
+        pieces = [piece for group in blocks for piece in group]
+        of_graph = dict(zip((number for graphs in inner.groups.graphs for number in graphs), pieces))
+        return [torch.stack([of_graph.get(number, alone) for number in graphs]) for graphs in layout.groups.graphs]
+
+    @property
+    def _lead(self) -> tuple[int, ...]:
+        return () if self.heads is None else (self.heads,)
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        nodes, tokens = x.index_select(0, self.node), x.index_select(0, self.token)
+        of_nodes = self.operator @ nodes + tokens.index_select(0, self.batch)
+        sums = segment_sum(nodes, self.batch)
+        of_tokens = tokens + pad(sums, (0, 0) * (sums.dim() - 1) + (0, self.num_graphs - sums.size(0)))
+        return torch.empty_like(x).index_copy(0, self.node, of_nodes).index_copy(0, self.token, of_tokens)
+
+
+@once_per_batch
+def _bordered_pattern(
+    row: Tensor, col: Tensor, order: Tensor | None, batch: Tensor, num_graphs: int
+) -> tuple[Pattern, Tensor]:
+    """Pattern with the pairs of tokens, and the place of each of its entries among those of nodes, then of tokens."""
+    node, token, _ = with_tokens(batch, num_graphs)
+    row, col = (node[x.long() if order is None else order[x.long()]] for x in (row, col))
+    own = token[batch]
+    rows, cols = torch.cat([row, node, own, token]), torch.cat([col, own, node, token])
+    pattern, entry = Pattern.merge(rows, cols, node.numel() + num_graphs, node.numel() + num_graphs)
+    return pattern, entry.argsort()
+
+
+@partial(once_per_batch, traced=True)
+def with_tokens(batch: Tensor, num_graphs: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions if each graph of a batch vector has a token in front of its nodes.
+
+    Args:
+        batch: Graph of each node, int64, sorted, shape ``[N]``.
+        num_graphs: Number of graphs ``B``.
+
+    Returns:
+        The position of each node ``[N]`` and of each token ``[B]``, and the graph of all of them ``[N + B]``.
+    """
+    graphs = torch.arange(num_graphs, device=batch.device)
+    node = torch.arange(batch.numel(), device=batch.device) + batch + 1
+    token = torch.searchsorted(batch, graphs) + graphs
+    wider = torch.empty(node.numel() + num_graphs, dtype=torch.int64, device=batch.device)
+    return node, token, wider.index_copy(0, node, batch).index_copy(0, token, graphs)

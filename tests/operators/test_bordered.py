@@ -1,0 +1,142 @@
+"""Masks with a class token; the first node of each test graph stands for the token."""
+
+import pytest
+import torch
+from torch_geometric.data import Batch
+from torch_geometric.utils import subgraph
+
+from pyg_topomask.operators import (
+    BorderedOperator,
+    DenseOperator,
+    HeatOperator,
+    PowerSeriesOperator,
+    SparseOperator,
+)
+from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
+from pyg_topomask.ops.blocks import block_layout
+from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency, empty_graph
+
+SERIES = torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
+
+
+def batch_vector(data):
+    batch = data.get("batch")
+    return torch.zeros(data.num_nodes, dtype=torch.long) if batch is None else batch
+
+
+def real_nodes(data):
+    """Whether each node is not the first one of its graph."""
+    batch = batch_vector(data)
+    return torch.cat([torch.zeros(min(1, batch.numel()), dtype=torch.bool), batch[1:] == batch[:-1]])
+
+
+class TestBorderedOperator(OperatorCase):
+    equivariant = False  # the token is the first node
+    series = SERIES
+
+    def build(self, data, coeffs=None):
+        real, batch = real_nodes(data), batch_vector(data)
+        edges, weight = subgraph(real, data.edge_index, data.get("edge_weight"), True, num_nodes=data.num_nodes)
+        weight = None if weight is None else weight.double()
+        inner = PowerSeriesOperator(edges, int(real.sum()), self.series if coeffs is None else coeffs, weight)
+        return BorderedOperator(inner, batch[real], int((~real).sum()))
+
+    def reference(self, data):
+        real, batch = real_nodes(data), batch_vector(data)
+        adjacency = dense_adjacency(data)[real][:, real]
+        inner = [sum(a * adjacency.matrix_power(k) for k, a in enumerate(f)) for f in self.series.view(-1, 3)]
+        both = real[:, None] & real
+        out = (batch[:, None] == batch).double().repeat(len(inner), 1, 1)
+        out[:, both] = torch.stack(inner).flatten(1)
+        return out if self.series.dim() == 2 else out[0]
+
+    def parameters(self, data):
+        return {"coeffs": self.series}
+
+
+class TestBorderedOperatorPerHead(TestBorderedOperator):
+    series = torch.stack([SERIES, SERIES.flip(0)])
+
+
+class TestBorderedPairs(TestBorderedOperator):
+    """A mask with a sparse support, which also lists its pairs row by row."""
+
+    series = torch.tensor([0.0, -0.5, 0.0], dtype=torch.float64)
+
+    def build(self, data, coeffs=None):
+        real, batch = real_nodes(data), batch_vector(data)
+        edges, weight = subgraph(real, data.edge_index, data.get("edge_weight"), True, num_nodes=data.num_nodes)
+        weight = torch.ones(edges.size(1)) if weight is None else weight
+        factor = (self.series if coeffs is None else coeffs)[1]
+        inner = SparseOperator(edges, factor * weight.double(), int(real.sum()))
+        return BorderedOperator(inner, batch[real], int((~real).sum()))
+
+
+class TestBorderedApproximation(OperatorCase):
+    """A mask whose products have an error, which the token's row does not share."""
+
+    equivariant = False
+
+    def build(self, data):
+        real, batch = real_nodes(data), batch_vector(data)
+        edges = subgraph(real, data.edge_index, None, True, num_nodes=data.num_nodes)[0]
+        edges = torch.cat([edges, edges.flip(0)], dim=1)
+        inner = HeatOperator(edges, int(real.sum()), torch.tensor(0.5, dtype=torch.float64), tol=1e-12)
+        return BorderedOperator(inner, batch[real], int((~real).sum()))
+
+    def reference(self, data):
+        real, batch = real_nodes(data), batch_vector(data)
+        edges = subgraph(real, data.edge_index, None, True, num_nodes=data.num_nodes)[0]
+        adjacency = torch.zeros(int(real.sum()), int(real.sum()), dtype=torch.float64)
+        for i, j in edges.t().tolist():
+            adjacency[i, j] += 1
+            adjacency[j, i] += 1
+        out = (batch[:, None] == batch).double()
+        out[real[:, None] & real] = torch.matrix_exp(-0.5 * (adjacency.sum(1).diag() - adjacency)).flatten()
+        return out
+
+
+@pytest.mark.parametrize("names", [("path", "star"), ("path", "empty", "star", "single", "empty"), ("empty", "empty")])
+@pytest.mark.parametrize("kernel", ["linear", "softmax"])
+def test_attention_with_tokens_is_the_definition_on_every_path(names, kernel):
+    batch = Batch.from_data_list([empty_graph() if name == "empty" else GRAPHS[name] for name in names])
+    inner = PowerSeriesOperator(batch.edge_index, batch.num_nodes, SERIES)
+    op = BorderedOperator(inner, batch.batch, len(names))
+    sizes = batch.ptr.diff() + 1
+    wider, n = torch.repeat_interleave(sizes), op.num_nodes
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.rand(n, 2, 3, generator=generator, dtype=torch.float64) for _ in range(3))
+    matrix, bound = op.to_dense(), op.bound.to_dense()
+    if kernel == "linear":
+        wanted = masked_linear_attention_reference(q, k, v, matrix, None, bound)
+        outs = [masked_linear_attention(q, k, v, op, wider, path) for path in ("factored", "blocks", "auto")]
+    else:
+        weight = (torch.einsum("ihr,jhr->hij", q, k) * 3**-0.5).exp()
+        wanted = torch.einsum("hij,jhd->ihd", matrix * weight, v) / (bound * weight).sum(-1).t()[..., None]
+        outs = [masked_softmax_attention(q, k, v, op, wider, path) for path in ("blocks", "auto")]
+    for out in outs:
+        torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_refused():
+    op = DenseOperator(torch.eye(3))
+    with pytest.raises(ValueError, match=r"'batch' must have shape \[3\]"):
+        BorderedOperator(op, torch.zeros(4, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"'num_graphs' must be at least 2, the graphs of 'batch' \(got 1\)"):
+        BorderedOperator(op, torch.tensor([0, 0, 1]), 1)
+    bordered = BorderedOperator(
+        PowerSeriesOperator(torch.zeros(2, 0, dtype=torch.long), 3, SERIES), torch.zeros(3).long()
+    )
+    with pytest.raises(ValueError, match="not those of the mask with one more node each"):
+        bordered.blocks(block_layout(torch.tensor([0, 0, 1, 1])))
+
+
+def test_many_pairs_are_not_listed(monkeypatch):
+    index = torch.tensor([[0, 1], [1, 0]])
+    op = BorderedOperator(SparseOperator(index, torch.ones(2), 2), torch.zeros(2).long())
+    assert op.num_pairs == op.pairs()[0].nnz == 7
+    monkeypatch.setattr("pyg_topomask.operators.bordered._MOST_PAIRS", 1)
+    assert op.num_pairs is None
+    with pytest.raises(ValueError, match="path 'pairwise' needs a sparse support; BorderedOperator has none"):
+        op.pairs()

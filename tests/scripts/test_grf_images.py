@@ -1,0 +1,125 @@
+"""The experiment on images: a trial writes its table and keeps its runs."""
+
+import importlib
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyg_topomask.testing import OperatorCase
+
+FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
+sys.path.insert(0, str(FOLDER))
+images = importlib.import_module("_images")
+sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    return importlib.import_module("grf_images")
+
+
+def test_a_trial_writes_the_table_and_is_resumed(script, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    arguments = ["--quick", "--images", "plain", "mnist", "--methods", "linear", "GIN", "--out", str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    arguments += ["--positions", "none", "--readouts", "mean"]
+    script.main(arguments)
+    assert "MNIST, 14 × 14: not available here" in capsys.readouterr().out
+    report = json.loads((tmp_path / "grf_images.json").read_text())
+    rows = list(report["rows"].values())
+    assert [row["method"] for row in rows] == ["GRF", "linear", "GIN"]
+    assert rows[0]["time"] == rows[0]["epochs"]
+    assert rows[0]["epochs"]["other walks"][0] is not None
+    assert rows[1]["epochs"]["other walks"] == [None]
+    text = (tmp_path / "grf_images.md").read_text()
+    assert f"| 8 × 8 | none | mean | GRF | {rows[0]['epochs']['parameters'][0]:,} | 2 |" in text
+    assert text.splitlines()[4].endswith("| 73.0 / 68.9 / 54.8 |")
+    assert (tmp_path / "grf_images.png").is_file()
+    monkeypatch.setattr(script, "train", lambda *_: pytest.fail("finished runs are kept"))
+    script.main(arguments)
+    assert json.loads((tmp_path / "grf_images.json").read_text()) == report
+
+
+def test_an_interrupted_row_goes_on_with_the_next_seed(monkeypatch, script):
+    fitting = importlib.import_module("_fitting")
+    done, row = [], {"epochs": {"num_epochs": 4, "seconds": [1.0], "test": [0.5]}}
+
+    def train(epochs, seed):
+        done.append((epochs, seed))
+        return {"seconds": 1.0, "test": 0.7}
+
+    first = {"epochs": {"num_epochs": 4, "seconds": [3.0, 3.0]}}
+    for part in fitting.PARTS:
+        fitting.fill_row(row, first, part, train, 4, 2, lambda: None)
+    assert done == [(4, 1), (12, 0), (12, 1)]  # the other comparison has three times the epochs
+    assert row["epochs"]["test"] == [0.5, 0.7]
+    assert row["time"]["num_epochs"] == 12
+
+
+@pytest.mark.parametrize(("positions", "readout"), [("none", "mean"), ("learned", "token")])
+def test_every_method_is_a_model_of_images(script, positions, readout):
+    pictures = images.Pictures({"train": (torch.rand(4, 16, 3), torch.arange(4))}, 4)
+    for name, method in script.METHODS.items():
+        torch.manual_seed(0)
+        grids = images.Grids(4, method.draw(script.LAYERS[readout], 0), name == script.REDRAWN)
+        model = script.Classifier(method, pictures, positions, readout).eval()
+        out = model(pictures.parts["train"][0], grids)
+        assert out.shape == (4, 10), name
+        (out.sum() + 0).backward()
+        unused = [key for key, parameter in model.named_parameters() if parameter.grad is None]
+        assert not unused, name
+        alone = torch.cat([model(image[None], grids) for image in pictures.parts["train"][0]])
+        assert torch.allclose(out, alone, atol=1e-4) == (name != script.REDRAWN), name
+
+
+def test_walks_are_frozen_or_redrawn(script):
+    method = script.METHODS["GRF"]
+    frozen, redrawn = (images.Grids(4, method.draw(2, 0), new) for new in (False, True))
+    assert frozen.batch(2) is frozen.batch(2)
+    batch = frozen.batch(2)
+    assert torch.equal(batch[0].walk_index, batch[1].walk_index)
+    first, second = (redrawn.batch(1).walk_index for _ in range(2))
+    assert first.shape != second.shape or not torch.equal(first, second)
+    names = {key.split("_index")[0] for key in batch.keys() if key.endswith("_index")}  # noqa: SIM118
+    assert {"walk", "walk_key", "walk_table1", "walk_table1_key"} <= names  # a set of walks for each layer
+
+
+class TestRepeatedOperator(OperatorCase):
+    equivariant = False
+    batch = ("path", "path")
+    moved = "isolated"
+    graphs = {name: OperatorCase.graphs[name] for name in ("path", "isolated")}  # noqa: RUF012
+    matrix = torch.linspace(-1, 2, 32, dtype=torch.float64).view(2, 4, 4)
+
+    def build(self, data, matrix=None):
+        return images.RepeatedOperator(self.matrix if matrix is None else matrix, data.num_nodes // 4)
+
+    def reference(self, data):
+        return torch.stack([torch.block_diag(*[head] * (data.num_nodes // 4)) for head in self.matrix])
+
+    def parameters(self, data):
+        return {"matrix": self.matrix}
+
+
+def test_files_of_torchvision_are_cut_into_patches(monkeypatch):
+    pixels = torch.arange(20 * 32 * 32 * 3).view(20, 32, 32, 3) % 251
+
+    class CIFAR10:
+        def __init__(self, root, train):
+            self.data, self.targets = (pixels if train else pixels[:5]).numpy(), list(range(20 if train else 5))
+
+    module = types.ModuleType("torchvision")
+    module.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
+    monkeypatch.setitem(sys.modules, "torchvision", module)
+    pictures = images.LOADERS["cifar10"](False)
+    assert pictures.side == 8
+    assert [len(pictures.parts[part][0]) for part in ("train", "val", "test")] == [18, 2, 5]
+    tokens, classes = pictures.parts["test"]
+    assert torch.equal(classes, torch.arange(5))
+    patch = pixels[1, 4:8, 8:12].permute(2, 0, 1).flatten() / 255  # second row, third column
+    torch.testing.assert_close(tokens[1, 8 + 2], patch)
