@@ -199,7 +199,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
         axis.remove()
     for row in report["rows"]:
         axis, color = axes.flat[titles.index(row["title"])], COLORS[methods.index(row["method"]) % len(COLORS)]
-        seconds, values = zip(*row["curve"])
+        seconds, values = zip(*(point[:2] for point in row["curve"]))
         axis.plot(seconds, [100 * value for value in values], color=color, lw=1.2, label=row["method"])
         axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy of the first run (%)")
         axis.legend(fontsize=8)

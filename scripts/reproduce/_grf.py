@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import MISSING, described, machine, plot_runs, save_json, table_parser, write_table
+from _tables import MISSING, SPREAD, described, machine, plot_runs, sample_std, save_json, table_parser, write_table
 
 from pyg_topomask.run import RunError, check_config, run_config
 
@@ -139,7 +139,7 @@ def table_lines(
     """
     yield (
         f"{described(report['machine'])}. {what} after the epoch of the best validation result; {report['seeds']} "
-        "seed(s). Minutes are processor time of the first seed."
+        f"seed(s). {SPREAD} Minutes are processor time of the first seed."
     )
     yield ""
     yield "| data set | layers | parameters | epochs | minutes | test, equal epochs | epochs | test, time of GRF |"
@@ -149,7 +149,10 @@ def table_lines(
             yield f"| {row['dataset']} | {row['method']} | {row['note']} | | | | | |"
             continue
         first, second = (row["by"][part] for part in PARTS)
-        figures = [figure(part["metric"], part["test"], report["seeds"]) for part in (first, second)]
+        tests = [
+            (part["metric"], part["test"] | {"std": sample_std(part["test"]["values"])}) for part in (first, second)
+        ]
+        figures = [figure(metric, found, report["seeds"]) for metric, found in tests]
         cells = [row["dataset"], row["method"], f"{first['parameters']:,}", first["epochs"]]
         cells += [f"{first['seconds'] / 60:.1f}", figures[0], second["epochs"], figures[1]]
         yield "| " + " | ".join(map(str, cells)) + " |"

@@ -25,6 +25,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 FOLDERS = {"Primphormer": "primphormer", "Transformer": "full", "Exphormer": "exphormer", "GRF": "grf", "KMIP": "kmip"}
 """Method -> its folder of configs."""
 
+SPREAD = "± is the standard deviation of the sample over runs."
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed to plan a budget
 BUDGET_SHARES = (20, 40, 60, 80, 100)
@@ -171,6 +172,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
             'sample, so the actual time in the column "minutes" differs. The schedule is shortened to these epochs; '
             "everything else is as published. The published figures are those of complete runs."
         )
+    yield f"Results after the epoch of the best validation result, with the settings of the configs. {SPREAD}"
     yield ""
     yield "| data set | method | parameters | epochs | s/epoch | minutes | metric | validation | test | published |"
     yield "|---|---|--:|--:|--:|--:|---|--:|--:|--:|"
@@ -203,7 +205,12 @@ def _curve_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _figure(row: Mapping[str, Any], part: str) -> str:
     found = row[part]
-    return format_metric(row["metric"], found["mean"], found["std"] if len(row["seeds"]) > 1 else None)
+    return format_metric(row["metric"], found["mean"], sample_std(found["values"]))
+
+
+def sample_std(values: Sequence[float]) -> float | None:
+    """Standard deviation of the sample; None for one value. (That of ``summary.json`` is of the population.)"""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def write_table(options: argparse.Namespace, name: str, text: str, stem: str | None = None) -> None:

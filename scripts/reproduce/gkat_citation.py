@@ -32,6 +32,7 @@ from _gkat import (
 )
 from _gkat import lines as lines
 from _gkat import plot as plot
+from _tables import SPREAD
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import dropout, elu
@@ -112,7 +113,8 @@ def main() -> None:
             rows.append(row_of(name, method, PUBLISHED[name].get(method), runs))
             table = with_earlier(options.out / "gkat_citation.json", settings, rows)
             note = f"Public split, {options.num_walks} walks of {options.max_length} hop(s), decay {options.decay:g}; "
-            note += "test accuracy at the best validation epoch. Seconds are processor time of one thread, of training."
+            note += "test accuracy at the best validation epoch; walks were chosen by validation accuracy. "
+            note += f"{SPREAD} Seconds are processor time of one thread, of training."
             write_report("gkat_citation", table, note, options, settings)
     finish("gkat_citation", options)
 

@@ -73,7 +73,8 @@ def main() -> None:
         rows.append(row | {"most_epochs": epochs.get(name)})
         table = with_earlier(options.out / "gkat_tu.json", settings, rows)
         note = f"Outer folds {', '.join(map(str, folds))}, each the mean of {seeds} run(s); test accuracy at the best "
-        note += "validation, mean and standard deviation over folds. Seconds are wall time, evaluation included."
+        note += "validation, mean and standard deviation of the sample over folds. "
+        note += "Seconds are wall time, evaluation included."
         shorter = [f"{row['title']} {row['most_epochs']}" for row in table if row["most_epochs"]]
         if shorter:
             note += f" Largest number of epochs instead of 1,000: {', '.join(shorter)}."

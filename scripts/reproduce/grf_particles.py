@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from _fitting import PARTS, fill_row, fit, mean_and_spread
-from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import COLORS, SPREAD, described, machine, pyplot, save_json, save_plot, table_parser, write_table
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.data import Data
@@ -177,7 +177,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
         f"{described(report['machine'])}. Errors on the test part after the epoch of the best validation error; "
-        f"{report['seeds']} seed(s). Seconds are processor time of the training."
+        f"{report['seeds']} seed(s). {SPREAD} Seconds are processor time of the training."
     )
     yield ""
     yield (

@@ -19,7 +19,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _tables import CONFIGS, described, format_metric, machine, plot_runs, save_json, table_parser, write_table
+from _tables import (
+    CONFIGS,
+    SPREAD,
+    described,
+    format_metric,
+    machine,
+    plot_runs,
+    sample_std,
+    save_json,
+    table_parser,
+    write_table,
+)
 
 from pyg_topomask.run import run_config
 
@@ -69,13 +80,13 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     rows: Sequence[Mapping[str, Any]] = report["rows"]
     yield (
         f"{described(report['machine'])}. Test accuracy (%) after the epoch of the best validation accuracy; "
-        f"{report['seeds']} seed(s), {report['epochs']} epochs."
+        f"{report['seeds']} seed(s), {report['epochs']} epochs. {SPREAD} Minutes are wall time of a run."
     )
     yield ""
     yield "| images | positions | attention | parameters | test accuracy | minutes |"
     yield "|---|---|---|--:|--:|--:|"
     for row in rows:
-        figure = format_metric("accuracy", row["test"]["mean"], row["test"]["std"] if report["seeds"] > 1 else None)
+        figure = format_metric("accuracy", row["test"]["mean"], sample_std(row["test"]["values"]))
         minutes = sum(row["seconds"]) / len(row["seconds"]) / 60
         cells = (row["images"], "encoded" if row["positions"] else "none", row["method"], f"{row['parameters']:,}")
         yield "| " + " | ".join([*cells, figure, f"{minutes:.1f}"]) + " |"

@@ -65,7 +65,7 @@ def accuracies(report):
 
 def run_files(tmp_path, row):
     name = f"{row['title'].replace(' ', '_')}-{row['method']}-2"
-    return [tmp_path / f"out/runs-16x2/{name}-{seed}.json" for seed in range(2)]
+    return [tmp_path / f"out/tested-16x2/{name}-{seed}.json" for seed in range(2)]
 
 
 def test_models_have_the_sizes_of_the_paper(scripts):
@@ -96,7 +96,9 @@ def test_motifs_and_cycles(start, calls_of, tmp_path):
     for row in report["rows"]:
         runs = [json.loads(path.read_text()) for path in run_files(tmp_path, row)]
         assert row["values"] == [100 * run["accuracy"] for run in runs]
-        assert row["of_equal_epochs"] == [100 * max(value for _, value in run["curve"][:2]) for run in runs]
+        assert row["of_equal_epochs"] == [100 * run["curve"][:2][-1][2] for run in runs]
+        for run in runs:
+            assert run["validation"] == max(value for _, value, _ in run["curve"])
     for title, rows in itertools.groupby(report["rows"], lambda row: row["title"]):
         gkat, *others = rows
         assert gkat["epochs"] == [2, 2], title
@@ -122,11 +124,11 @@ def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
     options = ("--graphs", 16, "--epochs", 1, "--seeds", 1, "--tasks", "circle", "--methods", "GCN", "SGC")
     start("gkat_motif", *options)
     trained = calls_of(_gkat_synthetic, "train_graphs")
-    file = tmp_path / "out/runs-16x1/circle-GKAT-2-0.json"
+    file = tmp_path / "out/tested-16x1/circle-GKAT-2-0.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"seconds": 0.5}))
     start("gkat_motif", *options)
     assert len(trained) == 2
-    kept = json.loads((tmp_path / "out/runs-16x1/circle-GCN-2-0.json").read_text())
+    kept = json.loads((tmp_path / "out/tested-16x1/circle-GCN-2-0.json").read_text())
     assert kept["settings"]["max_seconds"] == 0.5
 
 
@@ -135,7 +137,7 @@ def test_a_damaged_run_file_is_made_again(start, tmp_path, capsys):
     report = start("gkat_motif", *options)
     assert len(report["rows"]) == 2  # what is said twice is done once
     for junk in ('{"accuracy": 0.', "[]"):
-        (tmp_path / "out/runs-16x1/circle-GKAT-2-0.json").write_text(junk)
+        (tmp_path / "out/tested-16x1/circle-GKAT-2-0.json").write_text(junk)
         assert accuracies(start("gkat_motif", *options))[0] == accuracies(report)[0]
         assert "circle-GKAT-2-0.json is damaged and will be replaced" in capsys.readouterr().out
 
@@ -173,7 +175,7 @@ def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
     ]
 
     def train(**settings):
-        return train_graphs(GraphClassifier([torch.nn.Linear(2, 3)], 3), graphs[:6], graphs[6:], **settings)
+        return train_graphs(GraphClassifier([torch.nn.Linear(2, 3)], 3), graphs[:6], graphs[6:], graphs[6:], **settings)
 
     run = train(epochs=None, max_seconds=2.5)
     assert (run["epochs"], run["seconds"], len(run["curve"])) == (2, 2.0, 2)
@@ -181,6 +183,19 @@ def test_only_epochs_that_end_in_time_count(scripts, monkeypatch):
     assert train(epochs=None, max_seconds=0.5)["epochs"] == 1  # the first always counts
     assert train(epochs=5)["seconds"] == 5.0
     assert train(epochs=50, patience=3, lr=0.0)["epochs"] == 1 + 3  # nothing improves after the first
+
+
+def test_the_test_part_is_read_at_the_best_validation_epoch(scripts, monkeypatch):
+    import _gkat_synthetic
+
+    found = iter([(0.9, 0.5), (0.7, 0.31), (0.8, 0.5), (0.32, 0.32), (0.9, 0.4), (0.6, 0.5), (0.2, 0.33)])
+    monkeypatch.setattr(_gkat_synthetic, "evaluate_graphs", lambda model, batches: next(found))
+    graph = Data(x=torch.randn(3, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([1]))
+    model = _gkat_synthetic.GraphClassifier([torch.nn.Linear(2, 3)], 3)
+    run = _gkat_synthetic.train_graphs(model, [graph], [graph], [graph], epochs=4)
+    # epochs 1, 2 and 4 are the best until then, by accuracy and then by loss; the test is read after these only
+    assert [point[1:] for point in run["curve"]] == [(0.5, 0.31), (0.5, 0.32), (0.4, 0.32), (0.5, 0.33)]
+    assert (run["accuracy"], run["validation"]) == (0.33, 0.5)
 
 
 def test_citation_graphs(start, calls_of, monkeypatch, tmp_path):
