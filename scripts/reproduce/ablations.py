@@ -9,8 +9,8 @@ Within a method, one setting changes at a time; the rest is as in the first row.
 passing in each layer, too, with the settings of configs/primphormer and configs/kmip. GKAT is alone in its layers, with
 the settings of configs/grf and 50 walks of each node. GKAT-0 is the exact softmax kernel under the same mask. All rows
 of a data set have equal epochs and folds. On ENZYMES and PROTEINS, run i has Errica et al.'s outer fold i with its
-inner split, and seed i; on Peptides-func, run i has seed i on one random tenth of the graphs. The epoch is chosen on
-the validation part. No setting is chosen, and no choice looks at the test part.
+inner split, and seed i; on Peptides-func, run i has seed i and its own random tenth of the graphs. The epoch is chosen
+on the validation part. No setting is chosen, and no choice looks at the test part.
 The same command continues an interrupted one and keeps finished runs. Seconds of a run that was interrupted count from
 its last start.
 """
@@ -177,9 +177,9 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"{described(report['machine'])}. Validation and test results after the epoch of the best validation result: "
         "mean and standard deviation of the sample over runs. A run is an outer fold of Errica et al. with its inner "
-        "split, or a seed on a tenth of Peptides-func. The difference is to the method's first row, in percentage "
-        "points with the 95 % interval of the paired t-test over runs. Settings are swept, not tuned. Minutes are "
-        "processor time of a run."
+        "split, or a seed with its own tenth of Peptides-func. The difference is to the method's first row, in "
+        "percentage points with the 95 % interval of the paired t-test over runs. Settings are swept, not tuned. "
+        "Minutes are processor time of a run."
     )
     yield ""
     yield "| data set | method | row | parameters | runs | epochs | minutes | metric | validation | test | difference |"
