@@ -13,7 +13,7 @@ from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.positions import NodePositions
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import with_attributes
-from pyg_topomask.nn.graph_token import GraphToken, check_token_reads
+from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.head import MLPHead
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
@@ -47,7 +47,8 @@ class GPSModel(Module):
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is not a function, or a count is not an integer.
-        ValueError: If a name is unknown, a count is not positive, or no layer has attention with a graph token.
+        ValueError: If a name is unknown, a count is not positive, or with a graph token no layer has attention or an
+            attention reads tables of the nodes.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class GPSModel(Module):
         self.norm_out = build_norm(norm, channels) if pre_norm else None
         self.token = GraphToken(channels) if pool == "graph_token" else None
         if self.token is not None:
-            check_token_reads(self.layers)
+            check_tokens(self.layers, predicts=True)
         self.head = MLPHead(channels, out_channels, head_layers, dropout, act)
 
     @property

@@ -13,7 +13,7 @@ from pyg_topomask.nn.attention.base import Attention
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
-from pyg_topomask.nn.graph_token import GraphToken, check_token_reads
+from pyg_topomask.nn.graph_token import GraphToken, check_tokens
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
 
@@ -51,7 +51,8 @@ class GPSNetwork(Module):
 
     Raises:
         ValueError: If widths differ, no convolution accepts the output of ``pe_encoder``, or there is a ``pool_token``
-            without a ``graph_token`` or without attention, by which alone a token sees the graph.
+            without a ``graph_token`` or without attention, by which alone a token sees the graph, or an attention reads
+            tables of the nodes, such as expander edges, and there is a ``graph_token``.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class GPSNetwork(Module):
         self.edge_encoder = edge_encoder if takes_edges else None
         if pool_token and graph_token is None:
             raise ValueError("'pool_token' needs a 'graph_token'")
-        if pool_token:
-            check_token_reads(layers)
+        if graph_token is not None:
+            check_tokens(layers, pool_token)
         self.dropout, self.graph_token, self.pool_token = Dropout(dropout), graph_token, pool_token
         self.layers, self.norm_out, self.head = layers, norm_out, head
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,7 +85,23 @@ def mask_of_graph(mask: Module, graph: Data | None) -> AttentionMask:
     return BorderedOperator(mask(tokenless), batch, graph[_COUNT])
 
 
-def check_token_reads(layers: Iterable[Module]) -> None:
-    """Refuse to predict from tokens that read no node, because they have no edges. Raises ValueError."""
-    if not any(layer.attentions for layer in layers):
+def check_tokens(layers: Iterable[Any], predicts: bool) -> None:
+    """Refuse layers that are wrong on graphs with tokens.
+
+    Args:
+        layers: The layers.
+        predicts: Whether the prediction is read from the tokens.
+
+    Raises:
+        ValueError: If no attention could tell a token that predicts about its graph, or an attention reads tables that
+            number the nodes without tokens.
+    """
+    attentions = [attn for layer in layers for attn in layer.attentions]
+    if predicts and not attentions:
         raise ValueError("a graph token has no edges, and no layer has attention: it would see nothing of its graph")
+    for attn in attentions:
+        if not getattr(attn, "accepts_tokens", not getattr(attn, "requires", ())):
+            raise ValueError(
+                f"{type(attn).__name__} reads {', '.join(map(repr, attn.requires))}, which are for the nodes without "
+                "graph tokens; pool by 'mean' instead"
+            )

@@ -189,7 +189,7 @@ def run_rows(options: argparse.Namespace, images: str, report: dict[str, Any]) -
 
     rows = report["rows"]
     names = [FIRST, *(name for name in options.methods if name != FIRST)]
-    for readout, positions, part, name in product(options.readouts, options.positions, PARTS, names):
+    for readout, positions, part, name in product(options.readouts, options.positions, options.equal, names):
         kind = f"{images}, {readout}, positions {positions}"
         row = rows.setdefault(f"{kind}: {name}", {})
         row |= {"images": images, "positions": positions, "readout": readout, "method": name}
@@ -277,6 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument(
         "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help=f"rows; {FIRST} always"
     )
+    made.add_argument("--equal", nargs="+", choices=PARTS, default=list(PARTS), help="comparisons, epochs first")
     made.add_argument("--seeds", type=int, default=5, help="runs of each row")
     made.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of the first comparison")
     options = made.parse_args(arguments)

@@ -7,6 +7,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv
 
 from pyg_topomask.nn import (
+    ExphormerAttention,
     FullAttention,
     GatedGCN,
     GPSLayer,
@@ -225,5 +226,7 @@ def test_gradient_of_a_model_with_a_token():
 def test_a_token_needs_attention_and_edges_as_a_tensor():
     with pytest.raises(ValueError, match="no layer has attention"):
         GPSModel(4, 8, 3, 2, conv=lambda _: GCNConv(8, 8), pool="graph_token")
+    with pytest.raises(ValueError, match=r"ExphormerAttention reads 'expander_index'.*; pool by 'mean'"):
+        GPSModel(4, 8, 3, 1, attn=lambda _: ExphormerAttention(8, 2), pool="graph_token")
     with pytest.raises(TypeError, match=r"'edge_index' as a tensor \[2, E\] \(got str\)"):
         token_model("linear")(torch.rand(2, 4).double(), "edges")

@@ -18,8 +18,7 @@ sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+def script(scripts):
     return importlib.import_module("grf_images")
 
 

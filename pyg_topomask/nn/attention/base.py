@@ -28,6 +28,8 @@ class Attention(Module):
       ``initial_carry(num_graphs)``. Called with ``carry=``, it returns ``(x, carry)``. Called without, it uses the
       initial carry and returns ``x``.
     * **Shared parameters** (protocol `Tied`). ``tie(first)`` makes a layer share parameters with an earlier one.
+    * **Tokens.** ``accepts_tokens`` says whether the attention works with class tokens, which are nodes that the tables
+      of the graph do not number. By default, it does if it requires no attributes.
     * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass.
       :func:`~pyg_topomask.nn.auxiliary_loss` sums these terms over a model.
     * **Dropout.** The argument ``dropout`` acts in training only: on the normalised weights if the class forms them in
@@ -89,6 +91,11 @@ class Attention(Module):
     def requirements(cls, **settings: Any) -> tuple[str, ...]:
         """The value of ``requires`` for these constructor arguments."""
         return cls.requires
+
+    @property
+    def accepts_tokens(self) -> bool:
+        """Whether the attention is right if graphs have tokens, which their tables do not number."""
+        return not self.requires
 
     def reset_parameters(self) -> None:
         """Initialise all parameters again."""

@@ -59,6 +59,7 @@ class FullAttention(Attention):
         "dropout": "gt.attn_dropout",
         "attn_bias": "posenc_GraphormerBias.enable",
     }
+    accepts_tokens = True  # `GraphToken` extends the bias
 
     def __init__(
         self,

@@ -69,6 +69,7 @@ class MaskedAttention(Attention):
         ValueError: If ``heads`` does not divide ``channels``, ``dropout`` is out of range, or a name is unknown.
     """
 
+    accepts_tokens = True  # `mask_of_graph` borders the mask
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "mask": "topomask.mask",
