@@ -207,7 +207,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
         f"{described(report['machine'])}. Test accuracy (%) after the epoch of the best validation accuracy; "
-        f"{report['seeds']} seed(s) unless fewer are named. Seconds are processor time of the training. Published: "
+        f"{report['seeds']} seed(s) unless others are named. Seconds are processor time of the training. Published: "
         "ImageNet / iNaturalist2021 / Places365, or ImageNet alone."
     )
     yield ""
@@ -230,7 +230,7 @@ def _figure(part: Mapping[str, Any], seeds: int) -> str:
     found = part.get("test", [])
     if not found:
         return "–"
-    return percent(found) + (f" ({len(found)} seeds)" if len(found) < seeds else "")
+    return percent(found) + (f" ({len(found)} seeds)" if len(found) != seeds else "")
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
