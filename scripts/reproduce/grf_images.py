@@ -230,7 +230,7 @@ def _figure(part: Mapping[str, Any], seeds: int) -> str:
     found = part.get("test", [])
     if not found:
         return "–"
-    return percent(found) + (f" ({len(found)} seeds)" if len(found) != seeds else "")
+    return percent(found) + (f" ({len(found)} seed(s))" if len(found) != seeds else "")
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
