@@ -46,7 +46,7 @@ def block_sums(
     entry: Tensor, bound: Tensor, q: Tensor, k: Tensor, v: Tensor, signed: bool, signed_features: bool
 ) -> Tensor:
     """`block_sums_in_torch`, in compiled code if it can serve."""
-    if signed_features or refuses(q) is not None:
+    if signed_features or refuses(q.device) is not None:
         return block_sums_in_torch(entry, bound, q, k, v, signed, signed_features)
     return _sums(q, k, v, entry, None if bound is entry else bound.expand_as(entry), signed)
 
@@ -76,12 +76,10 @@ def block_sums_in_torch(
     return sums_in_blocks(weight, total, v, signed)
 
 
-def refuses(q: Tensor) -> str | None:
-    """Why the compiled function cannot serve queries ``q``; :obj:`None` if it can."""
-    if q.dtype not in _FUNCTION:
-        return f"it computes in float32 and float64 (got {q.dtype})"
-    if q.device.type != "cpu":
-        return f"it runs on CPU, and the queries are on {q.device}"
+def refuses(device: torch.device) -> str | None:
+    """Why the compiled function cannot serve features without signs on a device; :obj:`None` if it can."""
+    if device.type != "cpu":
+        return f"it runs on CPU, and the queries are on {device}"
     return _no_library()
 
 

@@ -98,12 +98,10 @@ def test_nan_is_not_hidden():
 
 
 def test_refusals(monkeypatch):
-    x = torch.zeros(1, 1, 3, 4)
-    assert "float32 and float64 (got torch.bfloat16)" in refuses(x.bfloat16())
-    assert "on meta" in refuses(x.to("meta"))
-    assert refuses(x) is None
+    assert "on meta" in refuses(torch.device("meta"))
+    assert refuses(torch.device("cpu")) is None
     monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    assert "TOPOMASK_NATIVE=0" in refuses(x)
+    assert "TOPOMASK_NATIVE=0" in refuses(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("own_bound", [False, True])

@@ -8,6 +8,7 @@ from torch_geometric.utils import erdos_renyi_graph
 from pyg_topomask.nn import GRFMask, RWGNKMask
 from pyg_topomask.operators import CausalOperator, DenseOperator, HeadStackOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention import linear_blocks
 from pyg_topomask.ops.attention import masked_linear as masked_attention
 from pyg_topomask.ops.attention.masked_linear import choose_path
 from pyg_topomask.ops.walks import pair_table as pairs
@@ -291,12 +292,16 @@ def test_sparse_walks_go_pairwise_and_a_hub_goes_factored():
     assert choose_path(OnesOperator(torch.zeros(3, dtype=torch.long)), 4, 4) == "factored"
 
 
-def test_short_sequences_go_by_blocks_and_long_ones_by_factors():
+def test_short_sequences_go_by_blocks_and_long_ones_by_factors(monkeypatch):
     """Factors form R (D + 1) numbers for each node, blocks one for each node of the sequence."""
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
     batch = torch.arange(32).repeat_interleave(64)
     assert choose_path(CausalOperator(batch), 16, 16, batch) == "blocks"
     assert choose_path(CausalOperator(batch), 4, 4, batch) == "factored"
     assert choose_path(CausalOperator(torch.zeros(2048).long()), 16, 16, torch.zeros(2048).long()) == "factored"
+    monkeypatch.setenv("TOPOMASK_NATIVE", "1")
+    if linear_blocks.refuses(batch.device) is None:
+        assert choose_path(CausalOperator(batch), 4, 4, batch) == "blocks"
     many = torch.arange(32 * 64).repeat_interleave(64)  # so many that their blocks take too much memory
     assert choose_path(CausalOperator(many), 16, 16, many) == "factored"
 
