@@ -24,8 +24,9 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
 
     Reference: Choromanski et al., ICML 2022, arXiv:2107.07999, Section 4, Eq. 4, and Section 4.1. The closed form that
     the paper gives for grids is valid for hypercubes (:class:`HypercubeHeatOperator`). Cost of ``op @ x`` for ``x`` of
-    shape ``[N, C]``: :math:`O(N C \sum_i n_i)` for short axes, :math:`O(N C \log N)` for long ones, which use cosine
-    transforms.
+    shape ``[N, C]``: :math:`O(N C \sum_i n_i)` for short axes. Along a long axis, each node reads only its
+    neighbourhood if heat does not get beyond about 110 nodes, in :math:`O(N C \lambda)`; otherwise, cosine transforms
+    take :math:`O(N C \log N)`.
 
     Args:
         grid_shape: ``(n_1, …, n_d)``, nodes in row-major order.

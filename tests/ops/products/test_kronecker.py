@@ -10,6 +10,7 @@ from pyg_topomask.ops.products.kronecker import (
     hypercube_heat,
     hypercube_kernel,
     hypercube_multiply_adds,
+    path_kernel,
 )
 
 TOL = {"rtol": 1e-12, "atol": 1e-12}
@@ -30,6 +31,40 @@ def test_grid_is_the_matrix_exponential(shape, most_dense, monkeypatch):
     mask = torch.linalg.matrix_exp(-TIME[:, None, None] * laplacian(shape))
     x = torch.randn(3, 2, mask.size(1), 40, dtype=torch.float64)
     torch.testing.assert_close(grid_heat(TIME, x, shape), mask[:, None] @ x, **TOL)
+
+
+@pytest.mark.parametrize("num_nodes", [150, 129, 300])
+@pytest.mark.parametrize("time", [[0.0], [0.3, 2.0]])
+def test_heat_that_stays_near_is_the_matrix_exponential(time, num_nodes):
+    """Paths so long that each row is computed from its neighbourhood, and the ends reflect heat."""
+    time = torch.tensor(time, dtype=torch.float64)
+    assert kronecker._ROWS + 2 * kronecker._reach(float(time.max()), 1e-16) <= 96
+    x = torch.randn(time.numel(), 2, num_nodes, 3, dtype=torch.float64)
+    mask = torch.linalg.matrix_exp(-time[:, None, None] * laplacian((num_nodes,)))
+    torch.testing.assert_close(grid_heat(time, x, (num_nodes,)), mask[:, None] @ x, rtol=1e-14, atol=1e-14)
+    found = grid_heat(time, x.float(), (num_nodes,))
+    torch.testing.assert_close(found.double(), mask[:, None] @ x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("time", [0.0, 0.1, 1.0, 7.0, 30.0, 100.0])
+@pytest.mark.parametrize("eps", [1e-10, 1e-7])
+def test_little_heat_gets_beyond_the_reach(time, eps):
+    reach = kronecker._reach(time, eps)
+    kernel = path_kernel(torch.tensor([time]), 400)[0]
+    distance = (torch.arange(400)[:, None] - torch.arange(400)).abs()
+    if reach < 256:
+        assert (kernel * (distance > reach)).sum(1).max() <= eps + 1e-12  # rounding errors of the kernel
+    assert (reach < 112) == (time < 50)
+
+
+def test_derivatives_of_heat_that_stays_near(monkeypatch):
+    monkeypatch.setattr(kronecker, "_ROWS", 2)
+    monkeypatch.setattr(kronecker, "_reach", lambda time, eps: 8)
+    x = torch.randn(2, 1, 25, 2, dtype=torch.float64, requires_grad=True)
+    for time in (torch.tensor([0.01, 0.03]), torch.tensor([0.02])):
+        inputs = time.double().requires_grad_(), x
+        assert torch.autograd.gradcheck(lambda t, x: grid_heat(t, x, (25,)), inputs)
+        assert torch.autograd.gradgradcheck(lambda t, x: grid_heat(t, x, (25,)), inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("axes", [5, 2])
