@@ -19,7 +19,18 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from _tables import CONFIGS, described, format_metric, machine, plot_runs, save_json, table_parser, write_table
+from _tables import (
+    CONFIGS,
+    SPREAD,
+    described,
+    format_metric,
+    machine,
+    plot_runs,
+    sample_std,
+    save_json,
+    table_parser,
+    write_table,
+)
 
 from pyg_topomask.run import run_config
 
@@ -65,14 +76,14 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
         f"{described(report['machine'])}. Test accuracy (%) after the epoch of the best validation accuracy; "
-        f"{report['seeds']} seed(s)."
+        f"{report['seeds']} seed(s). {SPREAD}"
     )
     yield ""
     yield "| data set | denominator | epochs | test accuracy | lowest | runs that fall by half | worst ratio |"
     yield "|---|---|--:|--:|--:|--:|--:|"
     for row in report["rows"]:
         mean, lowest = row["test"]["mean"], min(row["test"]["values"])
-        figure = format_metric("accuracy", mean, row["test"]["std"] if report["seeds"] > 1 else None)
+        figure = format_metric("accuracy", mean, sample_std(row["test"]["values"]))
         fallen = sum(ratio < 0.5 for ratio in row["falls"])
         cells = [row["dataset"], row["normalizer"], row["epochs"], figure, format_metric("accuracy", lowest)]
         cells += [f"{fallen} of {len(row['falls'])}", f"{min(row['falls']):.2f}"]
