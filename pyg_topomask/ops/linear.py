@@ -90,7 +90,7 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """The gradient of ``x`` is such a product, so higher derivatives exist."""
+    """The gradients of ``x`` and ``weight`` are such products, so higher derivatives exist."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -105,11 +105,33 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        grad_weight = None
-        if ctx.needs_input_grad[1]:
-            grad_weight = grad.t() @ x if torch.is_grad_enabled() else transposed_product(grad, x)
         return (
             _Linear.apply(grad, weight.t(), None) if ctx.needs_input_grad[0] else None,
-            grad_weight,
+            _TransposedProduct.apply(grad, x) if ctx.needs_input_grad[1] else None,
             grad.sum(0) if ctx.needs_input_grad[2] else None,
         )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
+        return torch.vmap(functional.linear, in_dims)(*inputs), 0
+
+
+class _TransposedProduct(torch.autograd.Function):
+    """``a.T @ b`` with derivatives, and by torch under ``vmap``."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        return transposed_product(a, b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return b @ grad.t(), a @ grad
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+        return torch.vmap(lambda a, b: a.t() @ b, in_dims)(a, b), 0

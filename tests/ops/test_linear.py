@@ -117,6 +117,31 @@ def test_function_transforms_take_large_products():
     torch.testing.assert_close(found, x.sum(0).expand(96, 96), atol=1e-2, rtol=1e-4)
 
 
+@onednn
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 1, 0), (0, 0, None)], ids=str)
+def test_vmap_takes_large_products(calls, dims):
+    """Maps of several inputs, and of several weights as in an ensemble, with their gradients."""
+
+    def loss(function):
+        return lambda x, weight, bias: function(x, weight, bias).square().sum()
+
+    inputs = [numbers(6, 16), numbers(48, 16), numbers(48)]
+    stacked = [x if d is None else torch.stack([x, 2 * x, -x], d) for x, d in zip(inputs, dims)]
+    torch.testing.assert_close(*(torch.vmap(f, dims)(*stacked) for f in (linear, torch_linear)), rtol=1e-5, atol=1e-4)
+    grads = [torch.vmap(torch.func.grad(loss(f), (0, 1, 2)), dims)(*stacked) for f in (linear, torch_linear)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-3)
+    assert calls
+
+
+@onednn
+@pytest.mark.usefixtures("calls")
+def test_vectorised_jacobians_take_large_products():
+    """These apply vmap to the backward pass alone."""
+    inputs = tuple(numbers(*shape) for shape in ((3, 16), (48, 16)))
+    jacobians = [torch.autograd.functional.jacobian(f, inputs, vectorize=True) for f in (linear, torch_linear)]
+    torch.testing.assert_close(*jacobians, rtol=1e-4, atol=1e-4)
+
+
 def test_wrong_widths_are_named_by_torch():
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         linear(torch.randn(8192, 96), torch.randn(96, 97))
