@@ -28,7 +28,7 @@ def load(name: str) -> ctypes.CDLL | str:
     otherwise ``c++``, ``g++`` or ``clang++`` is used. ``TOPOMASK_NATIVE=0`` switches all compiled code off.
 
     Warns:
-        PerformanceWarning: Once, if there is a compiler, but no library.
+        PerformanceWarning: Once, if there is a compiler, but no library, or if the wheel's library is incomplete.
 
     Args:
         name: Folder of the sources, a key of `sources.LIBRARIES`.
@@ -66,7 +66,7 @@ def library_folder() -> Path:
 def _load(name: str, named: str | None, capability: str, cache: str | None) -> ctypes.CDLL | str:
     folder = library_folder()  # depends on ``cache``; layers call `load` often, so it is not built each time
     instructions = sources.instructions(capability)
-    shipped = None if named else _open(sources.SHIPPED, sources.shipped_stem(name, instructions))
+    shipped = None if named else _open_shipped(name, instructions)
     if shipped is not None:
         return shipped
     try:
@@ -84,6 +84,17 @@ def _load(name: str, named: str | None, capability: str, cache: str | None) -> c
         reason = f"the compiled library cannot be kept in {folder}: {error}; set TOPOMASK_CACHE to a folder of your own"
         return _without_library(reason)
     return _without_library(library) if isinstance(library, str) else library
+
+
+def _open_shipped(name: str, instructions: str) -> ctypes.CDLL | None:
+    """The library of the wheel, unless it lacks a function that the sources have."""
+    library = _open(sources.SHIPPED, sources.shipped_stem(name, instructions))
+    missing = [] if library is None else [entry for entry in sources.entries(name) if not hasattr(library, entry)]
+    if library is None or not missing:
+        return library
+    reason = f"lacks {', '.join(missing)} and is not used; install the package again, or build its wheel again"
+    warnings.warn(f"the installed library {library._name} {reason}", PerformanceWarning, stacklevel=4)
+    return None
 
 
 def _without_library(reason: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,12 @@ def source(name: str) -> Path:
     """The source file of a library, which includes headers beside it and those of this folder."""
     (path,) = (HERE / name).glob("*.cpp")
     return path
+
+
+def entries(name: str) -> list[str]:
+    """The functions that Python calls: those below ``extern "C"``, whose bodies are indented."""
+    text = source(name).read_text(encoding="utf-8")
+    return re.findall(r"^\w+ (\w+)\(", text[text.index('extern "C"') :], re.MULTILINE)
 
 
 def flags(name: str, instructions: str) -> tuple[str, ...]:

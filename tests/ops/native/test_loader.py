@@ -235,10 +235,36 @@ def test_a_shipped_library_needs_no_compiler(fresh, monkeypatch):
     assert "no C++ compiler" in loader.load("topk")
 
 
+@needs_compiler
+def test_a_shipped_library_without_an_entry_is_skipped(fresh, monkeypatch):
+    compile_soon(monkeypatch)
+    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
+    capability = torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setattr(sources, "SHIPPED", fresh / "shipped")
+    monkeypatch.setattr(sources, "INSTRUCTIONS", {sources.instructions(capability): ()})
+    sources.ship(fresh / "shipped", [compiler, "-Dtopk_double=renamed"], ["topk"])
+    reason = r"the installed library .*\.so lacks topk_double and is not used; install the package again"
+    with pytest.warns(PerformanceWarning, match=reason) as told:
+        library = loader.load("topk")
+    assert len(told) == 1
+    assert Path(library._name).parent == fresh / "cache" / "native"  # compiled here instead
+    assert loader.load("topk").topk_double
+
+
 def test_a_library_that_cannot_be_shipped(tmp_path, monkeypatch):
     compiler = use_compiler(tmp_path, monkeypatch, "exit 3")
     with pytest.raises(RuntimeError, match=r"'topk' cannot be compiled for '.*': .* failed with exit code 3"):
         sources.ship(tmp_path, [str(compiler)], ["topk"])
+
+
+@pytest.mark.parametrize("name", sources.LIBRARIES)
+def test_the_entries_of_a_library_are_read_from_its_source(name):
+    library = loader.load(name)
+    if isinstance(library, str):
+        pytest.skip(library)
+    names = sources.entries(name)
+    assert len(names) >= 1
+    assert all(hasattr(library, entry) for entry in names)
 
 
 def test_every_library_has_an_entry():
