@@ -9,7 +9,7 @@ from typing import Any
 
 from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.dataset import DatasetConfig
+from pyg_topomask.run.config.dataset import DEFAULT_NAMES, DatasetConfig
 from pyg_topomask.run.data.formats import FORMATS, possible_tasks
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.model.attentions import MASK_KEY, layers_text, mask_of
@@ -22,6 +22,9 @@ _DEFAULT_FOLDER = "grf"  # it has a file for every data set
 
 OWN_MASKS = {"GRF": "grf", "GKAT": "rwgnk"}
 """Masks of attentions that have one of their own; they are not tried a second time as masks."""
+
+_PARTS = ("none", "all", "subset", "full", "LocalDegreeProfile", "Constant", "edge_wt_region_boundary")
+"""Values of ``dataset.name`` that choose a part or features; the data set is then named by its family."""
 
 _TYPES = {"multilabel": "classification_multilabel", "regression": "regression"}
 
@@ -95,10 +98,10 @@ def config_of(source: str) -> tuple[str | Mapping[str, Any], str]:
         found = folder / _DEFAULT_FOLDER / f"{source.lower()}.yaml"
         if source and found.is_file():
             return str(found), f"config {found}"
-    names = {name.lower(): (family, name) for family, entry in FORMATS.items() for name in entry.names}
+    names = _names()
     if source.lower() not in names:
         stems = sorted(path.stem for folder in CONFIGS for path in (folder / _DEFAULT_FOLDER).glob("*.yaml"))
-        choices = [*dict.fromkeys(stems), *(name for _, name in names.values())]
+        choices = [*dict.fromkeys(stems), *names]
         raise RunError(
             f"{source!r} is neither a config file nor a data set with a known name; give a YAML file, or a name such "
             "as ENZYMES, Cora or peptides-func." + did_you_mean(source, choices)
@@ -106,6 +109,16 @@ def config_of(source: str) -> tuple[str | Mapping[str, Any], str]:
     family, name = names[source.lower()]
     values = _minimal(family, name)
     return values, f"a minimal config of {family} {name} ({layers_text(values['gt']['layer_type'], None)})"
+
+
+def _names() -> dict[str, tuple[str, str]]:
+    """Family and ``dataset.name`` of each data set by its name in lower case, such as ``cora`` or ``aqsol``."""
+    found: dict[str, tuple[str, str]] = {}
+    for family, entry in FORMATS.items():
+        found |= {name.lower(): (family, name) for name in entry.names if name not in _PARTS}
+        if not set(_PARTS).isdisjoint(entry.names):
+            found[family.removeprefix("PyG-").lower()] = family, DEFAULT_NAMES.get(family, entry.names[0])
+    return found
 
 
 def _minimal(family: str, name: str) -> dict[str, Any]:

@@ -143,10 +143,10 @@ class _Plan:
 
 
 def _tried(plan: _Plan, chosen: Sequence[Candidate], display: Display) -> list[Advice]:
-    job = display.job("trying attentions", len(chosen), lines=len(chosen))
+    job = display.job("attentions tried", len(chosen), lines=len(chosen))
     advice = []
     for done, candidate in enumerate(chosen):
-        job.update(done, candidate.name)
+        job.update(done, f"now {candidate.name}")
         advice.append(_try(plan, candidate))
     job.remove()
     return advice

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from pyg_topomask.run.advise.ranking import percent
 from pyg_topomask.run.output.report import between_lines
@@ -20,18 +22,18 @@ if TYPE_CHECKING:
     from pyg_topomask.run.commands.advise import Report
 
 _UNLIMITED = 10_000
-_CAPTION = (
-    "Ordered by time per epoch, with evaluation. Times and memory are predicted from a trial of {what} on this "
-    "machine, and say nothing about accuracy. before: walks, edges, trees and encodings of all graphs, once. "
-    "memory: {memory}. ~: extrapolated from smaller batches.{busy}"
-)
-_BUSY = " Other programs slow this machine down {slowdown:.1f} times: times are processor time, without them."
+_TEXTS = ("why", "settings")
+_CAPTION = """\
+Predicted from trials of {what} on this machine, fastest first. They say nothing about accuracy.
+per epoch: training and validation. before: walks, edges, trees and encodings of all graphs, once. memory: {memory}."""
+_EXTRAPOLATED = "~: extrapolated from smaller batches."
+_BUSY = "Other programs slow this machine down {slowdown:.1f} times: times are processor time, without them."
 
 
 def as_text(report: Report, console: Console) -> Group:
-    """The tables for a terminal; the reasons move to a table of their own if the terminal is narrow."""
+    """Tables for a terminal; texts that do not fit beside the numbers become a list below them."""
     graphs = between_lines(f"{report.name}: {report.source}", _facts(report.graphs), "")
-    return Group(graphs, *_encodings(report), _attentions(report, console))
+    return Group(graphs, *_encodings(report, console), _attentions(report, console))
 
 
 def _facts(graphs: GraphStatistics) -> Table:
@@ -59,45 +61,64 @@ def _facts(graphs: GraphStatistics) -> Table:
     return table
 
 
-def _encodings(report: Report) -> list[Group]:
+def _encodings(report: Report, console: Console) -> list[Group]:
     if not report.encodings:
         return []
-    table = Table()
-    for name in ("", "pairs of graphs told apart", "time for all graphs", "settings"):
-        table.add_column(name, justify="left" if name in ("", "settings") else "right", overflow="fold")
-    for row in report.encodings:
-        if row.share is not None:
-            cost = duration(row.seconds) if row.settings else ""
-            table.add_row(row.name, percent(row.share), cost, " ".join(row.settings))
+    rows = [row for row in report.encodings if row.share is not None]
+    cells = {
+        "encoding": [row.name for row in rows],
+        "pairs of graphs told apart": [percent(row.share or 0.0) for row in rows],
+        "time for all graphs": [duration(row.seconds) if row.settings else "" for row in rows],
+        "settings": [" ".join(row.settings) for row in rows],
+    }
     others = ", ".join(row.name for row in report.encodings if row.share is None)
     title = f"S-SEG-WL test of {report.compared_graphs} graphs"
     caption = "Of the pairs that are not isomorphic. An upper bound for models whose attention reads the graph so."
-    caption += f" Not comparable: {others}." if others else ""
-    return [between_lines(title, table, caption)]
+    caption += f" Not comparable: {others}.\n" if others else "\n"
+    return [between_lines(title, _fitting(cells, console), caption)]
 
 
 def _attentions(report: Report, console: Console) -> Group:
-    cells = columns(report)
-    settings = {name: cells[name] for name in ("attention", "why", "settings")}
-    costs = {name: column for name, column in cells.items() if name not in ("why", "settings")}
-    tables = [_table(cells)]
-    if console.measure(tables[0], options=console.options.update(width=_UNLIMITED)).maximum > console.width:
-        tables = [_table(costs), _table(settings)]
-    layers, cuda = report.config.gt.layers, report.on_cuda
-    what = f"{layers} layers of width {report.config.gt.dim_hidden}, batches of {report.config.train.batch_size}"
-    memory = "peak of tensors on the GPU" if cuda else "peak of the whole process"
-    busy = _BUSY.format(slowdown=report.slowdown) if report.clock == "processor" else ""
-    machine = f"{report.device}, {report.memory_mib / 1024:,.1f} GiB free"
-    return between_lines(
-        f"attentions ({machine})", Group(*tables), _CAPTION.format(what=what, memory=memory, busy=busy)
-    )
+    train, gt = report.config.train, report.config.gt
+    what = f"{gt.layers} layers of width {gt.dim_hidden} with batches of {train.batch_size}"
+    memory = "peak of tensors on the GPU" if report.on_cuda else "peak of the whole process"
+    lines = [_CAPTION.format(what=what, memory=memory)]
+    if any(row.prediction is not None and row.prediction.is_extrapolated for row in report.advice):
+        lines.append(_EXTRAPOLATED)
+    if report.clock == "processor":
+        lines.append(_BUSY.format(slowdown=report.slowdown))
+    title = f"attentions ({report.device}, {report.memory_mib / 1024:,.1f} GiB free)"
+    return between_lines(title, _fitting(columns(report), console), "\n".join(lines))
 
 
-def _table(cells: Mapping[str, list[str]]) -> Table:
-    table = Table()
-    for name in cells:
-        text = name in ("attention", "why", "settings")
-        table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+def _fitting(cells: Mapping[str, list[str]], console: Console) -> Group:
+    """One table, or, if it is too wide for the console, a table of the numbers and a list of the texts."""
+    if _fits(_table(cells), console):
+        return Group(_table(cells))
+    numbers = {name: column for name, column in cells.items() if name not in _TEXTS}
+    table = _table(numbers) if _fits(_table(numbers), console) else _table(numbers, lines=False)
+    return Group(table, *_listed(cells))
+
+
+def _fits(table: Table, console: Console) -> bool:
+    unlimited = console.options.update(width=_UNLIMITED)
+    return console.measure(table, options=unlimited).maximum <= console.width
+
+
+def _listed(cells: Mapping[str, list[str]]) -> Iterator[RenderableType]:
+    """A paragraph for each row that has settings: its name and reason, and below them the settings, never broken."""
+    names = next(iter(cells.values()))
+    for name, reason, settings in zip(names, cells.get("why", [""] * len(names)), cells["settings"]):
+        if settings:
+            yield Text.assemble((name, "bold"), f": {reason}" if reason else "")
+            yield Padding(Text(settings), (0, 0, 0, 2), expand=False)
+
+
+def _table(cells: Mapping[str, list[str]], lines: bool = True) -> Table:
+    table = Table() if lines else Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for position, name in enumerate(cells):
+        is_text = position == 0 or name in _TEXTS
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in zip(*cells.values()):
         table.add_row(*row)
     return table

@@ -28,16 +28,13 @@ Item = TypeVar("Item")
 PLAIN_LINES = 10
 """Number of lines that a job prints without a terminal, unless it is slow."""
 
-_UNWRAPPED = 10_000
-
 LEAST_SECONDS, HEARTBEAT_SECONDS, SHOWN_AFTER = 5.0, 60.0, 2.0
 
 
 def standard_output(quiet: bool = False) -> Console:
-    """Standard output. Outside of a terminal, as in a pipe, lines are not wrapped."""
+    """Standard output. In a pipe, tables are as wide as ``$COLUMNS``, else as the terminal, else 80 columns."""
     # The file is given, so that bars are drawn while a library's messages are kept from sys.stdout.
-    found = Console(file=sys.stdout, quiet=quiet)
-    return found if found.is_terminal else Console(file=sys.stdout, quiet=quiet, width=_UNWRAPPED)
+    return Console(file=sys.stdout, quiet=quiet)
 
 
 def error_output() -> Console:

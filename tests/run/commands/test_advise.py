@@ -12,6 +12,7 @@ from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import advise as command
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.output.advice import as_text, duration
+from pyg_topomask.run.output.progress import Job
 from pyg_topomask.run.runner import check_config
 
 
@@ -48,6 +49,26 @@ def test_text_has_a_reason_and_a_setting_in_each_line(tiny_file, here):
     assert max(map(len, narrow.export_text().splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", [60, 80, 110, 140])
+def test_settings_are_whole_words_at_any_width(tiny_file, here, width):
+    report = command.advise(str(tiny_file), ["GRF", "Masked:power_series"], 0.01)
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(as_text(report, console))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    rows = [row.candidate.settings for row in report.advice] + [row.settings for row in report.encodings]
+    wanted = {word for settings in rows for word in settings}
+    assert "gt.layer_type=GIN+Masked" in wanted
+    assert wanted <= set(text.split())
+
+
+def test_progress_names_the_attention_that_runs(tiny_file, here, monkeypatch):
+    shown = []
+    monkeypatch.setattr(Job, "update", lambda job, done, note="": shown.append((job.title, done, note)))
+    command.advise(str(tiny_file), ["GRF", "KMIP"], 0.01)
+    assert shown[-2:] == [("attentions tried", 0, "now GRF"), ("attentions tried", 1, "now KMIP")]
+
+
 def test_every_attention_and_mask_is_a_candidate(tiny):
     config = load(tiny).config
     found = candidates(config)
@@ -62,7 +83,7 @@ def test_names_of_data_sets_give_configs(monkeypatch, tmp_path):
     assert str(source).endswith("grf/enzymes.yaml")
     assert text.startswith("config ")
     monkeypatch.setattr(names, "CONFIGS", (tmp_path,))
-    for name in ("Cora", "peptides-struct", "ogbg-molhiv", "roman-empire"):
+    for name in ("Cora", "peptides-struct", "ogbg-molhiv", "roman-empire", "Actor", "AQSOL", "ZINC"):
         values, text = config_of(name)
         assert "minimal" in text
         check_config(values)
@@ -81,6 +102,14 @@ def test_names_of_data_sets_give_configs(monkeypatch, tmp_path):
 def test_wrong_arguments_are_refused_with_a_message(arguments, message, capsys):
     assert main(["advise", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["NOPE", "none", "all", "subset"])
+def test_only_data_sets_with_a_close_name_are_suggested(name, capsys):
+    assert main(["advise", name]) == 1
+    message = capsys.readouterr().err
+    assert "is neither a config file nor a data set with a known name" in message
+    assert "Did you mean" not in message
 
 
 @pytest.mark.parametrize(

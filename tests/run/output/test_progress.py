@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from pyg_topomask.run.output import progress
-from pyg_topomask.run.output.progress import Display, track
+from pyg_topomask.run.output.progress import Display, standard_output, track
 
 
 @pytest.fixture
@@ -97,6 +97,12 @@ def test_downloads_are_printed_in_a_pipe():
         for line in ("Downloading file.zip", "Processing..."):
             job.message(line)
     assert text.getvalue() == "loading: Downloading file.zip\n"
+
+
+@pytest.mark.usefixtures("capsys")
+def test_columns_set_the_width_in_a_pipe(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert standard_output().width == 60
 
 
 def test_a_loop_is_tracked(clock, capsys):
