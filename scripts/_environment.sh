@@ -142,7 +142,7 @@ prepare() {
         say "PyTorch: installing $TORCH (a CPU build is enough; this may take some minutes)"
         run_pip "$TORCH"
     fi
-    say "pyg_topomask with the extras $*: installing"
+    say "pyg_topomask[$(IFS=, && echo "$*")]: installing"
     run_pip -e ".[$(IFS=, && echo "$*")]"
     write_stamp "$@"
 }

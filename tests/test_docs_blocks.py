@@ -71,6 +71,20 @@ def test_sphinx_and_github_show_the_same(page):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def headings(page):
+    """What GitHub makes of headings in addresses."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.+)$", text, re.M))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "RESULTS.md"], ids=name_of)
+def test_links_to_headings_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    links = re.findall(r"\]\(((?!https?:)[^)#\s]*)#([^)\s]+)\)", text)
+    assert [link for link in links if link[1] not in headings(page.parent / link[0] if link[0] else page)] == []
+
+
 @pytest.fixture
 def surroundings(tmp_path, monkeypatch):
     """An empty folder, one thread, and names and random states that are restored."""

@@ -44,7 +44,7 @@ def test_mask_picture_shows_the_matrix_and_one_row():
     assert len(star.get_offsets()) == 1
     assert star.get_array().tolist() == [9.0]  # a node's own weight
     assert star.get_clim() == matrix.images[0].get_clim()
-    assert all("no unit" in bar.get_ylabel() for bar in figure.axes[2:])
+    assert all("no unit, square-root scale" in bar.get_ylabel() for bar in figure.axes[2:])
 
 
 def test_the_node_with_most_neighbours_is_drawn_by_default():

@@ -12,12 +12,14 @@ from torch_geometric.data import Data
 from torch_geometric.nn.model_hub import PyGModelHubMixin
 from torch_geometric.transforms import BaseTransform
 
+from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.model.attentions import layers_text, mask_of
 from pyg_topomask.run.trained_model import OpenedRun, open_run
 from pyg_topomask.run.training.checkpoint import BEST
 
 try:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 except ModuleNotFoundError as error:
     raise ImportError("huggingface_hub is missing; models on the hub need: pip install 'pyg_topomask[hub]'") from error
 
@@ -25,6 +27,23 @@ __all__ = ["PretrainedModel"]
 
 FILES = ("config.yaml", BEST)
 """Files of a run that a model and its transform are built from."""
+
+_CARD = """---
+{{ card_data }}
+---
+
+# {{ layers }} on {{ dataset }}
+
+A trained model with layers `{{ layers }}`, saved by `pyg_topomask` {{ version }}. `config.yaml` has all settings, and
+`best.ckpt` the weights of the epoch with the best validation metric.
+
+```python
+from pyg_topomask.run.hub import PretrainedModel
+
+model = PretrainedModel.from_pretrained("...")  # this folder, or user/model if these files are on the hub
+logits = model(model.transform(data))  # data: a graph as the data set gives it
+```
+"""
 
 
 class PretrainedModel(Module, PyGModelHubMixin):
@@ -49,8 +68,9 @@ class PretrainedModel(Module, PyGModelHubMixin):
 
     def __init__(self, run: OpenedRun) -> None:
         Module.__init__(self)
-        layers, dataset = run.config.gt.layer_type, f"{run.config.dataset.format} {run.config.dataset.name}"
-        PyGModelHubMixin.__init__(self, layers, dataset, {"layer_type": layers, "dataset": dataset})
+        layers = layers_text(run.config.gt.layer_type, mask_of(run.config))
+        dataset = f"{run.config.dataset.format} {run.config.dataset.name}"
+        PyGModelHubMixin.__init__(self, layers, dataset, {"layer_type": run.config.gt.layer_type, "dataset": dataset})
         self.folder, self.model, self.transform = run.folder, run.model, run.transform
         self.eval()
 
@@ -81,6 +101,16 @@ class PretrainedModel(Module, PyGModelHubMixin):
         if not Path(name).is_dir() and name.count("/") != 1:
             raise RunError(f"there is no folder {name}; a model on the hub is named user/model")
         return super().from_pretrained(name, **options)
+
+    def generate_model_card(self, *arguments: Any, **options: Any) -> ModelCard:
+        """The card that is saved with the model; options are those of `huggingface_hub`."""
+        known = {"layers": self.model_name, "dataset": self.dataset_name, "version": __version__}
+        data = ModelCardData(library_name="pytorch_geometric", tags=["graph-machine-learning"])
+        return ModelCard.from_template(data, template_str=_CARD, **known | options)
+
+    def construct_model_card(self, model_name: str, dataset_name: str) -> ModelCard:
+        """The card that PyG's mixin pushes to the hub: the same."""
+        return self.generate_model_card()
 
     def _save_pretrained(self, save_directory: Path | str) -> None:
         for name in FILES:

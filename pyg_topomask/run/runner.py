@@ -98,8 +98,9 @@ def run_config(
     with display or Display(standard_output(quiet=not is_main())) as shown:
         for reason, keys in keys_without_effect(parsed).items():
             shown.print(f"note: no effect: {', '.join(keys)} ({reason})")
-        if unused:
-            shown.print(f"note: {config.gt.layer_type} does not use {', '.join(unused)}")
+        given = [key for key in unused if key in parsed.overridden]  # a file's keys belong to the file's attention
+        if given:
+            shown.print(f"note: {config.gt.layer_type} does not use {', '.join(given)}")
         dataset = None
         layers = layers_text(config.gt.layer_type, mask_of(config))
         for run in _seed_runs(config, folder, f"{parsed.name} ({layers})", repeat):

@@ -56,7 +56,7 @@ def plot_mask(
     axes[0].set(xlabel="node $j$ (seen)", ylabel="node $i$ (sees)", title=title or "mask $M$")
     integer_ticks(axes[0].xaxis, axes[0].yaxis)
     figure: Any = axes[0].figure
-    figure.colorbar(image, ax=axes[0], label="weight $M_{ij}$ (no unit)", **BAR)
+    figure.colorbar(image, ax=axes[0], label="weight $M_{ij}$ (no unit, square-root scale)", **BAR)
     if edge_index is not None:
         _draw_row(axes[1], matrix, edge_index, node)
     return figure
@@ -98,4 +98,4 @@ def _draw_row(ax: Axes, matrix: np.ndarray, edge_index: Tensor, node: int | None
     points = ax.scatter(east[others], north[others], s=size, c=matrix[node, others], **rim, **colours)
     ax.scatter(east[node], north[node], s=4 * size, c=matrix[node, node], **STAR, **colours)
     ax.set_title(f"row of node {node} (star) on the graph")
-    ax.figure.colorbar(points, ax=ax, label=f"weight $M_{{{node}\\,j}}$ (no unit)", **BAR)
+    ax.figure.colorbar(points, ax=ax, label=f"weight $M_{{{node}\\,j}}$ (no unit, square-root scale)", **BAR)

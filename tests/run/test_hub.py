@@ -52,6 +52,20 @@ def test_a_loaded_model_gives_the_same_output(trained, tmp_path, monkeypatch, wh
         assert asked == [("someone/enzymes", name) for name in ("config.json", "config.yaml", "best.ckpt")]
 
 
+def test_the_card_says_what_was_saved(trained, tmp_path, monkeypatch):
+    pushed = []
+    monkeypatch.setattr(hub.ModelCard, "push_to_hub", lambda card, repo: pushed.append((str(card), repo)))
+    monkeypatch.setattr("huggingface_hub.ModelHubMixin.push_to_hub", lambda model, **options: None)
+    model = hub.PretrainedModel.from_run(trained[0])
+    model.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id="me/motif")
+    card = (tmp_path / "saved" / "README.md").read_text(encoding="utf-8")
+    assert "# None+GRF on PyG-MotifDataset circle" in card
+    assert f"`pyg_topomask` {pyg_topomask.__version__}" in card
+    assert "has been pushed" not in card
+    assert "More Information Needed" not in card
+    assert pushed == [(card, "me/motif")]
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(RunError, match="contains no trained model"):
         hub.PretrainedModel.from_pretrained(str(tmp_path))

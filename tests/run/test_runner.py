@@ -53,6 +53,14 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, curves):
     assert len((folder / "3" / "metrics.csv").read_text().splitlines()) == 5
 
 
+def test_only_settings_of_the_command_line_are_noted_as_unused(tiny, tmp_path, capsys):
+    other = ["gt.layer_type=GIN+None", "optim.max_epoch=1"]
+    run_config(tiny, tmp_path, overrides=other)
+    assert "does not use" not in capsys.readouterr().out
+    run_config(tiny, tmp_path, overrides=[*other, "topomask.num_walks=3", "name_tag=more"])
+    assert "note: GIN+None does not use topomask.num_walks\n" in capsys.readouterr().out
+
+
 def test_two_runs_of_one_seed_are_identical_and_two_seeds_are_not(tiny, tmp_path):
     one = run_config(tiny, tmp_path / "a", repeat=2)
     torch.rand(17)

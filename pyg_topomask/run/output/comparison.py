@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group
 from rich.table import Table
 
-from pyg_topomask.run.output.report import PERCENT, between_lines, format_metric, rounded
+from pyg_topomask.run.output.report import DEVIATION, PERCENT, between_lines, format_metric, rounded
 
 if TYPE_CHECKING:
     from pyg_topomask.run.commands.compare import Comparison, Row
@@ -24,7 +24,7 @@ _UNLIMITED = 10_000
 
 def title(comparison: Comparison) -> str:
     """What the table shows."""
-    return f"{comparison.dataset}: mean ± standard deviation over seeds, at the best validation epoch"
+    return f"{comparison.dataset}: mean ± {DEVIATION} over seeds, at the best validation epoch"
 
 
 def caption(comparison: Comparison) -> list[str]:

@@ -22,6 +22,9 @@ from pyg_topomask.run.output.files import write_text
 PERCENT = ("accuracy", "accuracy-SBM")
 """Metrics that are printed in percent."""
 
+DEVIATION = "standard deviation (population)"
+"""What follows ``±`` in the tables."""
+
 
 def format_metric(name: str, value: float, std: float | None = None) -> str:
     """A metric's value as text, such as ``78.10 ± 0.42``; in percent for accuracies."""
@@ -148,7 +151,7 @@ def summary_table(summary: Mapping[str, Any]) -> Group:
     """The summary for a terminal."""
     seeds = summary["seeds"]
     kind = "splits" if len(set(summary["splits"])) > 1 else "seeds"
-    count = f"{len(seeds)} {kind}" if len(seeds) > 1 else "1 seed"
+    count = f"{len(seeds)} {kind}, mean ± {DEVIATION}" if len(seeds) > 1 else "1 seed"
     layers = layers_text(summary["layer_type"], summary["mask"])
     title = f"{summary['name']} ({layers}): {count}, at the best validation epoch"
     table = Table()

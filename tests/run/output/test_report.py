@@ -24,11 +24,14 @@ def test_numbers_have_eight_digits_and_what_was_asked_for_comes_first():
     assert (summary["layer_type"], summary["mask"]) == ("GCN+GRF", None)
 
 
-def test_a_summary_names_the_mask_and_is_not_wrapped_in_a_pipe(capsys):
+def test_a_summary_names_the_mask_and_fits_the_columns_of_a_pipe(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     results = [result(0, test_loss=2.0, test_accuracy=0.5)]
     standard_output().print(summary_table(summarize("long-name" * 9, "0", results, "accuracy", "GCN+Masked", "heat")))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{'long-name' * 9} (GCN+Masked with topomask.mask heat): 1 seed, at the best validation epoch"
+    standard_output().print(summary_table(summarize("name", "0", [*results, result(1, test_loss=1.0)])))
+    assert capsys.readouterr().out.startswith("name (): 2 seeds, mean ± standard deviation (population), at the best")
     assert lines[-1] == "3 parameters, 1.0 s of training, 1 MiB peak memory"
 
 
