@@ -2,6 +2,7 @@
 
     python scripts/soak.py --minutes 10
     python scripts/soak.py --minutes 1 --checks transforms attentions
+    python scripts/soak.py --minutes 2.5 --each                  # every check for so long, one after the other
     python scripts/soak.py --replay attentions:838               # a failure of an earlier run again, with its traceback
 
 Every trial is a function of the name of the check and a number. A trial fails if a public entry gives a wrong answer or
@@ -195,10 +196,21 @@ def soak(checks: Sequence[str], minutes: float, first: int) -> Counter[tuple[str
     return counts
 
 
+def table(counts: Counter[tuple[str, str]]) -> str:
+    """The counts in Markdown, a line for each check."""
+    lines = ["| check | trials | outcomes |", "|---|--:|---|"]
+    for check in dict.fromkeys(check for check, _ in counts):
+        found = {outcome: count for (name, outcome), count in sorted(counts.items()) if name == check}
+        outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in found.items())
+        lines.append(f"| {check} | {sum(found.values()):,} | {outcomes} |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks, and print how many trials had which outcome."""
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     made.add_argument("--minutes", type=float, default=1.0, help="time to run; at least one round of all checks")
+    made.add_argument("--each", action="store_true", help="run for so long with each check, one after the other")
     made.add_argument("--checks", nargs="+", choices=list(CHECKS), default=list(CHECKS))
     made.add_argument("--first", type=int, default=0, help="number of the first trial")
     made.add_argument("--replay", metavar="CHECK:NUMBER", help="run one trial alone, with its traceback")
@@ -209,9 +221,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check, _, number = options.replay.partition(":")
         print(CHECKS[check](random.Random(f"{check}:{int(number)}")))
         return 0
-    counts = soak(options.checks, options.minutes, options.first)
-    for (check, outcome), count in sorted(counts.items()):
-        print(f"{check:>16}: {count:6,} {outcome}")
+    together = [[check] for check in options.checks] if options.each else [options.checks]
+    counts: Counter[tuple[str, str]] = Counter()
+    for checks in together:
+        counts += soak(checks, options.minutes, options.first)
+    print(table(counts))
     return int(any(outcome == "failed" for _, outcome in counts))
 
 

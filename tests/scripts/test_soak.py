@@ -25,6 +25,16 @@ def test_public_entries_answer_or_refuse(soak, monkeypatch, capsys):
     assert text.count("refused") == 4
 
 
+def test_each_check_has_its_minutes_and_a_line_of_counts(soak, monkeypatch, capsys):
+    outcomes = {"transforms": lambda draw: "answered", "kills": lambda draw: "same numbers"}
+    monkeypatch.setattr(soak, "CHECKS", outcomes)
+    monkeypatch.setattr(soak, "SHARES", {"transforms": 1000})
+    assert soak.main(["--minutes", "0", "--each", "--checks", *outcomes]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["1 round(s), 1,000 trials", "1 round(s), 1 trials"]  # one after the other
+    assert lines[-2:] == ["| transforms | 1,000 | 1,000 answered |", "| kills | 1 | 1 same numbers |"]
+
+
 def test_the_same_numbers_after_kills_races_and_too_little_space(soak, monkeypatch):
     """The commands are not started: each trial compares what a run has written with the undisturbed run."""
     started = []
