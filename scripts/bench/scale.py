@@ -4,7 +4,8 @@ A graph is a ring whose nodes are joined to the next two. Each attention, and li
 forward and backward on it (C = 32, 4 heads) in a process of its own, with twice the nodes each time, until the next
 size would need more than ``--gib`` or ``--seconds``. Exponents are fitted over the four largest sizes. An attention
 fails the check if its exponent of time or memory exceeds the declared one by more than 0.15. The largest size that fits
-is read off the fitted line if it was not reached. Transforms are not timed.
+is read off the fitted line if it was not reached. Transforms are not timed. A table is printed, and ``scale.json`` and
+``scale.png`` are written.
 
 Run: python scripts/bench/scale.py [--quick] [--only NAME …] [--gib 16] [--seconds 20] [--out results/bench]
 """
@@ -15,10 +16,22 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import bench_parser, exponent, in_fresh_process, keep_memory, machine, median_ms, save_json
+from _measure import (
+    bench_parser,
+    described,
+    exponent,
+    in_fresh_process,
+    keep_memory,
+    machine,
+    median_ms,
+    pyplot,
+    save_json,
+    save_plot,
+)
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
@@ -136,6 +149,38 @@ def exceeded(report: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name}: exponent {found['exponents'][key]:.2f} of {key}, declared {declared:.2f}"
 
 
+def table(report: Mapping[str, Any]) -> Iterator[str]:
+    """The machine, and the table in Markdown; declared exponents are in brackets."""
+    yield f"\n{described(report['machine'])}\n"
+    yield (
+        "| attention or mask | exponent of time | of memory | largest graph measured | s | MiB "
+        f"| nodes that fit into {report['gib']:g} GiB |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    for name, found in report["cases"].items():
+        case, slopes = CASES[name], found["exponents"]
+        size, row = list(found["rows"].items())[-1]
+        largest = float(f"{found['largest']:.2g}")
+        yield (
+            f"| {name} | {slopes['seconds']:.2f} ({case.time:g}) | {slopes['mib']:.2f} ({case.memory:g}) | {size:,} "
+            f"| {row['seconds']:.2f} | {row['mib']:,.0f} | {largest:,.0f} |"
+        )
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    """Time and memory over the number of nodes."""
+    figure, axes = pyplot().subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    colours = pyplot().get_cmap("tab20")
+    for axis, key, label in zip(axes, ("seconds", "mib"), ("forward and backward (s)", "peak memory (MiB)")):
+        for number, (name, found) in enumerate(report["cases"].items()):
+            values = [row[key] for row in found["rows"].values()]
+            axis.plot(list(found["rows"]), values, marker=".", color=colours(number), label=name)
+        axis.set(xscale="log", yscale="log", xlabel="nodes", ylabel=label)
+        axis.grid(alpha=0.3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    save_plot(figure, path)
+
+
 def main() -> int:
     parser = bench_parser(__doc__ or "", "2^10 to 2^13 nodes")
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
@@ -147,10 +192,8 @@ def main() -> int:
     for name in options.only:
         report["cases"][name] = grow(name, powers, options.gib, options.seconds)
         save_json(options.out / "scale.json", report)
-    print("\n| attention or mask | exponent of time | of memory | nodes in memory |\n|---|--:|--:|--:|")
-    for name, found in report["cases"].items():
-        slopes = found["exponents"]
-        print(f"| {name} | {slopes['seconds']:.2f} | {slopes['mib']:.2f} | {found['largest']:,} |")
+    draw(report, options.out / "scale.png")
+    print("\n".join(table(report)))
     problems = list(exceeded(report))
     print("\n".join(problems))
     return int(bool(problems) and not options.quick)

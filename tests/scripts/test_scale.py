@@ -26,7 +26,11 @@ def test_exponents_and_the_largest_graph(scale, monkeypatch, tmp_path, capsys, p
     assert found["exponents"]["seconds"] == pytest.approx(power)
     assert found["largest"] == pytest.approx(102_400, rel=1e-3)
     assert max(map(int, found["rows"])) == 2**16  # the next one would need 1.3 GiB
-    assert ("exponent 1.30 of seconds, declared 1.00" in capsys.readouterr().out) == bool(status)
+    assert (tmp_path / "scale.png").stat().st_size > 0
+    text = capsys.readouterr().out
+    assert f"| Linear | {power:.2f} (1) | 1.00 (1) | 65,536 | 0." in text or power > 1
+    assert text.count("| 655 | 100,000 |") == 1  # MiB measured, nodes that fit
+    assert ("exponent 1.30 of seconds, declared 1.00" in text) == bool(status)
 
 
 def test_every_case_runs(scale):
