@@ -42,10 +42,13 @@ class EntrywiseFeatures(FeatureMap):
 
 
 class ExpFeatures(FeatureMap):
-    """``exp(x)``, entry by entry, divided by the largest entry of the query's row or of the graph's keys."""
+    """``exp(x)``, entry by entry, divided by the largest entry of the query's row or of the graph's keys.
+
+    Entries below the square root of the smallest number are 0.
+    """
 
     def forward(self, q: Tensor, k: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return (q - _row_max(q)).exp(), (k - _graph_max(k, batch)).exp()
+        return _exp_or_zero(q - _row_max(q)), _exp_or_zero(k - _graph_max(k, batch))
 
 
 class SoftmaxFeatures(FeatureMap):
