@@ -15,7 +15,7 @@ from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
-from tests.ops.attention.test_fused_pairs import KERNELS, gradients, inputs, random_pattern, with_sides
+from tests.ops.attention.pair_cases import KERNELS, gradients, inputs, random_pattern, with_sides
 
 pytest.importorskip("triton", reason="Triton is only published for Linux")
 
