@@ -124,7 +124,7 @@ def call(inputs: Inputs, results: dict[str, Tensor]) -> None:
         dropout=inputs.dropout,
         seed=0 if inputs.seed is None else int(inputs.seed),
         has_bound=inputs.bounds is not None,
-        terms=0 if coeffs is None else coeffs.size(1),
+        terms=0 if coeffs is None else coeffs.size(0),
         common_edges=inputs.common_edges,
         tolerance_by_row=int(inputs.tolerance is not None and inputs.tolerance.numel() > 1),
         **strides,

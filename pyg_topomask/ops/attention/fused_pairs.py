@@ -142,9 +142,9 @@ def _attend(
 
 
 def _parts(entries: Tensor | Combination) -> tuple[Tensor, Tensor | None]:
-    """Weights and coefficients; or entries without gaps in memory, those of a pair side by side or those of a head."""
+    """Weights and coefficients ``[Q, P]``; or entries without gaps, those of a pair or those of a head side by side."""
     if isinstance(entries, Combination):
-        return entries.weights.contiguous(), entries.coeffs.contiguous()
+        return entries.weights.contiguous(), entries.coeffs.t().contiguous()
     return entries if entries.t().is_contiguous() else entries.contiguous(), None
 
 
@@ -230,10 +230,10 @@ def _differentiable_gradients(inputs: Inputs, needed: Sequence[bool], grad: Tens
     q, k, v, entries, bounds = inputs[:5]
     row = torch.repeat_interleave(inputs.rowptr.diff())
     pattern = Pattern(row, inputs.col, q.size(0), k.size(0), inputs.order)
-    entry = entries if inputs.coeffs is None else Combination(inputs.coeffs, entries).values
+    entry = entries if inputs.coeffs is None else Combination(inputs.coeffs.t(), entries).values
     bound = entry
     if bounds is not None:
-        bound = bounds if inputs.bound_coeffs is None else Combination(inputs.bound_coeffs, bounds).values
+        bound = bounds if inputs.bound_coeffs is None else Combination(inputs.bound_coeffs.t(), bounds).values
     sides = (q[..., :1], k[..., 1:]) if inputs.name == "additive" else scaled(q, k, inputs.key_scale)
     number = torch.arange(inputs.col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
     kept = None if inputs.seed is None else keep_factors(inputs.dropout, inputs.seed.to(q.device), number).to(v)

@@ -63,11 +63,11 @@ class EntryTable:
 
     Args:
         pattern: Positions of the entries.
-        coeffs: Coefficients, shape ``[nnz, Q]``.
+        coeffs: Coefficients, shape ``[nnz, Q]``. They are stored column by column, as compiled attention reads them.
     """
 
     def __init__(self, pattern: Pattern, coeffs: Tensor) -> None:
-        self.pattern, self.coeffs = pattern, coeffs
+        self.pattern, self.coeffs = pattern, coeffs.t().contiguous().t()
 
     def values(self, weights: Tensor) -> Tensor:
         """Entries ``[nnz]`` or ``[nnz, H]`` for weights ``[Q]`` or ``[H, Q]``; each head's entries are contiguous."""

@@ -20,14 +20,15 @@
 namespace {
 
 // All heads of all rows. A segment that shares no columns is the work of one thread, which packs as many heads as stay in
-// the caches, and then takes row by row: heads of a node lie side by side in memory. If segments share columns, whole
+// the caches, and then takes some rows at a time: heads of a node lie side by side in memory. If segments share columns, whole
 // heads are packed, as many as there are threads.
 template <class T, int RV, int DV>
 class Run {
    public:
     explicit Run(const Call& call)
         : c(call), keys(vectors<T>(c.width) * Vec<T>::L), stride(keys + vectors<T>(c.channels) * Vec<T>::L),
-          segments(segments_of(c.rows, c.columns, c.rowptr, {c.low, c.high}, heads_in_cache(c.heads))), rows(c.threads) {
+          segments(segments_of(c.rows, c.columns, c.rowptr, {c.low, c.high}, heads_in_cache(c.heads))),
+          windows(c.threads) {
         const int64_t count = segments.size();
         if (c.grad_edge) edge_grads.resize(count * c.heads * c.common_edges * keys);
         if (c.grad_entry && c.coeffs) weight_grads[0].resize(count * c.heads * c.terms);
@@ -38,7 +39,7 @@ class Run {
             parallel(c.threads, count, [&](int64_t s, int64_t thread) {
                 const int64_t together = std::clamp<int64_t>(heads_in_cache(segments[s].columns), 1, c.heads);
                 for (int64_t h = 0; h < c.heads; h += together)
-                    own_heads(s, h, std::min(h + together, c.heads), &packed[thread * c.heads], rows[thread]);
+                    own_heads(s, h, std::min(h + together, c.heads), &packed[thread * c.heads], windows[thread]);
             });
         } else {
             // Heads that share the gradient of an entry follow each other.
@@ -60,9 +61,9 @@ class Run {
     const Call& c;
     const int64_t keys, stride;
     const std::vector<Segment> segments;
-    std::vector<Packed<T>> packed;  // of each head, or of each thread and head
-    std::vector<Row<T>> rows;       // of each thread
-    Array<T> edge_grads;            // of common edge vectors: segments, heads, vectors
+    std::vector<Packed<T>> packed;   // of each head, or of each thread and head
+    std::vector<Window<T>> windows;  // of each thread
+    Array<T> edge_grads;             // of common edge vectors: segments, heads, vectors
     std::vector<double> weight_grads[2];  // of entries and bounds that have coefficients: segments, heads, terms
 
     T* edge_grads_of(int64_t segment, int64_t head) {
@@ -95,7 +96,7 @@ class Run {
     int64_t heads_in_cache(int64_t columns) const { return CACHE / std::max<int64_t>(columns * stride * sizeof(T), 1); }
 
     // Heads `h` to `until` of a segment that shares no columns, packed in `p`.
-    void own_heads(int64_t segment, int64_t h, int64_t until, Packed<T>* p, Row<T>& row) {
+    void own_heads(int64_t segment, int64_t h, int64_t until, Packed<T>* p, Window<T>& w) {
         const Segment& s = segments[segment];
         const int64_t size = s.columns * stride, end = s.first + s.columns;
         std::vector<Attention<T, RV, DV>> attention;
@@ -109,58 +110,63 @@ class Run {
         }
         for (int64_t j = s.first; j < end; ++j)
             for (int64_t head = h; head < until; ++head) p[head - h].read(c, head, keys, stride, j, j + 1);
-        for (int64_t i = s.from; i < s.to; ++i)
-            for (const auto& head : attention) c.backward() ? head.backward(i, row) : head.forward(i, row);
+        in_windows(s.from, s.to, w, [&] {
+            for (const auto& head : attention) c.backward() ? head.backward(w) : head.forward(w);
+        });
         if (!c.backward()) return;
-        for (int64_t j = s.first; j < end; ++j)
-            for (int64_t head = h; head < until; ++head) p[head - h].write_grads(c, head, keys, stride, j, j + 1);
+        for (int64_t j = s.first, at = 0; j < end; ++j, at += stride)
+            for (int64_t head = h; head < until; ++head)
+                p[head - h].write_grads(c, head, keys, stride, j, j + 1, &p[head - h].grads[at]);
     }
 
-    // Calls run(head, its arrays, from, to, row) for parts of `count` rows or columns.
+    // Calls run() for each window of rows `from` to `to`.
+    template <class F>
+    void in_windows(int64_t from, int64_t to, Window<T>& w, const F& run) {
+        for (int64_t i = from; i < to; i = w.to) w.take(c, i, to), run();
+    }
+
+    // Calls run(head, its arrays, from, to, window) for parts of `count` rows or columns.
     template <class F>
     void in_blocks(int64_t h, int64_t until, int64_t count, int64_t block, const F& run) {
         const int64_t blocks = (count + block - 1) / block;
         parallel(c.threads, (until - h) * blocks, [&](int64_t task, int64_t thread) {
             const int64_t head = task / blocks, a = task % blocks * block;
-            run(h + head, packed[head], a, std::min(a + block, count), rows[thread]);
+            run(h + head, packed[head], a, std::min(a + block, count), windows[thread]);
         });
     }
 
     void heads(int64_t h, int64_t until) {
         for (auto& head : packed) head.numbers.resize(c.columns * stride);
-        in_blocks(h, until, c.columns, BLOCK, [&](int64_t head, Packed<T>& p, int64_t a, int64_t b, Row<T>&) {
+        in_blocks(h, until, c.columns, BLOCK, [&](int64_t head, Packed<T>& p, int64_t a, int64_t b, Window<T>&) {
             p.read(c, head, keys, stride, a, b);
         });
         if (c.backward()) return backward(h, until);
         int64_t reach = 0;
         for (const Segment& s : segments) reach = std::max(reach, s.reach);
-        in_blocks(h, until, c.rows, ROWS, [&](int64_t head, const Packed<T>& p, int64_t a, int64_t b, Row<T>& row) {
+        in_blocks(h, until, c.rows, ROWS, [&](int64_t head, const Packed<T>& p, int64_t a, int64_t b, Window<T>& w) {
             const Attention<T, RV, DV> attention(c, head, p, reach, {});
-            for (int64_t i = a; i < b; ++i) attention.forward(i, row);
+            in_windows(a, b, w, [&] { attention.forward(w); });
         });
     }
 
     void backward(int64_t h, int64_t until) {
-        for (auto& head : packed) head.grads.assign(c.columns * stride, T(0)), head.shared.resize(segments.size());
+        for (auto& head : packed) head.shared.resize(segments.size());
         const int64_t count = segments.size();
         parallel(c.threads, (until - h) * count, [&](int64_t task, int64_t thread) {
-            add_segment(h + task / count, packed[task / count], task % count, rows[thread]);
+            add_segment(h + task / count, packed[task / count], task % count, windows[thread]);
         });
-        in_blocks(h, until, c.columns, BLOCK, [&](int64_t head, Packed<T>& p, int64_t a, int64_t b, Row<T>&) {
-            p.add_shared(segments, stride, a, b);
-            p.write_grads(c, head, keys, stride, a, b);
+        in_blocks(h, until, c.columns, BLOCK, [&](int64_t head, Packed<T>& p, int64_t a, int64_t b, Window<T>& w) {
+            p.add_shared(segments, stride, a, b, w.sums);
+            p.write_grads(c, head, keys, stride, a, b, w.sums.data());
         });
     }
 
-    void add_segment(int64_t head, Packed<T>& p, int64_t s, Row<T>& row) {
+    void add_segment(int64_t head, Packed<T>& p, int64_t s, Window<T>& w) {
         const Segment& segment = segments[s];
-        T* grads = p.grads.data();
-        if (segment.shared) {
-            p.shared[s].assign(segment.columns * stride, T(0));
-            grads = p.shared[s].data() - segment.first * stride;
-        }
+        p.shared[s].assign(segment.columns * stride, T(0));
+        T* grads = p.shared[s].data() - segment.first * stride;
         const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads_of(s, head, grads));
-        for (int64_t i = segment.from; i < segment.to; ++i) attention.backward(i, row);
+        in_windows(segment.from, segment.to, w, [&] { attention.backward(w); });
     }
 };
 

@@ -1,26 +1,12 @@
-// The attention of one head, row by row, on keys and values that fill whole vectors.
+// The attention of one head, on keys and values that fill whole vectors.
 
 #pragma once
 
 #include "dropout.h"
-#include "packed.h"
 #include "table.h"
+#include "window.h"
 
 namespace {
-
-// What a thread keeps of the row it works on: numbers of its pairs, and of its own channels.
-template <class T>
-struct Row {
-    int64_t index = 0, node = 0, place = 0;  // the row, its node, and the number of node and head
-    int64_t first = 0, count = 0;            // its pairs
-    T scale = 1;                                        // of the query
-    const int32_t* col = nullptr;
-    const T *entry = nullptr, *bound = nullptr;
-    std::vector<T> entries, bounds;  // where they do not lie side by side
-    std::vector<T> kernel, size, slope, kept, pair_grad, weight, entry_grad;
-    Array<T> query, query_size, grad, sum;
-    Array<T> edge, turned, keys, terms;  // a vector of pairs, its product with the query, the sum of their keys; of a table
-};
 
 // Where a head adds gradients: those of keys and values, at `columns` that of column 0; those of common edge vectors; and
 // those of the weights of entries and bounds.
@@ -36,58 +22,66 @@ class Attention {
    public:
     // Columns of a row lie within `reach` of each other.
     Attention(const Call& call, int64_t head, const Packed<T>& packed, int64_t reach, const Gradients<T>& grads)
-        : c(call), h(head), rv(vectors<T>(call.width)), dv(vectors<T>(call.channels)), keys(rv * Vec<T>::L),
-          kv(packed.numbers.data() - packed.first * stride()), grads(grads),
-          entries(call.coeffs, call.terms, static_cast<const T*>(call.entry) + head * call.entry_by_head),
-          bounds(call.bound_coeffs, call.terms, static_cast<const T*>(call.bound) + head * call.bound_by_head),
+        : c(call), h(head), features(vectors<T>(call.width)), channels(vectors<T>(call.channels)),
+          pairs(call.rowptr[call.rows]), kv(packed.numbers.data() - packed.first * stride()), grads(grads),
+          entries(call.coeffs, call.terms, pairs, static_cast<const T*>(call.entry) + head * call.entry_by_head),
+          bounds(call.bound_coeffs, call.terms, pairs, static_cast<const T*>(call.bound) + head * call.bound_by_head),
           far(reach * stride() * int64_t(sizeof(T)) > CACHE) {}
 
     // Compiled once, not into each caller, so that all callers round alike.
-    __attribute__((noinline)) void forward(int64_t i, Row<T>& row) const {
-        start(i, row);
-        weigh(row);
-        grow(row.sum, dv * Vec<T>::L);
-        const auto value = [this, col = row.col](int64_t p) { return kv + col[p] * stride() + keys; };
-        sum_rows<DV>(row.weight.data(), value, row.count, dv, (dv - 1) * Vec<T>::L, row.sum.data());
-        const T denominator = c.has_denominator() ? total(row.entry, row.kernel.data(), row.count) : T(0);
-        const T size = c.has_size() ? total(row.bound, sizes(row), row.count) : denominator;
-        finish(row, c.has_denominator() ? denominator : size, size);
+    __attribute__((noinline)) void forward(Window<T>& w) const {
+        start(w);
+        weigh(w);
+        grow(w.sum, dv() * L);
+        for (int64_t i = w.from; i < w.to; ++i) {
+            const Row row = w.row(c, i, h);
+            const auto value = [this, &row](int64_t p) { return kv + row.col[p] * stride() + rv() * L; };
+            sum_rows<DV>(&w.weight[row.first], value, row.count, dv(), (dv() - 1) * L, w.sum.data());
+            const T denominator = c.has_denominator() ? total(w.entry, w.kernel, row) : T(0);
+            const T size = c.has_size() ? total(w.bound, sizes(w), row) : denominator;
+            finish(row, w.sum.data(), c.has_denominator() ? denominator : size, size);
+        }
     }
 
-    __attribute__((noinline)) void backward(int64_t i, Row<T>& row) const {
-        start(i, row);
-        weigh(row);
-        const T denominator_grad = pair_gradients(row), size_grad = c.has_denominator() ? T(0) : denominator_grad;
-        if (c.grad_entry || c.grad_bound) entry_gradients(row, size_grad);
-        score_gradients(row, size_grad);
-        grow(row.sum, std::max(rv, dv) * Vec<T>::L);
-        const auto key = [this, col = row.col](int64_t p) { return kv + col[p] * stride(); };
-        if (c.edge) edge_gradients(row);
-        else sum_rows<RV>(row.pair_grad.data(), key, row.count, rv, (rv - 1) * Vec<T>::L, row.sum.data());
-        add_to_columns(row);
-        if (c.kernel == SIGNED_LINEAR && !c.signed_norm) size_gradients(row, size_grad);
-        T* to = static_cast<T*>(c.grad_q) + row.place * c.width;
-        copy_scaled(row.scale, row.sum.data(), c.width, to);
+    __attribute__((noinline)) void backward(Window<T>& w) const {
+        start(w);
+        weigh(w);
+        pair_gradients(w);
+        if (c.grad_entry || c.grad_bound) entry_gradients(w);
+        score_gradients(w);
+        grow(w.sum, std::max(rv(), dv()) * L);
+        for (int64_t i = w.from; i < w.to; ++i) {
+            const Row row = w.row(c, i, h);
+            const auto key = [this, &row](int64_t p) { return kv + row.col[p] * stride(); };
+            if (c.edge) edge_gradients(w, row);
+            else sum_rows<RV>(&w.pair_grad[row.first], key, row.count, rv(), (rv() - 1) * L, w.sum.data());
+            add_to_columns(w, row);
+            if (c.kernel == SIGNED_LINEAR && !c.signed_norm) size_gradients(w, row);
+            copy_scaled(w.scales[i - w.from], w.sum.data(), c.width, static_cast<T*>(c.grad_q) + row.place * c.width);
+        }
     }
 
    private:
-    const Call& c;
-    static constexpr int64_t AHEAD = 16;       // pairs
-    static constexpr int64_t ROWS_AHEAD = 6;
+    static constexpr int64_t L = Vec<T>::L;
+    static constexpr int64_t AHEAD = 32;       // pairs
+    static constexpr int64_t ROWS_AHEAD = 24;
     static constexpr int64_t CACHE = 1 << 18;  // bytes that a cache of the second level holds at least
-    const int64_t h, rv, dv, keys;
+    const Call& c;
+    const int64_t h, features, channels, pairs;
     const T* kv;
     const Gradients<T> grads;
     const Table<T> entries, bounds;
     const bool far;
 
-    int64_t stride() const { return (RV ? RV + DV : rv + dv) * Vec<T>::L; }
+    int64_t rv() const { return RV ? RV : features; }
+    int64_t dv() const { return DV ? DV : channels; }
+    int64_t stride() const { return (rv() + dv()) * L; }
+    const T* query(const Window<T>& w, const Row& row) const { return &w.queries[(row.index - w.from) * rv() * L]; }
+    const Array<T>& sizes(const Window<T>& w) const { return c.kernel == SIGNED_LINEAR ? w.size : w.kernel; }
 
-    const T* sizes(const Row<T>& row) const { return (c.kernel == SIGNED_LINEAR ? row.size : row.kernel).data(); }
-
-    static T total(const T* a, const T* b, int64_t count) {
+    static T total(const T* a, const Array<T>& b, const Row& row) {
         T sum = 0;
-        for (int64_t p = 0; p < count; ++p) sum += a[p] * b[p];
+        for (int64_t p = row.first; p < row.first + row.count; ++p) sum += a[p] * b[p];
         return sum;
     }
 
@@ -100,63 +94,69 @@ class Attention {
         fetch<1>(static_cast<const T*>(c.grad_q) + place * c.width, c.width);
     }
 
-    // Asks for the numbers of columns long before they are used; `more` pairs follow the row.
-    INLINED void fetch_columns(const Row<T>& row, int64_t more) const {
-        const int32_t* col = row.col + std::min(AHEAD, more);
+    // Asks for the numbers of columns long before they are used.
+    INLINED void fetch_columns(const Row& row) const {
+        const int32_t* col = row.col + std::min(AHEAD, c.col + pairs - row.col - row.count);
         for (int64_t p = 0; p < row.count; ++p) {
             fetch<0>(kv + col[p] * stride(), stride());
             if (grads.columns) fetch<1>(grads.columns + col[p] * stride(), stride());
         }
     }
 
-    // The query, the mask's entries and the kernel of each pair.
-    void start(int64_t i, Row<T>& row) const {
-        row.first = c.rowptr[i], row.count = c.rowptr[i + 1] - row.first, row.col = c.col + row.first;
-        row.index = i, row.node = c.node(i), row.place = row.node * c.heads + h;
-        fetch_row(i);
-        if (far) fetch_columns(row, c.rowptr[c.rows] - row.first - row.count);
-        read_query(row);
-        row.entry = read(c.entry, c.coeffs, entries, c.entry_by_pair, c.entry_by_head, row, row.entries);
-        row.bound = row.entry;
-        if (c.has_bound) row.bound = read(c.bound, c.bound_coeffs, bounds, c.bound_by_pair, c.bound_by_head, row, row.bounds);
-        grow(row.kernel, row.count + Vec<T>::L);
-        if (c.edge) edge_scores(row);
-        else scores(row.query.data(), row, 0, row.count);
-        if (c.kernel == ADDITIVE) bend(row);
-        if (c.kernel == SIGNED_LINEAR) measure(row);
-        if (c.exponential()) exponentials(largest(row.kernel.data(), row.bound, row.count), row.kernel.data(), row.count);
+    // The queries, the mask's entries and the kernel of each pair.
+    void start(Window<T>& w) const {
+        w.entry = w.bound = read(c.entry, c.coeffs, entries, c.entry_by_pair, c.entry_by_head, w, w.entries);
+        if (c.has_bound) w.bound = read(c.bound, c.bound_coeffs, bounds, c.bound_by_pair, c.bound_by_head, w, w.bounds);
+        grow(w.scales, w.to - w.from), grow(w.queries, (w.to - w.from) * rv() * L);
+        T* kernel = w.pairs(w.kernel);
+        for (int64_t i = w.from; i < w.to; ++i) {
+            const Row row = w.row(c, i, h);
+            fetch_row(i);
+            if (far) fetch_columns(row);
+            read_query(w, row);
+            if (c.edge) edge_scores(w, row);
+            else scores(query(w, row), row, 0, row.count, kernel);
+            if (c.kernel == ADDITIVE) bend(w, row);
+            if (c.kernel == SIGNED_LINEAR) measure(w, row);
+            if (!c.exponential()) continue;
+            const T top = largest(kernel + row.first, w.bound + row.first, row.count);
+            for (int64_t p = row.first; p < row.first + row.count; ++p) kernel[p] -= top;
+        }
+        if (c.exponential()) exponentials(kernel, w.padded());
     }
 
-    void read_query(Row<T>& row) const {
-        grow(row.query, keys);
-        const T* query = static_cast<const T*>(c.q) + row.node * c.q_by_row + h * c.q_by_head;
-        T size = 0;
-        for (int64_t r = 0; c.key_scale && r < c.width; ++r) size += std::abs(query[r]);
-        row.scale = power_of_two(size);
-        copy_scaled(row.scale, query, c.width, row.query.data());
+    // The query in whole vectors, times the power of two of its size.
+    void read_query(Window<T>& w, const Row& row) const {
+        T* to = &w.queries[(row.index - w.from) * rv() * L];
+        copy(static_cast<const T*>(c.q) + row.node * c.q_by_row + h * c.q_by_head, c.width, to);
+        T& scale = w.scales[row.index - w.from] = T(1);
+        if (!c.key_scale) return;
+        scale = power_of_two(sum_of_sizes(to, rv()));
+        for (int64_t r = 0; r < rv() * L; r += L) Vec<T>::store(scale * Vec<T>::load(to + r), to + r);
     }
 
+    // Entries or bounds, which may be read up to the end of the last block.
     const T* read(const void* from, const void* coeffs, const Table<T>& table, int64_t by_pair, int64_t by_head,
-                  const Row<T>& row, std::vector<T>& to) const {
-        const T* at = static_cast<const T*>(from) + h * by_head + row.first * by_pair;
-        if (!coeffs && by_pair == 1) return at;
-        grow(to, row.count + Vec<T>::L);
-        if (coeffs) table.evaluate(row.first, row.count, to.data());
-        else for (int64_t p = 0; p < row.count; ++p) to[p] = at[p * by_pair];
-        return to.data();
+                  Window<T>& w, Array<T>& array) const {
+        const T* at = static_cast<const T*>(from) + h * by_head + w.first * by_pair;
+        if (!coeffs && by_pair == 1 && w.first + w.padded() <= pairs) return at;
+        T* to = w.pairs(array);
+        if (coeffs) table.evaluate(w.first, w.count, to, w.last);
+        else for (int64_t p = 0; p < w.count; ++p) to[p] = at[p * by_pair];
+        return to;
     }
 
-    // Products of `x` with the keys of pairs `p` to `until`; writes whole vectors.
-    void scores(const T* x, Row<T>& row, int64_t p, int64_t until) const {
+    // Products of `x` with the keys of pairs `p` to `until` of the row; writes whole vectors.
+    void scores(const T* x, const Row& row, int64_t p, int64_t until, T* kernel) const {
         const auto key = [this, col = row.col + p](int64_t i) { return kv + col[i] * stride(); };
-        dots<RV>(x, key, until - p, rv, (rv - 1) * Vec<T>::L, &row.kernel[p]);
+        dots<RV>(x, key, until - p, rv(), (rv() - 1) * L, kernel + row.first + p);
     }
 
     // The row's sums, or its mean by the rules of `weighted_mean` in numerics.py.
-    void finish(const Row<T>& row, T denominator, T size) const {
+    void finish(const Row& row, const T* sum, T denominator, T size) const {
         T* to = static_cast<T*>(c.sums) + row.place * c.numbers();
         if (!c.tolerance) {
-            to = copy(row.sum.data(), c.channels, to);
+            to = copy(sum, c.channels, to);
             *to++ = denominator;
             if (c.has_size() && c.has_denominator()) *to = size;
             return;
@@ -165,145 +165,162 @@ class Attention {
         const T tolerance = static_cast<const T*>(c.tolerance)[row.node * c.tolerance_by_row];
         const bool vanished = size < least || std::abs(denominator) <= tolerance * size;
         static_cast<T*>(c.denominator)[row.index * c.heads + h] = vanished ? T(0) : denominator;
-        for (int64_t d = 0; d < c.channels; ++d) to[d] = vanished ? T(0) : row.sum[d] / denominator;
+        for (int64_t d = 0; d < c.channels; ++d) to[d] = vanished ? T(0) : sum[d] / denominator;
     }
 
-    // Calls run(from, to, number) for pairs that follow each other in the row and have one edge vector. `row.edge` is this
-    // vector, `row.turned` its product with the query.
+    // Calls run(from, to, number) for pairs that follow each other in the row and have one edge vector. `w.edge` is this
+    // vector, `w.turned` its product with the query.
     template <class F>
-    void for_each_edge(Row<T>& row, const F& run) const {
+    void for_each_edge(Window<T>& w, const Row& row, const F& run) const {
         const int32_t* number = c.edge_of_pair + (row.col - c.col);
-        grow(row.edge, keys), grow(row.turned, keys);
+        grow(w.edge, rv() * L), grow(w.turned, rv() * L);
         for (int64_t p = 0, until; p < row.count; p = until) {
             for (until = p + 1; until < row.count && number[until] == number[p];) ++until;
-            const T* edge = static_cast<const T*>(c.edge) + h * c.edge_by_head;
-            copy(edge + number[p] * c.edge_by_row, c.width, row.edge.data());
-            for (int64_t r = 0; r < keys; ++r) row.turned[r] = row.query[r] * row.edge[r];
+            const T *edge = static_cast<const T*>(c.edge) + h * c.edge_by_head, *of_row = query(w, row);
+            copy(edge + number[p] * c.edge_by_row, c.width, w.edge.data());
+            for (int64_t r = 0; r < rv() * L; ++r) w.turned[r] = of_row[r] * w.edge[r];
             run(p, until, number[p]);
         }
     }
 
-    void edge_scores(Row<T>& row) const {
-        for_each_edge(row, [&](int64_t p, int64_t until, int64_t) {
-            scores(row.turned.data(), row, p, until);
+    void edge_scores(Window<T>& w, const Row& row) const {
+        for_each_edge(w, row, [&](int64_t p, int64_t until, int64_t) {
+            scores(w.turned.data(), row, p, until, w.kernel.data());
         });
     }
 
-    // Adds the row's share to the gradients of edge vectors and keys, and sums that of the query in `row.sum`.
-    void edge_gradients(Row<T>& row) const {
-        grow(row.keys, keys);
-        std::fill_n(row.sum.data(), keys, T(0));
-        for_each_edge(row, [&](int64_t p, int64_t until, int64_t number) {
+    // Adds the row's share to the gradients of edge vectors and keys, and sums that of the query in `w.sum`.
+    void edge_gradients(Window<T>& w, const Row& row) const {
+        const int64_t keys = rv() * L;
+        const T* pair_grad = &w.pair_grad[row.first];
+        grow(w.keys, keys);
+        std::fill_n(w.sum.data(), keys, T(0));
+        for_each_edge(w, row, [&](int64_t p, int64_t until, int64_t number) {
             const auto key = [this, col = row.col + p](int64_t i) { return kv + col[i] * stride(); };
-            sum_rows<RV>(&row.pair_grad[p], key, until - p, rv, (rv - 1) * Vec<T>::L, row.keys.data());
-            add_product(row.keys.data(), row.edge.data(), keys, row.sum.data());
+            sum_rows<RV>(pair_grad + p, key, until - p, rv(), (rv() - 1) * L, w.keys.data());
+            add_product(w.keys.data(), w.edge.data(), keys, w.sum.data());
             for (int64_t i = p; i < until; ++i)
-                add<RV>(row.pair_grad[i], row.turned.data(), rv, grads.columns + row.col[i] * stride());
+                add<RV>(pair_grad[i], w.turned.data(), rv(), grads.columns + row.col[i] * stride());
             if (number < c.common_edges)
-                return add_product(row.keys.data(), row.query.data(), keys, grads.edge + number * keys);
+                return add_product(w.keys.data(), query(w, row), keys, grads.edge + number * keys);
             T* to = static_cast<T*>(c.grad_edge) + (number * c.heads + h) * c.width;
-            for (int64_t r = 0; r < c.width; ++r) to[r] = row.keys[r] * row.query[r];
+            for (int64_t r = 0; r < c.width; ++r) to[r] = w.keys[r] * query(w, row)[r];
         });
     }
 
-    void measure(Row<T>& row) const {
-        grow(row.query_size, keys), grow(row.size, row.count);
-        for (int64_t r = 0; r < keys; ++r) row.query_size[r] = std::abs(row.query[r]);
+    void measure(Window<T>& w, const Row& row) const {
+        T* size = w.pairs(w.size) + row.first;
+        const T* of_row = query_size(w, row);
         for (int64_t p = 0; p < row.count; ++p) {
             const T* key = kv + row.col[p] * stride();
             T sum = 0;
-            for (int64_t r = 0; r < keys; ++r) sum += row.query_size[r] * std::abs(key[r]);
-            row.size[p] = sum;
+            for (int64_t r = 0; r < rv() * L; ++r) sum += of_row[r] * std::abs(key[r]);
+            size[p] = sum;
         }
+    }
+
+    const T* query_size(Window<T>& w, const Row& row) const {
+        grow(w.query_size, rv() * L);
+        for (int64_t r = 0; r < rv() * L; ++r) w.query_size[r] = std::abs(query(w, row)[r]);
+        return w.query_size.data();
     }
 
     // The leaky ReLU of scores.
-    void bend(Row<T>& row) const {
-        grow(row.slope, row.count);
-        const T slope = c.negative_slope;
-        for (int64_t p = 0; p < row.count; ++p) row.slope[p] = row.kernel[p] > 0 ? T(1) : slope;
-        for (int64_t p = 0; p < row.count; ++p) row.kernel[p] *= row.slope[p];
-    }
-
-    // Weights in the numerator.
-    void weigh(Row<T>& row) const {
-        grow(row.weight, row.count);
-        for (int64_t p = 0; p < row.count; ++p) row.weight[p] = row.entry[p] * row.kernel[p];
-        if (c.dropout == 0) return;
-        grow(row.kept, row.count);
-        keep_some(c.dropout, c.seed, row.first * c.heads + h, c.heads, row.count, row.kept.data());
-        for (int64_t p = 0; p < row.count; ++p) row.weight[p] *= row.kept[p];
-    }
-
-    // The gradients of the weights; returns that of the denominator.
-    T pair_gradients(Row<T>& row) const {
-        const T* grad = static_cast<const T*>(c.grad) + row.place * c.numbers();
-        grow(row.grad, dv * Vec<T>::L);
-        grow(row.pair_grad, row.count + Vec<T>::L);
-        copy(grad, c.channels, row.grad.data());
-        const T total_sum = c.tolerance ? static_cast<const T*>(c.denominator)[row.index * c.heads + h] : T(0);
-        for (int64_t d = 0; c.tolerance && d < c.channels; ++d) row.grad[d] = total_sum == 0 ? T(0) : row.grad[d] / total_sum;
-        const auto value = [this, col = row.col](int64_t p) { return kv + col[p] * stride() + keys; };
-        dots<DV>(row.grad.data(), value, row.count, dv, (dv - 1) * Vec<T>::L, row.pair_grad.data());
-        T denominator_grad = c.tolerance ? T(0) : grad[c.channels];
-        if (c.tolerance && total_sum != 0) denominator_grad = -total(row.weight.data(), row.pair_grad.data(), row.count) / total_sum;
-        if (c.dropout != 0)
-            for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] *= row.kept[p];
-        if (c.has_denominator())
-            for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] += denominator_grad;
-        return denominator_grad;
-    }
-
-    void entry_gradients(Row<T>& row, T size_grad) const {
-        grow(row.entry_grad, row.count);
-        const T own_size_grad = c.has_bound ? T(0) : size_grad, *size = sizes(row);
-        T* grad = row.entry_grad.data();
-        for (int64_t p = 0; p < row.count; ++p) grad[p] = row.kernel[p] * row.pair_grad[p] + own_size_grad * size[p];
-        if (c.grad_entry)
-            add_entries(row, entries, c.coeffs, c.grad_entry, grads.entry, c.entry_by_pair, c.entry_by_head);
-        if (!c.has_bound || size_grad == 0 || !c.grad_bound) return;
-        for (int64_t p = 0; p < row.count; ++p) grad[p] = size_grad * size[p];
-        add_entries(row, bounds, c.bound_coeffs, c.grad_bound, grads.bound, c.bound_by_pair, c.bound_by_head);
-    }
-
-    // Adds `row.entry_grad` to the gradients of entries or bounds, or to those of their weights.
-    void add_entries(Row<T>& row, const Table<T>& table, const void* coeffs, void* grad, double* weight_grads,
-                     int64_t by_pair, int64_t by_head) const {
-        if (coeffs) return table.add_gradients(row.first, row.entry_grad.data(), row.count, row.terms, weight_grads);
-        T* to = static_cast<T*>(grad) + h * by_head + row.first * by_pair;
-        for (int64_t p = 0; p < row.count; ++p) to[p * by_pair] += row.entry_grad[p];
-    }
-
-    // The gradient of a weight becomes that of the pair's score.
-    void score_gradients(Row<T>& row, T size_grad) const {
-        const T of_size = c.kernel == SIGNED_LINEAR ? T(0) : size_grad;
-        for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] = row.entry[p] * row.pair_grad[p] + row.bound[p] * of_size;
-        if (c.exponential())
-            for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] *= row.kernel[p];
-        if (c.kernel == ADDITIVE)
-            for (int64_t p = 0; p < row.count; ++p) row.pair_grad[p] *= row.slope[p];
-    }
-
-    // Adds the row's share to the gradients of keys and values.
-    void add_to_columns(const Row<T>& row) const {
-        const T *score = row.pair_grad.data(), *weight = row.weight.data(), *query = row.query.data(), *grad = row.grad.data();
-        const int32_t* col = row.col;
-        const int64_t count = row.count, step = stride();
-        for (int64_t p = 0; p < count; ++p) {
-            T* to = grads.columns + col[p] * step;
-            if (!c.edge) add<RV>(score[p], query, rv, to);
-            add<DV>(weight[p], grad, dv, to + keys);
+    void bend(Window<T>& w, const Row& row) const {
+        T *slope = w.pairs(w.slope), *kernel = w.kernel.data();
+        for (int64_t p = row.first; p < row.first + row.count; ++p) {
+            slope[p] = kernel[p] > 0 ? T(1) : T(c.negative_slope);
+            kernel[p] *= slope[p];
         }
     }
 
-    // What the sizes |q| |k| add to the gradients of queries, in `row.sum`, and keys.
-    void size_gradients(Row<T>& row, T size_grad) const {
+    // Weights in the numerator.
+    void weigh(Window<T>& w) const {
+        T* weight = w.pairs(w.weight);
+        for (int64_t p = 0; p < w.padded(); ++p) weight[p] = w.entry[p] * w.kernel[p];
+        if (c.dropout == 0) return;
+        keep_some(c.dropout, c.seed, w.first * c.heads + h, c.heads, w.count, w.pairs(w.kept));
+        for (int64_t p = 0; p < w.padded(); ++p) weight[p] *= w.kept[p];
+    }
+
+    // The gradients of the weights; that of each row's size, where it is the denominator, belongs to all pairs of the row.
+    void pair_gradients(Window<T>& w) const {
+        T *pair_grad = w.pairs(w.pair_grad), *size_grad = w.pairs(w.size_grad);
+        grow(w.grads, (w.to - w.from) * dv() * L);
+        for (int64_t i = w.from; i < w.to; ++i) {
+            const Row row = w.row(c, i, h);
+            const T* from = static_cast<const T*>(c.grad) + row.place * c.numbers();
+            T *grad = &w.grads[(i - w.from) * dv() * L], *to = pair_grad + row.first;
+            copy(from, c.channels, grad);
+            const T total_sum = c.tolerance ? static_cast<const T*>(c.denominator)[i * c.heads + h] : T(1);
+            for (int64_t d = 0; c.tolerance && d < dv() * L; ++d) grad[d] = total_sum == 0 ? T(0) : grad[d] / total_sum;
+            const auto value = [this, &row](int64_t p) { return kv + row.col[p] * stride() + rv() * L; };
+            dots<DV>(grad, value, row.count, dv(), (dv() - 1) * L, to);
+            T denominator_grad = c.tolerance ? T(0) : from[c.channels];
+            if (c.tolerance && total_sum != 0) denominator_grad = -total(w.weight.data(), w.pair_grad, row) / total_sum;
+            if (c.dropout != 0)
+                for (int64_t p = 0; p < row.count; ++p) to[p] *= w.kept[row.first + p];
+            if (c.has_denominator())
+                for (int64_t p = 0; p < row.count; ++p) to[p] += denominator_grad;
+            else std::fill_n(size_grad + row.first, row.count, denominator_grad);
+        }
+    }
+
+    void entry_gradients(Window<T>& w) const {
+        T* grad = w.pairs(w.entry_grad);
+        const T* size = sizes(w).data();
+        for (int64_t p = 0; p < w.padded(); ++p) grad[p] = w.kernel[p] * w.pair_grad[p];
+        if (!c.has_bound && !c.has_denominator())
+            for (int64_t p = 0; p < w.padded(); ++p) grad[p] += w.size_grad[p] * size[p];
+        if (c.grad_entry) add_entries(w, entries, c.coeffs, c.grad_entry, grads.entry, c.entry_by_pair, c.entry_by_head);
+        if (!c.has_bound || !c.grad_bound || c.has_denominator()) return;
+        for (int64_t p = 0; p < w.padded(); ++p) grad[p] = w.size_grad[p] == 0 ? T(0) : w.size_grad[p] * size[p];
+        add_entries(w, bounds, c.bound_coeffs, c.grad_bound, grads.bound, c.bound_by_pair, c.bound_by_head);
+    }
+
+    // Adds `w.entry_grad` to the gradients of entries or bounds, or to those of their weights.
+    void add_entries(Window<T>& w, const Table<T>& table, const void* coeffs, void* grad, double* weight_grads,
+                     int64_t by_pair, int64_t by_head) const {
+        std::fill(w.entry_grad.begin() + w.count, w.entry_grad.begin() + w.padded(), T(0));
+        const T* from = w.entry_grad.data();
+        if (coeffs) return table.add_gradients(w.first, w.count, from, w.last, w.lanes, weight_grads);
+        T* to = static_cast<T*>(grad) + h * by_head + w.first * by_pair;
+        for (int64_t p = 0; p < w.count; ++p) to[p * by_pair] += from[p];
+    }
+
+    // The gradient of a weight becomes that of the pair's score.
+    void score_gradients(Window<T>& w) const {
+        const bool of_size = c.kernel != SIGNED_LINEAR && !c.has_denominator();
+        T* grad = w.pair_grad.data();
+        for (int64_t p = 0; p < w.padded(); ++p) grad[p] *= w.entry[p];
+        if (of_size)
+            for (int64_t p = 0; p < w.padded(); ++p) grad[p] += w.bound[p] * w.size_grad[p];
+        if (c.exponential())
+            for (int64_t p = 0; p < w.padded(); ++p) grad[p] *= w.kernel[p];
+        if (c.kernel == ADDITIVE)
+            for (int64_t p = 0; p < w.count; ++p) grad[p] *= w.slope[p];
+    }
+
+    // Adds the row's share to the gradients of keys and values.
+    void add_to_columns(const Window<T>& w, const Row& row) const {
+        const T *score = &w.pair_grad[row.first], *weight = &w.weight[row.first];
+        const T *of_keys = query(w, row), *of_values = &w.grads[(row.index - w.from) * dv() * L];
         for (int64_t p = 0; p < row.count; ++p) {
-            const T grad = size_grad * row.bound[p], *key = kv + row.col[p] * stride();
+            T* to = grads.columns + row.col[p] * stride();
+            if (!c.edge) add<RV>(score[p], of_keys, rv(), to);
+            add<DV>(weight[p], of_values, dv(), to + rv() * L);
+        }
+    }
+
+    // What the sizes |q| |k| add to the gradients of queries, in `w.sum`, and keys.
+    void size_gradients(Window<T>& w, const Row& row) const {
+        const T *of_row = query(w, row), *size = query_size(w, row);
+        for (int64_t p = 0; p < row.count; ++p) {
+            const T grad = w.size_grad[row.first + p] * w.bound[row.first + p], *key = kv + row.col[p] * stride();
             T* to_key = grads.columns + row.col[p] * stride();
-            for (int64_t r = 0; r < keys; ++r) {
-                row.sum[r] += row.query[r] < 0 ? -grad * std::abs(key[r]) : grad * std::abs(key[r]);
-                to_key[r] += key[r] < 0 ? -grad * row.query_size[r] : grad * row.query_size[r];
+            for (int64_t r = 0; r < rv() * L; ++r) {
+                w.sum[r] += of_row[r] < 0 ? -grad * std::abs(key[r]) : grad * std::abs(key[r]);
+                to_key[r] += key[r] < 0 ? -grad * size[r] : grad * size[r];
             }
         }
     }

@@ -9,7 +9,7 @@ namespace {
 
 enum Kernel { LINEAR = 0, SIGNED_LINEAR = 1, SOFTMAX = 2, ADDITIVE = 3 };
 
-// The fields and their order are those of `_Call` in fused_pairs.py.
+// The fields and their order are those of `_Call` in compiled_pairs.py.
 struct Call {
     // Without a bound of its own, the mask bounds itself.
     int64_t rows, columns, heads, width, channels, threads, kernel, signed_norm, has_bound;
@@ -23,7 +23,7 @@ struct Call {
     const int64_t* order;        // node of each row and column, in whose order all arrays are; null if it is the same
     const void *q, *k, *v;       // [rows, H, R], [columns, H, R], [columns, H, D]
     const void *entry, *bound;   // of each pair; or the weights of a head, where there are coefficients
-    const void *coeffs, *bound_coeffs;  // [P, terms], or null
+    const void *coeffs, *bound_coeffs;  // [terms, P], or null
     int64_t terms;
     // Vectors that multiply the keys of pairs, [E, H, R], and the vector of each pair; null if there are none. The first
     // `common_edges` ones belong to any number of pairs, each of the others to exactly one.
@@ -60,9 +60,9 @@ inline T key_scale(const Call& c, int64_t node, int64_t head) {
 template <class T>
 struct Packed {
     Array<T> numbers, grads;
-    std::vector<Array<T>> shared;  // gradients of each segment that shares its columns
+    std::vector<Array<T>> shared;  // gradients of each segment, where these may share columns
     int64_t first = 0;
-    static constexpr int64_t AHEAD = 16;  // columns
+    static constexpr int64_t AHEAD = 48;  // columns
 
     void read(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b) {
         const T* k = static_cast<const T*>(c.k) + head * c.k_by_head;
@@ -76,9 +76,9 @@ struct Packed {
         }
     }
 
-    void write_grads(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b) const {
+    // Writes the gradients of columns `a` to `b`.
+    void write_grads(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b, const T* from) const {
         T *k = static_cast<T*>(c.grad_k), *v = static_cast<T*>(c.grad_v);
-        const T *from = &grads[(a - first) * stride];
         for (int64_t j = a; j < b; ++j, from += stride) {
             const int64_t node = c.node(j), place = node * c.heads + head;
             const int64_t later = c.node(std::min(j + AHEAD, c.columns - 1)) * c.heads + head;
@@ -88,13 +88,13 @@ struct Packed {
         }
     }
 
-    // Adds what the segments have of columns `a` to `b`.
-    void add_shared(const std::vector<Segment>& segments, int64_t stride, int64_t a, int64_t b) {
+    // Sums what the segments have of columns `a` to `b`.
+    void add_shared(const std::vector<Segment>& segments, int64_t stride, int64_t a, int64_t b, Array<T>& sums) const {
+        sums.assign((b - a) * stride, T(0));
         for (size_t s = 0; s < segments.size(); ++s) {
-            if (!segments[s].shared) continue;
             const int64_t first = segments[s].first * stride;
             const int64_t from = std::max(a * stride, first), to = std::min(b * stride, first + int64_t(shared[s].size()));
-            for (int64_t x = from; x < to; ++x) grads[x] += shared[s][x - first];
+            for (int64_t x = from; x < to; ++x) sums[x - a * stride] += shared[s][x - first];
         }
     }
 };

@@ -1,4 +1,4 @@
-// Mask entries that are sums of stored coefficients with the weights of a head: M_p = sum_t w_t C_pt.
+// Mask entries that are sums of stored coefficients with the weights of a head: M_p = sum_t w_t C_tp.
 
 #pragma once
 
@@ -6,61 +6,58 @@
 
 namespace {
 
-// The weights of one head; nothing where there are no coefficients. Coefficients of a pair lie side by side; where they
-// fill no whole vectors, the last vector overlaps the one before it, in lanes that do not count.
+// The weights of one head; nothing where there are no coefficients. The coefficients of a term lie side by side.
 template <class T>
 class Table {
    public:
-    Table(const void* coeffs, int64_t number, const void* weights)
-        : coeffs(static_cast<const T*>(coeffs)), terms(coeffs ? number : 0), count(vectors<T>(terms)),
-          last(terms - Vec<T>::L), padded(count * Vec<T>::L, T(0)) {
-        const T* from = static_cast<const T*>(weights);
-        const int64_t before = last < 0 ? terms : (count - 1) * Vec<T>::L;  // the last vector
-        std::copy(from, from + before, padded.begin());
-        std::copy(from + before, from + terms, padded.end() - (terms - before));
-    }
+    Table(const void* coeffs, int64_t terms, int64_t pairs, const void* weights)
+        : coeffs(static_cast<const T*>(coeffs)), weights(static_cast<const T*>(weights)), terms(terms), pairs(pairs) {}
 
-    // The entries of `number` pairs from pair `p` on; writes up to a whole vector.
-    void evaluate(int64_t p, int64_t number, T* to) const {
-        const T* from = coeffs + p * terms;
-        fetch<0>(from + AHEAD * terms, number * terms);
-        if (last < 0) return few_terms(from, number, to);
-        const auto row = [&](int64_t i) { return from + i * terms; };
-        if (count == 2) dots<2>(padded.data(), row, number, 2, last, to);
-        else dots<0>(padded.data(), row, number, count, last, to);
-    }
-
-    // sums[t] += sum of grad[i] * C[p + i, t]. A row is summed in T, and rows in double precision.
-    void add_gradients(int64_t p, const T* grad, int64_t number, Array<T>& row_sum, double* sums) const {
-        const T* from = coeffs + p * terms;
-        grow(row_sum, count * Vec<T>::L);
-        T* sum = row_sum.data();
-        if (last < 0) {
-            std::fill(sum, sum + terms, T(0));
-            for (int64_t i = 0; i < number; ++i)
-                for (int64_t t = 0; t < terms; ++t) sum[t] += grad[i] * from[i * terms + t];
-        } else {
-            const auto row = [&](int64_t i) { return from + i * terms; };
-            if (count == 2) sum_rows<2>(grad, row, number, 2, last, sum);
-            else sum_rows<0>(grad, row, number, count, last, sum);
-            const int64_t before = (count - 1) * Vec<T>::L;
-            std::copy(sum + count * Vec<T>::L - (terms - before), sum + count * Vec<T>::L, sum + before);
+    // The entries of `number` pairs from pair `p` on; writes whole blocks. `last` is memory that may be used.
+    void evaluate(int64_t p, int64_t number, T* to, Array<T>& last) const {
+        const Block block = find(p, number, last);
+        for (int64_t i = 0; i < number; i += BLOCK) {
+            for (int64_t t = 0; t < terms; ++t) fetch<0>(block.from + t * block.step + i + number, BLOCK);  // of later pairs
+            const auto term = [&](int64_t t) { return block.from + t * block.step + i; };
+            sum_rows<4>(weights, term, terms, 4, 3 * L, to + i);
         }
-        for (int64_t t = 0; t < terms; ++t) sums[t] += double(sum[t]);
+    }
+
+    // sums[t] += sum of grad[i] * C[t, p + i], where grad is 0 in the rest of its last block. A sum of `number` numbers has
+    // the precision of T.
+    void add_gradients(int64_t p, int64_t number, const T* grad, Array<T>& last, Array<T>& lanes, double* sums) const {
+        const Block block = find(p, number, last);
+        lanes.assign(terms * L, T(0));
+        for (int64_t i = 0; i < number; i += BLOCK) {
+            Vector x[4];
+            for (int v = 0; v < 4; ++v) x[v] = Vec<T>::load(grad + i + v * L);
+            for (int64_t t = 0; t < terms; ++t) {
+                const T* from = block.from + t * block.step + i;
+                Vector sum = Vec<T>::load(&lanes[t * L]);
+                for (int v = 0; v < 4; ++v) sum += x[v] * Vec<T>::load(from + v * L);
+                Vec<T>::store(sum, &lanes[t * L]);
+            }
+        }
+        for (int64_t i = 0; i < terms * L; ++i) sums[i / L] += double(lanes[i]);
     }
 
    private:
-    static constexpr int64_t AHEAD = 64;  // pairs
-    const T* coeffs;
-    const int64_t terms, count, last;
-    Array<T> padded;
+    typedef typename Vec<T>::type Vector;
+    static constexpr int64_t L = Vec<T>::L, BLOCK = 4 * L;  // pairs
+    struct Block {
+        const T* from;
+        int64_t step;  // from term to term
+    };
+    const T *coeffs, *weights;
+    const int64_t terms, pairs;
 
-    void few_terms(const T* from, int64_t number, T* to) const {
-        for (int64_t i = 0; i < number; ++i) {
-            T sum = 0;
-            for (int64_t t = 0; t < terms; ++t) sum += padded[t] * from[i * terms + t];
-            to[i] = sum;
-        }
+    // The coefficients of whole blocks of pairs; a copy where these blocks exceed the array.
+    Block find(int64_t p, int64_t number, Array<T>& last) const {
+        const int64_t whole = (number + BLOCK - 1) / BLOCK * BLOCK;
+        if (p + whole <= pairs) return {coeffs + p, pairs};
+        last.assign(terms * whole, T(0));
+        for (int64_t t = 0; t < terms; ++t) std::copy_n(coeffs + t * pairs + p, number, &last[t * whole]);
+        return {last.data(), whole};
     }
 };
 

@@ -108,6 +108,19 @@ inline void dots(const T* x, const Rows& row, int64_t total, int64_t count, int6
     }
 }
 
+// The sum of the absolute values of `count` vectors.
+template <class T>
+inline T sum_of_sizes(const T* x, int64_t count) {
+    typename Vec<T>::type sum{};
+    for (int64_t i = 0; i < count; ++i) {
+        const typename Vec<T>::type y = Vec<T>::load(x + i * Vec<T>::L);
+        sum += y < 0 ? -y : y;
+    }
+    T total = 0;
+    for (int64_t lane = 0; lane < Vec<T>::L; ++lane) total += sum[lane];
+    return total;
+}
+
 // to += x * y
 template <class T>
 inline void add_product(const T* x, const T* y, int64_t count, T* to) {
@@ -189,13 +202,10 @@ inline T largest(const T* x, const T* bound, int64_t count) {
     return found > none ? found : T(0);
 }
 
-// x[i] becomes e^(x[i] - top): 0 below the range of T, and e^20 where it is more.
+// x[i] becomes e^x[i]: 0 below the range of T, and e^20 where it is more.
 template <class T>
-inline void exponentials(T top, T* x, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-        const T y = x[i] - top;
-        x[i] = y < Exp<T>::least ? T(0) : exponential(std::min(y, T(20)));
-    }
+inline void exponentials(T* x, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) x[i] = x[i] < Exp<T>::least ? T(0) : exponential(std::min(x[i], T(20)));
 }
 
 }  // namespace
