@@ -15,7 +15,8 @@ from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
 # Rows are reordered if the nodes of a pair are farther apart on average, because products then miss the CPU's caches.
-# For 513,172 pairs of 32,768 nodes, 11,000 apart, this takes 70 ms once and shortens a step from 41 ms to 29 ms.
+# For 513,172 pairs of 32,768 nodes, 11,000 apart, this takes 40 ms once. A step took 29 ms instead of 41 ms on a CPU
+# with small caches, and 2 ms less on one with 32 MB.
 _FAR_NODES = 2**12
 
 
