@@ -34,7 +34,7 @@ TABLE = {
             "Primphormer": "0.6612 ± 0.0065",
             "Transformer": "0.6535 ± 0.0041",
             "Exphormer": "0.6527 ± 0.0043",
-            "KMIP": "0.6627",
+            "KMIP": "0.6627 ± 0.0044",
         },
     ),
     "peptides-struct": Published(

@@ -1,6 +1,7 @@
 """RESULTS.md says what the stored reports give, and `redraw.py` writes it again without any runs."""
 
 import importlib
+import inspect
 import json
 import shutil
 from pathlib import Path
@@ -10,12 +11,24 @@ import pytest
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "results-published"
 NAMES = sorted(path.stem for path in STORED.glob("*.json"))
+SCRIPTS = sorted(
+    path.stem
+    for path in (ROOT / "scripts/reproduce").glob("*.py")
+    if path.stem != "redraw" and not path.stem.startswith("_")
+)
 pytest.importorskip("matplotlib")
 
 
 @pytest.fixture
 def redraw(scripts):
     return importlib.import_module("redraw")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_gives_a_table_and_a_picture(redraw, name):
+    script = importlib.import_module(name)
+    assert list(inspect.signature(script.lines).parameters) == ["report"]
+    assert list(inspect.signature(script.plot).parameters) == ["report", "path"]
 
 
 @pytest.mark.parametrize("name", NAMES)
