@@ -63,6 +63,8 @@ class MaskOperator(ABC):
     """Whether the matrix is stored, so that `to_dense` costs nothing."""
     has_blocks: bool = False
     """Whether `blocks` can be formed at a cost proportional to `num_multiply_adds` plus the size of the blocks."""
+    shares_blocks: bool = False
+    """Whether graphs of equal size have the same block, so that forming it costs little."""
     has_unit_scale: bool = False
     """Whether rows are known to neither vanish nor grow, so that `rescaled` is the mask itself."""
     dtype: torch.dtype = torch.float32

@@ -28,7 +28,7 @@ class CausalOperator(NonNegativeOperator):
         ValueError: If ``batch`` is not sorted.
     """
 
-    has_blocks = True
+    has_blocks = shares_blocks = True
     has_unit_scale = True
 
     def __init__(self, batch: Tensor, reverse: bool = False) -> None:

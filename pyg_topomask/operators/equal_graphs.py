@@ -21,7 +21,7 @@ class EqualGraphsOperator(MaskOperator):
         heads: ``H`` if every head has its own mask.
     """
 
-    has_blocks = True
+    has_blocks = shares_blocks = True
 
     def __init__(self, graph_size: int, num_graphs: int, heads: int | None) -> None:
         self.num_graphs = check_integer("num_graphs", num_graphs, 0)

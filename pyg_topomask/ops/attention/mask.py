@@ -39,6 +39,8 @@ class AttentionMask(Protocol):
     @property
     def has_blocks(self) -> bool: ...
     @property
+    def shares_blocks(self) -> bool: ...
+    @property
     def device(self) -> torch.device: ...
     @property
     def bound(self) -> AttentionMask: ...
@@ -67,7 +69,8 @@ class AttentionMask(Protocol):
 class TensorMask:
     """Mask from a tensor of shape ``[N, N]`` or ``[H, N, N]``. Raises ValueError for other shapes."""
 
-    is_dense, has_blocks, num_pairs, pairs_by_row, error = True, False, None, None, 0.0
+    is_dense, has_blocks, shares_blocks = True, False, False
+    num_pairs, pairs_by_row, error = None, None, 0.0
 
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):

@@ -52,8 +52,9 @@ _PAIR_OVERHEAD = 96
 _FACTORED_COST = 4
 
 # How many times as fast compiled code is with pairs of many features (`feature_pairs`), and how many times as many
-# entries of blocks it computes in the same time (`linear_blocks`). Measured on CPU with 4 heads, forward and backward,
-# in sequences of 64 to 1,024 nodes: blocks were as fast as factors with 13 times as many entries as these have numbers.
+# entries of blocks it computes in the same time (`linear_blocks`), if forming them costs little. Measured on CPU with 4
+# heads, forward and backward, in sequences of 64 to 1,024 nodes: blocks were as fast as factors with 13 times as many
+# entries as these have numbers.
 _GAIN_OF_FEATURES = 4
 _GAIN_OF_BLOCKS = 8
 
@@ -167,7 +168,7 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
         return "blocks"
     num_pairs, num_multiply_adds = mask.num_pairs, mask.num_multiply_adds
     if mask.has_blocks and num_pairs is None:
-        gain = _GAIN_OF_BLOCKS if linear_blocks.refuses(mask.device) is None else 1
+        gain = _GAIN_OF_BLOCKS if mask.shares_blocks and linear_blocks.refuses(mask.device) is None else 1
         most = min(gain * mask.num_nodes * num_features * (head_channels + 1), _MOST_BLOCK_ENTRIES)
         return "blocks" if cost_of_blocks(mask.num_nodes if batch is None else batch) <= most else "factored"
     if num_pairs is None or num_pairs > MOST_PAIRS * num_multiply_adds:

@@ -6,7 +6,14 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import erdos_renyi_graph
 
 from pyg_topomask.nn import GRFMask, RWGNKMask
-from pyg_topomask.operators import CausalOperator, DenseOperator, HeadStackOperator, OnesOperator, SparseFactorOperator
+from pyg_topomask.operators import (
+    CausalOperator,
+    DenseOperator,
+    HeadStackOperator,
+    OnesOperator,
+    PowerSeriesOperator,
+    SparseFactorOperator,
+)
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention import linear_blocks
 from pyg_topomask.ops.attention import masked_linear as masked_attention
@@ -302,6 +309,9 @@ def test_short_sequences_go_by_blocks_and_long_ones_by_factors(monkeypatch):
     monkeypatch.setenv("TOPOMASK_NATIVE", "1")
     if linear_blocks.refuses(batch.device) is None:
         assert choose_path(CausalOperator(batch), 4, 4, batch) == "blocks"
+    edge_index = torch.stack([torch.arange(2047), torch.arange(1, 2048)])[:, batch.diff() == 0]
+    series = PowerSeriesOperator(edge_index, 2048, torch.ones(3))  # its blocks take a product with 64 columns
+    assert choose_path(series, 4, 4, batch) == "factored"
     many = torch.arange(32 * 64).repeat_interleave(64)  # so many that their blocks take too much memory
     assert choose_path(CausalOperator(many), 16, 16, many) == "factored"
 
