@@ -165,7 +165,7 @@ def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
         num_nodes: ``N``.
     """
     pattern, entry_order = near_pattern(index, num_nodes)
-    return EntryTable(pattern, coeffs if entry_order is None else coeffs[entry_order])
+    return EntryTable(pattern, coeffs if entry_order is None else coeffs.index_select(0, entry_order))
 
 
 def sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:
