@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import SizeGroups, ragged_ranges, size_groups
+from pyg_topomask.ops.segment import SizeGroups, group_sizes, ragged_ranges, size_groups
 
 Entries = tuple[Tensor, Tensor, Tensor]
 """Rows, columns and entries of a sparse matrix."""
@@ -31,7 +31,7 @@ class BlockLayout(NamedTuple):
 
 def count_block_entries(batch: Tensor | int) -> int:
     """Number of entries of the blocks of a checked batch vector, or of one graph with the given number of nodes."""
-    return sum(n * n for n in size_groups(batch).num_nodes)
+    return sum(n * n for n in group_sizes(batch)[1])
 
 
 @once_per_batch

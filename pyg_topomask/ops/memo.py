@@ -32,8 +32,6 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
     """
     results: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
-    @torch.compiler.disable
-    @wraps(function)
     def remembered(*args: Any) -> Result:
         known: dict[Any, tuple[list[Any], Result]] = results.setdefault(args[0], {})
         key = tuple((id(arg), _version(arg)) if isinstance(arg, Tensor) else arg for arg in args)
@@ -47,14 +45,13 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         known[key] = ([ref(arg) for arg in args if isinstance(arg, Tensor)], result)
         return result
 
-    if not traced:
-        return remembered
+    compiled = function if traced else torch.compiler.disable(remembered)
 
     @wraps(function)
-    def remembered_or_traced(*args: Any) -> Result:
-        return function(*args) if torch.compiler.is_compiling() else remembered(*args)
+    def call(*args: Any) -> Result:
+        return (compiled if torch.compiler.is_compiling() else remembered)(*args)
 
-    return remembered_or_traced
+    return call
 
 
 def _version(tensor: Tensor) -> int:

@@ -112,6 +112,14 @@ def size_groups(batch: Tensor | int) -> SizeGroups:
     return _size_groups(batch)
 
 
+def group_sizes(batch: Tensor | int) -> tuple[int, list[int]]:
+    """Number of `size_groups`, and number of nodes of every graph; cheaper than the groups themselves."""
+    if isinstance(batch, int):
+        return min(batch, 1), [batch]
+    groups, size = _grouped(batch)
+    return len(groups), size
+
+
 def in_groups(
     function: Callable[[list[int], Tensor, Tensor, Tensor], Tensor], groups: SizeGroups, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
@@ -227,17 +235,23 @@ def _to_blocks(x: Tensor, slot: Tensor, num_blocks: int) -> Tensor:  # [N, H, *]
 
 
 @once_per_batch
-def _size_groups(batch: Tensor) -> SizeGroups:
-    ptr = segments(batch).ptr
-    size = [b - a for a, b in pairwise(ptr)]
+def _grouped(batch: Tensor) -> tuple[list[list[int]], list[int]]:
+    """`SizeGroups.graphs` and `SizeGroups.num_nodes`."""
+    size = [b - a for a, b in pairwise(segments(batch).ptr)]
     by_size = sorted((graph for graph in range(len(size)) if size[graph]), key=size.__getitem__)
     groups = [list(group) for _, group in groupby(by_size, key=size.__getitem__)]
     if len(by_size) < 2 * len(groups):  # too few graphs of equal size to be worth moving
-        by_size = sorted(by_size)
-        groups = [[graph] for graph in by_size]
+        groups = [[graph] for graph in sorted(by_size)]
+    return groups, size
+
+
+@once_per_batch
+def _size_groups(batch: Tensor) -> SizeGroups:
+    groups, size = _grouped(batch)
+    ptr, graphs = segments(batch).ptr, [graph for group in groups for graph in group]
     order = inverse = None
-    if by_size != sorted(by_size):
-        order = torch.cat([torch.arange(ptr[graph], ptr[graph + 1]) for graph in by_size]).to(batch.device)
+    if graphs != sorted(graphs):
+        order = torch.cat([torch.arange(ptr[graph], ptr[graph + 1]) for graph in graphs]).to(batch.device)
         inverse = order.argsort()
     return SizeGroups(order, inverse, groups, size)
 

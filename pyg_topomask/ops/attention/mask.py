@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.blocks import BlockLayout, count_block_entries
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two
-from pyg_topomask.ops.segment import size_groups
+from pyg_topomask.ops.segment import group_sizes
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 # Dense blocks are used up to this many entries per number that the mask stores, so that memory stays proportional to
@@ -160,4 +160,4 @@ def prefers_blocks(mask: AttentionMask, batch: Tensor | None) -> bool:
 
 def cost_of_blocks(batch: Tensor | int) -> int:
     """Entries of the dense blocks of a batch vector, or of one graph of so many nodes, with a cost for each size."""
-    return count_block_entries(batch) + _ENTRIES_PER_SIZE * len(size_groups(batch).graphs)
+    return count_block_entries(batch) + _ENTRIES_PER_SIZE * group_sizes(batch)[0]
