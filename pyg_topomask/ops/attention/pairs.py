@@ -68,8 +68,8 @@ def means_of_pairs(
     by_row = masks.mask.pairs_by_row if num_nodes**2 > at_once else None
     num_pairs = 0 if by_row is None else int(by_row.sum())
     if by_row is None or num_pairs <= at_once:
-        many = feature_pairs.refuses(kernel, q) is None
-        if not many and fused_pairs.refuses(q, v) is None and fused_pairs.divides(q):
+        grouped = feature_pairs.refuses(kernel, q) is None and feature_pairs.repays(masks.mask.num_pairs, num_nodes)
+        if not grouped and fused_pairs.refuses(q, v) is None and fused_pairs.divides(q):
             tolerance = row_tolerance(v, batch, masks.signed, masks.mask)
             found = masks.combined_pairs(v)
             out, total = fused_pairs.fused_means(kernel, *found, q, k, v, tolerance, key_scale)

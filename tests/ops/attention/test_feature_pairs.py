@@ -199,6 +199,7 @@ def test_the_operator_is_one_that_torch_can_compile(own_bound):
 def test_attention_under_a_mask_with_signs(monkeypatch, normalizer):
     """Against the dense definition, with a mask whose bounding mask differs from it."""
     calls = []
+    monkeypatch.setattr(feature_pairs, "_FEWEST_PAIRS", 0)
     monkeypatch.setattr(feature_pairs, "feature_sums", lambda *args: calls.append(args) or feature_sums(*args))
     graph = AddRandomWalks(seed=0)(GRAPHS["path"])
     module = GRFMask(max_length=4).double()
@@ -229,8 +230,24 @@ def test_many_features_are_worth_more_pairs(monkeypatch):
 
 
 @compiled
+def test_few_pairs_are_computed_row_by_row(monkeypatch):
+    calls = []
+    monkeypatch.setattr(feature_pairs, "feature_sums", lambda *args: calls.append(args) or feature_sums(*args))
+    mask = RWGNKMask()(AddRandomWalks(seed=0, independent=False, halt_prob=0.0)(GRAPHS["path"]))
+    q, k = (torch.rand(mask.num_nodes, 2, 64, dtype=torch.float64) for _ in range(2))
+    v = torch.randn(mask.num_nodes, 2, 3, dtype=torch.float64)
+    found = []
+    for fewest in (0, 96):
+        monkeypatch.setattr(feature_pairs, "_FEWEST_PAIRS", fewest)
+        found.append(masked_linear_attention(q, k, v, mask, None, "pairwise"))
+    assert len(calls) == 1
+    torch.testing.assert_close(*found)
+
+
+@compiled
 def test_layers_use_it(monkeypatch):
     calls = []
+    monkeypatch.setattr(feature_pairs, "_FEWEST_PAIRS", 0)
     monkeypatch.setattr(feature_pairs, "feature_sums", lambda *args: calls.append(args) or feature_sums(*args))
     walks = AddRandomWalks(seed=0, independent=False, halt_prob=0.0)
     batch = Batch.from_data_list([walks(graph) for graph in (GRAPHS["path"], GRAPHS["star"])])
