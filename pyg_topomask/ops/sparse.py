@@ -26,11 +26,23 @@ class Pattern:
         num_cols: Number of columns.
         order: Node of each row and column of a square matrix whose rows and columns were permuted for better memory
             locality, shape ``[num_rows]``; row ``i`` is node ``i`` if :obj:`None`.
+        rowptr: First entry of each row, followed by the number of entries, int32, shape ``[num_rows + 1]``; computed if
+            :obj:`None`.
     """
 
-    def __init__(self, row: Tensor, col: Tensor, num_rows: int, num_cols: int, order: Tensor | None = None) -> None:
-        rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
-        self.rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True)  # [num_rows + 1]
+    def __init__(
+        self,
+        row: Tensor,
+        col: Tensor,
+        num_rows: int,
+        num_cols: int,
+        order: Tensor | None = None,
+        rowptr: Tensor | None = None,
+    ) -> None:
+        if rowptr is None:
+            rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
+            rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True)
+        self.rowptr = rowptr  # [num_rows + 1]
         self.row, self.col = row.int(), col.int()  # [nnz]
         self.num_rows, self.num_cols = num_rows, num_cols
         self.order, self.inverse = order, None if order is None else order.argsort()

@@ -17,7 +17,9 @@ from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRF
 from pyg_topomask.operators.sparse_factor import Factor
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.walks.pair_table import EntryTable
+from pyg_topomask.ops.walks import compiled
+from pyg_topomask.ops.walks.merge import WalkTable
+from pyg_topomask.ops.walks.pair_table import EntryTable, fits_together
 from pyg_topomask.ops.walks.product import WalkProduct, walk_product
 
 _LARGEST_VISIT = 18  # power of ten
@@ -155,11 +157,33 @@ def _constant_kernel(
     dtype: torch.dtype,
 ) -> ConstantOperator:
     """The kernel for numbers that do not change, computed once for all layers that read the same tensors."""
-    numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device=index.device) for x in (decay, alpha))
-    walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *numbers)
-    pattern = walks.left.pattern
-    features = Factor(pattern, walks.left.values(modulation) * scale.index_select(0, pattern.row))
-    return ConstantOperator(SparseFactorOperator.from_factors(features, features, num_nodes))
+    features = _compiled_features(index, length, count.to(dtype), num_nodes, max_length, decay, alpha)
+    if features is None:
+        numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device=index.device) for x in (decay, alpha))
+        walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *numbers)
+        pattern = walks.left.pattern
+        features = Factor(pattern, walks.left.values(modulation) * scale.index_select(0, pattern.row))
+    kernel = SparseFactorOperator.from_factors(features, features, num_nodes)
+    kernel.has_unit_scale = all(exponent == 1 for exponent in alpha)  # cosines: rows add up to 1 to N
+    return ConstantOperator(kernel)
+
+
+def _compiled_features(
+    index: Tensor,
+    length: Tensor,
+    count: Tensor,
+    num_nodes: int,
+    max_length: int,
+    decay: tuple[float, ...],
+    alpha: tuple[float, ...],
+) -> Factor | None:
+    """The factor of the kernel; :obj:`None` if compiled code cannot serve, or refuses the walks."""
+    table = WalkTable(index, length, count)
+    if len(decay) > 1 or not fits_together(table) or compiled.refuses(count) is not None:
+        return None
+    factors = [decay[0] ** step for step in range(max_length + 1)]
+    found = compiled.walk_features(table, num_nodes, factors, -alpha[0] / 2)
+    return None if found is None else Factor(*found)
 
 
 def _squared_norms(table: EntryTable, modulation: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ LIBRARIES = {
     "gated": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
     "products": (),
+    "sparse": (),
     "topk": (),
     "walks": (),
 }

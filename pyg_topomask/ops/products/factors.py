@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.segment import ragged_ranges
 from pyg_topomask.ops.sparse import Pattern
 
@@ -101,14 +102,21 @@ def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
         Pattern of ``P`` pairs sorted by row and column, and the entries, ``[P]``. If ``N' = N``, rows may be reordered
         (`near_pattern`).
     """
+    multiply = _scipy_product if compiled.refuses(value, other) is not None else compiled.product
+    pattern, entries, distance = multiply(left, value, right, other)
+    if left.num_rows != right.num_rows or distance <= _FAR_NODES:
+        return pattern, entries
+    pattern, entry_order = near_pattern(torch.stack([pattern.row, pattern.col]), left.num_rows)
+    return pattern, entries if entry_order is None else entries[entry_order]
+
+
+def _scipy_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tuple[Pattern, Tensor, float]:
+    """`sparse_product` before rows are reordered, and the mean distance between row and column."""
     # SciPy sorts the columns of a row only when it transposes a matrix.
     product = (_scipy_matrix(right, other) @ _scipy_matrix(left, value).T.tocsr()).T.tocsr()
     row = torch.repeat_interleave(torch.from_numpy(np.diff(product.indptr)))
     col, entries = torch.from_numpy(product.indices).to(row), torch.from_numpy(product.data)
-    if left.num_rows != right.num_rows:
-        return Pattern(row, col, left.num_rows, right.num_rows), entries
-    pattern, entry_order = near_pattern(torch.stack([row, col]), left.num_rows)
-    return pattern, entries if entry_order is None else entries[entry_order]
+    return Pattern(row, col, left.num_rows, right.num_rows), entries, _mean_distance(row, col)
 
 
 def _scipy_matrix(pattern: Pattern, value: Tensor) -> csr_matrix:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.walks.merge import WalkTable, num_monomials
 from pyg_topomask.ops.walks.settings import SCHEMES, WalkSettings
 
@@ -39,6 +40,18 @@ class _PairCall(ctypes.Structure):
         *((name, _SIZE) for name in ("nodes", "lengths", "threads")),
         *((name, _Table) for name in ("left", "right")),
         *((name, _POINTER) for name in ("rowptr", "row", "col", "coeffs")),
+    ]
+
+
+class _FeatureCall(ctypes.Structure):
+    """Arguments of the merged visits, described in ``features.h``."""
+
+    _fields_ = [
+        *((name, _SIZE) for name in ("nodes", "lengths")),
+        ("walks", _Table),
+        ("decay", _POINTER),
+        ("exponent", ctypes.c_double),
+        *((name, _POINTER) for name in ("rowptr", "row", "col", "value")),
     ]
 
 
@@ -114,19 +127,11 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     """
     entry = getattr(load(), f"pair_table_{_NAMES[left.load.dtype]}")
     kept: list[Tensor] = []
-
-    def address(x: Tensor) -> int:
-        kept.append(x.contiguous())  # for as long as the function runs
-        return kept[-1].data_ptr()
-
-    def columns(table: WalkTable) -> _Table:
-        tensors = (*table.index.long(), table.length.long(), table.load.to(left.load))
-        return _Table(table.length.numel(), *map(address, tensors))
-
     threads = loader.num_threads(left.length.numel() + right.length.numel(), _ENTRIES_PER_THREAD)
     sizes: dict[str, Any] = {"nodes": num_nodes, "lengths": max_length + 1, "threads": threads}
     rowptr = left.index.new_zeros(num_nodes + 1)
-    call = _PairCall(**sizes, left=columns(left), right=columns(right), rowptr=rowptr.data_ptr())
+    tables = {name: _columns(table, left.load.dtype, kept) for name, table in (("left", left), ("right", right))}
+    call = _PairCall(**sizes, **tables, rowptr=rowptr.data_ptr())
     failure, what = entry(ctypes.byref(call)), f"the pair table of {num_nodes} nodes"
     if failure == -3:
         raise ValueError(
@@ -141,3 +146,43 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     if num_pairs > 0:
         loader.refuse_failure(entry(ctypes.byref(call)), what)
     return index, coeffs
+
+
+def walk_features(
+    walks: WalkTable, num_nodes: int, decay: list[float], exponent: float
+) -> tuple[Pattern, Tensor] | None:
+    r"""Features :math:`f_i(u)\, \|f_i\|^{2 e}` of walks that `refuses` does not refuse, where :math:`f_i(u) = \sum_\ell
+    \lambda_\ell\, \mathrm{load}_i(u, \ell)`.
+
+    Args:
+        walks: The walks.
+        num_nodes: ``N``.
+        decay: :math:`\lambda_\ell` of each length.
+        exponent: :math:`e`.
+
+    Returns:
+        Pattern ``[N, N]`` and entries; :obj:`None` if the walks are not sorted, or not those of such a graph.
+
+    Raises:
+        MemoryError: If memory is short.
+    """
+    kept: list[Tensor] = []
+    table, size = _columns(walks, walks.load.dtype, kept), walks.length.numel()
+    rowptr, index = torch.empty(num_nodes + 1, dtype=torch.int32), torch.empty(2, size, dtype=torch.int32)
+    value, factors = walks.load.new_empty(size), torch.tensor(decay, dtype=torch.float64)
+    outputs = dict(zip(("rowptr", "row", "col", "value"), (x.data_ptr() for x in (rowptr, *index, value))))
+    call = _FeatureCall(num_nodes, len(decay), table, factors.data_ptr(), exponent, **outputs)
+    failure = getattr(load(), f"walk_features_{_NAMES[walks.load.dtype]}")(ctypes.byref(call))
+    if failure in (-3, -4):
+        return None
+    loader.refuse_failure(failure, f"the visits of {num_nodes} nodes")
+    count = int(rowptr[-1])
+    row, col = index[:, :count]
+    return Pattern(row, col, num_nodes, num_nodes, rowptr=rowptr), value[:count]
+
+
+def _columns(table: WalkTable, dtype: torch.dtype, kept: list[Tensor]) -> _Table:
+    """A table for compiled code; ``kept`` holds its tensors for as long as the function runs."""
+    tensors = [x.contiguous() for x in (*table.index.long(), table.length.long(), table.load.to(dtype))]
+    kept += tensors
+    return _Table(table.length.numel(), *(x.data_ptr() for x in tensors))

@@ -30,13 +30,12 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
     Raises:
         ValueError: If tensors do not fit each other, a node does not exist, or a walk is longer than ``max_length``.
     """
-    size = table.length.numel()
-    if table.index.shape != (2, size) or table.length.shape != (size,) or table.load.shape != (size,):
+    if not fits_together(table):
         raise ValueError(
             "stored walks need an index [2, nnz], lengths [nnz] and loads [nnz] (got "
             f"{', '.join(str(list(x.shape)) for x in (table.index, table.length, table.load))}): draw them again"
         )
-    if size == 0:
+    if table.length.numel() == 0:
         return
     _check_nodes("walks", table.index, num_nodes)
     shortest, longest = (int(bound) for bound in table.length.aminmax())
@@ -47,6 +46,12 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
             f"the stored walks reach {longest} hops, but the modulation function covers 'max_length' = {max_length}. "
             "Give the mask and the transform the same 'max_length'"
         )
+
+
+def fits_together(table: WalkTable) -> bool:
+    """Whether a table has a start, a visited node, a length and a load for each entry."""
+    size = table.length.numel()
+    return table.index.shape == (2, size) and table.length.shape == table.load.shape == (size,)
 
 
 def _check_nodes(what: str, index: Tensor, num_nodes: int) -> None:

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GKATAttention, RWGNKMask
 from pyg_topomask.ops.blocks import block_layout
@@ -191,6 +192,33 @@ class TestGKATPairwise(GKATCase):
 class TestGKATFactored(GKATCase):
     def build(self):
         return GKATAttention(self.channels, heads=2, num_features=16, max_length=3, path="factored")
+
+
+@pytest.mark.parametrize("sort", [True, False])
+def test_compiled_features_are_those_of_plain_torch(monkeypatch, sort):
+    data = Batch.from_data_list([walked(GRAPHS[name]) for name in ("star", "isolated", "two_parts")])
+    if not sort:
+        order = torch.randperm(data.walk_length.numel())
+        data.walk_index, data.walk_length, data.walk_count = (
+            x[..., order] for x in (data.walk_index, data.walk_length, data.walk_count)
+        )
+    mask, found = RWGNKMask(decay=LAMBDA, alpha=0.7, max_length=3).double(), []
+    for native in "10":
+        monkeypatch.setenv("TOPOMASK_NATIVE", native)
+        kernel = mask(data.clone())
+        pattern, entries = kernel.pairs()
+        found.append([pattern.row, pattern.col, pattern.rowptr, entries, kernel.to_dense()])
+    torch.testing.assert_close(*found)
+
+
+def test_cosines_are_not_rescaled():
+    data = walked(GRAPHS["star"])
+    kernel, other = (RWGNKMask(alpha=alpha, max_length=3)(data) for alpha in (1.0, 0.5))
+    assert kernel.rescaled is kernel
+    assert other.rescaled is not other
+    sums = kernel.to_dense().sum(1)
+    assert (sums >= 1).all()
+    assert (sums <= data.num_nodes * (1 + 1e-6)).all()
 
 
 def test_a_constant_kernel_is_computed_once_for_all_layers():

@@ -1,7 +1,8 @@
-// Random walks and their pair tables: what compiled.py calls.
+// Random walks, their pair tables and merged visits: what compiled.py calls.
 //
 // Plain C++17 and its standard library.
 
+#include "features.h"
 #include "pair_table.h"
 #include "tables.h"
 
@@ -14,6 +15,15 @@ int64_t pair_table(const PairCall& c) try {
     Pairs<T> pairs(c);
     c.row ? pairs.fill() : pairs.count();
     return 0;
+} catch (...) {
+    return error_code();
+}
+
+// As above; -4 if walks are not sorted.
+template <class T>
+int64_t features(const FeatureCall& c) try {
+    if (!within(c.walks, c.nodes, c.lengths)) return -3;
+    return walk_features<T>(c) ? 0 : -4;
 } catch (...) {
     return error_code();
 }
@@ -43,6 +53,9 @@ extern "C" {
 
 int64_t pair_table_float(const PairCall* call) { return pair_table<float>(*call); }
 int64_t pair_table_double(const PairCall* call) { return pair_table<double>(*call); }
+
+int64_t walk_features_float(const FeatureCall* call) { return features<float>(*call); }
+int64_t walk_features_double(const FeatureCall* call) { return features<double>(*call); }
 
 int64_t walk_tables_float(const WalkCall* call, int64_t* totals, void** made) { return walk_tables<float>(*call, totals, made); }
 int64_t walk_tables_double(const WalkCall* call, int64_t* totals, void** made) { return walk_tables<double>(*call, totals, made); }

@@ -1,0 +1,68 @@
+"""Compiled products of sparse factors, against SciPy's and dense ones."""
+
+import pytest
+import torch
+
+from pyg_topomask.ops.products import compiled, factors
+from pyg_topomask.ops.products.factors import sparse_product
+from pyg_topomask.ops.sparse import Pattern
+
+pytestmark = pytest.mark.skipif(isinstance(compiled.load(), str), reason="needs a C++ compiler")
+
+
+def factor(rows, cols, share, dtype=torch.float64):
+    """A random factor, with an entry of 0."""
+    row, col = (torch.rand(rows, cols) < share).nonzero().t()
+    value = torch.rand(row.numel(), dtype=dtype)
+    value[:1] = 0
+    return Pattern(row, col, rows, cols), value
+
+
+def dense(pattern, value):
+    out = value.new_zeros(pattern.num_rows, pattern.num_cols)
+    return out.index_put((pattern.row.long(), pattern.col.long()), value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns", "share"),
+    [(5, 4, 6, 0.5), (150, 40, 130, 0.2), (150, 300, 130, 0.003), (70, 3, 70, 0.0), (0, 0, 0, 0.0)],
+)
+def test_equals_scipy_and_dense_products(rows, inner, columns, share, dtype):
+    left, right = factor(rows, inner, share, dtype), factor(columns, inner, share, dtype)
+    pattern, entries, distance = compiled.product(*left, *right)
+    wanted, values, mean = factors._scipy_product(*left, *right)
+    for name in ("row", "col", "rowptr"):
+        assert torch.equal(getattr(pattern, name), getattr(wanted, name))
+    torch.testing.assert_close(entries, values)
+    assert distance == pytest.approx(mean)
+    torch.testing.assert_close(dense(pattern, entries), dense(*left) @ dense(*right).t())
+
+
+def test_threads_do_not_change_the_product(monkeypatch):
+    monkeypatch.setattr(compiled, "_ROWS_PER_THREAD", 1)
+    left, right, threads, found = factor(300, 50, 0.1), factor(300, 50, 0.1), torch.get_num_threads(), []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            found.append(compiled.product(*left, *right))
+    finally:
+        torch.set_num_threads(threads)
+    for pattern, entries, distance in found[1:]:
+        assert torch.equal(pattern.col, found[0][0].col)
+        assert torch.equal(pattern.rowptr, found[0][0].rowptr)
+        assert torch.equal(entries, found[0][1])
+        assert distance == found[0][2]
+
+
+def test_distant_nodes_are_reordered(monkeypatch):
+    monkeypatch.setattr(factors, "_FAR_NODES", 8)
+    node = torch.randperm(200)  # a path whose nodes are numbered at random
+    row, col = torch.cat([node, node[:-1]]), torch.cat([node, node[1:]])
+    order = (row * 200 + col).argsort()
+    given = Pattern(row[order], col[order], 200, 200), torch.rand(399, dtype=torch.float64)
+    pattern, entries = sparse_product(*given, *given)
+    assert pattern.order is not None
+    back = torch.empty_like(dense(pattern, entries))
+    back[pattern.order[:, None], pattern.order] = dense(pattern, entries)
+    torch.testing.assert_close(back, dense(*given) @ dense(*given).t())
