@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
+from pyg_topomask.nn import GRFAttention
 from pyg_topomask.run import check_config
+from pyg_topomask.transforms import AddRandomWalks
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
 TINY = ["gt.dim_hidden=8", "topomask.num_walks=2"]
@@ -85,6 +88,8 @@ def test_smooth_training(tmp_path, monkeypatch):
         check_config(path, [*settings, "topomask.normalizer=signed"])
 
     def run(path, folder, seeds, overrides):
+        attention, x = GRFAttention(8, heads=2, normalizer="bound"), torch.randn(6, 8)
+        attention(x, None, AddRandomWalks(seed=0)(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=6)))
         (folder / "run" / "0").mkdir(parents=True, exist_ok=True)
         last = 0.32 if "topomask.normalizer=signed" in overrides else 0.72
         (folder / "run" / "0" / "metrics.csv").write_text(f"epoch,val_accuracy\n0,0.8\n1,{last}\n")
@@ -96,6 +101,17 @@ def test_smooth_training(tmp_path, monkeypatch):
     table = (tmp_path / "grf_smooth.md").read_text()
     assert "| digits | bound | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
     assert "| digits | signed | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
+    rows = json.loads((tmp_path / "grf_smooth.json").read_text())["rows"]
+    assert all(0 < row["ratios"][0] <= 1 + 1e-4 for row in rows)
+
+
+def test_largest_ratio_of_outputs(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_smooth")
+    v = torch.tensor([[[1.0, -2.0]], [[0.5, 0.0]], [[0.1, 0.2]]])  # two graphs, one head
+    out = torch.tensor([[[1.0, 1.0]], [[-4.0, 0.0]], [[0.0, 0.3]]])
+    assert script.largest_ratio(out, v, torch.tensor([0, 0, 1])) == 2
+    assert script.largest_ratio(out[2:], v[2:], None) == pytest.approx(1.5)
 
 
 def test_particles(tmp_path, monkeypatch, capsys):
