@@ -50,9 +50,9 @@ class GPSNetwork(Module):
         norm_out: Norm of the nodes after the last layer, for layers with ``pre_norm``.
 
     Raises:
-        ValueError: If widths differ, no convolution accepts the output of ``pe_encoder``, or there is a ``pool_token``
-            without a ``graph_token`` or without attention, by which alone a token sees the graph, or an attention reads
-            tables of the nodes, such as expander edges, and there is a ``graph_token``.
+        ValueError: If widths differ; if no convolution accepts the output of ``pe_encoder``; if there is a
+            ``pool_token`` without a ``graph_token`` or without attention, which alone lets a token see its graph; or if
+            there is a ``graph_token`` and an attention reads tables of the nodes, such as expander edges.
     """
 
     def __init__(

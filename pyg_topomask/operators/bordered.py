@@ -112,7 +112,8 @@ class BorderedOperator(MaskOperator):
         if layout.groups.graphs == inner.groups.graphs:
             return blocks
         alone = torch.ones(1, 1, dtype=self.dtype, device=self.device).expand(*self._lead, 1, 1)  # of an empty graph
-        pieces = [piece for group in blocks for piece in group]
+        groups = zip(blocks, inner.groups.graphs)  # equal graphs may share a block
+        pieces = [piece for group, graphs in groups for piece in group.expand(len(graphs), *group.shape[1:])]
         of_graph = dict(zip((number for graphs in inner.groups.graphs for number in graphs), pieces))
         return [torch.stack([of_graph.get(number, alone) for number in graphs]) for graphs in layout.groups.graphs]
 

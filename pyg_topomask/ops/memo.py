@@ -45,11 +45,11 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         known[key] = ([ref(arg) for arg in args if isinstance(arg, Tensor)], result)
         return result
 
-    compiled = function if traced else torch.compiler.disable(remembered)
+    when_compiling = function if traced else torch.compiler.disable(remembered)
 
     @wraps(function)
     def call(*args: Any) -> Result:
-        return (compiled if torch.compiler.is_compiling() else remembered)(*args)
+        return (when_compiling if torch.compiler.is_compiling() else remembered)(*args)
 
     return call
 

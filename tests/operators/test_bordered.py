@@ -8,6 +8,7 @@ from torch_geometric.utils import subgraph
 from pyg_topomask.operators import (
     BorderedOperator,
     DenseOperator,
+    GridHeatOperator,
     HeatOperator,
     PowerSeriesOperator,
     SparseOperator,
@@ -117,6 +118,17 @@ def test_attention_with_tokens_is_the_definition_on_every_path(names, kernel):
         outs = [masked_softmax_attention(q, k, v, op, wider, path) for path in ("blocks", "auto")]
     for out in outs:
         torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("of_graph", [(0, 1, 3), (0, 2, 4), (1, 2, 3)])
+def test_equal_graphs_share_a_block_beside_graphs_without_nodes(of_graph):
+    batch = torch.tensor(of_graph).repeat_interleave(6)
+    op = BorderedOperator(GridHeatOperator((2, 3), torch.tensor(0.5, dtype=torch.float64), num_graphs=3), batch, 5)
+    wide = torch.repeat_interleave(torch.bincount(batch, minlength=5) + 1)
+    q, k, v = (torch.rand(op.num_nodes, 2, 3, dtype=torch.float64) for _ in range(3))
+    wanted = masked_linear_attention_reference(q, k, v, op.to_dense())
+    for path in ("factored", "blocks", "auto"):
+        torch.testing.assert_close(masked_linear_attention(q, k, v, op, wide, path), wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_what_is_refused():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.numerics import own_views
 from pyg_topomask.ops.sparse import Pattern
 
 load = partial(loader.load, "features")
@@ -183,7 +184,8 @@ _sums.register_autograd(_backward, setup_context=_setup_context)
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     """Gradients of the same sums in plain torch, which can be differentiated again."""
-    q, k, v, entries, bounds, rowptr, col = ctx.saved_tensors
+    q, k, v, entries, bounds = own_views(*ctx.saved_tensors[:5])
+    rowptr, col = ctx.saved_tensors[5:]
     pattern = Pattern(torch.repeat_interleave(rowptr.diff()), col, q.size(0), k.size(0))
     kernel = PairKernel("linear", ctx.signed)
     sums = kernel.sums_of_heads(pattern, entries, entries if bounds is None else bounds, q, k, v)

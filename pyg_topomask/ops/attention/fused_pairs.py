@@ -17,7 +17,7 @@ from pyg_topomask.ops.attention import compiled_pairs, fused_triton
 from pyg_topomask.ops.attention.compiled_pairs import Inputs, without_gaps
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel, scaled
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
-from pyg_topomask.ops.numerics import weighted_mean
+from pyg_topomask.ops.numerics import own_views, weighted_mean
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 # Numbers of a pair's key and value, above which products of whole matrices are faster.
@@ -227,6 +227,8 @@ _pairs.register_autograd(_backward, setup_context=_setup_context)
 
 def _differentiable_gradients(inputs: Inputs, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
     """Gradients of the same sums or means in plain torch, which can be differentiated again."""
+    names = Inputs._fields[:_DIFFERENTIABLE]
+    inputs = inputs._replace(**dict(zip(names, own_views(*inputs[:_DIFFERENTIABLE]))))
     q, k, v, entries, bounds = inputs[:5]
     row = torch.repeat_interleave(inputs.rowptr.diff())
     pattern = Pattern(row, inputs.col, q.size(0), k.size(0), inputs.order)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.normalizer import sums_in_blocks
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.numerics import absolute
+from pyg_topomask.ops.numerics import absolute, own_views
 
 load = partial(loader.load, "blocks")
 """The library, compiled if necessary, or the reason why there is none."""
@@ -155,7 +155,7 @@ _sums.register_autograd(_backward, setup_context=_setup_context)
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     """Gradients of the same sums in plain torch, which can be differentiated again."""
-    q, k, v, entry, bound = ctx.saved_tensors
+    q, k, v, entry, bound = own_views(*ctx.saved_tensors)
     sums = block_sums_in_torch(entry, entry if bound is None else bound, q, k, v, ctx.signed, False)
     inputs = [x for x, needs in zip((q, k, v, entry, bound), ctx.needs_input_grad) if needs]
     found = iter(torch.autograd.grad(sums, inputs, grad, create_graph=True, allow_unused=True))

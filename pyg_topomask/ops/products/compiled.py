@@ -19,7 +19,7 @@ _ENTRY = {torch.float32: "sparse_product_float", torch.float64: "sparse_product_
 _SIZE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _ROWS_PER_THREAD = 2**12  # rows that are worth a second thread
 
-# Room for more entries than there are, for each entry, beyond which the result is copied.
+# A result whose buffers have more than this many places for each entry is copied into smaller ones.
 _MOST_ROOM = 2
 
 

@@ -95,7 +95,7 @@ def sparse_product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) 
     r"""Support and entries of :math:`\Phi_1 \Phi_2^\top` on CPU, without a gradient; much faster than `join`.
 
     Args:
-        left, right: Patterns of the factors, ``[N', N]`` and ``[N, N]``.
+        left, right: Patterns of :math:`\Phi_1` ``[N', U]`` and :math:`\Phi_2` ``[N, U]``.
         value, other: Entries of the factors, shape ``[nnz]``.
 
     Returns:

@@ -109,7 +109,8 @@ def _path_heat(time: Tensor, x: Tensor) -> Tensor:
     ``k`` and ``n - k`` are real and imaginary part of its term ``k``, turned by ``-pi k / 2n`` (Makhoul, 1980).
     """
     num_nodes = x.size(2)
-    if num_nodes > 2 * _ROWS and time.numel() and not time.is_cuda:  # it would wait for the largest time on CUDA
+    # The largest time would be waited for on CUDA, and it is not known when a model is compiled.
+    if num_nodes > 2 * _ROWS and time.numel() and not time.is_cuda and not torch.compiler.is_compiling():
         reach = _reach(float(time.detach().max()), torch.finfo(x.dtype).eps)
         if _ROWS + 2 * reach <= min(3 * num_nodes // 4, _MOST_DENSE):
             return _LocalHeat.apply(time, x, reach)
@@ -155,17 +156,22 @@ class _LocalHeat(torch.autograd.Function):
     product, and the kernel is symmetric, so all derivatives exist.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, time: Tensor, x: Tensor, reach: int) -> Tensor:
+    def forward(time: Tensor, x: Tensor, reach: int) -> Tensor:
         num_nodes, size = x.size(2), _ROWS + 2 * reach
         kernel, out = path_kernel(time, size).to(x.dtype), torch.empty_like(x)
         for begin in range(0, num_nodes, _ROWS):
             end = min(begin + _ROWS, num_nodes)
             first = min(max(begin - reach, 0), num_nodes - size)
             out[:, :, begin:end] = _times(kernel[:, begin - first : end - first], x[:, :, first : first + size])
-        ctx.save_for_backward(time, out)
-        ctx.reach = reach
         return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.reach = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -104,7 +104,8 @@ def config_of(source: str) -> tuple[str | Mapping[str, Any], str]:
         choices = [*dict.fromkeys(stems), *names]
         raise RunError(
             f"{source!r} is neither a config file nor a data set with a known name; give a YAML file, or a name such "
-            "as ENZYMES, Cora or peptides-func." + did_you_mean(source, choices)
+            "as ENZYMES, Cora or peptides-func. For another data set of a family, change its name: topomask advise "
+            "configs/grf/enzymes.yaml dataset.name=MUTAG." + did_you_mean(source, choices)
         )
     family, name = names[source.lower()]
     values = _minimal(family, name)

@@ -137,7 +137,8 @@ def _model(config: Config) -> Iterator[Problem]:
     if gt.layer_norm and gt.batch_norm:
         yield "gt.layer_norm", "layer_norm and batch_norm are both true: set one to false"
     if config.topomask.layer_norm_mode == "node" and (not gt.layer_norm or kind in ("MultiModel", "SingleModel")):
-        yield "topomask.layer_norm_mode", "node needs gt.layer_norm, in a model.type whose layer norm is no GraphNorm"
+        message = "node needs gt.layer_norm: true, gt.batch_norm: false, and a model.type"
+        yield "topomask.layer_norm_mode", f"{message} other than MultiModel and SingleModel"
     if len(parts) == 1 and kind == "GPSModel":
         message = "must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None"
         yield "gt.layer_type", f"{message} (got {gt.layer_type!r})"

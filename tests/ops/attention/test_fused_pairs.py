@@ -9,7 +9,7 @@ from pyg_topomask.ops.attention import compiled_pairs, fused_pairs
 from pyg_topomask.ops.attention.fused_pairs import fused_sums, refuses
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern
 from tests.ops.attention.pair_cases import (
     KERNELS,
     compiled,
@@ -83,6 +83,35 @@ def test_first_and_second_derivatives(kernel):
     has_pairs = pattern.rowptr.diff() > 0
     assert torch.autograd.gradcheck(attend, tensors)
     assert torch.autograd.gradgradcheck(attend, tensors, fast_mode=True)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["linear", "softmax"])
+def test_one_tensor_as_queries_keys_and_values_has_one_gradient(name):
+    kernel, pattern, x = KERNELS[name], random_pattern(6, 0.7), numbers(6, 2, 3)
+    entry = torch.rand(pattern.nnz, dtype=torch.float64)
+    found, wanted = (
+        torch.autograd.grad(attend(pattern, entry, entry, x, x, x)[..., :3].sin().sum(), x, create_graph=True)[0]
+        for attend in (partial(fused_sums, kernel), kernel.sums_of_heads)
+    )
+    torch.testing.assert_close(found, wanted)
+
+
+@compiled
+def test_threads_do_not_change_entries_of_coefficients(monkeypatch):
+    """Where a row begins in a window, and so the place of a pair in a vector, depends on the number of threads."""
+    monkeypatch.setattr(compiled_pairs, "_WORK_PER_THREAD", 1)
+    pattern, threads, found = Pattern(*torch.ones(130, 130).nonzero().t(), 130, 130), torch.get_num_threads(), []
+    coeffs, weight, *qkv = (torch.randn(*shape).requires_grad_() for shape in ((130**2, 5), (5,), *[(130, 1, 8)] * 3))
+    try:
+        for num in (1, 2):
+            torch.set_num_threads(num)
+            entry = Combination(coeffs.detach(), weight)
+            sums = fused_sums(KERNELS["linear"], pattern, entry, entry, *qkv)
+            found.append([sums, *torch.autograd.grad(sums.square().sum(), [weight, *qkv])])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(*found))
 
 
 def one_graph_in_one_segment():

@@ -65,6 +65,15 @@ def test_first_and_second_derivatives(signed):
     assert torch.autograd.gradgradcheck(attend, tensors, fast_mode=True)
 
 
+def test_one_tensor_as_queries_keys_and_values_has_one_gradient():
+    entry, x = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.rand(2, 2, 5, 3, dtype=torch.float64).requires_grad_()
+    found, wanted = (
+        torch.autograd.grad(attend(entry, entry, x, x, x, False, False).sin().sum(), x, create_graph=True)[0]
+        for attend in (block_sums, block_sums_in_torch)
+    )
+    torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("mask", [(1, 1), (1, 3), (6, 1), (6, 3)])
 def test_threads_change_nothing(monkeypatch, mask):
     """Bit for bit: the order of all sums is fixed by the shapes alone."""

@@ -94,6 +94,17 @@ def test_gradients(most_dense, monkeypatch):
     assert torch.autograd.gradcheck(lambda t, x: hypercube_heat(t, x, 3), (time, x))
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache.")
+def test_heat_that_stays_near_under_function_transforms():
+    x, time = torch.rand(2, 1, 1, 100, 3, dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
+    found = torch.func.vmap(lambda y: grid_heat(time, y, (100,)))(x)
+    torch.testing.assert_close(found, torch.stack([grid_heat(time, y, (100,)) for y in x]), **TOL)
+    slope = torch.func.grad(lambda y: grid_heat(time, y, (100,)).square().sum())(x[0])
+    torch.testing.assert_close(slope, 2 * grid_heat(2 * time, x[0], (100,)), **TOL)
+    compiled = torch.compile(lambda y: grid_heat(time, y, (100,)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x[0]), found[0], **TOL)
+
+
 def test_one_time_serves_all_heads():
     x = torch.randn(3, 1, 8, 2, dtype=torch.float64)
     each = [grid_heat(TIME[1:2], x[h : h + 1], (2, 4)) for h in range(3)]

@@ -23,7 +23,7 @@ def here(monkeypatch):
 
 
 def test_the_command_tries_attentions_in_processes_of_their_own(tiny_file, capsys):
-    arguments = ["--attention", "GRF", "--seconds", "0.05", "--format", "json"]
+    arguments = ["--attention", "GRF", "--seconds", "1", "--format", "json"]
     assert main(["advise", str(tiny_file), *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {row["attention"] for row in report["attentions"]} == {"GRF"}
