@@ -141,11 +141,11 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     loader.refuse_failure(failure, what)
     num_pairs = int(rowptr[-1])
     index = rowptr.new_empty(2, num_pairs)
-    coeffs = left.load.new_empty(num_pairs, num_monomials(max_length))
+    coeffs = left.load.new_empty(num_monomials(max_length), num_pairs)
     call.row, call.col, call.coeffs = index[0].data_ptr(), index[1].data_ptr(), coeffs.data_ptr()
     if num_pairs > 0:
         loader.refuse_failure(entry(ctypes.byref(call)), what)
-    return index, coeffs
+    return index, coeffs.t()
 
 
 def walk_features(

@@ -23,6 +23,9 @@ from pyg_topomask.ops.walks.merge import WalkTable, monomial, num_monomials
 # Number of terms that are merged together; this bounds the memory of building a pair table (60 bytes per term).
 _TERMS_PER_BLOCK = 2**21
 
+# Number of rows of coefficients that are reordered and transposed together.
+_ROWS = 2**14
+
 
 def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
     """Refuse stored walks that are not those of a graph of ``num_nodes`` nodes, or too long.
@@ -69,10 +72,19 @@ class EntryTable:
     Args:
         pattern: Positions of the entries.
         coeffs: Coefficients, shape ``[nnz, Q]``. They are stored column by column, as compiled attention reads them.
+        entry_order: Row of ``coeffs`` of each entry, shape ``[nnz]``; the same number by default.
     """
 
-    def __init__(self, pattern: Pattern, coeffs: Tensor) -> None:
-        self.pattern, self.coeffs = pattern, coeffs.t().contiguous().t()
+    def __init__(self, pattern: Pattern, coeffs: Tensor, entry_order: Tensor | None = None) -> None:
+        self.pattern, self.coeffs = pattern, coeffs
+        if entry_order is None and coeffs.t().is_contiguous():
+            return
+        stored = coeffs.new_empty(coeffs.size(1), coeffs.size(0))
+        for first in range(0, coeffs.size(0), _ROWS):  # a part stays in the cache, and needs no second copy of all
+            rows = slice(first, first + _ROWS)
+            given = coeffs[rows] if entry_order is None else coeffs.index_select(0, entry_order[rows])
+            stored[:, rows] = given.t()
+        self.coeffs = stored.t()
 
     def values(self, weights: Tensor) -> Tensor:
         """Entries ``[nnz]`` or ``[nnz, H]`` for weights ``[Q]`` or ``[H, Q]``; each head's entries are contiguous."""
@@ -170,7 +182,7 @@ def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
         num_nodes: ``N``.
     """
     pattern, entry_order = near_pattern(index, num_nodes)
-    return EntryTable(pattern, coeffs if entry_order is None else coeffs.index_select(0, entry_order))
+    return EntryTable(pattern, coeffs, entry_order)
 
 
 def sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:

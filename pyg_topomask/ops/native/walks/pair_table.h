@@ -23,7 +23,7 @@ struct PairCall {
     Table left, right;
     int64_t* rowptr;      // [nodes + 1]: written by the first call, read by the second
     int64_t *row, *col;   // [pairs]; null in the first call
-    void* coeffs;         // [pairs, Q]
+    void* coeffs;         // [Q, pairs]
 };
 
 template <class T>
@@ -119,7 +119,9 @@ class Pairs {
                 const int64_t high = std::max(c.left.length[e], visit.length), low = std::min(c.left.length[e], visit.length);
                 row.coeffs[row.place[visit.start] * size + high * (high + 1) / 2 + low] += double(load[e]) * double(visit.load);
             }
-        std::copy(row.coeffs.begin(), row.coeffs.end(), static_cast<T*>(c.coeffs) + from * size);
+        T* out = static_cast<T*>(c.coeffs) + from;
+        for (int64_t q = 0; q < size; ++q, out += c.rowptr[c.nodes])
+            for (int64_t p = 0; p < count; ++p) out[p] = row.coeffs[p * size + q];
     }
 };
 
