@@ -41,7 +41,7 @@ def test_without_the_keys_nothing_changes():
         ([TOKEN, "gt.layer_type=GCN+None"], r"model\.graph_pooling: graph_token needs an attention in gt\.layer_type"),
         (["topomask.pre_norm=true", *GATED], r"adds its input itself.*pre_norm=False"),
         (["topomask.layer_norm_mode=node"], r"topomask\.layer_norm_mode: node needs gt\.layer_norm"),
-        ([*NODE, "model.type=MultiModel"], r"whose layer norm is no GraphNorm"),
+        ([*NODE, "model.type=MultiModel"], r"other than MultiModel and SingleModel"),
         (["topomask.layer_norm_mode=token"], r"topomask\.layer_norm_mode: must be one of graph, node"),
     ],
 )
