@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -63,11 +61,6 @@ def size_of_rows(x: Tensor) -> Tensor:
 def absolute(x: Tensor) -> Tensor:
     """``|x|`` with derivative +1 at 0, so that the gradient is continuous where a parameter starts at 0."""
     return torch.where(x < 0, -x, x)
-
-
-def own_views(*tensors: Any) -> tuple[Any, ...]:
-    """A view of each tensor, if it is one, so that arguments which are the same tensor have gradients of their own."""
-    return tuple(None if x is None else x.view_as(x) for x in tensors)
 
 
 def coarsest_eps(*tensors: Tensor) -> float:

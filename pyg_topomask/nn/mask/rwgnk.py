@@ -157,7 +157,7 @@ def _constant_kernel(
     dtype: torch.dtype,
 ) -> ConstantOperator:
     """The kernel for numbers that do not change, computed once for all layers that read the same tensors."""
-    features = _compiled_features(index, length, count.to(dtype), num_nodes, max_length, decay, alpha)
+    features = _compiled_features(WalkTable(index, length, count.to(dtype)), num_nodes, max_length, decay, alpha)
     if features is None:
         numbers = (torch.tensor(x[0] if len(x) == 1 else x, dtype=dtype, device=index.device) for x in (decay, alpha))
         walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *numbers)
@@ -169,17 +169,10 @@ def _constant_kernel(
 
 
 def _compiled_features(
-    index: Tensor,
-    length: Tensor,
-    count: Tensor,
-    num_nodes: int,
-    max_length: int,
-    decay: tuple[float, ...],
-    alpha: tuple[float, ...],
+    table: WalkTable, num_nodes: int, max_length: int, decay: tuple[float, ...], alpha: tuple[float, ...]
 ) -> Factor | None:
     """The factor of the kernel; :obj:`None` if compiled code cannot serve, or refuses the walks."""
-    table = WalkTable(index, length, count)
-    if len(decay) > 1 or not fits_together(table) or compiled.refuses(count) is not None:
+    if len(decay) > 1 or not fits_together(table) or compiled.refuses(table.load) is not None:
         return None
     factors = [decay[0] ** step for step in range(max_length + 1)]
     found = compiled.walk_features(table, num_nodes, factors, -alpha[0] / 2)

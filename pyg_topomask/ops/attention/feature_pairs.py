@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.attention.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.numerics import own_views
 from pyg_topomask.ops.sparse import Pattern
 
 load = partial(loader.load, "features")
@@ -173,7 +173,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
-        grads = _differentiable_gradients(ctx, grad)
+        *tensors, rowptr, col = ctx.saved_tensors
+        grads = gradients_in_torch(partial(_in_torch, rowptr, col, ctx.signed), tensors, ctx.needs_input_grad, grad)
     else:
         grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *ctx.saved_tensors, ctx.signed)
     return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:5])), *(None,) * 3)
@@ -182,16 +183,12 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _sums.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
-    """Gradients of the same sums in plain torch, which can be differentiated again."""
-    q, k, v, entries, bounds = own_views(*ctx.saved_tensors[:5])
-    rowptr, col = ctx.saved_tensors[5:]
+def _in_torch(
+    rowptr: Tensor, col: Tensor, signed: bool, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None
+) -> Tensor:
+    """The sums of `_sums`."""
     pattern = Pattern(torch.repeat_interleave(rowptr.diff()), col, q.size(0), k.size(0))
-    kernel = PairKernel("linear", ctx.signed)
-    sums = kernel.sums_of_heads(pattern, entries, entries if bounds is None else bounds, q, k, v)
-    inputs = [x for x, needs in zip((q, k, v, entries, bounds), ctx.needs_input_grad) if needs]
-    found = iter(torch.autograd.grad(sums, inputs, grad, create_graph=True, allow_unused=True))
-    return [next(found) if needs else None for needs in ctx.needs_input_grad[:5]]
+    return PairKernel("linear", signed).sums_of_heads(pattern, entries, entries if bounds is None else bounds, q, k, v)
 
 
 def _shape(q: Tensor, v: Tensor, bounds: Tensor | None, signed: bool) -> tuple[int, int, int]:

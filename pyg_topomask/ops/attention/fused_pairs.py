@@ -7,7 +7,7 @@ scores again. Second derivatives are those of the kernels in plain torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 from pyg_topomask.ops.attention import compiled_pairs, fused_triton
 from pyg_topomask.ops.attention.compiled_pairs import Inputs, without_gaps
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel, scaled
+from pyg_topomask.ops.attention.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
-from pyg_topomask.ops.numerics import own_views, weighted_mean
+from pyg_topomask.ops.numerics import weighted_mean
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 # Numbers of a pair's key and value, above which products of whole matrices are faster.
@@ -215,7 +216,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
     *tensors, denominator = ctx.saved_tensors
     inputs, needed = Inputs(*tensors, *ctx.settings), ctx.needs_input_grad[:_DIFFERENTIABLE]
     if torch.is_grad_enabled():
-        grads = _differentiable_gradients(inputs, needed, grad)
+        grads = gradients_in_torch(partial(_in_torch, inputs), tensors[:_DIFFERENTIABLE], needed, grad)
     else:
         grads = _gradients(grad, *needed[3:5], denominator, *inputs)
     found = (x if needs else None for x, needs in zip(grads, needed))
@@ -225,11 +226,10 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
 _pairs.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _differentiable_gradients(inputs: Inputs, needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
-    """Gradients of the same sums or means in plain torch, which can be differentiated again."""
-    names = Inputs._fields[:_DIFFERENTIABLE]
-    inputs = inputs._replace(**dict(zip(names, own_views(*inputs[:_DIFFERENTIABLE]))))
-    q, k, v, entries, bounds = inputs[:5]
+def _in_torch(
+    inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, entries: Tensor, bounds: Tensor | None, edge: Tensor | None
+) -> Tensor:
+    """The sums or means of `_pairs`, with other tensors instead of the first ones of ``inputs``."""
     row = torch.repeat_interleave(inputs.rowptr.diff())
     pattern = Pattern(row, inputs.col, q.size(0), k.size(0), inputs.order)
     entry = entries if inputs.coeffs is None else Combination(inputs.coeffs.t(), entries).values
@@ -240,14 +240,12 @@ def _differentiable_gradients(inputs: Inputs, needed: Sequence[bool], grad: Tens
     number = torch.arange(inputs.col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
     kept = None if inputs.seed is None else keep_factors(inputs.dropout, inputs.seed.to(q.device), number).to(v)
     edges = None
-    if inputs.edge is not None and inputs.edge_of_pair is not None:
-        edges = EdgeVectors(inputs.edge, inputs.edge_of_pair, inputs.common_edges)
+    if edge is not None and inputs.edge_of_pair is not None:
+        edges = EdgeVectors(edge, inputs.edge_of_pair, inputs.common_edges)
     result = inputs.kernel.sums_of_heads(pattern, entry, bound, *sides, v, kept=kept, edges=edges)
     if inputs.tolerance is not None:
         result = weighted_mean(result, v.size(-1), inputs.tolerance[:, None, None])
-    wanted = [x for x, needs in zip((q, k, v, entries, bounds, inputs.edge), needed) if needs and x is not None]
-    found = iter(torch.autograd.grad(result, wanted, grad, create_graph=True, allow_unused=True))
-    return [next(found) if needs else None for needs in needed]
+    return result
 
 
 def _call(inputs: Inputs, results: dict[str, Tensor]) -> None:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.normalizer import sums_in_blocks
+from pyg_topomask.ops.attention.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.numerics import absolute, own_views
+from pyg_topomask.ops.numerics import absolute
 
 load = partial(loader.load, "blocks")
 """The library, compiled if necessary, or the reason why there is none."""
@@ -144,7 +145,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
-        grads = _differentiable_gradients(ctx, grad)
+        grads = gradients_in_torch(partial(_in_torch, ctx.signed), ctx.saved_tensors, ctx.needs_input_grad, grad)
     else:
         grads = _gradients(grad, list(ctx.needs_input_grad[3:5]), *ctx.saved_tensors, ctx.signed)
     return (*(x if needs else None for x, needs in zip(grads, ctx.needs_input_grad[:5])), None)
@@ -153,13 +154,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _sums.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _differentiable_gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
-    """Gradients of the same sums in plain torch, which can be differentiated again."""
-    q, k, v, entry, bound = own_views(*ctx.saved_tensors)
-    sums = block_sums_in_torch(entry, entry if bound is None else bound, q, k, v, ctx.signed, False)
-    inputs = [x for x, needs in zip((q, k, v, entry, bound), ctx.needs_input_grad) if needs]
-    found = iter(torch.autograd.grad(sums, inputs, grad, create_graph=True, allow_unused=True))
-    return [next(found) if needs else None for needs in ctx.needs_input_grad[:5]]
+def _in_torch(signed: bool, q: Tensor, k: Tensor, v: Tensor, entry: Tensor, bound: Tensor | None) -> Tensor:
+    """The sums of `_sums`."""
+    return block_sums_in_torch(entry, entry if bound is None else bound, q, k, v, signed, False)
 
 
 def _call(

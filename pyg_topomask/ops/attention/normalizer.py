@@ -224,14 +224,27 @@ def sums_of_blocks(
         Shape ``[N, H, D + 1]`` or ``[N, H, D + 2]``.
 
     Raises:
-        ValueError: If the mask has no blocks, or connects two graphs.
+        ValueError: If the mask has no blocks, blocks of another shape, or connects two graphs.
     """
     layout = one_graph_layout(q.size(0), q.device) if batch is None else block_layout(batch)
     blocks = masks.blocks(layout, q.dtype)
     if not blocks:
         return with_ones(v)
+    for (num_graphs, nodes), pair in zip(layout.groups.shapes, blocks, strict=True):
+        _check_shapes(pair, num_graphs, q.size(1), nodes)
     of_group = {graphs[0]: block for graphs, block in zip(layout.groups.graphs, blocks)}
     return in_groups(lambda graphs, *qkv: function(*of_group[graphs[0]], *qkv), layout.groups, q, k, v)
+
+
+def _check_shapes(pair: tuple[Tensor, Tensor], num_graphs: int, heads: int, nodes: int) -> None:
+    """Refuse entries or bounds of a group of graphs that compiled code would read beyond their end."""
+    for block in pair:
+        fits = block.dim() == 4 and block.size(0) in (1, num_graphs) and block.size(1) in (1, heads)
+        if not fits or block.shape[2:] != (nodes, nodes):
+            raise ValueError(
+                f"the mask's block of {num_graphs} graphs of {nodes} nodes must be [1 or {num_graphs}, 1 or {heads}, "
+                f"{nodes}, {nodes}] (got {list(block.shape)}): correct 'blocks' of the mask's operator"
+            )
 
 
 def error_floor(masks: Normalizer, kernel_size: Callable[[], Tensor]) -> Tensor | None:

@@ -216,6 +216,10 @@ def test_cosines_are_not_rescaled():
     kernel, other = (RWGNKMask(alpha=alpha, max_length=3)(data) for alpha in (1.0, 0.5))
     assert kernel.rescaled is kernel
     assert other.rescaled is not other
+    mask = RWGNKMask(heads=2, max_length=3)
+    mask.alpha[1] = 0.5
+    mixed = mask(data)
+    assert mixed.rescaled is not mixed
     sums = kernel.to_dense().sum(1)
     assert (sums >= 1).all()
     assert (sums <= data.num_nodes * (1 + 1e-6)).all()

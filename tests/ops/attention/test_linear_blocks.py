@@ -106,6 +106,26 @@ def test_nan_is_not_hidden():
     assert block_sums(entry, bound, q, k, v, False, False).isnan().any(-1).all()
 
 
+def test_blocks_of_another_size_are_refused():
+    class Wrong(GridHeatOperator):
+        def blocks(self, layout):
+            return [block[..., :1, :1] for block in super().blocks(layout)]
+
+    x, batch = torch.rand(12, 2, 3), torch.arange(2).repeat_interleave(6)
+    with pytest.raises(ValueError, match=r"2 graphs of 6 nodes must be \[1 or 2, 1 or 2, 6, 6\] \(got \[1, 1, 1, 1\]"):
+        masked_linear_attention(x, x, x, Wrong((2, 3), 0.5, num_graphs=2), batch, "blocks")
+
+
+def test_second_derivatives_do_not_depend_on_autocast():
+    entry = torch.rand(1, 1, 5, 5)
+    x, found = torch.rand(2, 2, 5, 3).requires_grad_(), []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            sums = block_sums(entry, entry, x, x, x, False, False)
+            found.append(torch.autograd.grad(sums, x, torch.ones_like(sums), create_graph=True)[0])
+    assert torch.equal(*found)
+
+
 def test_refusals(monkeypatch):
     assert "on meta" in refuses(torch.device("meta"))
     assert refuses(torch.device("cpu")) is None
