@@ -42,7 +42,8 @@ class GPSLayer(Module):
             `GatedGCN` does, and the layer adds only the norm. No local branch if :obj:`None`.
             A list makes several branches, each with its own norm. All read the same ``x``, each gets the
             ``conv_kwargs`` that it accepts, and their sum is :math:`X_M`. At most one of them should update edges,
-            because only the last update is returned.
+            because only the last update is returned. An empty list without ``attn`` leaves the feed-forward part alone,
+            with :math:`X' = X`: a network on each node, which does not read the edges.
         attn: Attention, called as ``attn(x, batch, graph)``, or a list of several. No global branch if :obj:`None`.
         norm: ``"batch_norm"``, ``"layer_norm"`` (over the nodes and channels of each graph, as in GraphGPS),
             ``"node_layer_norm"`` (over the channels of each node, as in transformers of text and images),
@@ -58,8 +59,8 @@ class GPSLayer(Module):
 
     Raises:
         TypeError: If a branch is not a module.
-        ValueError: If both branches are missing, a name is unknown, ``dropout`` is not in [0, 1], or with ``pre_norm``
-            a convolution adds its input itself.
+        ValueError: If both branches are :obj:`None`, or missing without ``feed_forward``, a name is unknown,
+            ``dropout`` is not in [0, 1], or with ``pre_norm`` a convolution adds its input itself.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class GPSLayer(Module):
     ) -> None:
         super().__init__()
         if conv is None and attn is None:
-            raise ValueError("a GPSLayer needs 'conv' or 'attn' (both are None)")
+            raise ValueError("a GPSLayer needs 'conv' or 'attn' (both are None); conv=[] is a layer without branches")
         self.channels = channels
         self.conv, self.attn = _branches("conv", conv), _branches("attn", attn)
+        if self.conv is None and self.attn is None and not feed_forward:
+            raise ValueError("a GPSLayer without branches needs feed_forward=True (got False)")
         for part in self.convs:
             _accepts(part, "edge_attr")  # reads its signature now, because torch.compile cannot
             if pre_norm and _has_residual(part):
@@ -176,7 +179,7 @@ class GPSLayer(Module):
                 update, given = attn(nodes, batch, graph, carry=given)
             next_carries.append(given)
             branches.append(self._branch_output(norm, update, x, batch))
-        out = sum(branches, x) if self.pre_norm else sum(branches[1:], branches[0])
+        out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
         if self.mlp is not None and self.pre_norm:
             out = out + self.mlp(apply_norm(self.norm_out, out, batch))
         elif self.mlp is not None:

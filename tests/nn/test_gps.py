@@ -85,13 +85,19 @@ def randomise(module):
 
 
 @pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
-@pytest.mark.parametrize("branches", ["both", "conv", "attn"])
+@pytest.mark.parametrize("branches", ["both", "conv", "attn", "none"])
 @pytest.mark.parametrize("feed_forward", [True, False])
 def test_layer_is_the_formula(norm, branches, feed_forward):
+    if branches == "none" and not feed_forward:
+        pytest.skip("refused")
     batch = batch_of()
-    conv = Conv() if branches != "attn" else None
-    attn = GRFAttention(8, heads=2) if branches != "conv" else None
-    layer = GPSLayer(8, conv, attn, norm=norm, dropout=0.3, feed_forward=feed_forward).double().eval()
+    conv = Conv() if branches in ("both", "conv") else None
+    attn = GRFAttention(8, heads=2) if branches in ("both", "attn") else None
+    layer = (
+        GPSLayer(8, [] if branches == "none" else conv, attn, norm=norm, dropout=0.3, feed_forward=feed_forward)
+        .double()
+        .eval()
+    )
     randomise(layer)
     x = torch.randn(batch.num_nodes, 8, dtype=torch.float64)
 
@@ -102,7 +108,7 @@ def test_layer_is_the_formula(norm, branches, feed_forward):
             return batch_norm(module, value)
         return (layer_norm if norm == "layer_norm" else graph_norm)(module, value, batch.batch)
 
-    wanted = 0
+    wanted = x if branches == "none" else 0
     if conv is not None:
         wanted = wanted + normed(layer.norm_conv, conv(x, batch.edge_index) + x)
     if attn is not None:
@@ -322,6 +328,7 @@ def test_gradient_checkpointing_changes_nothing():
     ("build", "message"),
     [
         (lambda: GPSLayer(8), r"needs 'conv' or 'attn' \(both are None\)"),
+        (lambda: GPSLayer(8, [], feed_forward=False), r"without branches needs feed_forward=True \(got False\)"),
         (
             lambda: GPSLayer(8, Conv(), norm="group"),
             r"batch_norm, layer_norm, node_layer_norm, graph_norm, None \(got 'group'\)",

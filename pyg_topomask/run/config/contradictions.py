@@ -142,6 +142,9 @@ def _model(config: Config) -> Iterator[Problem]:
     if len(parts) == 1 and kind == "GPSModel":
         message = "must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None"
         yield "gt.layer_type", f"{message} (got {gt.layer_type!r})"
+    if not gt.parts and (kind == "SingleModel" or not config.topomask.feed_forward):
+        message = "there is nothing to train: without branches, topomask.feed_forward must be true"
+        yield "gt.layer_type", f"{message} and model.type not SingleModel (got {gt.layer_type!r})"
     if len(parts) > 1 and kind == "SingleModel":
         yield "gt.layer_type", f"a SingleModel has one branch; use MultiModel (got {gt.layer_type!r})"
     if kind == "SANTransformer" and gt.layer_type != SAN_LAYER:

@@ -99,7 +99,8 @@ class GTConfig(Section):
 
     layer_type: str = Field(
         default="GCN+GRF",
-        description="The parallel branches of a layer, convolutions and attentions, joined by +. One part may be None. "
+        description="The parallel branches of a layer, convolutions and attentions, joined by +. One part may be None; "
+        "None+None leaves a feed-forward network on each node, which does not read the edges. "
         "Examples: GCN+GRF, CustomGatedGCN+Transformer, None+Linear, CustomGatedGCN+Exphormer+GRF.",
     )
     layers: int = Field(default=2, ge=1, le=MAX_DEPTH, description="Number of layers.")
@@ -125,8 +126,6 @@ class GTConfig(Section):
         parts = [part.strip() for part in value.split("+")]
         if not all(parts):
             raise ValueError("must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None")
-        if all(part == "None" for part in parts):
-            raise ValueError("there is nothing to train: at most one part may be None")
         foreign = next((part for part in parts if "__" in part), None)
         if foreign:
             raise ValueError(f"{foreign}: message passing along expander edges is not provided; use Exphormer")

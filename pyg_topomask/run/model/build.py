@@ -155,6 +155,6 @@ def build_head(config: Config, out_channels: int, level: str) -> Module:
     )
 
 
-def _branches(build: Callable[[str, int], Module], names: list[str]) -> Callable[[int], list[Module]] | None:
-    """A function of the layer's number that builds its convolutions or attentions."""
-    return (lambda layer: [build(name, layer) for name in names]) if names else None
+def _branches(build: Callable[[str, int], Module], names: list[str]) -> Callable[[int], list[Module]]:
+    """A function of the layer's number that builds its convolutions or attentions; there may be none."""
+    return lambda layer: [build(name, layer) for name in names]

@@ -17,8 +17,6 @@ PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 @pytest.mark.parametrize("conv", [*CONVS, "None"])
 @pytest.mark.parametrize("attention", [*ATTENTION, "None"])
 def test_every_pair_builds_and_steps(conv, attention):
-    if (conv, attention) == ("None", "None"):
-        pytest.skip("nothing to train")
     check_config(PLAIN, [f"gt.layer_type={conv}+{attention}", "dataset.edge_encoder=true"])
 
 
