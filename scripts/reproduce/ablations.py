@@ -17,30 +17,16 @@ its last start.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import (
-    CONFIGS,
-    MISSING,
-    described,
-    format_metric,
-    machine,
-    plot_runs,
-    save_json,
-    table_parser,
-    write_table,
-)  # isort: split
+from _folds import Comparison, compare, difference, errica_fold, run_once, schedule
+from _tables import CONFIGS, described, format_metric, plot_runs, sample_std
 
-from _measure import resumed  # in a folder that _tables adds to the path
-from scipy import stats
-
-from pyg_topomask.run import RunError, check_config, run_config
+from pyg_topomask.run import check_config
 
 
 @dataclass(frozen=True)
@@ -131,45 +117,21 @@ def settings_of(dataset: str, method: str, row: str, run: int, epochs: int) -> l
     """Overrides of a config for one run."""
     data = DATASETS[dataset]
     optim = check_config(CONFIGS / METHODS[method].folder / f"{dataset}.yaml")[0].config.optim
-    warmup = min(round(optim.num_warmup_epochs * epochs / optim.max_epoch), epochs - 1)
-    changed = [setting.format(conv=data.conv, most_nodes=data.most_nodes) for setting in METHODS[method].rows[row]]
-    split = ["split_mode=random", f"split={TENTH}"] if dataset == "peptides-func" else ["split_mode=errica"]
-    if dataset != "peptides-func":
-        split.append(f"split_index={run}")
-    tag = "".join(letter if letter.isalnum() or letter == "." else "-" for letter in f"{method}-{row}-{epochs}-{run}")
+    warmup = round(optim.num_warmup_epochs * epochs / optim.max_epoch)
+    tenth = ["dataset.split_mode=random", f"dataset.split={TENTH}"]
     return [
-        *changed,
-        *(f"dataset.{setting}" for setting in split),
+        *(setting.format(conv=data.conv, most_nodes=data.most_nodes) for setting in METHODS[method].rows[row]),
+        *(tenth if dataset == "peptides-func" else errica_fold(dataset, run)),
         f"seed={run}",
-        f"optim.max_epoch={epochs}",
-        f"optim.num_warmup_epochs={warmup}",
-        f"name_tag={tag}",
+        *schedule(epochs, warmup, f"{method}-{row}-{epochs}-{run}"),
     ]
 
 
-def run_once(dataset: str, method: str, row: str, run: int, options: argparse.Namespace) -> dict[str, Any]:
+def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[str, Any]:
     """Results of one run."""
-    data = DATASETS[dataset]
+    dataset, method = row["dataset"], row["method"]
     path = CONFIGS / METHODS[method].folder / f"{dataset}.yaml"
-    epochs = options.epochs or data.epochs
-    begin = time.process_time()
-    summary = run_config(path, options.out / "runs", 1, settings_of(dataset, method, row, run, epochs))
-    seconds = time.process_time() - begin
-    found = {part: summary["metrics"][f"{part}_{data.metric}"]["values"][0] for part in ("val", "test")}
-    return found | {"seconds": seconds, "parameters": summary["num_parameters"], "epochs": epochs}
-
-
-def difference(row: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    """Mean difference to the first row in per cent, with the 95 % interval of the paired t-test over their runs."""
-    pairs = list(zip(row["test"], first["test"]))
-    if row is first or not pairs:
-        return "–"
-    gaps = [100 * (own - other) for own, other in pairs]
-    mean = f"{statistics.fmean(gaps):+.1f}"
-    if len(gaps) < 2 or max(gaps) == min(gaps):
-        return mean
-    low, high = stats.ttest_1samp(gaps, 0.0).confidence_interval(0.95)
-    return f"{mean} ({low:+.1f} to {high:+.1f})"
+    return run_once(path, out, settings_of(dataset, method, row["row"], run, epochs), DATASETS[dataset].metric)
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -191,9 +153,9 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         cells = [row["dataset"], row["method"], row["row"], f"{row['parameters'][0]:,}", number, row["epochs"][0]]
         cells += [f"{statistics.fmean(row['seconds']) / 60:.1f}", metric]
         for part in ("val", "test"):
-            spread = statistics.stdev(row[part]) if number > 1 else None
-            cells.append(format_metric(metric, statistics.fmean(row[part]), spread))
-        yield "| " + " | ".join(map(str, [*cells, difference(row, first)])) + " |"
+            cells.append(format_metric(metric, statistics.fmean(row[part]), sample_std(row[part])))
+        cells.append("–" if row is first else difference(row["test"], first["test"]))
+        yield "| " + " | ".join(map(str, cells)) + " |"
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
@@ -204,43 +166,27 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     plot_runs(panels, "test result", path)
 
 
-def fill(report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:
-    """Make one run of every row. Write the report after each."""
-    for method in options.methods:
-        for name in METHODS[method].rows:
-            start = {"dataset": dataset, "method": method, "row": name}
-            row = report["rows"].get(f"{dataset}, {method}: {name}", start)
-            if len(row.get("test", [])) > run:
-                continue
-            for key, value in run_once(dataset, method, name, run, options).items():
-                row.setdefault(key, []).append(value)
-            report["rows"][f"{dataset}, {method}: {name}"] = row
-            save_json(options.out / "ablations.json", report)
-            write_table(options, "ablations", "\n".join(lines(report)) + "\n")
+def rows_of(dataset: str, method: str) -> dict[str, dict[str, str]]:
+    """Key in the report -> the row without results."""
+    names = METHODS[method].rows
+    return {f"{dataset}, {method}: {row}": {"dataset": dataset, "method": method, "row": row} for row in names}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the first run of every row, then the second, and so on. Write a plot at the end."""
-    made = table_parser(__doc__ or "", "ablations", "2 epochs, 1 run")
-    made.add_argument("--datasets", nargs="+", choices=list(DATASETS), default=["enzymes", "proteins"])
-    made.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    made.add_argument("--runs", type=int, default=3, help="folds or seeds of each row, at most 10 folds")
-    made.add_argument("--epochs", type=int, help="epochs of each run, instead of those of the data set")
-    options = made.parse_args(arguments)
-    if options.quick:
-        options.runs, options.epochs = 1, 2
-    settings = {"machine": machine(), "quick": options.quick, "epochs": options.epochs}
-    report = resumed(options.out / "ablations.json", settings, "rows")
-    for dataset in options.datasets:
-        try:
-            for run in range(options.runs):
-                fill(report, dataset, run, options)
-        except RunError as error:
-            if MISSING not in str(error):
-                raise
-            print(f"{dataset} is left out: {error}")
-    plot(report, options.out / "ablations.png")
-    print("\n".join(lines(report)))
+    """Make all runs, and write the table and a plot."""
+    made = Comparison(
+        name="ablations",
+        datasets=list(DATASETS),
+        default=["enzymes", "proteins"],
+        methods=list(METHODS),
+        runs=3,
+        rows=rows_of,
+        epochs=lambda dataset: DATASETS[dataset].epochs,
+        run=make_run,
+        lines=lines,
+        plot=plot,
+    )
+    compare(made, __doc__ or "", arguments)
 
 
 if __name__ == "__main__":

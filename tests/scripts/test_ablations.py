@@ -43,7 +43,7 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
         metrics = {part: {"values": [value]} for part in ("val_accuracy", "test_accuracy")}
         return {"metrics": metrics, "num_parameters": 1234}
 
-    monkeypatch.setattr(script, "run_config", run_config)
+    monkeypatch.setattr("_folds.run_config", run_config)
     arguments = ["--datasets", "enzymes", "--methods", "k-MIP", "--out", str(tmp_path)]
     script.main([*arguments, "--runs", "1"])
     assert len(made) == 5
@@ -59,9 +59,11 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
 
 
 def test_data_that_are_missing_are_left_out(script, tmp_path, monkeypatch, capsys):
-    def nowhere(*_):
-        raise script.RunError(f"the raw files were {script.MISSING}")
+    folds = importlib.import_module("_folds")
 
-    monkeypatch.setattr(script, "run_config", nowhere)
+    def nowhere(*_):
+        raise folds.RunError(f"the raw files were {folds.MISSING}")
+
+    monkeypatch.setattr("_folds.run_config", nowhere)
     script.main(["--quick", "--datasets", "enzymes", "--out", str(tmp_path)])
     assert "enzymes is left out" in capsys.readouterr().out

@@ -1,0 +1,149 @@
+"""Common parts of the scripts that compare rows run by run, on the outer folds of Errica et al. or on seeds.
+
+Errica et al., *A Fair Comparison of Graph Neural Networks for Graph Classification*, ICLR 2020.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _tables import MISSING, machine, save_json, table_parser, write_table
+from scipy import stats
+
+from pyg_topomask.run import RunError, run_config
+
+from _measure import resumed  # isort: skip (in a folder that _tables adds to the path)
+
+SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "collab")
+"""Data sets without node features. Errica et al. have other folds for them where degrees are the features."""
+
+Report = Mapping[str, Any]
+
+
+def errica_fold(dataset: str, fold: int) -> list[str]:
+    """Overrides of a config: outer fold ``fold`` with its inner split; for social graphs, that for degrees.
+
+    Raises:
+        RunError: If the folds for degrees do not exist.
+    """
+    settings = ["dataset.split_mode=errica", f"dataset.split_index={fold}"]
+    if dataset in SOCIAL:
+        folder = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits" / "errica2020" / "COLLABORATIVE_DEGREE"
+        if not folder.is_dir():
+            raise RunError(f"the folds of social graphs with degrees as features do not exist ({folder})")
+        settings.append(f"dataset.split_dir={folder}")
+    return settings
+
+
+def schedule(epochs: int, warmup: int, tag: str) -> list[str]:
+    """Overrides for a run of that many epochs, in a folder of its own."""
+    letters = "".join(letter if letter.isalnum() or letter == "." else "-" for letter in tag)
+    return [
+        f"optim.max_epoch={epochs}",
+        f"optim.num_warmup_epochs={min(warmup, epochs - 1)}",
+        f"name_tag={letters}",
+    ]
+
+
+def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy") -> dict[str, Any]:
+    """Results of one run after the epoch of the best validation result."""
+    begin = time.process_time()
+    summary = run_config(path, out / "runs", 1, settings)
+    seconds = time.process_time() - begin
+    found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
+    return found | {"seconds": seconds, "parameters": summary["num_parameters"]}
+
+
+def difference(values: Sequence[float], others: Sequence[float]) -> str:
+    """Mean difference in percentage points, run by run, with the 95 % interval of the paired t-test."""
+    gaps = [100 * (own - other) for own, other in zip(values, others)]
+    if not gaps:
+        return "–"
+    low, high = interval(gaps) or (None, None)
+    mean = f"{statistics.fmean(gaps):+.1f}"
+    return mean if low is None else f"{mean} ({low:+.1f} to {high:+.1f})"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the mean by Student's t; None for one value or equal values."""
+    if len(values) < 2 or max(values) == min(values):
+        return None
+    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows that a script compares run by run.
+
+    Args:
+        name: Name of the script and its report.
+        datasets: All data sets.
+        default: Those without ``--datasets``.
+        methods: All methods.
+        runs: Number of runs of each row.
+        rows: Key in the report -> the row without results, for one data set and method.
+        epochs: Number of epochs on a data set.
+        run: Makes a run: the row, the number of the run, the epochs and the folder -> its results.
+        lines, plot: Those of the script.
+    """
+
+    name: str
+    datasets: Sequence[str]
+    default: Sequence[str]
+    methods: Sequence[str]
+    runs: int
+    rows: Callable[[str, str], Mapping[str, Mapping[str, str]]]
+    epochs: Callable[[str], int]
+    run: Callable[[Mapping[str, Any], int, int, Path], dict[str, Any]]
+    lines: Callable[[Report], Iterator[str]]
+    plot: Callable[[Report, Path], None]
+
+
+def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) -> None:
+    """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
+
+    Finished runs are kept. Data sets that can neither be found nor downloaded are left out.
+    """
+    parser = table_parser(doc, made.name, "2 epochs, 1 run")
+    parser.add_argument("--datasets", nargs="+", choices=made.datasets, default=list(made.default))
+    parser.add_argument("--methods", nargs="+", choices=made.methods, default=list(made.methods))
+    parser.add_argument("--runs", type=int, default=made.runs, help="folds or seeds of each row, at most 10 folds")
+    parser.add_argument("--epochs", type=int, help="epochs of each run, instead of those of the data set")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.runs, options.epochs = 1, 2
+    settings = {"machine": machine(), "quick": options.quick, "epochs": options.epochs}
+    report = resumed(options.out / f"{made.name}.json", settings, "rows")
+    for dataset in options.datasets:
+        try:
+            for run in range(options.runs):
+                _fill(made, report, dataset, run, options)
+        except RunError as error:
+            if MISSING not in str(error):
+                raise
+            print(f"{dataset} is left out: {error}")
+    made.plot(report, options.out / f"{made.name}.png")
+    print("\n".join(made.lines(report)))
+
+
+def _fill(made: Comparison, report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:
+    """Make one run of every row. Write the report after each."""
+    epochs = options.epochs or made.epochs(dataset)
+    for method in options.methods:
+        for key, start in made.rows(dataset, method).items():
+            row = report["rows"].get(key, dict(start))
+            if len(row.get("test", [])) > run:
+                continue
+            for name, value in (made.run(row, run, epochs, options.out) | {"epochs": epochs}).items():
+                row.setdefault(name, []).append(value)
+            report["rows"][key] = row
+            save_json(options.out / f"{made.name}.json", report)
+            write_table(options, made.name, "\n".join(made.lines(report)) + "\n")

@@ -1,0 +1,79 @@
+"""The comparison on TU data: rows differ only in their layers, a trial writes the table, and finished runs are kept."""
+
+import importlib
+import json
+
+import pytest
+
+from pyg_topomask.run import check_config
+
+pytest.importorskip("matplotlib")
+
+FOLDERS = {"GKAT": "gkat", "GIN + GRF": "grf", "GIN + k-MIP": "kmip", "GIN + Primphormer": "primphormer"}
+
+
+@pytest.fixture
+def script(scripts, tmp_path, monkeypatch):
+    (tmp_path / "splits/errica2020/COLLABORATIVE_DEGREE").mkdir(parents=True)
+    monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path))
+    return importlib.import_module("tu_folds")
+
+
+def config_of(script, dataset, method, run=1, epochs=10):
+    path = script.CONFIGS / "gkat" / f"{dataset}.yaml"
+    return check_config(path, script.settings_of(dataset, method, run, epochs))[0].config
+
+
+@pytest.mark.parametrize("dataset", ["imdb-binary", "imdb-multi", "enzymes", "nci1", "reddit-binary", "collab"])
+def test_rows_differ_only_in_their_layers(script, dataset):
+    found = {method: config_of(script, dataset, method) for method in script.METHODS}
+    assert len({config.gt.layer_type for config in found.values()}) == len(found)
+    assert len({config.name_tag for config in found.values()}) == len(found)
+    first = found["baseline"]
+    assert (first.seed, first.dataset.split_index, first.optim.max_epoch) == (1, 1, 10)
+    assert first.dataset.split_dir.endswith("COLLABORATIVE_DEGREE") == (dataset not in ("enzymes", "nci1"))
+    layers = {"layer_type": "", "sparse": None}
+    for config in found.values():
+        assert config.gt.model_copy(update=layers) == first.gt.model_copy(update=layers)
+        for section in ("dataset", "optim", "train", "gnn", "model"):
+            assert getattr(config, section) == getattr(first, section)
+
+
+@pytest.mark.parametrize("method", FOLDERS)
+def test_attentions_have_the_settings_of_their_configs(script, method):
+    """The walks of GKAT, and everything but the number of layers for the others."""
+    config = config_of(script, "enzymes", method, epochs=100)
+    own = check_config(script.CONFIGS / FOLDERS[method] / "enzymes.yaml")[0].config
+    if method == "GKAT":
+        own = own.model_copy(update={"topomask": own.topomask.model_copy(update={"feed_forward": True})})
+        assert config.topomask.model_copy(update={"encoder_dropout": 0.0}) == own.topomask
+        return
+    assert config.topomask == own.topomask
+    assert config.optim == own.optim
+    assert config.gt == own.gt.model_copy(update={"layers": 2})
+
+
+def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
+    made = []
+
+    def run_config(path, folder, seeds, overrides):
+        made.append(overrides)
+        fold = next(int(text.split("=")[1]) for text in overrides if text.startswith("dataset.split_index"))
+        value = 0.5 + 0.1 * fold + (0.02 * (fold + 1) if "gt.layer_type=GIN+None" in overrides else 0.0)
+        return {"metrics": {f"{part}_accuracy": {"values": [value]} for part in ("val", "test")}, "num_parameters": 99}
+
+    monkeypatch.setattr("_folds.run_config", run_config)
+    arguments = ["--datasets", "imdb-multi", "--out", str(tmp_path / "out")]
+    script.main([*arguments, "--runs", "1"])
+    assert len(made) == len(script.METHODS)
+    script.main([*arguments, "--runs", "2"])
+    assert len(made) == 2 * len(script.METHODS)  # only the second fold
+    table = (tmp_path / "out/tu_folds.md").read_text()
+    assert "\n".join(script.lines(json.loads((tmp_path / "out/tu_folds.json").read_text()))) + "\n" == table
+    # t = 12.706 with one degree of freedom: 55 ± 12.706 · 5; gaps of 2 and 4 points, 3 ± 12.706 · 1
+    assert "| 55.00 ± 7.07 | -8.5 to 118.5 | – | -3.0 (-15.7 to +9.7) | 49.1 ± 3.5 |" in table
+    assert "| +3.0 (-9.7 to +15.7) | – | 48.5 ± 3.3 |" in table
+    assert (
+        "| imdb-multi | GKAT | 99 | 2 | 8 | 0.0 | 55.00 ± 7.07 | -8.5 to 118.5 | +0.0 |" in table
+    )  # equal: no interval
+    assert (tmp_path / "out/tu_folds.png").stat().st_size > 0
