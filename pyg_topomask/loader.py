@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.checks import check_integer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["RandomPartitionLoader"]
 
@@ -73,15 +77,15 @@ class RandomPartitionLoader(DataLoader):
 
     def __iter__(self) -> Any:
         epoch = self.sampler.begin()
-        _set_epoch(self.dataset.transform, epoch)  # type: ignore[attr-defined]
+        set_epoch(self.dataset.transform, epoch)  # type: ignore[attr-defined]
         return super().__iter__()
 
 
-def _set_epoch(transform: BaseTransform | None, epoch: int) -> None:
+def set_epoch(transform: BaseTransform | None, epoch: int) -> None:
     """Set the epoch of a transform, or of the transforms in a composition."""
     if isinstance(transform, Compose):
         for part in transform.transforms:
-            _set_epoch(part, epoch)
+            set_epoch(part, epoch)
     elif transform is not None and hasattr(transform, "set_epoch"):
         transform.set_epoch(epoch)
 
@@ -175,12 +179,20 @@ class GraphParts(Dataset[Data]):
     def __len__(self) -> int:
         return self.num_parts
 
+    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
+        """The same parts of a graph that differs only in its ``mask``, with another transform."""
+        parts = copy.copy(self)
+        parts.graph, parts.transform, parts._dealt = graph, transform, (-1, ())
+        return parts
+
     def nodes(self, epoch: int, part: int) -> Tensor:
         """Nodes of a part, ascending. In each epoch, every node is in one part."""
-        return self.dealt(epoch, part).sort().values if self.clusters is None else self.clusters[part]
+        return self.dealt(epoch, part).sort().values
 
     def dealt(self, epoch: int, part: int) -> Tensor:
-        """Result of `deal` for a part in an epoch."""
+        """Result of `deal` for a part in an epoch, or the nodes of its cluster."""
+        if self.clusters is not None:
+            return self.clusters[part]
         if self._dealt[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             self._dealt = (epoch, self.deal(generator))

@@ -78,6 +78,8 @@ def test_large_graph(run):
     assert int(names["part"].walk_size) == names["part"].num_nodes < names["data"].num_nodes
     assert names["out"].shape == (names["data"].num_nodes, 4)
     assert names["out"].isfinite().all()
+    assert sum(part.num_nodes for part in names["parts"]) == names["data"].num_nodes
+    assert 0 <= names["accuracy"] <= 1
 
 
 class _FakeMolecules(FakeDataset):

@@ -54,7 +54,7 @@ class OpenedRun:
     config: Config
     task: Task
     model: Module
-    transform: BaseTransform
+    transform: RunTransform
 
 
 def load(folder: str | Path) -> TrainedModel:
@@ -133,13 +133,21 @@ class RunTransform(BaseTransform):
 
     def forward(self, data: Data) -> Data:
         """The prepared graph."""
+        data = self.encoded(data)
+        with refusing_graphs(self.config):
+            for step in self.sampling:
+                data = step(data)
+        return self._follow_attention(data) if self.config.topomask.transition == "attention" else data
+
+    def encoded(self, data: Data) -> Data:
+        """The graph with features and encodings, without walks and edges."""
         for step in self.features:
             data = step(data)
         self._check_widths(data)
         with refusing_graphs(self.config):
-            for step in (*self.encodings, *self.sampling):
+            for step in self.encodings:
                 data = step(data)
-        return self._follow_attention(data) if self.config.topomask.transition == "attention" else data
+        return data
 
     def _check_widths(self, data: Data) -> None:
         for name, expected in (("x", self.in_channels), ("edge_attr", self.edge_channels)):

@@ -51,11 +51,13 @@ def predict(trial: Trial, epoch: Epoch, largest: Size, bytes_per_node: float, ev
 
 
 def _epoch_seconds(trial: Trial, epoch: Epoch, clock: int, eval_period: int) -> float:
-    train, val = (_total(steps, sizes, clock) for steps, sizes in ((trial.train, epoch.train), (trial.val, epoch.val)))
-    if trial.num_steps is not None:
-        train = trial.num_steps * float(np.mean([step.seconds[clock] for step in trial.train]))
+    train = _total(trial.train, epoch.train, clock, trial.num_steps)
+    val = _total(trial.val, epoch.val, clock, trial.num_val_steps)
     return train + val / eval_period + trial.fixed[clock]
 
 
-def _total(steps: Sequence[Step], sizes: Sequence[Size], clock: int) -> float:
+def _total(steps: Sequence[Step], sizes: Sequence[Size], clock: int, num_parts: int | None) -> float:
+    """Seconds of steps of these sizes, or of that number of parts of a graph, which have about the same size."""
+    if num_parts is not None:
+        return num_parts * float(np.mean([step.seconds[clock] for step in steps]))
     return sum(fitted([(step.size, step.seconds[clock]) for step in steps], sizes)) if sizes else 0.0

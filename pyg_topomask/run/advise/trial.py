@@ -56,6 +56,7 @@ class Trial:
         parameters: Number of parameters.
         is_full: Whether steps of full size were measured; if not, smaller ones.
         num_steps: Number of steps of an epoch, if the loader serves parts of a graph.
+        num_val_steps: Number of steps of a validation in parts of a graph.
         problem: Why the attention cannot be used or does not fit into memory; empty if it can.
         note: Why there is no measurement of full size although it fits; empty if there is one.
     """
@@ -70,6 +71,7 @@ class Trial:
     parameters: int = 0
     is_full: bool = False
     num_steps: int | None = None
+    num_val_steps: int | None = None
     problem: str = ""
     note: str = ""
 
@@ -244,6 +246,7 @@ def _train(
     if splits.is_one_graph:
         train, val, _ = loaders(config, splits, config.seed)
         trial.num_steps = len(train) if config.train.sampler != "full_batch" else None
+        trial.num_val_steps = len(val) if config.val.sampler != "full_batch" else None
     else:
         ends = list(accumulate(lengths))
         batches = [list(range(end - length, end)) for length, end in zip(lengths, ends)]

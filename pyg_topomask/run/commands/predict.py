@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
+from torch_geometric.utils import index_to_mask
 
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import read_features
+from pyg_topomask.run.data.parts import evaluation_loader, graph_parts
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import rounded
@@ -34,11 +36,13 @@ class Items:
         graphs: Graphs, not yet prepared.
         numbers: Number of each graph in the data set or file.
         nodes: Nodes whose predictions are written; all if :obj:`None`.
+        in_parts: Whether the graph is evaluated in parts, as the run does.
     """
 
     graphs: Sequence[Data]
     numbers: Sequence[int]
     nodes: Tensor | None = None
+    in_parts: bool = False
 
 
 def predict(folder: str | Path, data: str = "test", display: Display | None = None) -> str:
@@ -80,7 +84,7 @@ def _of_the_run(run: OpenedRun, part: str) -> Items:
     parts = dict(zip(PARTS, read_features(run.config, dataset, run.config.seed)[1]))
     if dataset.is_one_graph:
         nodes = None if part == "all" else parts[part].nonzero().view(-1)
-        return Items([dataset.graphs[0]], [0], nodes)
+        return Items([dataset.graphs[0]], [0], nodes, run.config.val.sampler != "full_batch")
     numbers = range(len(dataset)) if part == "all" else parts[part]
     return Items([dataset.graphs[i] for i in numbers], list(numbers))
 
@@ -105,12 +109,9 @@ def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any
     size, task = run.config.train.batch_size, run.task
     for first in range(0, len(items.graphs), size):
         graphs = items.graphs[first : first + size]
-        batch = Batch.from_data_list([run.transform(graph) for graph in graphs])
-        with torch.no_grad():
-            prediction = run.model(batch)
-        prediction = torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
+        predicted = _in_parts(run, graphs[0], items.nodes) if items.in_parts else _together(run, graphs)
         counts = [_count(task, graph) for graph in graphs]
-        for number, graph, values in zip(items.numbers[first:], graphs, task.shaped(prediction).split(counts)):
+        for number, graph, values in zip(items.numbers[first:], graphs, predicted.split(counts)):
             rows = [
                 [*ids, *(target if targets else []), *cells]
                 for ids, target, cells in zip(
@@ -120,6 +121,30 @@ def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any
                 )
             ]
             yield rows if items.nodes is None else [rows[node] for node in items.nodes.tolist()]
+
+
+def _together(run: OpenedRun, graphs: Sequence[Data]) -> Tensor:
+    """Predictions for a batch of graphs."""
+    batch = Batch.from_data_list([run.transform(graph) for graph in graphs])
+    with torch.no_grad():
+        prediction = run.model(batch)
+    prediction = torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
+    return run.task.shaped(prediction)
+
+
+def _in_parts(run: OpenedRun, graph: Data, nodes: Tensor | None) -> Tensor:
+    """Predictions for these nodes of one graph, from the parts of the run's evaluations; zeros for other nodes."""
+    whole, size = run.transform.encoded(graph), int(graph.num_nodes or 0)
+    whole.mask = torch.ones(size, dtype=torch.bool) if nodes is None else index_to_mask(nodes, size)
+    whole.node_number = torch.arange(size)
+    parts = graph_parts(run.config, whole, run.config.seed, run.transform.sampling)
+    numbers, values = [], []
+    for part in evaluation_loader(parts, whole, {}):
+        with torch.no_grad():
+            values.append(run.task.shaped(run.model(part))[part.mask])
+        numbers.append(part.node_number[part.mask])
+    predicted = torch.cat(values)
+    return predicted.new_zeros(size, *predicted.shape[1:]).index_copy(0, torch.cat(numbers), predicted)
 
 
 _ID_COLUMNS = {"graph": ["graph"], "node": ["graph", "node"], "edge": ["graph", "from", "to"]}

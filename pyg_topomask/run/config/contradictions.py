@@ -181,6 +181,9 @@ def _training(config: Config) -> Iterator[Problem]:
         yield "train.mode", "log-attn-weights is not provided; `topomask show` draws attention"
     if train.is_inference and not config.pretrained.dir:
         yield "pretrained.dir", f"train.mode {train.mode!r} needs the folder of a finished run"
+    if config.val.sampler not in ("full_batch", train.sampler):
+        message = f"must be full_batch or the value of train.sampler, {train.sampler} (got {config.val.sampler})"
+        yield "val.sampler", message
     if train.eval_period > optim.max_epoch and not train.is_inference:
         yield "train.eval_period", f"exceeds optim.max_epoch {optim.max_epoch}: there would be no evaluation"
 

@@ -16,7 +16,7 @@ _ENCODINGS = "posenc_LapPE posenc_SignNet posenc_EquivStableLapPE posenc_RWSE po
 
 _REASONS = {
     "GraphGym's output and loaders are not used": {
-        "": "round print tensorboard_agg cfg_dest gpu_mem benchmark val",
+        "": "round print tensorboard_agg cfg_dest gpu_mem benchmark",
         "dataset": "shuffle_split edge_message_ratio edge_negative_sampling_ratio cache_save cache_load tu_simple "
         "label_table label_column encoder encoder_name encoder_bn encoder_dim edge_dim",
         "train": "skip_train_eval eval_smoothing_metrics",
@@ -74,7 +74,6 @@ FIXED_KEYS: dict[str, Any] = {
     "train.epoch_resume": -1,
     "train.sample_node": False,
     "val.sample_node": False,
-    "val.sampler": "full_batch",
     "model.size_average": "mean",
     "gt.residual": True,
     "gt.sparse.random_attention": False,

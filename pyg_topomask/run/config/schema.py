@@ -26,7 +26,7 @@ from pyg_topomask.run.config.encodings import (
 from pyg_topomask.run.config.ignored import without_ignored
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
-from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, WandbConfig
+from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
 
 LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 """Metrics whose smallest value is best."""
@@ -72,6 +72,7 @@ class Config(Section):
     tensorboard_each_run: bool = Field(default=False, description="Also write the curves of each seed for TensorBoard.")
     dataset: DatasetConfig = Field(description="The data.")
     train: TrainConfig = Field(default_factory=TrainConfig, description="Batches, evaluation and checkpoints.")
+    val: ValConfig = Field(default_factory=ValConfig, description="What evaluations see.")
     model: ModelConfig = Field(default_factory=ModelConfig, description="Model and loss.")
     gt: GTConfig = Field(default_factory=GTConfig, description="The layers.")
     gnn: GNNConfig = Field(default_factory=GNNConfig, description="The head, and the part before the layers.")

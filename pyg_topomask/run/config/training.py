@@ -1,4 +1,4 @@
-"""``train``, ``optim``, ``pretrained`` and ``wandb``: how the model is trained."""
+"""``train``, ``val``, ``optim``, ``pretrained`` and ``wandb``: how the model is trained."""
 
 from __future__ import annotations
 
@@ -47,6 +47,16 @@ class TrainConfig(Section):
     def is_inference(self) -> bool:
         """Whether the run evaluates a finished run without training."""
         return self.mode in INFERENCE_MODES
+
+
+class ValConfig(Section):
+    """``val``: what evaluations see."""
+
+    sampler: Literal["full_batch", "random_partition", "cluster", "neighbor"] = Field(
+        default="full_batch",
+        description="full_batch: whole graphs; the value of `train.sampler`: parts of one large graph, drawn as in "
+        "training and the same in all evaluations.",
+    )
 
 
 class OptimConfig(Section):

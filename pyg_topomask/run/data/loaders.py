@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,13 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader as GraphLoader
-from torch_geometric.transforms import BaseTransform, Compose
+from torch_geometric.transforms import BaseTransform
 
-from pyg_topomask.loader import EpochSampler, GraphParts, PartSampler, RandomPartitionLoader, single
+from pyg_topomask.loader import EpochSampler, single
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import LoadedDataset
-from pyg_topomask.run.data.samplers import Neighborhoods, clusters
+from pyg_topomask.run.data.parts import evaluation_loader, graph_parts, share_of, training_loader
 from pyg_topomask.run.data.splits import node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
@@ -129,14 +130,17 @@ def complete(
         graphs, encodings, cache=cache, num_workers=config.num_workers, tick=lambda done: tick("encodings", done)
     )
     redraws_walks = config.topomask.redraw > 0 and config.topomask.transition == "uniform"
+    evaluated_in_parts = config.val.sampler != "full_batch"
     redrawn = [s for s in sampling_transforms if in_parts or (redraws_walks and isinstance(s, AddRandomWalks))]
+    if config.train.is_inference and not evaluated_in_parts:
+        redrawn = []  # all parts are evaluated
     fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
     once = [step for step in sampling_transforms if step not in redrawn]
     whole, graphs, fixed = list(graphs), [], []
     for first in range(0, len(whole), _GRAPHS_TOGETHER):
         with refusing_graphs(config):
             graphs += apply_all(once, whole[first : first + _GRAPHS_TOGETHER])
-            fixed += apply_all(redrawn, graphs[first:])
+            fixed += apply_all([] if evaluated_in_parts else redrawn, graphs[first:])
         tick("walks, edges and trees", len(graphs))
     if dataset.is_one_graph:
         train, val, test = ([_with_mask(g, mask)] for g, mask in zip([graphs[0], fixed[0], fixed[0]], parts))
@@ -199,7 +203,7 @@ def _checked(data: Data, task: Task) -> Data:
 
 
 def _with_mask(data: Data, mask: Tensor) -> Data:
-    data = data.clone()
+    data = copy.copy(data)
     for name in ("train_mask", "val_mask", "test_mask"):
         if name in data:
             del data[name]
@@ -269,12 +273,8 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
     """
     common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
     if splits.is_one_graph:
-        return (
-            _one_graph_loader(config, splits, seed, common),
-            ready_loader(splits.val, None),
-            ready_loader(splits.test, None),
-        )
-    share = _share(config.train.batch_size)
+        return _one_graph_loaders(config, splits, seed, common)
+    share = share_of(config.train.batch_size)
     _refuse_small_parts(splits)
     train = Served(splits.train, splits.redraw)
     sampler = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
@@ -287,6 +287,12 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
 
 def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, DataLoader, DataLoader]:
     """Loaders that serve each item of all three parts once, as in an evaluation."""
+    if config.val.sampler != "full_batch":
+        common, (graph,) = {"num_workers": config.num_workers}, splits.train
+        parts = graph_parts(config, graph, config.seed, splits.redraw)
+        every = (splits.train, splits.val, splits.test)
+        train, val, test = (evaluation_loader(parts, part[0], common) for part in every)
+        return train, val, test
     if not splits.is_one_graph:
         _refuse_small_parts(splits)
     batch_size = None if splits.is_one_graph else config.train.batch_size
@@ -297,38 +303,24 @@ def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, Data
     )
 
 
-def _refuse_small_parts(splits: Splits) -> None:
-    for name, part in (("training", splits.train), ("validation", splits.val), ("test", splits.test)):
-        if len(part) < world_size():
-            raise RunError(f"dataset.split: the {name} part has {len(part)} graphs for {world_size()} processes")
-
-
-def _share(batch_size: int) -> int:
-    if batch_size % world_size() != 0:
-        raise RunError(
-            f"train.batch_size must be divisible by the number of processes, {world_size()} (got {batch_size})"
-        )
-    return batch_size // world_size()
-
-
-def _one_graph_loader(config: Config, splits: Splits, seed: int, common: dict[str, Any]) -> DataLoader:
-    graph, train = splits.train[0], config.train
-    transform = Compose(list(splits.redraw)) if splits.redraw else None
-    if train.sampler == "full_batch":
+def _one_graph_loaders(
+    config: Config, splits: Splits, seed: int, common: dict[str, Any]
+) -> tuple[DataLoader, DataLoader, DataLoader]:
+    val, test = ready_loader(splits.val, None), ready_loader(splits.test, None)
+    if config.train.sampler == "full_batch":
         if world_size() > 1:
             raise RunError(
                 f"train.sampler: full_batch gives {world_size()} processes the same graph; use random_partition"
             )
-        return DataLoader(Served(splits.train, splits.redraw), batch_size=1, collate_fn=single, **common)
-    shares: dict[str, Any] = {"seed": seed, "shuffle": train.shuffle, "rank": rank(), "num_processes": world_size()}
-    if train.sampler == "random_partition":
-        if train.num_parts > graph.num_nodes:
-            raise RunError(f"train.num_parts: the graph has {graph.num_nodes} nodes (got {train.num_parts})")
-        return RandomPartitionLoader(graph, train.num_parts, transform, **shares, **common)
-    if train.sampler == "neighbor":
-        parts: GraphParts = Neighborhoods(graph, _share(train.batch_size), train.neighbor_sizes, seed, transform)
-    else:
-        fixed = clusters(graph, train.num_parts)
-        parts = GraphParts(graph, len(fixed), seed, transform, fixed)
-    order = PartSampler(len(parts), **shares)
-    return DataLoader(parts, sampler=order, batch_size=1, collate_fn=single, **common)
+        train = DataLoader(Served(splits.train, splits.redraw), batch_size=1, collate_fn=single, **common)
+        return train, val, test
+    parts = graph_parts(config, splits.train[0], seed, splits.redraw)
+    if config.val.sampler != "full_batch":
+        val, test = (evaluation_loader(parts, part[0], common) for part in (splits.val, splits.test))
+    return training_loader(config, parts, common), val, test
+
+
+def _refuse_small_parts(splits: Splits) -> None:
+    for name, part in (("training", splits.train), ("validation", splits.val), ("test", splits.test)):
+        if len(part) < world_size():
+            raise RunError(f"dataset.split: the {name} part has {len(part)} graphs for {world_size()} processes")

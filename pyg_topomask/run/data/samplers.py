@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch_geometric.typing
@@ -18,19 +19,22 @@ from pyg_topomask.loader import GraphParts
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import is_one_graph
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class Neighborhoods(GraphParts):
-    """Sampled neighbourhoods of ``batch_size`` training nodes, which are reshuffled in each epoch.
+    """Sampled neighbourhoods of ``batch_size`` counted nodes, which are reshuffled in each epoch.
 
     PyG's sampler draws the nodes. A part has all edges between them. PyG's own loader keeps only the sampled edges,
-    which point towards the training nodes, so that no walk could leave these. The draw is a function of (seed, epoch,
+    which point towards the counted nodes, so that no walk could leave these. The draw is a function of (seed, epoch,
     part), for any number of the loader's workers.
 
     Reference: Hamilton et al., *Inductive Representation Learning on Large Graphs*, NeurIPS 2017, arXiv:1706.02216.
 
     Args:
-        graph: The graph; its ``mask`` gives the training nodes.
-        batch_size: Number of training nodes in a part. They are its first nodes, and its ``mask`` contains only them.
+        graph: The graph; its ``mask`` gives the counted nodes, those of the loss or the metrics.
+        batch_size: Number of counted nodes in a part. They are its first nodes, and its ``mask`` contains only them.
         sizes: Number of neighbours drawn per node, for each hop.
         seed: Seed of the order and the neighbours.
         transform: Applied to each part.
@@ -39,18 +43,25 @@ class Neighborhoods(GraphParts):
     def __init__(
         self, graph: Data, batch_size: int, sizes: Sequence[int], seed: int, transform: BaseTransform | None = None
     ) -> None:
-        self.trained, self.batch_size = graph.mask.nonzero().view(-1), batch_size
-        super().__init__(graph, -(-self.trained.numel() // batch_size), seed, transform)
+        self.batch_size = batch_size
+        super().__init__(graph, _num_batches(graph, batch_size), seed, transform)
         with warnings.catch_warnings():  # PyG recommends pyg_lib
             warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
             self.sampler = NeighborSampler(graph, list(sizes))
 
+    def of(self, graph: Data, transform: BaseTransform | None) -> Self:
+        """Neighbourhoods of other counted nodes of the same graph, with another transform."""
+        parts = super().of(graph, transform)
+        parts.num_parts = _num_batches(graph, self.batch_size)
+        return parts
+
     def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Distribute the training nodes over the parts."""
-        return self.trained[torch.randperm(self.trained.numel(), generator=generator)].split(self.batch_size)
+        """Distribute the counted nodes over the parts."""
+        counted = self.graph.mask.nonzero().view(-1)
+        return counted[torch.randperm(counted.numel(), generator=generator)].split(self.batch_size)
 
     def nodes(self, epoch: int, part: int) -> Tensor:
-        """Nodes of a part, the training nodes first."""
+        """Nodes of a part, the counted nodes first."""
         start = NodeSamplerInput(input_id=None, node=self.dealt(epoch, part))
         with torch.random.fork_rng(devices=[]):
             # The compiled samplers draw from torch's CPU generator; torch.manual_seed would also seed those of CUDA.
@@ -62,6 +73,11 @@ class Neighborhoods(GraphParts):
         data = super().cut(epoch, part)
         data.mask = torch.arange(int(data.num_nodes)) < self.dealt(epoch, part).numel()
         return data
+
+
+def _num_batches(graph: Data, batch_size: int) -> int:
+    """Number of batches of counted nodes."""
+    return -(-int(graph.mask.sum()) // batch_size)
 
 
 def clusters(graph: Data, num_parts: int) -> list[Tensor]:

@@ -49,3 +49,6 @@ def test_parts_of_a_graph_are_counted():
     assert found.epoch == pytest.approx((30, 10))
     assert found.step_mib is None
     assert found.is_extrapolated
+    trial.val, trial.num_val_steps = [Step(Size(5, 25), Seconds(1.0, 2.0))], 4
+    found = predict(trial, Epoch([], [Size(100, 10_000)], 100, 0), Size(100, 10_000), 0.0, eval_period=2)
+    assert found.epoch == pytest.approx((30 + 4 / 2, 10 + 8 / 2))

@@ -105,16 +105,20 @@ def test_a_part_of_one_graph_keeps_edges(ring, share):
     assert graph.num_edges >= graph.num_nodes - 1
 
 
-@pytest.mark.parametrize("sampler", ["full_batch", "random_partition"])
-def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler):
+@pytest.mark.parametrize(
+    ("sampler", "evaluated"),
+    [("full_batch", "full_batch"), ("random_partition", "full_batch"), ("random_partition", "random_partition")],
+)
+def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated):
     data = {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}
-    values = {**tiny, "dataset": data, "train": {"sampler": sampler, "num_parts": 4}}
+    values = {**tiny, "dataset": data, "train": {"sampler": sampler, "num_parts": 4}, "val": {"sampler": evaluated}}
     trial = run_trial(values, [], [], ring, LIMITS)
     assert trial.problem == ""
     in_parts = sampler != "full_batch"
     assert trial.num_steps == (4 if in_parts else None)
     assert {step.size.nodes for step in trial.train} == {15 if in_parts else 60}
-    assert {step.size.nodes for step in trial.val} == {60}
+    assert trial.num_val_steps == (4 if evaluated != "full_batch" else None)
+    assert {step.size.nodes for step in trial.val} == {15 if evaluated != "full_batch" else 60}
 
 
 def test_a_process_returns_a_result_an_error_or_its_end():
