@@ -17,6 +17,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,11 +77,33 @@ def metrics(folder: Path, out: str) -> Any:
 
 
 @cache
+def finished() -> tempfile.TemporaryDirectory[str]:
+    """A folder with a finished run, and in its cache the compiled libraries."""
+    folder = tempfile.TemporaryDirectory()
+    finish(start(Path(folder.name), "out"))
+    return folder
+
+
+@contextmanager
+def new_folder(compiled: bool) -> Iterator[Path]:
+    """An empty folder for runs, with a cache that contains the compiled libraries or has to be filled."""
+    with tempfile.TemporaryDirectory() as name:
+        for libraries in Path(finished().name, "cache").glob("native-*") if compiled else ():
+            shutil.copytree(libraries, Path(name, "cache", libraries.name))
+        yield Path(name)
+
+
+def a_folder(draw: random.Random) -> AbstractContextManager[Path]:
+    """A new folder. In nine of ten trials it has the compiled libraries, because compiling takes most of a trial."""
+    return new_folder(compiled=draw.random() < 0.9)
+
+
+@cache
 def undisturbed() -> Any:
     """Metrics of the run that nothing disturbs."""
-    with tempfile.TemporaryDirectory() as name:
-        finish(start(Path(name), "out"))
-        return metrics(Path(name), "out")
+    with new_folder(compiled=True) as folder:
+        finish(start(folder, "out"))
+        return metrics(folder, "out")
 
 
 def end(folder: Path, out: str = "out") -> str:
@@ -92,40 +116,32 @@ def end(folder: Path, out: str = "out") -> str:
 
 def kill(draw: random.Random) -> str:
     """Kill a run up to three times at random moments, and finish it."""
-    with tempfile.TemporaryDirectory() as name:
+    with a_folder(draw) as folder:
         for _ in range(draw.randint(1, 3)):
-            process = start(Path(name), "out")
+            process = start(folder, "out")
             time.sleep(draw.uniform(2, 12))
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        return end(Path(name))
+        return end(folder)
 
 
 def race(draw: random.Random) -> str:
     """Start runs at the same time on one cache, some with one output folder."""
-    with tempfile.TemporaryDirectory() as name:
+    with a_folder(draw) as folder:
         outs = [draw.choice(["out", "other"]) for _ in range(3)]
-        runs = [start(Path(name), out) for out in outs]
+        runs = [start(folder, out) for out in outs]
         for run in runs:
             finish(run, may_fail=True)  # a second run in the same folder is refused while the first one writes there
         for out in set(outs):
-            end(Path(name), out)
+            end(folder, out)
     return "same numbers"
 
 
 def lack_space(draw: random.Random) -> str:
     """Let no file grow beyond a random size, then allow it."""
-    with tempfile.TemporaryDirectory() as name:
-        finish(start(Path(name), "out", int(2 ** draw.uniform(6, 17))), may_fail=True)
-        return end(Path(name))
-
-
-@cache
-def finished() -> tempfile.TemporaryDirectory[str]:
-    """A folder with a finished run."""
-    folder = tempfile.TemporaryDirectory()
-    finish(start(Path(folder.name), "out"))
-    return folder
+    with a_folder(draw) as folder:
+        finish(start(folder, "out", int(2 ** draw.uniform(6, 17))), may_fail=True)
+        return end(folder)
 
 
 def damage_file(draw: random.Random) -> str:
