@@ -117,7 +117,7 @@ def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
     """Compare runs with the one at ``position``.
 
     Raises:
-        RunError: If the runs have other data, splits or metrics than the baseline.
+        RunError: If the runs have other data, splits, evaluations or metrics than the baseline.
     """
     baseline = runs[position]
     for run in runs:
@@ -146,6 +146,7 @@ def _refuse_incomparable(run: FinishedRun, baseline: FinishedRun) -> None:
     for what, ours, theirs in (
         ("data set", _data(run.config), _data(baseline.config)),
         ("split", _split(run.config), _split(baseline.config)),
+        ("evaluation", _evaluation(run.config), _evaluation(baseline.config)),
         ("metric", {"metric_best": run.config.metric_best}, {"metric_best": baseline.config.metric_best}),
     ):
         for name, value in ours.items():
@@ -177,6 +178,12 @@ def _data(config: Config) -> dict[str, Any]:
 def _split(config: Config) -> dict[str, Any]:
     keys = [key for key in _SPLIT_KEYS if key != "split" or config.dataset.split_mode in _RANDOM]
     return {f"dataset.{key}": getattr(config.dataset, key) for key in keys}
+
+
+def _evaluation(config: Config) -> dict[str, Any]:
+    """What the graphs of evaluations depend on: whole graphs, or parts of one."""
+    keys = {"full_batch": [], "neighbor": ["batch_size", "neighbor_sizes"]}.get(config.val.sampler, ["num_parts"])
+    return {"val.sampler": config.val.sampler} | {f"train.{key}": getattr(config.train, key) for key in keys}
 
 
 def _sizes(sizes: dict[str, int]) -> str:

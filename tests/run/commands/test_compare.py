@@ -110,6 +110,11 @@ def test_equal_runs_and_missing_scores_have_no_warning(make):
         ({"dataset": {"split": [0.6, 0.2, 0.2]}}, {}, "split (dataset.split is (0.6, 0.2, 0.2) and (0.8, 0.1, 0.1))"),
         ({"dataset": {"split_mode": "cv-kfold-4"}}, {}, "split (dataset.split_mode is cv-kfold-4 and random)"),
         ({"dataset": {"split_seed": 3}}, {}, "split (dataset.split_seed is 3 and None)"),
+        (
+            {"train": {"sampler": "neighbor"}, "val": {"sampler": "neighbor"}},
+            {},
+            "evaluation (val.sampler is neighbor and full_batch)",
+        ),
         ({"metric_best": "f1"}, {}, "metric (metric_best is f1 and accuracy)"),
         ({}, {"split_index": 1}, "split (dataset.split_index is 1 and 0)"),
         ({}, {"sizes": {"train": 4}}, "split (the parts have 4 and 3 items)"),
@@ -121,6 +126,15 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(make, capsys, change
     assert main(["compare", *map(str, folders)]) == 1
     error = capsys.readouterr().err
     assert error == f"error: {folders[1]} and {folders[0]} cannot be compared: they differ in the {reason}\n"
+
+
+def test_evaluations_on_other_numbers_of_parts_are_not_compared(make):
+    parts = [{"sampler": "random_partition", "num_parts": count} for count in (3, 4, 4)]
+    changes = [{"train": train, "val": {"sampler": "random_partition"}} for train in parts]
+    three, four, again = (make(name, [0.5, 0.6], change=change) for name, change in zip("abc", changes))
+    with pytest.raises(RunError, match=r"evaluation \(train\.num_parts is 4 and 3\)"):
+        compared(three, four)
+    assert len(compared(four, again).rows) == 2
 
 
 def test_methods_and_other_seeds_of_a_fixed_split_may_differ(make, tiny):
