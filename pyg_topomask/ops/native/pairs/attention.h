@@ -228,8 +228,9 @@ class Attention {
     // The leaky ReLU of scores.
     void bend(Window<T>& w, const Row& row) const {
         T *slope = w.pairs(w.slope), *kernel = w.kernel.data();
+        const T below = T(c.negative_slope);
         for (int64_t p = row.first; p < row.first + row.count; ++p) {
-            slope[p] = kernel[p] > 0 ? T(1) : T(c.negative_slope);
+            slope[p] = kernel[p] > 0 ? T(1) : below;
             kernel[p] *= slope[p];
         }
     }
