@@ -18,6 +18,18 @@ def factor(rows, cols, share, dtype=torch.float64):
     return Pattern(row, col, rows, cols), value
 
 
+def blocks_of(sizes, shares, dtype=torch.float64):
+    """A random factor of a batch of graphs; the compiled function computes blocks with many entries as dense ones."""
+    parts = [dense(*factor(size, size, share, dtype)) for size, share in zip(sizes, shares)]
+    matrix = torch.block_diag(*parts)
+    row, col = matrix.nonzero().t()
+    return Pattern(row, col, *matrix.shape), matrix[row, col]
+
+
+BATCH = (1, 33, 70, 3, 90, 16), (1.0, 0.3, 0.2, 0.0, 0.01, 0.9)
+"""Sizes and shares of entries: of blocks that are computed as dense ones, and of others."""
+
+
 def dense(pattern, value):
     out = value.new_zeros(pattern.num_rows, pattern.num_cols)
     return out.index_put((pattern.row.long(), pattern.col.long()), value)
@@ -39,9 +51,32 @@ def test_equals_scipy_and_dense_products(rows, inner, columns, share, dtype):
     torch.testing.assert_close(dense(pattern, entries), dense(*left) @ dense(*right).t())
 
 
-def test_threads_do_not_change_the_product(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_blocks_of_a_batch_equal_scipy_and_dense_products(dtype):
+    left, right = blocks_of(*BATCH, dtype), blocks_of(*BATCH, dtype)
+    pattern, entries, distance = compiled.product(*left, *right)
+    wanted, values, mean = factors._scipy_product(*left, *right)
+    for name in ("row", "col", "rowptr"):
+        assert torch.equal(getattr(pattern, name), getattr(wanted, name))
+    torch.testing.assert_close(entries, values)
+    assert distance == pytest.approx(mean)
+    torch.testing.assert_close(dense(pattern, entries), dense(*left) @ dense(*right).t())
+
+
+def test_an_entry_between_blocks_is_not_lost():
+    node = torch.tensor([0, 19])  # the first and the last of two complete graphs of 10 nodes
+    one = torch.block_diag(torch.rand(10, 10), torch.rand(10, 10)).double()
+    other = one.index_put((node, node.flip(0)), torch.ones(2, dtype=torch.float64))
+    for left, right in ((one, other), (other, one)):
+        given = [(Pattern(*x.nonzero().t(), 20, 20), x[x != 0]) for x in (left, right)]
+        pattern, entries, _ = compiled.product(*given[0], *given[1])
+        torch.testing.assert_close(dense(pattern, entries), left @ right.t())
+
+
+@pytest.mark.parametrize("make", [lambda: factor(300, 50, 0.1), lambda: blocks_of(*BATCH)], ids=["rows", "blocks"])
+def test_threads_do_not_change_the_product(make, monkeypatch):
     monkeypatch.setattr(compiled, "_ROWS_PER_THREAD", 1)
-    left, right, threads, found = factor(300, 50, 0.1), factor(300, 50, 0.1), torch.get_num_threads(), []
+    left, right, threads, found = make(), make(), torch.get_num_threads(), []
     try:
         for num in (1, 2, 5):
             torch.set_num_threads(num)

@@ -6,30 +6,15 @@
 // Plain C++17 and its standard library.
 
 #include <cstdlib>
+#include <utility>
 
-#include "../parallel.h"
+#include "tasks.h"
 
 namespace {
 
-// Rows, columns and entries, sorted by row.
-struct Matrix {
-    const int32_t *rowptr, *col;
-    const void* value;
-};
-
-// The fields and their order are those of `_Call` in compiled.py.
-struct Call {
-    int64_t rows, columns, inner, threads;  // C is [rows, columns], and A has `inner` columns
-    Matrix left, right;
-    int64_t* first;      // [rows + 1], place for the entries of each row: written by the first call, read by the second
-    int32_t *rowptr, *row, *col;  // the result; null in the first call
-    void* value;
-    int64_t distance;    // sum of |row - column| of all entries
-};
-
 // B^T: the entries of each column of B, in the order of their rows.
 template <class T>
-struct Columns {
+struct Transposed {
     struct Entry {
         int32_t row;
         T value;
@@ -37,10 +22,9 @@ struct Columns {
     std::vector<int64_t> first;
     std::vector<Entry> entries;
 
-    explicit Columns(const Call& c) : first(c.inner + 1), entries(c.right.rowptr[c.columns]) {
-        const int64_t count = entries.size();
-        for (int64_t e = 0; e < count; ++e) ++first[c.right.col[e] + 1];
-        for (int64_t u = 0; u < c.inner; ++u) first[u + 1] += first[u];
+    Transposed() = default;
+    Transposed(const Call& c, const std::vector<Column>& columns) : first(c.inner + 1), entries(c.right.rowptr[c.columns]) {
+        for (int64_t u = 0; u < c.inner; ++u) first[u + 1] = first[u] + columns[u].count;
         std::vector<int64_t> next(first.begin(), first.end() - 1);
         const T* value = static_cast<const T*>(c.right.value);
         for (int32_t i = 0; i < c.columns; ++i)
@@ -52,99 +36,159 @@ struct Columns {
 // Terms of a row of C, and the columns between which they lie.
 struct Span {
     int64_t terms = 0, low = INT32_MAX, high = -1;
+    Span(const Call& c, const std::vector<Column>& columns, int64_t i) {
+        for (int32_t e = c.left.rowptr[i]; e < c.left.rowptr[i + 1]; ++e) {
+            const Column& u = columns[c.left.col[e]];
+            terms += u.count, low = std::min(low, u.low), high = std::max(high, u.high);
+        }
+    }
     int64_t width() const { return std::max<int64_t>(high - low + 1, 0); }
     // Whether all columns between them are searched for entries, which is faster than to sort.
     bool dense() const { return width() <= 2 * terms; }
 };
 
+// Writes the places for the entries of each row.
+inline void count(const Call& c) {
+    const std::vector<Column> columns = columns_of(c.right, c.columns, c.inner);
+    c.first[0] = 0;
+    for (const Task& task : tasks_of(c, columns))
+        for (int64_t i = task.from; i < task.to; ++i) {
+            const Span s(c, columns, i);
+            c.first[i + 1] = c.first[i] + (task.block ? task.size() : s.dense() ? s.width() : s.terms);
+        }
+}
+
 template <class T>
 class Product {
    public:
-    explicit Product(Call& call) : c(call), columns(call) {}
-
-    // Places for the entries of each row.
-    void count() {
-        c.first[0] = 0;
-        for (int64_t i = 0; i < c.rows; ++i) {
-            const Span s = span(i);
-            c.first[i + 1] = c.first[i] + (s.dense() ? s.width() : s.terms);
-        }
+    explicit Product(Call& call)
+        : c(call), columns(columns_of(c.right, c.columns, c.inner)), tasks(tasks_of(c, columns)) {
+        const bool blocks = std::all_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.block; });
+        if (!blocks) transposed = Transposed<T>(c, columns);
     }
 
+    // One thread leaves no gaps, so that it touches less memory; several leave gaps between their tasks.
     void fill() {
-        const int64_t tasks = (c.rows + ROWS - 1) / ROWS;
-        std::vector<std::vector<T>> sums(c.threads);
-        std::vector<int64_t> distances(tasks), counts(c.rows);
-        parallel(c.threads, tasks, [&](int64_t task, int64_t thread) {
-            if (sums[thread].empty()) sums[thread].resize(c.columns);
-            for (int64_t i = task * ROWS; i < std::min((task + 1) * ROWS, c.rows); ++i)
-                counts[i] = fill(i, sums[thread].data(), distances[task]);
+        const bool gaps = c.threads > 1;
+        std::vector<Memory> memory(c.threads);
+        std::vector<int64_t> distances(tasks.size());
+        c.rowptr[0] = 0;
+        int64_t end = 0;
+        parallel(c.threads, tasks.size(), [&](int64_t number, int64_t thread) {
+            const Task& task = tasks[number];
+            int64_t to = gaps ? c.first[task.from] : end;
+            if (task.block) read_block(task, memory[thread].block);
+            for (int64_t i = task.from; i < task.to; ++i)
+                to += c.rowptr[i + 1] = fill(i, task, to, memory[thread], distances[number]);
+            if (!gaps) end = to;
         });
         for (const int64_t distance : distances) c.distance += distance;
-        c.rowptr[0] = 0;
-        for (int64_t i = 0; i < c.rows; ++i) {  // closes the gaps
-            const int64_t from = c.first[i], to = c.rowptr[i], count = counts[i];
-            if (from != to) std::memmove(c.col + to, c.col + from, count * sizeof(int32_t));
-            if (from != to) std::memmove(value() + to, value() + from, count * sizeof(T));
-            std::fill_n(c.row + to, count, int32_t(i));
-            c.rowptr[i + 1] = to + count;
+        for (int64_t i = 0; i < c.rows; ++i) {
+            c.rowptr[i + 1] += c.rowptr[i];
+            std::fill(c.row + c.rowptr[i], c.row + c.rowptr[i + 1], int32_t(i));
+        }
+        for (size_t number = 0; gaps && number < tasks.size(); ++number) {
+            const int64_t row = tasks[number].from, to = c.rowptr[row], count = c.rowptr[tasks[number].to] - to;
+            std::memmove(c.col + to, c.col + c.first[row], count * sizeof(int32_t));
+            std::memmove(value() + to, value() + c.first[row], count * sizeof(T));
         }
     }
 
    private:
-    static constexpr int64_t ROWS = 64;  // of one task
+    typedef Vector<T, 64> Vec;
+    struct Memory {  // of a thread
+        Array<T> sums;        // of each column, 0 between two rows
+        Array<T> block, row;  // the numbers of a block of B^T, and of a row of C in it
+    };
     Call& c;
-    const Columns<T> columns;
+    const std::vector<Column> columns;
+    const std::vector<Task> tasks;
+    Transposed<T> transposed;
 
     T* value() const { return static_cast<T*>(c.value); }
 
-    Span span(int64_t i) const {
-        Span s;
-        for (int32_t e = c.left.rowptr[i]; e < c.left.rowptr[i + 1]; ++e) {
-            const int64_t u = c.left.col[e], count = columns.first[u + 1] - columns.first[u];
-            if (count == 0) continue;
-            s.terms += count;
-            s.low = std::min<int64_t>(s.low, columns.entries[columns.first[u]].row);
-            s.high = std::max<int64_t>(s.high, columns.entries[columns.first[u + 1] - 1].row);
-        }
-        return s;
+    // Vectors that a row of a block fills.
+    static int64_t vectors(const Task& task) { return (task.size() + Vec::L - 1) / Vec::L; }
+
+    void read_block(const Task& task, Array<T>& to) const {
+        const int64_t stride = vectors(task) * Vec::L;
+        const T* from = static_cast<const T*>(c.right.value);
+        to.assign(task.size() * stride, T(0));
+        for (int64_t j = task.from; j < task.to; ++j)
+            for (int32_t e = c.right.rowptr[j]; e < c.right.rowptr[j + 1]; ++e)
+                to[(c.right.col[e] - task.from) * stride + j - task.from] += from[e];
     }
 
-    // Writes the entries of a row to their place, and returns their number. `sums`, one for each column, are 0 before and
-    // after.
-    int64_t fill(int64_t i, T* sums, int64_t& distance) const {
-        const Span s = span(i);
+    // V vectors of a row of C from vector `j` on.
+    template <int V>
+    void multiply(int64_t i, const Task& task, int64_t j, Memory& m) const {
+        const T *left = static_cast<const T*>(c.left.value), *block = &m.block[j * Vec::L];
+        const int64_t stride = vectors(task) * Vec::L;
+        typename Vec::type sum[V]{};
+        for (int32_t e = c.left.rowptr[i]; e < c.left.rowptr[i + 1]; ++e)
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v)
+                sum[v] += left[e] * Vec::load(block + (c.left.col[e] - task.from) * stride + v * Vec::L);
+        for (int v = 0; v < V; ++v) Vec::store(sum[v], &m.row[(j + v) * Vec::L]);
+    }
+
+    // Calls add(column, term) for all terms of a row of C.
+    template <class F>
+    INLINED void for_each_term(int64_t i, const F& add) const {
         const T* left = static_cast<const T*>(c.left.value);
-        std::vector<int32_t> met;  // columns of the row, some of them several times
         for (int32_t e = c.left.rowptr[i]; e < c.left.rowptr[i + 1]; ++e) {
-            const int64_t u = c.left.col[e], last = columns.first[u + 1];
-            for (int64_t p = columns.first[u]; p < last; ++p) {
-                const auto& entry = columns.entries[p];
-                if (!s.dense() && sums[entry.row] == 0) met.push_back(entry.row);
-                sums[entry.row] += left[e] * entry.value;
-            }
+            const int64_t u = c.left.col[e];
+            const auto *p = &transposed.entries[transposed.first[u]], *last = p + columns[u].count;
+            for (const T x = left[e]; p < last; ++p) add(p->row, x * p->value);
         }
-        int32_t* col = c.col + c.first[i];
-        T* to = value() + c.first[i];
+    }
+
+    // Writes the entries of a row from place `to` on, and returns their number.
+    int64_t fill(int64_t i, const Task& task, int64_t to, Memory& m, int64_t& distance) const {
+        int32_t* col = c.col + to;
+        T* values = value() + to;
         int64_t count = 0;
-        const auto write = [&](int64_t j) {  // without a branch
-            col[count] = j, to[count] = sums[j];
-            count += sums[j] != 0;
-            sums[j] = 0;
+        const auto write = [&](int64_t j, T sum) {  // without a branch
+            col[count] = j, values[count] = sum;
+            count += sum != 0;
         };
-        std::sort(met.begin(), met.end());
-        for (const int32_t j : met) write(j);
-        for (int64_t j = s.low; s.dense() && j <= s.high; ++j) write(j);
+        if (task.block) {
+            m.row.resize(vectors(task) * Vec::L);
+            int64_t j = 0;
+            for (; j + 4 <= vectors(task); j += 4) multiply<4>(i, task, j, m);
+            for (; j < vectors(task); ++j) multiply<1>(i, task, j, m);
+            for (j = task.from; j < task.to; ++j) write(j, m.row[j - task.from]);
+        } else {
+            m.sums.resize(c.columns);
+            in_row(i, m.sums.data(), write);
+        }
         for (int64_t p = 0; p < count; ++p) distance += std::abs(i - col[p]);
         return count;
+    }
+
+    // Calls write(column, sum) for all columns in which a row has terms, in ascending order, and perhaps for others.
+    template <class F>
+    void in_row(int64_t i, T* sums, const F& write) const {
+        const Span s(c, columns, i);
+        if (s.dense()) {
+            for_each_term(i, [sums](int64_t j, T term) { sums[j] += term; });
+            for (int64_t j = s.low; j <= s.high; ++j) write(j, std::exchange(sums[j], T(0)));
+            return;
+        }
+        std::vector<int32_t> met;  // columns of the row, some of them several times
+        for_each_term(i, [sums, &met](int64_t j, T term) {
+            if (sums[j] == 0) met.push_back(j);
+            sums[j] += term;
+        });
+        std::sort(met.begin(), met.end());
+        for (const int32_t j : met) write(j, std::exchange(sums[j], T(0)));
     }
 };
 
 // 0 if all went well, -1 if memory is short, -2 at any other exception.
 template <class T>
 int run_safely(Call& c) try {
-    Product<T> product(c);
-    c.row ? product.fill() : product.count();
+    c.row ? Product<T>(c).fill() : count(c);
     return 0;
 } catch (...) {
     return error_code();
