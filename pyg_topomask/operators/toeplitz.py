@@ -98,7 +98,7 @@ class ToeplitzOperator(EqualGraphsOperator):
             return product.view(heads, size, num_graphs, channels).transpose(1, 2)
         signal = x.transpose(2, 3).reshape(heads, num_graphs * channels, *self.grid_shape)
         product = toeplitz_product(self._weight().to(x.dtype), signal)
-        return product.view(heads, num_graphs, channels, size).transpose(2, 3)
+        return product.reshape(heads, num_graphs, channels, size).transpose(2, 3)
 
 
 def check_grid_shape(grid_shape: Sequence[int]) -> tuple[int, ...]:
