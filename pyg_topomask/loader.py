@@ -194,7 +194,8 @@ class GraphParts(Dataset[Data]):
         if self.clusters is not None:
             return self.clusters[part]
         if self._dealt[0] != epoch:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            # The complement, because a random split permutes the same nodes and is drawn from a small seed.
+            generator = torch.Generator().manual_seed(~(self.seed * 1_000_003 + epoch) & 0xFFFFFFFF)
             self._dealt = (epoch, self.deal(generator))
         return self._dealt[1][part]
 

@@ -28,6 +28,17 @@ def test_random_parts_deal_out_every_node_once_and_afresh_in_each_epoch():
     assert not torch.equal(dealt[0], GraphParts(graph, 5, seed=4).nodes(2, 0))
 
 
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_random_parts_do_not_follow_a_random_split(epoch):
+    """A split drawn by ``randperm`` from a small seed must not decide which nodes share a part."""
+    parts = GraphParts(Data(num_nodes=1000), 5, seed=0)
+    for seed in range(5):
+        counted = torch.zeros(1000, dtype=torch.bool)
+        counted[torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[:200]] = True
+        shares = [int(counted[parts.dealt(epoch, part)].sum()) for part in range(5)]
+        assert all(15 < share < 65 for share in shares), shares  # 40, with a standard deviation of 5
+
+
 def test_without_shuffling_items_come_in_their_own_order():
     orders = [EpochSampler(5, 7, rank, 2, shuffle=False) for rank in (0, 1)]
     for sampler in orders:
