@@ -5,8 +5,9 @@ so that a node's neighbours tell its class better than its own features. It is w
 ``HeterophilousGraphDataset``, which one process turns into PyG's processed file. Another process then runs the command
 for one epoch with ``train.sampler`` and ``val.sampler`` ``random_partition``, and measures its phases: loading;
 transforms, which cut the parts and draw their walks; training; evaluation of all parts, for validation and for the
-test. Times are processor time. Peaks are resident memory of the whole process, so they contain Python and PyTorch (row
-``start``) and the graph, whose own size is printed. The kernel resets the peak at each change of phase (Linux only).
+test. Times are processor time. Peaks are resident memory of the whole process, so they contain Python and PyTorch
+(phase ``start``) and the graph, whose own size is printed. The kernel resets the peak at each change of phase (Linux
+only).
 
 Run: python scripts/bench/large_graph.py [--quick] [--nodes 2000000] [--parts 10] [--layers GCN+GRF …] [--whole]
 """
@@ -34,7 +35,7 @@ from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import LoadedDataset, base, load_dataset
 
 CLASSES, FEATURES, EDGES_PER_NODE, SAME_CLASS = 10, 16, 10, 0.8
-PHASES = ("start", "load", "transform", "train", "evaluate")
+PHASES = ("start", "load", "transform", "train", "evaluate", "rest")
 
 
 class Phases(pl.Callback):
@@ -135,6 +136,7 @@ def measure(folder: Path, layers: str, num_parts: int, evaluated: str) -> dict[s
     """Phases of a run, size of the graph and test accuracy."""
     phases, loaded = Phases(), list[LoadedDataset]()
     phases.record()
+    phases.open = ["rest"]
     path, build = folder / "bench.yaml", seed_run.build_trainer
     path.write_text(json.dumps(config(folder, layers, num_parts, evaluated)))  # JSON is YAML
 
