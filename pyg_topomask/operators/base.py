@@ -154,6 +154,11 @@ class MaskOperator(ABC):
         return None
 
     @property
+    def keeps_pairs(self) -> bool:
+        """Whether pairs and their entries, or coefficients of these, are kept, so that no layer lists them again."""
+        return False
+
+    @property
     def pairs_by_row(self) -> Tensor | None:
         """Upper bound on the pairs of each row, ``[N]``, int64; :obj:`None` if all pairs may be listed at once."""
         return None

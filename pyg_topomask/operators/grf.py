@@ -93,6 +93,11 @@ class GRFOperator(MaskOperator):
         return self._with_functions(self.walks, lambda f: f * power_of_two(f.detach().abs().amax(-1, keepdim=True)))
 
     @property
+    def keeps_pairs(self) -> bool:
+        """Whether coefficients serve: a pair table has those of equal functions."""
+        return self.key_modulation is None
+
+    @property
     def row_terms(self) -> int:
         return self.walks.counts.row_pairs
 
@@ -135,7 +140,7 @@ class GRFOperator(MaskOperator):
         return combined[0], combined[1].values
 
     def combined_pairs(self) -> tuple[Pattern, Combination] | None:
-        if self.key_modulation is not None:  # a pair table has the coefficients of equal functions
+        if not self.keeps_pairs:
             return None
         table = self.walks.pairs if self._stored is None else self._stored
         return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))

@@ -226,6 +226,11 @@ class ConstantOperator(WrappedOperator):
     def T(self) -> MaskOperator:
         return self.operator.T
 
+    @property
+    def keeps_pairs(self) -> bool:
+        """Whether there is a sparse support."""
+        return self.operator.pairs_by_row is not None
+
     @cached_property
     @torch.inference_mode(False)
     def bound(self) -> ConstantOperator:

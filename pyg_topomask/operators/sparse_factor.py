@@ -149,6 +149,11 @@ class SparseFactorOperator(MaskOperator):
             return False
         return all(non_negative(value) for value in values)
 
+    @property
+    def keeps_pairs(self) -> bool:
+        """Whether the pairs are constant."""
+        return self.by_scipy
+
     @cached_property
     @torch.inference_mode(False)
     def _constant_pairs(self) -> tuple[Pattern, Tensor]:

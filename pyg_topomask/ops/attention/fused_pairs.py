@@ -51,6 +51,12 @@ def divides(q: Tensor) -> bool:
     return not _uses_triton(q)
 
 
+def serves_heads(width: int, channels: int, device: torch.device) -> bool:
+    """Whether the compiled function on CPU serves float32 and float64 heads of so many features and channels."""
+    fits = width > 0 < channels and width + channels <= _MOST_NUMBERS
+    return device.type == "cpu" and fits and _no_library() is None
+
+
 def _uses_triton(q: Tensor) -> bool:
     return q.is_cuda
 

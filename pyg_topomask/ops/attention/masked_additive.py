@@ -65,7 +65,7 @@ def masked_additive_attention(
         receiver, sender, v, dtype = *at_least_float32(receiver, sender, v), v.dtype
         masks = Normalizer.of(read_mask(mask, v), normalizer)
         values, origin = (v, None) if dropout else masks.from_origin(v, batch)
-        path = choose_path(masks.mask, batch) if path == "auto" else path
+        path = choose_path(masks.mask, 1, v.size(-1), batch) if path == "auto" else path
         sides = receiver[..., None], sender[..., None]
         if path == "blocks":
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)

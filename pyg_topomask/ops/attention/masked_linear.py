@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention import feature_pairs, linear_blocks
+from pyg_topomask.ops.attention import feature_pairs, fused_pairs, linear_blocks
 from pyg_topomask.ops.attention.inputs import check_masked_attention, from_origin, with_ones
 from pyg_topomask.ops.attention.linear_blocks import block_sums, block_sums_in_torch
 from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, cost_of_blocks, prefers_blocks, read_mask
@@ -164,7 +164,9 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
     """Path with the least estimated cost for a mask, ``R`` features and ``D`` channels per head."""
     if mask.is_dense:
         return "dense"
-    if prefers_blocks(mask, batch):
+    grouped = feature_pairs.refuses_features(num_features, mask.device) is None
+    compiled = grouped or fused_pairs.serves_heads(num_features, head_channels, mask.device)
+    if prefers_blocks(mask, batch, compiled):
         return "blocks"
     num_pairs, num_multiply_adds = mask.num_pairs, mask.num_multiply_adds
     if mask.has_blocks and num_pairs is None:
@@ -174,7 +176,7 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
     if num_pairs is None or num_pairs > MOST_PAIRS * num_multiply_adds:
         return "factored"
     scoring = num_pairs * (num_features + head_channels + _PAIR_OVERHEAD)
-    if feature_pairs.refuses_features(num_features, mask.device) is None:
+    if grouped:
         scoring //= _GAIN_OF_FEATURES
     multiplying = _FACTORED_COST * num_multiply_adds * num_features * (head_channels + 1)
     return "pairwise" if scoring <= multiplying else "factored"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 from pyg_topomask.ops.attention.inputs import check_masked_attention
 from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
@@ -48,8 +49,9 @@ def masked_softmax_attention(
         v: Values, shape ``[N, H, D]``.
         mask: Operator or tensor ``[N, N]``, block-diagonal over the batch; ones within each graph if :obj:`None`.
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The mask itself separates graphs.
-        path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``: blocks if they are small compared to the mask's
-            stored numbers, else pairwise if the mask has a sparse support, else dense.
+        path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``: pairwise if the mask keeps its pairs and compiled
+            code serves them; otherwise blocks if they are small compared to the mask's stored numbers, else pairwise if
+            the mask has a sparse support, else dense.
         normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
 
     Returns:
@@ -66,7 +68,7 @@ def masked_softmax_attention(
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         q = q * q.size(-1) ** -0.5
         if path == "auto":
-            path = choose_path(masks.mask, batch)
+            path = choose_path(masks.mask, q.size(-1), v.size(-1), batch)
             if path == "dense" and not masks.mask.is_dense:
                 warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=3)
         if path == "dense":
@@ -117,9 +119,9 @@ def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
     return exp_below(score, score.detach().masked_fill(bound == 0, -torch.inf).amax(-2, keepdim=True))
 
 
-def choose_path(mask: AttentionMask, batch: Tensor | None) -> str:
-    """Path of attention whose kernel is not linear."""
-    if prefers_blocks(mask, batch):
+def choose_path(mask: AttentionMask, width: int, channels: int, batch: Tensor | None = None) -> str:
+    """Path of attention whose kernel is not linear, for queries ``[N, H, width]`` and values ``[N, H, channels]``."""
+    if prefers_blocks(mask, batch, fused_pairs.serves_heads(width, channels, mask.device)):
         return "blocks"
     if mask.pairs_by_row is not None or mask.num_pairs is not None:  # num_pairs may list the pairs
         return "pairwise"

@@ -8,6 +8,7 @@ from torch_geometric.utils import erdos_renyi_graph
 from pyg_topomask.nn import GRFMask, RWGNKMask
 from pyg_topomask.operators import (
     CausalOperator,
+    ConstantOperator,
     DenseOperator,
     HeadStackOperator,
     OnesOperator,
@@ -15,13 +16,14 @@ from pyg_topomask.operators import (
     SparseFactorOperator,
 )
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention import linear_blocks
+from pyg_topomask.ops.attention import linear_blocks, masked_softmax
 from pyg_topomask.ops.attention import masked_linear as masked_attention
 from pyg_topomask.ops.attention.masked_linear import choose_path
 from pyg_topomask.ops.walks import pair_table as pairs
 from pyg_topomask.testing import GRAPHS, permute
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.typing import PerformanceWarning
+from tests.ops.attention.pair_cases import compiled
 
 LINEAR = ("factored", "pairwise", "blocks", "dense")
 K = 3
@@ -238,7 +240,8 @@ def complete(num_nodes: int) -> Data:
     return AddRandomWalks(16, K, seed=0)(Data(edge_index=edges, num_nodes=num_nodes))
 
 
-def test_equal_graphs_full_of_walks_go_by_blocks_and_others_do_not():
+def test_equal_graphs_full_of_walks_go_by_blocks_without_compiled_code_and_others_do_not(monkeypatch):
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
     equal = Batch.from_data_list([complete(20)] * 32)
     mask, q = GRFMask(max_length=K)(equal), torch.rand(640, 2, 4)
     assert choose_path(mask, 4, 3, equal.batch) == "blocks"
@@ -250,6 +253,21 @@ def test_equal_graphs_full_of_walks_go_by_blocks_and_others_do_not():
         assert choose_path(GRFMask(max_length=K)(batch), 16, 16, batch.batch) == "pairwise"
     large = Batch.from_data_list([ring(300), ring(4)])
     assert choose_path(GRFMask(max_length=K)(large), 16, 16, large.batch) == "pairwise"
+
+
+@compiled
+def test_compiled_code_takes_pairs_of_full_graphs_if_the_mask_keeps_them():
+    walk = AddRandomWalks(16, K, 0.0, independent=False, seed=0)
+    batch = Batch.from_data_list([walk(complete(20))] * 32)
+    kernel, learned = (RWGNKMask(max_length=K, learnable=learnable)(batch) for learnable in (False, True))
+    for width in (4, 16, 64):
+        assert choose_path(kernel, width, 8, batch.batch) == "pairwise"
+        assert masked_softmax.choose_path(kernel, width, 8, batch.batch) == "pairwise"
+        assert choose_path(learned, width, 8, batch.batch) == "blocks"
+    assert masked_softmax.choose_path(learned, 1, 8, batch.batch) == "blocks"
+    assert masked_softmax.choose_path(kernel, 200, 200, batch.batch) == "blocks"  # too wide for compiled code
+    assert masked_softmax.choose_path(CausalOperator(batch.batch), 4, 8, batch.batch) == "blocks"
+    assert masked_softmax.choose_path(ConstantOperator(CausalOperator(batch.batch)), 4, 8, batch.batch) == "blocks"
 
 
 @pytest.mark.parametrize("path", ["pairwise", "blocks"])
