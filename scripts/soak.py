@@ -42,6 +42,8 @@ from _soak_entries import (
     train_for_long,
 )
 
+from pyg_topomask.cache import cache_dir
+
 CONFIG = """
 dataset: {format: PyG-MotifDataset, name: circle, num_graphs: 48, num_nodes: 12}
 train: {batch_size: 16, ckpt_period: 1}
@@ -78,8 +80,9 @@ def metrics(folder: Path, out: str) -> Any:
 
 @cache
 def finished() -> tempfile.TemporaryDirectory[str]:
-    """A folder with a finished run, and in its cache the compiled libraries."""
+    """A folder with a finished run, and in its cache the compiled libraries, which the user's cache may contain."""
     folder = tempfile.TemporaryDirectory()
+    copy_libraries(cache_dir(), Path(folder.name))
     finish(start(Path(folder.name), "out"))
     return folder
 
@@ -88,9 +91,15 @@ def finished() -> tempfile.TemporaryDirectory[str]:
 def new_folder(compiled: bool) -> Iterator[Path]:
     """An empty folder for runs, with a cache that contains the compiled libraries or has to be filled."""
     with tempfile.TemporaryDirectory() as name:
-        for libraries in Path(finished().name, "cache").glob("native-*") if compiled else ():
-            shutil.copytree(libraries, Path(name, "cache", libraries.name))
+        if compiled:
+            copy_libraries(Path(finished().name, "cache"), Path(name))
         yield Path(name)
+
+
+def copy_libraries(cache: Path, folder: Path) -> None:
+    """Copy the compiled libraries of a cache to the cache of a folder for runs."""
+    for libraries in cache.glob("native-*"):
+        shutil.copytree(libraries, folder / "cache" / libraries.name)
 
 
 def a_folder(draw: random.Random) -> AbstractContextManager[Path]:

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,17 @@ def test_the_same_numbers_after_kills_races_and_too_little_space(soak, monkeypat
     assert "instead of" in soak.trial("kills", 0)
     monkeypatch.setattr(FakeRun, "text", "Traceback (most recent call last)")
     assert soak.trial("lack of space", 0).startswith("failed: exit status 0: Traceback")
+
+
+def test_new_folders_have_the_compiled_libraries_or_an_empty_cache(soak, monkeypatch, tmp_path):
+    library = tmp_path / "cache" / "native-0" / "pairs.so"
+    library.parent.mkdir(parents=True)
+    library.write_text("code")
+    monkeypatch.setattr(soak, "finished", lambda: SimpleNamespace(name=str(tmp_path)))
+    with soak.new_folder(compiled=True) as folder:
+        assert [path.name for path in (folder / "cache").rglob("*.so")] == ["pairs.so"]
+    with soak.new_folder(compiled=False) as folder:
+        assert list(folder.iterdir()) == []
 
 
 class FakeRun:
