@@ -69,7 +69,7 @@ def split_table(joined: JoinedEdges, index: Tensor, *columns: Tensor) -> list[li
     ptr = joined.ptr
     if ptr.numel() == 2:
         return [[index.int()], *([column] for column in columns)]
-    bounds = torch.searchsorted(index[0], ptr)
+    bounds = torch.searchsorted(index[0], ptr.to(index.dtype))
     sizes = bounds.diff()
     local = (index - torch.repeat_interleave(ptr[:-1], sizes)).int()
     split = sizes.tolist()

@@ -151,7 +151,7 @@ def reordering(graph: Data, mask: GRFMask, tensors: list[Tensor], repeats: int) 
     """Both sides of the decision to reorder the pairs: milliseconds of a table in each order, and of a step on it."""
     found, chosen = {}, factors._FAR_NODES
     walks = mask(graph).walks
-    index, coeffs = pair_table(*walks._sorted, walks.num_nodes, walks.max_length)
+    index, coeffs = pair_table(walks._sorted(0), walks._sorted(1), walks.num_nodes, walks.max_length)
     found["mean distance, nodes"] = float((index[0] - index[1]).abs().double().mean())
     try:
         for name, far in (("as given", float("inf")), ("reordered", -1.0)):

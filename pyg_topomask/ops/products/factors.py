@@ -143,7 +143,7 @@ def near_pattern(index: Tensor, num_nodes: int) -> tuple[Pattern, Tensor | None]
 
 
 def _mean_distance(row: Tensor, col: Tensor) -> float:
-    return float((row - col).abs().double().mean()) if row.numel() else 0.0
+    return float((row - col).abs_().sum()) / max(row.numel(), 1)
 
 
 def _nearby_order(pattern: Pattern) -> Tensor:

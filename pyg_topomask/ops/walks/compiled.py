@@ -129,7 +129,7 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     kept: list[Tensor] = []
     threads = loader.num_threads(left.length.numel() + right.length.numel(), _ENTRIES_PER_THREAD)
     sizes: dict[str, Any] = {"nodes": num_nodes, "lengths": max_length + 1, "threads": threads}
-    rowptr = left.index.new_zeros(num_nodes + 1)
+    rowptr = left.index.new_zeros(num_nodes + 1, dtype=torch.int64)
     tables = {name: _columns(table, left.load.dtype, kept) for name, table in (("left", left), ("right", right))}
     call = _PairCall(**sizes, **tables, rowptr=rowptr.data_ptr())
     failure, what = entry(ctypes.byref(call)), f"the pair table of {num_nodes} nodes"
@@ -140,7 +140,7 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
         )
     loader.refuse_failure(failure, what)
     num_pairs = int(rowptr[-1])
-    index = rowptr.new_empty(2, num_pairs)
+    index = rowptr.new_empty(2, num_pairs, dtype=torch.int32)
     coeffs = left.load.new_empty(num_monomials(max_length), num_pairs)
     call.row, call.col, call.coeffs = index[0].data_ptr(), index[1].data_ptr(), coeffs.data_ptr()
     if num_pairs > 0:
@@ -183,6 +183,6 @@ def walk_features(
 
 def _columns(table: WalkTable, dtype: torch.dtype, kept: list[Tensor]) -> _Table:
     """A table for compiled code; ``kept`` holds its tensors for as long as the function runs."""
-    tensors = [x.contiguous() for x in (*table.index.long(), table.length.long(), table.load.to(dtype))]
+    tensors = [x.contiguous() for x in (*table.index.int(), table.length.int(), table.load.to(dtype))]
     kept += tensors
     return _Table(table.length.numel(), *(x.data_ptr() for x in tensors))

@@ -23,8 +23,9 @@ from pyg_topomask.ops.walks.merge import WalkTable, monomial, num_monomials
 # Number of terms that are merged together; this bounds the memory of building a pair table (60 bytes per term).
 _TERMS_PER_BLOCK = 2**21
 
-# Number of rows of coefficients that are reordered and transposed together.
-_ROWS = 2**14
+# Number of rows of coefficients that are reordered and transposed together, and of entries whose order is checked
+# together.
+_ROWS, _CHECKED = 2**14, 2**18
 
 
 def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
@@ -114,12 +115,12 @@ def pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_length: in
     code adds up. Without it, `sorted_pair_table` sorts them, which takes 4 times as long.
 
     Args:
-        left, right: Walks of queries and keys, sorted by start; int64 indices.
+        left, right: Walks of queries and keys, sorted by start; integers of any size.
         num_nodes: ``N``.
         max_length: Longest walk.
 
     Returns:
-        index: Pairs (query, key), sorted, shape ``[2, P]``, int64.
+        index: Pairs (query, key), sorted, shape ``[2, P]``, int32.
         coeffs: Coefficients in the order of `monomials`, shape ``[P, Q]``.
 
     Raises:
@@ -133,16 +134,16 @@ def sorted_pair_table(left: WalkTable, right: WalkTable, num_nodes: int, max_len
     """`pair_table` in plain torch, which sorts the products of entries in blocks of rows."""
     size = num_monomials(max_length)
     queries, keys = (Pattern(t.index[0], t.index[1], num_nodes, num_nodes) for t in (left, right))
-    pairs, coeffs = [left.index.new_zeros(2, 0)], [left.load.new_zeros(0, size)]
+    pairs, coeffs = [left.index.new_zeros(2, 0, dtype=torch.int32)], [left.load.new_zeros(0, size)]
     rows = split_by_count(Meeting(queries, keys).counts.by_row, _TERMS_PER_BLOCK)
     for start, stop in pairwise(accumulate(rows, initial=0)):
         part, entries = queries.rows(start, stop)
         pattern, query, key, entry = join(part, keys)
         query = query + entries.start
-        code = monomial(left.length[query], right.length[key])
+        code = monomial(left.length[query].long(), right.length[key].long())
         table = left.load.new_zeros(pattern.nnz * size)
         table.index_add_(0, entry * size + code, left.load[query] * right.load[key])
-        pairs.append(torch.stack([pattern.row + start, pattern.col]).long())
+        pairs.append(torch.stack([pattern.row + start, pattern.col]))
         coeffs.append(table.view(-1, size))
     return torch.cat(pairs, dim=1), torch.cat(coeffs)
 
@@ -186,13 +187,19 @@ def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
 
 
 def sorted_walks(table: WalkTable, num_nodes: int, max_length: int) -> WalkTable:
-    """Convert indices to int64 and sort by (start, visited, length), which relabelling nodes may have changed."""
-    index, length = table.index.long(), table.length.long()
-    key = (index[0] * num_nodes + index[1]) * (max_length + 1) + length
-    if not index.is_cuda and bool((key.diff() >= 0).all()):
-        return WalkTable(index, length, table.load)
-    order = key.argsort(stable=True)
-    return WalkTable(index[:, order], length[order], table.load[order])
+    """Walks sorted by (start, visited, length), an order that relabelling nodes may have changed; the table itself if
+    it is sorted.
+    """
+
+    def keys(some: slice) -> Tensor:
+        start, visited = table.index[:, some].long()
+        return (start * num_nodes + visited) * (max_length + 1) + table.length[some].long()
+
+    parts = range(0, table.length.numel(), _CHECKED)
+    if not table.index.is_cuda and all(bool((keys(slice(a, a + _CHECKED + 1)).diff() >= 0).all()) for a in parts):
+        return table
+    order = keys(slice(None)).argsort(stable=True)
+    return WalkTable(table.index[:, order], table.length[order], table.load[order])
 
 
 def merge_lengths(table: WalkTable, num_nodes: int, max_length: int) -> EntryTable:

@@ -93,10 +93,10 @@ class WalkProduct:
     @torch.inference_mode(False)
     def squared_norms(self) -> Tensor:
         r"""Coefficients ``[N, Q]`` of the diagonal of :math:`\Phi_1 \Phi_1^\top`."""
-        start, visited = self._sorted[0].index
-        length, load = self._sorted[0].length, self._sorted[0].load.double()
+        walks = self._sorted(0)
+        (start, visited), length, load = walks.index.long(), walks.length.long(), walks.load.double()
         own = revisits(start, start * self.num_nodes + visited, length, load, self.num_nodes, self.max_length)
-        return own.to(self._sorted[0].load)
+        return own.to(walks.load)
 
     @cached_property
     @torch.inference_mode(False)
@@ -105,17 +105,15 @@ class WalkProduct:
         assert self.diagonal is not None
         return self.diagonal - self.squared_norms
 
-    @cached_property
-    @torch.inference_mode(False)
-    def _sorted(self) -> list[WalkTable]:
-        tables = [sorted_walks(table, self.num_nodes, self.max_length) for table in self.distinct_tables]
-        return tables * 2 if self.shared else tables
+    def _sorted(self, side: int) -> WalkTable:
+        """Sorted walks of the queries (0) or the keys (1). Copies are not kept, because they take much memory."""
+        return sorted_walks(self._stored[side], self.num_nodes, self.max_length)
 
     @cached_property
     @torch.inference_mode(False)
     def left(self) -> EntryTable:
         r"""Entries of :math:`\Phi_1`, linear in ``f``."""
-        return merge_lengths(self._sorted[0], self.num_nodes, self.max_length)
+        return merge_lengths(self._sorted(0), self.num_nodes, self.max_length)
 
     @cached_property
     @torch.inference_mode(False)
@@ -123,7 +121,7 @@ class WalkProduct:
         r"""Entries of :math:`\Phi_2`, linear in ``f``; :obj:`None` for the identity."""
         if self.shared or not self.symmetric:
             return self.left if self.shared else None
-        return merge_lengths(self._sorted[1], self.num_nodes, self.max_length)
+        return merge_lengths(self._sorted(1), self.num_nodes, self.max_length)
 
     @cached_property
     @torch.inference_mode(False)
@@ -131,8 +129,10 @@ class WalkProduct:
         """Entries of the mask as a polynomial in ``f``, which is evaluated at `pair_weights`."""
         if not self.symmetric:
             return self.left
-        left, right = self._sorted
+        left = self._sorted(0)
+        right = left if self.shared else self._sorted(1)
         index, coeffs = pair_table(left, right, self.num_nodes, self.max_length)
+        del left, right  # before more memory is needed
         if self.diagonal is not None:
             coeffs = with_diagonal(index, coeffs, self.diagonal)
         return entry_table(index, coeffs, self.num_nodes)

@@ -109,9 +109,19 @@ def test_equals_plain_torch(dtype, atol, shared):
     index, coeffs = compiled.pair_table(left, right, 300, K)
     wanted_index, wanted = sorted_pair_table(left, right, 300, K)
     assert index.equal(wanted_index)
-    assert index.dtype == torch.int64
+    assert index.dtype == wanted_index.dtype == torch.int32
     assert coeffs.dtype == dtype
     torch.testing.assert_close(coeffs, wanted, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=atol)
+
+
+def test_small_integers():
+    """Transforms store nodes as int32 and lengths as int8."""
+    left, right = tables(50)
+    stored = [WalkTable(walks.index.int(), walks.length.to(torch.int8), walks.load) for walks in (left, right)]
+    index, coeffs = compiled.pair_table(*stored, 50, K)
+    for wanted_index, wanted in (compiled.pair_table(left, right, 50, K), sorted_pair_table(*stored, 50, K)):
+        assert index.equal(wanted_index)
+        torch.testing.assert_close(coeffs, wanted, rtol=1e-12, atol=1e-11)
 
 
 def test_threads_change_nothing(monkeypatch):

@@ -13,7 +13,7 @@ namespace {
 // Walks sorted by start, each of `count`.
 struct Table {
     int64_t count;
-    const int64_t *start, *visited, *length;
+    const int32_t *start, *visited, *length;
     const void* load;
 };
 
@@ -22,13 +22,13 @@ struct PairCall {
     int64_t nodes, lengths, threads;
     Table left, right;
     int64_t* rowptr;      // [nodes + 1]: written by the first call, read by the second
-    int64_t *row, *col;   // [pairs]; null in the first call
+    int32_t *row, *col;   // [pairs]; null in the first call
     void* coeffs;         // [Q, pairs]
 };
 
 template <class T>
 struct Visitor {
-    int64_t start, length;
+    int32_t start, length;
     T load;
 };
 
@@ -116,7 +116,8 @@ class Pairs {
         for (int64_t e = first[i]; e < first[i + 1]; ++e)
             for (int64_t r = keys.first[c.left.visited[e]]; r < keys.first[c.left.visited[e] + 1]; ++r) {
                 const Visitor<T>& visit = keys.visits[r];
-                const int64_t high = std::max(c.left.length[e], visit.length), low = std::min(c.left.length[e], visit.length);
+                const int64_t high = std::max(c.left.length[e], visit.length);
+                const int64_t low = std::min(c.left.length[e], visit.length);
                 row.coeffs[row.place[visit.start] * size + high * (high + 1) / 2 + low] += double(load[e]) * double(visit.load);
             }
         T* out = static_cast<T*>(c.coeffs) + from;
