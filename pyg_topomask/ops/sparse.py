@@ -20,7 +20,7 @@ class Pattern:
     """Positions of the entries of an ``[num_rows, num_cols]`` matrix, sorted by row, and their transposed order.
 
     Args:
-        row: Row of each entry, shape ``[nnz]``, ascending.
+        row: Row of each entry, shape ``[nnz]``, ascending; if :obj:`None`, found from ``rowptr`` when it is needed.
         col: Column of each entry, shape ``[nnz]``, in any order within a row.
         num_rows: Number of rows.
         num_cols: Number of columns.
@@ -32,18 +32,20 @@ class Pattern:
 
     def __init__(
         self,
-        row: Tensor,
+        row: Tensor | None,
         col: Tensor,
         num_rows: int,
         num_cols: int,
         order: Tensor | None = None,
         rowptr: Tensor | None = None,
     ) -> None:
-        if rowptr is None:
+        if row is not None:
+            self.row = row.int()
             rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
-            rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True)
-        self.rowptr = rowptr  # [num_rows + 1]
-        self.row, self.col = row.int(), col.int()  # [nnz]
+            rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True) if rowptr is None else rowptr
+        if rowptr is None:
+            raise ValueError("a pattern needs 'row' or 'rowptr'")
+        self.rowptr, self.col = rowptr, col.int()  # [num_rows + 1], [nnz]
         self.num_rows, self.num_cols = num_rows, num_cols
         self.order, self.inverse = order, None if order is None else order.argsort()
 
@@ -74,6 +76,13 @@ class Pattern:
         first, last = self.rowptr[[start, stop]].tolist()
         entries = slice(first, last)
         return Pattern(self.row[entries] - start, self.col[entries], stop - start, self.num_cols), entries
+
+    @cached_property
+    @torch.inference_mode(False)
+    def row(self) -> Tensor:
+        """Row of each entry, int32, shape ``[nnz]``."""
+        rows = torch.arange(self.num_rows, device=self.col.device, dtype=torch.int32)
+        return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.nnz)
 
     @property
     def nnz(self) -> int:

@@ -35,7 +35,7 @@ class _Call(ctypes.Structure):
     _fields_ = [
         *((name, _SIZE) for name in ("rows", "columns", "inner", "threads")),
         *((name, _Matrix) for name in ("left", "right")),
-        *((name, _POINTER) for name in ("first", "rowptr", "row", "col", "value")),
+        *((name, _POINTER) for name in ("first", "rowptr", "col", "value")),
         ("distance", _SIZE),
     ]
 
@@ -73,13 +73,12 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
     what = f"a product of factors of {rows} rows"
     loader.refuse_failure(entry(ctypes.byref(call)), what)
     room = int(first[-1])
-    rowptr, (row, col), values = left.rowptr.new_empty(rows + 1), left.col.new_empty(2, room), value.new_empty(room)
-    call.rowptr, call.value = rowptr.data_ptr(), values.data_ptr()
-    call.row, call.col = row.data_ptr(), col.data_ptr()
+    rowptr, col, values = left.rowptr.new_empty(rows + 1), left.col.new_empty(room), value.new_empty(room)
+    call.rowptr, call.col, call.value = (x.data_ptr() for x in (rowptr, col, values))
     if room == 0:
         rowptr.zero_()
     else:
         loader.refuse_failure(entry(ctypes.byref(call)), what)
     count = int(rowptr[-1])
-    row, col, values = (x[:count] if room <= _MOST_ROOM * count else x[:count].clone() for x in (row, col, values))
-    return Pattern(row, col, rows, right.num_rows, rowptr=rowptr), values, call.distance / max(count, 1)
+    col, values = (x[:count] if room <= _MOST_ROOM * count else x[:count].clone() for x in (col, values))
+    return Pattern(None, col, rows, right.num_rows, rowptr=rowptr), values, call.distance / max(count, 1)

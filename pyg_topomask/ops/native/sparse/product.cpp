@@ -83,10 +83,7 @@ class Product {
             if (!gaps) end = to;
         });
         for (const int64_t distance : distances) c.distance += distance;
-        for (int64_t i = 0; i < c.rows; ++i) {
-            c.rowptr[i + 1] += c.rowptr[i];
-            std::fill(c.row + c.rowptr[i], c.row + c.rowptr[i + 1], int32_t(i));
-        }
+        for (int64_t i = 0; i < c.rows; ++i) c.rowptr[i + 1] += c.rowptr[i];
         for (size_t number = 0; gaps && number < tasks.size(); ++number) {
             const int64_t row = tasks[number].from, to = c.rowptr[row], count = c.rowptr[tasks[number].to] - to;
             std::memmove(c.col + to, c.col + c.first[row], count * sizeof(int32_t));
@@ -188,7 +185,7 @@ class Product {
 // 0 if all went well, -1 if memory is short, -2 at any other exception.
 template <class T>
 int run_safely(Call& c) try {
-    c.row ? Product<T>(c).fill() : count(c);
+    c.rowptr ? Product<T>(c).fill() : count(c);
     return 0;
 } catch (...) {
     return error_code();

@@ -17,7 +17,7 @@ struct Call {
     int64_t rows, columns, inner, threads;  // C is [rows, columns], and A has `inner` columns
     Matrix left, right;
     int64_t* first;      // [rows + 1], place for the entries of each row: written by the first call, read by the second
-    int32_t *rowptr, *row, *col;  // the result; null in the first call
+    int32_t *rowptr, *col;  // the result; null in the first call
     void* value;
     int64_t distance;    // sum of |row - column| of all entries
 };
