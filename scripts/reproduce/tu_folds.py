@@ -1,7 +1,7 @@
 """TU data sets under one protocol: attentions beside GIN, GAT and a baseline without edges on ten folds.
 
     python scripts/reproduce/tu_folds.py --quick                         # a trial
-    python scripts/reproduce/tu_folds.py --datasets imdb-binary enzymes  # ten folds; an hour on one core
+    python scripts/reproduce/tu_folds.py --datasets imdb-binary enzymes  # ten folds; half an hour on one core
     python scripts/reproduce/tu_folds.py                                 # seven data sets
 
 Run i has Errica et al.'s outer fold i with its inner split (ICLR 2020), and seed i. The epoch is chosen on the
