@@ -217,7 +217,7 @@ def test_auxiliary_loss_is_trained_on_and_not_reported(tiny, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
-def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, metric):
+def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, capsys, metric):
     summary = run_config(
         tiny, tmp_path, overrides=[f"metric_best={metric}", "optim.max_epoch=6", "train.eval_period=2"]
     )
@@ -227,6 +227,7 @@ def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, metric):
     choose = min if metric == "loss" else max
     best = choose(rows, key=lambda row: row[f"val_{metric}"])  # min and max return the first of equal values
     assert summary["best_epochs"] == [best["epoch"]]
+    assert f"(best epoch: {best['epoch']:.0f})" in capsys.readouterr().out  # counted as in metrics.csv
     assert summary["metrics"][f"val_{metric}"]["mean"] == pytest.approx(best[f"val_{metric}"], rel=1e-6)
 
 
