@@ -71,7 +71,7 @@ run_pip() {
     if ! "$PYTHON" -m pip --disable-pip-version-check --retries 2 install "$@" 2>&1 | tee -a "$LOG" |
         while IFS= read -r line; do  # awk and grep may keep back what they read
             case $line in
-            Collecting* | "  Downloading"* | *Building* | Installing*) printf '    %.110s\n' "$line" ;;
+            Collecting* | "  Downloading"* | *Building* | Installing*) printf '    %.74s\n' "$line" ;;
             esac
         done; then
         explain_pip_failure

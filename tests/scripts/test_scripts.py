@@ -103,6 +103,12 @@ def test_a_failed_installation_says_why_and_is_taken_up_again(run, pip_says, tex
     assert (code, calls) == (0, ["pip -e .[run,ogb,dev]", PYTEST])
 
 
+def test_lines_of_pip_fit_into_80_columns(run):
+    _, output, _ = run("scripts/test.sh", PIP_SAYS="Collecting " + 100 * "x")
+    (line,) = (line for line in output.splitlines() if line.startswith("    Collecting"))
+    assert len(line) < 80
+
+
 def test_sparse_comes_after_the_plain_run_and_only_when_asked(run):
     everything = ["pip -e .[run,ogb,dev]", f"{PYTEST} tests", "pip setuptools wheel", "pip -e .[sparse]"]
     code, output, calls = run("scripts/test.sh", "--all", "tests")
