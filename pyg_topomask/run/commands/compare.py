@@ -247,7 +247,9 @@ def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int) -> l
         notes.append("An interval needs at least two seeds that both runs have.")
     if any(row.shared > 1 and row.low is None for row in others):
         notes.append("Without an interval: the difference is the same for each shared seed, or not finite.")
-    if runs[0].config.dataset.num_folds is not None and any(row.low is not None for row in others):
+    splits = {split for _, split in _by_seed(runs[position])}
+    has_folds = runs[0].config.dataset.num_folds is not None and len(splits) > 1
+    if has_folds and any(row.low is not None for row in others):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
     for run, row in zip(runs, rows):
         if run.unfinished:

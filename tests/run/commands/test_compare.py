@@ -149,9 +149,12 @@ def test_notes_tell_of_folds_and_unfinished_seeds(make):
     folds = {"dataset": {"split_mode": "cv-kfold-4"}}
     a, b = make("a", [0.5, 0.6], change=folds), make("b", [0.5, 0.8, 0.9], change=folds)
     (b / "2" / "result.json").unlink()
-    found = compared(a, b)
+    found = compared(a, b)  # all seeds on fold 0
     assert found.rows[1].seeds == 2
-    assert found.notes == [
+    assert found.notes == ["b: 1 unfinished seed is left out."]
+    for path in (a / "1" / "result.json", b / "1" / "result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"split_index": 1}))
+    assert compared(a, b).notes == [
         "Folds share training graphs, so intervals over folds are too narrow.",
         "b: 1 unfinished seed is left out.",
     ]
