@@ -36,3 +36,4 @@ with torch.no_grad():
         predicted = model(part.x, part.edge_index, graph=part).argmax(dim=1)
         right += int((predicted == part.y)[~part.train_mask].sum())
 accuracy = right / int((~data.train_mask).sum())
+print(f"accuracy on nodes outside the training mask: {accuracy:.2f}")
