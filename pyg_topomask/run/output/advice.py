@@ -56,8 +56,8 @@ def _facts(graphs: GraphStatistics) -> Table:
     table.add_row("diameter", found + (f" ({', '.join(notes)})" if notes else ""))
     if graphs.homophily is not None:
         table.add_row("edge homophily", f"{graphs.homophily:.2f} of the edges connect nodes of one class")
-    widths = f"{graphs.node_features} per node"
-    table.add_row("features", widths + (f", {graphs.edge_features} per edge" if graphs.edge_features else ""))
+    widths = f"{graphs.node_features:,} per node"
+    table.add_row("features", widths + (f", {graphs.edge_features:,} per edge" if graphs.edge_features else ""))
     return table
 
 
@@ -80,7 +80,8 @@ def _encodings(report: Report, console: Console) -> list[Group]:
 
 def _attentions(report: Report, console: Console) -> Group:
     train, gt = report.config.train, report.config.gt
-    what = f"{gt.layers} layers of width {gt.dim_hidden} with batches of {train.batch_size}"
+    what = f"{gt.layers} layers of width {gt.dim_hidden}"
+    what += f" with batches of {train.batch_size}" if report.graphs.num_graphs > 1 else ""
     memory = "peak of tensors on the GPU" if report.on_cuda else "peak of the whole process"
     lines = [_CAPTION.format(what=what, memory=memory)]
     if any(row.prediction is not None and row.prediction.is_extrapolated for row in report.advice):

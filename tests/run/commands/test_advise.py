@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -44,9 +45,15 @@ def test_text_has_a_reason_and_a_setting_in_each_line(tiny_file, here):
     assert "as the config is" in lines["GRF"]
     assert "not usable" in lines["Masked:toeplitz"]
     assert "grid" in lines["Masked:toeplitz"]
+    assert "of width 8 with batches of" in text
     narrow = Console(width=80, record=True, file=io.StringIO())
     narrow.print(as_text(report, narrow))
     assert max(map(len, narrow.export_text().splitlines())) <= 80
+    single = replace(report, graphs=replace(report.graphs, num_graphs=1, node_features=1433))
+    console.print(as_text(single, console))
+    text = console.export_text()
+    assert "1,433 per node" in text
+    assert "of width 8 on this machine" in text  # one graph has no batches
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 140])
