@@ -17,6 +17,7 @@ from typing import Any
 
 import matplotlib
 import torch
+from rich.console import Group
 from rich.table import Table
 from torch_geometric.data import Data
 
@@ -29,7 +30,7 @@ from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.progress import standard_output
-from pyg_topomask.run.output.report import DEVIATION
+from pyg_topomask.run.output.report import DEVIATION, between_lines
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.tensor_files import load_tensors
 
@@ -81,9 +82,9 @@ def train(arguments: argparse.Namespace, display: Display) -> dict[str, dict[str
     return summaries
 
 
-def results_table(summaries: dict[str, dict[str, Any]], seeds: int) -> Table:
+def results_table(summaries: dict[str, dict[str, Any]], seeds: int) -> Group:
     """One row for each model."""
-    table = Table(title=f"Is a motif planted in the graph? Mean ± {DEVIATION} over {seeds} seeds")
+    table = Table()
     table.add_column("model")
     for column in ("test accuracy (%)", "parameters", "training (s)"):
         table.add_column(column, justify="right")
@@ -97,8 +98,7 @@ def results_table(summaries: dict[str, dict[str, Any]], seeds: int) -> Table:
             f"{summary['wall_time_s']['total']:.0f}",
             style="bold" if accuracy["mean"] == best else None,
         )
-    table.caption = CAPTION
-    return table
+    return between_lines(f"Is a motif planted in the graph? Mean ± {DEVIATION} over {seeds} seeds", table, CAPTION)
 
 
 def draw(summaries: dict[str, dict[str, Any]], overrides: list[str]) -> Path:
