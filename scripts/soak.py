@@ -13,6 +13,7 @@ space has other numbers after it was started again. The exit status is 1 if a tr
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import random
@@ -79,11 +80,15 @@ def metrics(folder: Path, out: str) -> Any:
 
 
 @cache
-def finished() -> tempfile.TemporaryDirectory[str]:
-    """A folder with a finished run, and in its cache the compiled libraries, which the user's cache may contain."""
-    folder = tempfile.TemporaryDirectory()
-    copy_libraries(cache_dir(), Path(folder.name))
-    finish(start(Path(folder.name), "out"))
+def finished() -> Path:
+    """A folder with a finished run, and in its cache the compiled libraries, which the user's cache may contain.
+
+    It is removed when the program ends.
+    """
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy_libraries(cache_dir(), folder)
+    finish(start(folder, "out"))
     return folder
 
 
@@ -92,7 +97,7 @@ def new_folder(compiled: bool) -> Iterator[Path]:
     """An empty folder for runs, with a cache that contains the compiled libraries or has to be filled."""
     with tempfile.TemporaryDirectory() as name:
         if compiled:
-            copy_libraries(Path(finished().name, "cache"), Path(name))
+            copy_libraries(finished() / "cache", Path(name))
         yield Path(name)
 
 
@@ -155,19 +160,19 @@ def lack_space(draw: random.Random) -> str:
 
 def damage_file(draw: random.Random) -> str:
     """Change or cut a random file of a run or its cache. The run starts again: the same numbers, or one message."""
-    path = draw.choice(sorted(path for path in Path(finished().name).rglob("*") if path.is_file()))
+    path = draw.choice(sorted(path for path in finished().rglob("*") if path.is_file()))
     whole, data = path.read_bytes(), bytearray(path.read_bytes())
     if draw.random() < 0.5:
         data = data[: draw.randrange(len(data) + 1)]
     for _ in range(draw.choice([0, 1, 20])):
         if data:
             data[draw.randrange(len(data))] = draw.randrange(256)
-    summary = Path(finished().name) / "out" / "soak" / "summary.json"
+    summary = finished() / "out" / "soak" / "summary.json"
     report = summary.read_bytes()
     try:
         path.write_bytes(data)
-        status = finish(start(Path(finished().name), "out"), may_fail=True)
-        if status == 0 and metrics(Path(finished().name), "out") != undisturbed() and "result.json" not in str(path):
+        status = finish(start(finished(), "out"), may_fail=True)
+        if status == 0 and metrics(finished(), "out") != undisturbed() and "result.json" not in str(path):
             raise WrongAnswerError(f"other metrics after damage to {path}")
     finally:
         path.write_bytes(whole)

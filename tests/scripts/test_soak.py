@@ -3,7 +3,6 @@
 import importlib
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -55,7 +54,7 @@ def test_new_folders_have_the_compiled_libraries_or_an_empty_cache(soak, monkeyp
     library = tmp_path / "cache" / "native-0" / "pairs.so"
     library.parent.mkdir(parents=True)
     library.write_text("code")
-    monkeypatch.setattr(soak, "finished", lambda: SimpleNamespace(name=str(tmp_path)))
+    monkeypatch.setattr(soak, "finished", lambda: tmp_path)
     with soak.new_folder(compiled=True) as folder:
         assert [path.name for path in (folder / "cache").rglob("*.so")] == ["pairs.so"]
     with soak.new_folder(compiled=False) as folder:
