@@ -182,6 +182,7 @@ class SeedRun:
             logger=build_loggers(config, folder, self.title, display.print) if is_main() else False,
             default_root_dir=folder,
         )
+        trainer.precision_plugin.convert_module(module)  # Lightning does so after it has read the weights
         try:
             trainer.fit(module, train, val, ckpt_path=folder / LAST if start else None)
         except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals

@@ -18,6 +18,7 @@ from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import compared
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.callbacks import Recorder
+from pyg_topomask.run.training.lightning_module import GraphModule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -291,6 +292,30 @@ def test_a_checkpoint_without_the_best_one_is_not_resumed_from(tiny, tmp_path):
     for name in ("result.json", "best.ckpt"):
         (folder / name).unlink()
     assert run_config(tiny, tmp_path)["metrics"] == metrics
+
+
+def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny, tmp_path, monkeypatch):
+    tiny |= {"precision": "64-true", "accelerator": "cpu"}
+    tiny["train"] |= {"ckpt_period": 1}
+    original = GraphModule.training_step
+
+    def die(self, *args):
+        if self.current_epoch == 1:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphModule, "training_step", die)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(tiny, tmp_path / "resumed")
+    for name in ("whole", "resumed"):
+        run_config(tiny, tmp_path / name)
+    whole, resumed = (
+        torch.load(tmp_path / name / "config" / "0" / "last.ckpt", weights_only=True)["state_dict"]
+        for name in ("whole", "resumed")
+    )
+    for name, value in whole.items():
+        torch.testing.assert_close(resumed[name], value, rtol=1e-11, atol=1e-13)  # rounded to float32: 1e-8
 
 
 def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
