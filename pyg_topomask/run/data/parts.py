@@ -55,7 +55,8 @@ def evaluation_loader(parts: GraphParts, graph: Data, common: dict[str, Any]) ->
     fixed = parts.of(graph, at_epoch_0(parts.transform))
     order = [(0, part) for part in range(len(fixed)) if bool(graph.mask[fixed.dealt(0, part)].any())]
     if len(order) < world_size():
-        raise RunError(f"val.sampler: {world_size()} processes cannot share {len(order)} parts; use more parts")
+        change = "lower train.batch_size" if isinstance(parts, Neighborhoods) else "raise train.num_parts"
+        raise RunError(f"val.sampler: {world_size()} processes cannot share {len(order)} parts; {change}")
     return DataLoader(fixed, sampler=order[rank() :: world_size()], batch_size=1, collate_fn=single, **common)
 
 

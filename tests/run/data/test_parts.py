@@ -163,8 +163,10 @@ def test_parts_without_a_counted_node_are_left_out_and_processes_share_the_other
         shares.append([part.x.tolist() for part in evaluation_loaders(config, splits)[2]])
     assert [shares[i % 2][i // 2] for i in range(len(alone))] == alone
     monkeypatch.setattr("pyg_topomask.run.data.parts.world_size", lambda: 40)
-    with pytest.raises(RunError, match=r"val\.sampler: 40 processes cannot share \d parts; use more parts"):
-        loaders(config, splits, 0)
+    for sampler, change in (("random_partition", r"raise train\.num_parts"), ("neighbor", r"lower train\.batch_size")):
+        config, splits = split_of(source(sampler, batch_size=40), graph)
+        with pytest.raises(RunError, match=rf"val\.sampler: 40 processes cannot share \d parts; {change}"):
+            loaders(config, splits, 0)
 
 
 def test_nothing_is_drawn_on_the_whole_graph(graph):
