@@ -52,20 +52,21 @@ def spectrum(x: Tensor, size: int) -> Tensor:
         turns, _ = _turns(size, padded.dtype, x.device)
         return torch.fft.fft(padded.mul_(turns))
     turns, _, factors, _ = _long_turns(_ROWS, size // _ROWS, padded.dtype, x.device)
-    return _each(lambda x: torch.fft.fft(torch.fft.fft(x.mul_(turns), dim=0).mul_(factors), dim=1), padded).flatten(-2)
+    steps = _each(lambda one: torch.fft.fft(torch.fft.fft(one.mul_(turns), dim=0).mul_(factors), dim=1), padded)
+    return steps.flatten(-2)
 
 
-def signal(spectrum: Tensor) -> Tensor:
-    """Complex signal of a spectrum ``[…, L]``, shape ``[…, 1, L]``, or ``[…, 1000, L / 1000]`` if it is long.
+def signal(x: Tensor) -> Tensor:
+    """Complex signal of a spectrum ``[…, L]``: shape ``[…, 1, L]``, or ``[…, 1000, L / 1000]`` if it is long.
 
     The real part of the signal of a product is the convolution.
     """
-    size = spectrum.size(-1)
+    size = x.size(-1)
     if size < _LONG:
-        _, back = _turns(size, spectrum.dtype, spectrum.device)
-        return torch.fft.ifft(spectrum).mul_(back).unsqueeze(-2)
-    _, back, _, factors = _long_turns(_ROWS, size // _ROWS, spectrum.dtype, spectrum.device)
-    return _each(lambda x: torch.fft.ifft(torch.fft.ifft(x, dim=1).mul_(factors), dim=0).mul_(back), spectrum)
+        _, back = _turns(size, x.dtype, x.device)
+        return torch.fft.ifft(x).mul_(back).unsqueeze(-2)
+    _, back, _, factors = _long_turns(_ROWS, size // _ROWS, x.dtype, x.device)
+    return _each(lambda one: torch.fft.ifft(torch.fft.ifft(one, dim=1).mul_(factors), dim=0).mul_(back), x)
 
 
 def wrap(weight: Tensor, size: int) -> Tensor:
@@ -88,7 +89,7 @@ def _each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     signals = x.unflatten(-1, (_ROWS, -1))
     if signals.numel() == x.size(-1):  # a copy would cost as much as a transform
         return function(signals.flatten(0, -3)[0]).expand(signals.shape)
-    return torch.stack([function(signal) for signal in signals.flatten(0, -3)]).view(signals.shape)
+    return torch.stack([function(one) for one in signals.flatten(0, -3)]).view(signals.shape)
 
 
 @lru_cache(maxsize=32)

@@ -35,6 +35,17 @@ def dense(pattern, value):
     return out.index_put((pattern.row.long(), pattern.col.long()), value)
 
 
+def check(left, right):
+    """The compiled product equals those of SciPy and of dense matrices."""
+    pattern, entries, distance = compiled.product(*left, *right)
+    wanted, values, mean = factors._scipy_product(*left, *right)
+    for name in ("row", "col", "rowptr"):
+        assert torch.equal(getattr(pattern, name), getattr(wanted, name))
+    torch.testing.assert_close(entries, values)
+    assert distance == pytest.approx(mean)
+    torch.testing.assert_close(dense(pattern, entries), dense(*left) @ dense(*right).t())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("rows", "inner", "columns", "share"),
@@ -42,25 +53,13 @@ def dense(pattern, value):
 )
 def test_equals_scipy_and_dense_products(rows, inner, columns, share, dtype):
     left, right = factor(rows, inner, share, dtype), factor(columns, inner, share, dtype)
-    pattern, entries, distance = compiled.product(*left, *right)
-    wanted, values, mean = factors._scipy_product(*left, *right)
-    for name in ("row", "col", "rowptr"):
-        assert torch.equal(getattr(pattern, name), getattr(wanted, name))
-    torch.testing.assert_close(entries, values)
-    assert distance == pytest.approx(mean)
-    torch.testing.assert_close(dense(pattern, entries), dense(*left) @ dense(*right).t())
+    check(left, right)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_blocks_of_a_batch_equal_scipy_and_dense_products(dtype):
     left, right = blocks_of(*BATCH, dtype), blocks_of(*BATCH, dtype)
-    pattern, entries, distance = compiled.product(*left, *right)
-    wanted, values, mean = factors._scipy_product(*left, *right)
-    for name in ("row", "col", "rowptr"):
-        assert torch.equal(getattr(pattern, name), getattr(wanted, name))
-    torch.testing.assert_close(entries, values)
-    assert distance == pytest.approx(mean)
-    torch.testing.assert_close(dense(pattern, entries), dense(*left) @ dense(*right).t())
+    check(left, right)
 
 
 def test_an_entry_between_blocks_is_not_lost():
