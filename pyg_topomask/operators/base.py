@@ -159,6 +159,11 @@ class MaskOperator(ABC):
         return False
 
     @property
+    def compiles_blocks(self) -> bool:
+        """Whether compiled code makes `blocks`, at a lower cost than the list of the pairs."""
+        return False
+
+    @property
     def pairs_by_row(self) -> Tensor | None:
         """Upper bound on the pairs of each row, ``[N]``, int64; :obj:`None` if all pairs may be listed at once."""
         return None

@@ -231,6 +231,11 @@ class ConstantOperator(WrappedOperator):
         """Whether there is a sparse support."""
         return self.operator.pairs_by_row is not None
 
+    @property
+    def compiles_blocks(self) -> bool:
+        """Whether it makes those of the wrapped mask."""
+        return self.operator.compiles_blocks
+
     @cached_property
     @torch.inference_mode(False)
     def bound(self) -> ConstantOperator:

@@ -12,6 +12,7 @@ from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import MOST_PAIRS
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
+from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.typing import SparseEntries
@@ -185,7 +186,18 @@ class SparseFactorOperator(MaskOperator):
         part.by_scipy = self.by_scipy
         return part.pairs()
 
+    @property
+    def compiles_blocks(self) -> bool:
+        """Whether both factors are constant, and compiled code serves them."""
+        values = [factor.value for factor in (self.left, self.right) if factor is not None]
+        if len(values) < 2 or not self.has_blocks or self.heads is not None or any(x.requires_grad for x in values):
+            return False
+        return compiled.refuses(*values) is None
+
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        found = _constant_blocks(layout, *self.factor_pair) if self.compiles_blocks else None
+        if found is not None:
+            return found
         left, right = (
             None if factor is None else (factor.pattern.row, factor.pattern.col, factor.value)
             for factor in (self.left, self.right)
@@ -201,6 +213,18 @@ class SparseFactorOperator(MaskOperator):
 def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]) -> int:
     """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
     return num_terms if num_terms > MOST_PAIRS * max(num_entries, 1) else pattern().nnz
+
+
+@torch.compiler.disable
+def _constant_blocks(layout: BlockLayout, left: Factor, right: Factor) -> list[Tensor] | None:
+    """`product_blocks` of factors without a gradient that `compiled.refuses` does not refuse, in compiled code.
+
+    Returns:
+        The blocks; :obj:`None` if an entry joins two graphs.
+    """
+    factors = left.pattern, left.value, right.pattern, right.value
+    flat = compiled.block_product(layout.groups.num_nodes, layout.places, *factors)
+    return None if flat is None else layout.cut(flat)
 
 
 def _identity(operator: MaskOperator) -> Factor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -15,18 +15,56 @@ Entries = tuple[Tensor, Tensor, Tensor]
 """Rows, columns and entries of a sparse matrix."""
 
 
-class BlockLayout(NamedTuple):
-    """Positions of the entries of all graphs' ``n × n`` blocks in one flat array."""
+class BlockLayout:
+    """Positions of the entries of all graphs' ``n × n`` blocks in one flat array.
 
-    groups: SizeGroups
-    first: Tensor
-    """Index of the first entry of each node's row, shape ``[N]``."""
-    column: Tensor
-    """Position of each node within the rows of its graph's block, shape ``[N]``."""
-    block: Tensor
-    """Index of the first entry of each node's block, shape ``[N]``."""
-    lengths: list[int]
-    """Number of entries of each group's blocks."""
+    Args:
+        groups: The batch's graphs; blocks are in the order of these groups.
+        device: Device of the batch.
+    """
+
+    def __init__(self, groups: SizeGroups, device: torch.device) -> None:
+        self.groups, self.device = groups, device
+        self.lengths = [g * n * n for g, n in groups.shapes]
+        """Number of entries of each group's blocks."""
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Index of the first entry of each graph's block."""
+        order = [graph for graphs in self.groups.graphs for graph in graphs]
+        sizes = self.groups.num_nodes
+        found = dict(zip(order, accumulate((sizes[graph] ** 2 for graph in order), initial=0)))
+        return [found.get(graph, 0) for graph in range(len(sizes))]
+
+    @cached_property
+    @torch.inference_mode(False)
+    def column(self) -> Tensor:
+        """Position of each node within the rows of its graph's block, shape ``[N]``."""
+        return ragged_ranges(torch.zeros_like(self._sizes), self._sizes)[1]
+
+    @cached_property
+    @torch.inference_mode(False)
+    def block(self) -> Tensor:
+        """Index of the first entry of each node's block, shape ``[N]``."""
+        return torch.repeat_interleave(torch.tensor(self.places, device=self.device), self._sizes)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def first(self) -> Tensor:
+        """Index of the first entry of each node's row, shape ``[N]``."""
+        return self.block + self.column * torch.repeat_interleave(self._sizes, self._sizes)
+
+    @cached_property
+    @torch.inference_mode(False)
+    def _sizes(self) -> Tensor:
+        return torch.tensor(self.groups.num_nodes, dtype=torch.int64, device=self.device)
+
+    def cut(self, flat: Tensor) -> list[Tensor]:
+        """The blocks ``[g, n, n]`` or ``[g, H, n, n]`` of each group, from all entries ``[*]`` or ``[*, H]``."""
+        return [
+            part.view(g, n, n) if flat.dim() == 1 else part.view(g, n, n, -1).permute(0, 3, 1, 2)
+            for (g, n), part in zip(self.groups.shapes, flat.split(self.lengths))
+        ]
 
 
 def count_block_entries(batch: Tensor | int) -> int:
@@ -37,26 +75,13 @@ def count_block_entries(batch: Tensor | int) -> int:
 @once_per_batch
 def block_layout(batch: Tensor) -> BlockLayout:
     """Layout of a batch vector that `check_batch` accepts, computed once per batch."""
-    return _layout(size_groups(batch), batch.device)
+    return BlockLayout(size_groups(batch), batch.device)
 
 
 @lru_cache(maxsize=128)
-@torch.inference_mode(False)
 def one_graph_layout(num_nodes: int, device: torch.device) -> BlockLayout:
     """Layout of one graph. Repeated calls return the same object, so that results remembered for it are found."""
-    return _layout(size_groups(num_nodes), device)
-
-
-def _layout(groups: SizeGroups, device: torch.device) -> BlockLayout:
-    sizes = [n for g, n in groups.shapes for _ in range(g)]
-    size = torch.tensor(sizes, dtype=torch.int64, device=device)
-    area = size.square()
-    graph, column = ragged_ranges(torch.zeros_like(size), size)
-    block = (area.cumsum(0) - area)[graph]
-    first = block + column * size[graph]
-    if groups.inverse is not None:
-        first, column, block = (x.index_select(0, groups.inverse) for x in (first, column, block))
-    return BlockLayout(groups, first, column, block, [g * n * n for g, n in groups.shapes])
+    return BlockLayout(size_groups(num_nodes), device)
 
 
 def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) -> list[Tensor]:
@@ -75,11 +100,7 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
     """
     check_within_graphs(layout, row, col)
     position = layout.first.index_select(0, row) + layout.column.index_select(0, col)
-    flat = value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, position, value)
-    return [
-        part.view(g, n, n) if value.dim() == 1 else part.view(g, n, n, -1).permute(0, 3, 1, 2)
-        for (g, n), part in zip(layout.groups.shapes, flat.split(layout.lengths))
-    ]
+    return layout.cut(value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, position, value))
 
 
 def check_within_graphs(layout: BlockLayout, row: Tensor, col: Tensor) -> None:

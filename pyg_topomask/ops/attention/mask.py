@@ -16,7 +16,7 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 # the stored numbers. Measured on CPU in plain torch, 2 layers on a new batch, with masks of walks: blocks were 1.3 to
 # 1.9 times as fast as pairs with 1.6 and 2.9 entries per number (0.9 to 1.0 times for 128 graphs of 109 nodes and 8
 # heads), and 1.0 to 1.4 times with 3.6 and 5.7.
-_BLOCK_ENTRIES = 4
+BLOCK_ENTRIES = 4
 
 # Cost of one more size of graphs in blocks, in entries. Measured on CPU with 4 heads, forward and backward, 3 layers on
 # a new batch in plain torch: 0.11 µs per entry and 0.75 ms per size, against 0.28 µs per pair, of which there are about
@@ -43,6 +43,8 @@ class AttentionMask(Protocol):
     def shares_blocks(self) -> bool: ...
     @property
     def keeps_pairs(self) -> bool: ...
+    @property
+    def compiles_blocks(self) -> bool: ...
     @property
     def device(self) -> torch.device: ...
     @property
@@ -72,7 +74,7 @@ class AttentionMask(Protocol):
 class TensorMask:
     """Mask from a tensor of shape ``[N, N]`` or ``[H, N, N]``. Raises ValueError for other shapes."""
 
-    is_dense, has_blocks, shares_blocks, keeps_pairs = True, False, False, False
+    is_dense, has_blocks, shares_blocks, keeps_pairs, compiles_blocks = True, False, False, False, False
     num_pairs, pairs_by_row, error = None, None, 0.0
 
     def __init__(self, matrix: Tensor) -> None:
@@ -162,7 +164,7 @@ def prefers_blocks(mask: AttentionMask, batch: Tensor | None, compiled: bool) ->
         return False
     nodes = mask.num_nodes if batch is None else batch
     entries = count_block_entries(nodes) if mask.pairs_by_row is None else cost_of_blocks(nodes)
-    return entries <= _BLOCK_ENTRIES * mask.num_multiply_adds
+    return entries <= BLOCK_ENTRIES * mask.num_multiply_adds
 
 
 def cost_of_blocks(batch: Tensor | int) -> int:

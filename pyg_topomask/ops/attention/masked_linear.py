@@ -16,7 +16,14 @@ from torch.utils.checkpoint import checkpoint
 from pyg_topomask.ops.attention import feature_pairs, fused_pairs, linear_blocks
 from pyg_topomask.ops.attention.inputs import check_masked_attention, from_origin, with_ones
 from pyg_topomask.ops.attention.linear_blocks import block_sums, block_sums_in_torch
-from pyg_topomask.ops.attention.mask import MOST_PAIRS, AttentionMask, cost_of_blocks, prefers_blocks, read_mask
+from pyg_topomask.ops.attention.mask import (
+    BLOCK_ENTRIES,
+    MOST_PAIRS,
+    AttentionMask,
+    cost_of_blocks,
+    prefers_blocks,
+    read_mask,
+)
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
     error_floor,
@@ -26,6 +33,7 @@ from pyg_topomask.ops.attention.normalizer import (
 )
 from pyg_topomask.ops.attention.pair_kernels import PairKernel, scaled
 from pyg_topomask.ops.attention.pairs import means_of_pairs
+from pyg_topomask.ops.blocks import count_block_entries
 from pyg_topomask.ops.numerics import (
     absolute,
     at_least_float32,
@@ -34,7 +42,7 @@ from pyg_topomask.ops.numerics import (
     size_of_rows,
     weighted_mean,
 )
-from pyg_topomask.ops.segment import segment_linear_attention, segment_max, segment_sum
+from pyg_topomask.ops.segment import group_sizes, segment_linear_attention, segment_max, segment_sum
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 
@@ -45,6 +53,11 @@ _SLICE_COLUMNS = 64
 # Without a sparse support, blocks are formed instead of the factored path's intermediate if they have fewer entries, up
 # to this many. Measured on CPU with 4 heads: an entry takes 8 ns, forward and backward, a number of the other 10 to 14.
 _MOST_BLOCK_ENTRIES = 2**22
+
+# Entries of blocks, for each size of graphs, above which blocks of constant masks of walks are faster than pairs if
+# compiled code makes the blocks and serves both. Measured on CPU with new batches, forward and backward: 1.3 times as
+# fast for graphs of 109 nodes, as fast for 128 graphs of 50 nodes and 4 sizes, 0.9 times as fast with 16 sizes.
+_COMPILED_BLOCK_ENTRIES = 2**16
 
 # Fixed cost of a pair, in features, and cost of a multiply-add in a product with the mask relative to one on pairs.
 # Measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs per node.
@@ -166,7 +179,7 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
         return "dense"
     grouped = feature_pairs.refuses_features(num_features, mask.device) is None
     compiled = grouped or fused_pairs.serves_heads(num_features, head_channels, mask.device)
-    if prefers_blocks(mask, batch, compiled):
+    if _prefers_compiled_blocks(mask, batch) or prefers_blocks(mask, batch, compiled):
         return "blocks"
     num_pairs, num_multiply_adds = mask.num_pairs, mask.num_multiply_adds
     if mask.has_blocks and num_pairs is None:
@@ -180,6 +193,15 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
         scoring //= _GAIN_OF_FEATURES
     multiplying = _FACTORED_COST * num_multiply_adds * num_features * (head_channels + 1)
     return "pairwise" if scoring <= multiplying else "factored"
+
+
+def _prefers_compiled_blocks(mask: AttentionMask, batch: Tensor | None) -> bool:
+    """Whether blocks are made and used by compiled code, and are large and few compared to the stored numbers."""
+    if not mask.compiles_blocks or linear_blocks.refuses(mask.device) is not None:
+        return False
+    nodes = mask.num_nodes if batch is None else batch
+    entries, (num_sizes, _) = count_block_entries(nodes), group_sizes(nodes)
+    return num_sizes * _COMPILED_BLOCK_ENTRIES <= entries <= BLOCK_ENTRIES * mask.num_multiply_adds
 
 
 @torch.no_grad()

@@ -1,9 +1,13 @@
-"""Products of sparse factors in compiled code, ``native/sparse/``: the same as SciPy's, and about 4 times as fast."""
+"""Products of sparse factors in compiled code, ``native/sparse/``: the same as SciPy's, and about 4 times as fast.
+
+The dense blocks of a batch of graphs are about 3 times as fast as the list of their entries.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,7 +19,7 @@ from pyg_topomask.ops.sparse import Pattern
 load = partial(loader.load, "sparse")
 """The library, compiled if necessary, or the reason why there is none."""
 
-_ENTRY = {torch.float32: "sparse_product_float", torch.float64: "sparse_product_double"}
+_NAMES = {torch.float32: "float", torch.float64: "double"}
 _SIZE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _ROWS_PER_THREAD = 2**12  # rows that are worth a second thread
 
@@ -40,11 +44,22 @@ class _Call(ctypes.Structure):
     ]
 
 
+class _BlockCall(ctypes.Structure):
+    """Arguments of the product in blocks, described in ``dense.h``."""
+
+    _fields_ = [
+        *((name, _SIZE) for name in ("graphs", "threads")),
+        *((name, _POINTER) for name in ("begin", "place")),
+        *((name, _Matrix) for name in ("left", "right")),
+        ("blocks", _POINTER),
+    ]
+
+
 def refuses(value: Tensor, other: Tensor) -> str | None:
     """Why the compiled function cannot multiply entries like these; :obj:`None` if it can."""
     if value.device.type != "cpu":
         return f"it runs on CPU, and the entries are on {value.device}"
-    if value.dtype not in _ENTRY or other.dtype != value.dtype:
+    if value.dtype not in _NAMES or other.dtype != value.dtype:
         return f"it computes in float32 or float64 (got {value.dtype} and {other.dtype})"
     library = load()
     return library if isinstance(library, str) else None
@@ -57,10 +72,10 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
     Raises:
         MemoryError: If memory is short.
     """
-    entry: Any = getattr(load(), _ENTRY[value.dtype])
+    entry: Any = getattr(load(), f"sparse_product_{_NAMES[value.dtype]}")
     rows = left.num_rows
-    given = {"left": (left.rowptr, left.col, value), "right": (right.rowptr, right.col, other)}
-    tensors = {name: [x.detach().contiguous() for x in parts] for name, parts in given.items()}
+    kept: list[Tensor] = []
+    matrices = {"left": _matrix(left, value, kept), "right": _matrix(right, other, kept)}
     first = torch.empty(rows + 1, dtype=torch.int64)
     call = _Call(
         rows=rows,
@@ -68,7 +83,7 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
         inner=left.num_cols,
         threads=loader.num_threads(rows, _ROWS_PER_THREAD),
         first=first.data_ptr(),
-        **{name: _Matrix(*(x.data_ptr() for x in parts)) for name, parts in tensors.items()},
+        **matrices,
     )
     what = f"a product of factors of {rows} rows"
     loader.refuse_failure(entry(ctypes.byref(call)), what)
@@ -82,3 +97,41 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
     count = int(rowptr[-1])
     col, values = (x[:count] if room <= _MOST_ROOM * count else x[:count].clone() for x in (col, values))
     return Pattern(None, col, rows, right.num_rows, rowptr=rowptr), values, call.distance / max(count, 1)
+
+
+def block_product(
+    sizes: list[int], place: list[int], left: Pattern, value: Tensor, right: Pattern, other: Tensor
+) -> Tensor | None:
+    r"""Dense blocks of :math:`(\Phi_1 \Phi_2^\top)^\top`, one for each graph.
+
+    Args:
+        sizes: Number of nodes ``n`` of each graph.
+        place: Where each graph's block begins in the result.
+        left, right: Patterns of :math:`\Phi_1` and :math:`\Phi_2`, both ``[N, N]``.
+        value, other: Entries of the factors, shape ``[nnz]``, which `refuses` does not refuse.
+
+    Returns:
+        All blocks one after the other, a flat tensor; :obj:`None` if an entry joins two graphs.
+
+    Raises:
+        MemoryError: If memory is short.
+    """
+    kept: list[Tensor] = []
+    matrices = {"left": _matrix(left, value, kept), "right": _matrix(right, other, kept)}
+    begin = torch.tensor([0, *accumulate(sizes)])
+    places, blocks = torch.tensor(place, dtype=torch.int64), value.new_empty(sum(n * n for n in sizes))
+    addresses = {"begin": begin.data_ptr(), "place": places.data_ptr(), "blocks": blocks.data_ptr()}
+    threads = loader.num_threads(left.num_rows, _ROWS_PER_THREAD)
+    call = _BlockCall(graphs=len(sizes), threads=threads, **addresses, **matrices)
+    failure = getattr(load(), f"block_product_{_NAMES[value.dtype]}")(ctypes.byref(call))
+    if failure == -3:
+        return None
+    loader.refuse_failure(failure, f"the blocks of {len(sizes)} graphs")
+    return blocks
+
+
+def _matrix(pattern: Pattern, value: Tensor, kept: list[Tensor]) -> _Matrix:
+    """A factor for compiled code; ``kept`` holds its tensors for as long as the function runs."""
+    tensors = [x.detach().contiguous() for x in (pattern.rowptr, pattern.col, value)]
+    kept += tensors
+    return _Matrix(*(x.data_ptr() for x in tensors))

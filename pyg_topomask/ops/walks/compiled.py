@@ -51,7 +51,7 @@ class _FeatureCall(ctypes.Structure):
         ("walks", _Table),
         ("decay", _POINTER),
         ("exponent", ctypes.c_double),
-        *((name, _POINTER) for name in ("rowptr", "row", "col", "value")),
+        *((name, _POINTER) for name in ("rowptr", "col", "value")),
     ]
 
 
@@ -168,17 +168,16 @@ def walk_features(
     """
     kept: list[Tensor] = []
     table, size = _columns(walks, walks.load.dtype, kept), walks.length.numel()
-    rowptr, index = torch.empty(num_nodes + 1, dtype=torch.int32), torch.empty(2, size, dtype=torch.int32)
+    rowptr, col = torch.empty(num_nodes + 1, dtype=torch.int32), torch.empty(size, dtype=torch.int32)
     value, factors = walks.load.new_empty(size), torch.tensor(decay, dtype=torch.float64)
-    outputs = dict(zip(("rowptr", "row", "col", "value"), (x.data_ptr() for x in (rowptr, *index, value))))
+    outputs = dict(zip(("rowptr", "col", "value"), (x.data_ptr() for x in (rowptr, col, value))))
     call = _FeatureCall(num_nodes, len(decay), table, factors.data_ptr(), exponent, **outputs)
     failure = getattr(load(), f"walk_features_{_NAMES[walks.load.dtype]}")(ctypes.byref(call))
     if failure in (-3, -4):
         return None
     loader.refuse_failure(failure, f"the visits of {num_nodes} nodes")
     count = int(rowptr[-1])
-    row, col = index[:, :count]
-    return Pattern(row, col, num_nodes, num_nodes, rowptr=rowptr), value[:count]
+    return Pattern(None, col[:count], num_nodes, num_nodes, rowptr=rowptr), value[:count]
 
 
 def _columns(table: WalkTable, dtype: torch.dtype, kept: list[Tensor]) -> _Table:

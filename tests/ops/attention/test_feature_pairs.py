@@ -222,7 +222,12 @@ def test_attention_under_a_mask_with_signs(monkeypatch, normalizer):
 @compiled
 def test_many_features_are_worth_more_pairs(monkeypatch):
     mask = SimpleNamespace(
-        is_dense=False, has_blocks=False, num_pairs=40, num_multiply_adds=1, device=torch.device("cpu")
+        is_dense=False,
+        has_blocks=False,
+        compiles_blocks=False,
+        num_pairs=40,
+        num_multiply_adds=1,
+        device=torch.device("cpu"),
     )
     assert choose_path(mask, 256, 8) == "pairwise"
     monkeypatch.setenv("TOPOMASK_NATIVE", "0")

@@ -19,6 +19,7 @@ from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention import linear_blocks, masked_softmax
 from pyg_topomask.ops.attention import masked_linear as masked_attention
 from pyg_topomask.ops.attention.masked_linear import choose_path
+from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.ops.walks import pair_table as pairs
 from pyg_topomask.testing import GRAPHS, permute
 from pyg_topomask.transforms import AddRandomWalks
@@ -268,6 +269,20 @@ def test_compiled_code_takes_pairs_of_full_graphs_if_the_mask_keeps_them():
     assert masked_softmax.choose_path(kernel, 200, 200, batch.batch) == "blocks"  # too wide for compiled code
     assert masked_softmax.choose_path(CausalOperator(batch.batch), 4, 8, batch.batch) == "blocks"
     assert masked_softmax.choose_path(ConstantOperator(CausalOperator(batch.batch)), 4, 8, batch.batch) == "blocks"
+
+
+@compiled
+def test_large_graphs_of_one_size_go_by_compiled_blocks():
+    walk = AddRandomWalks(8, 3, 0.0, independent=False, seed=0)
+    sizes = {"equal": [70] * 16, "unequal": list(range(62, 78)), "few": [70] * 8}
+    for name, some in sizes.items():
+        batch = Batch.from_data_list([walk(complete(size)) for size in some])
+        mask = RWGNKMask(max_length=3)(batch)
+        assert choose_path(mask, 16, 8, batch.batch) == ("blocks" if name == "equal" else "pairwise")
+        assert masked_softmax.choose_path(mask, 16, 8, batch.batch) == "pairwise"
+        if name == "equal":
+            learned, layout = RWGNKMask(max_length=3, learnable=True)(batch), block_layout(batch.batch)
+            torch.testing.assert_close(mask.blocks(layout), learned.blocks(layout))
 
 
 @pytest.mark.parametrize("path", ["pairwise", "blocks"])

@@ -89,6 +89,42 @@ def test_threads_do_not_change_the_product(make, monkeypatch):
         assert distance == found[0][2]
 
 
+def places_of(sizes):
+    return [sum(n * n for n in sizes[:graph]) for graph in range(len(sizes))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dense_blocks_equal_a_dense_product(dtype):
+    sizes = [*BATCH[0], 0, 130]
+    left, right = (blocks_of(sizes, [*BATCH[1], 0.0, 0.1], dtype) for _ in range(2))
+    right = right[0], right[1] - 0.5  # signs are served
+    flat = compiled.block_product(sizes, places_of(sizes), *left, *right)
+    wanted = (dense(*left) @ dense(*right).t()).t()
+    parts = [wanted[a : a + n, a : a + n].flatten() for a, n in zip(torch.tensor([0, *sizes]).cumsum(0), sizes)]
+    torch.testing.assert_close(flat, torch.cat(parts))
+
+
+def test_threads_do_not_change_dense_blocks(monkeypatch):
+    monkeypatch.setattr(compiled, "_ROWS_PER_THREAD", 1)
+    given, threads, found = (*blocks_of(*BATCH), *blocks_of(*BATCH)), torch.get_num_threads(), []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            found.append(compiled.block_product(list(BATCH[0]), places_of(BATCH[0]), *given))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[1], found[0])
+    assert torch.equal(found[2], found[0])
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_dense_blocks_of_joined_graphs_are_refused(side):
+    sizes, given = [3, 4], [factor(7, 7, 0.0), factor(7, 7, 0.0)]
+    assert compiled.block_product(sizes, [0, 9], *given[0], *given[1]).eq(0).all()
+    given[side] = Pattern(torch.tensor([2]), torch.tensor([3]), 7, 7), torch.ones(1, dtype=torch.float64)
+    assert compiled.block_product(sizes, [0, 9], *given[0], *given[1]) is None
+
+
 def test_distant_nodes_are_reordered(monkeypatch):
     monkeypatch.setattr(factors, "_FAR_NODES", 8)
     node = torch.randperm(200)  # a path whose nodes are numbered at random

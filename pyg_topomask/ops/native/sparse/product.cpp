@@ -1,4 +1,5 @@
-// The product C = A B^T of two sparse matrices whose entries are not negative; entries of 0 are left out.
+// The product C = A B^T of two sparse matrices: its entries, if those of the factors are not negative, where entries of 0
+// are left out; or the dense blocks of a batch of graphs.
 //
 // A row of C is the work of one thread and is summed in the order of the entries of A: no result depends on the number of
 // threads.
@@ -8,7 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "tasks.h"
+#include "dense.h"
 
 namespace {
 
@@ -77,7 +78,7 @@ class Product {
         parallel(c.threads, tasks.size(), [&](int64_t number, int64_t thread) {
             const Task& task = tasks[number];
             int64_t to = gaps ? c.first[task.from] : end;
-            if (task.block) read_block(task, memory[thread].block);
+            if (task.block) memory[thread].block.read(c.right, task.from, task.to);
             for (int64_t i = task.from; i < task.to; ++i)
                 to += c.rowptr[i + 1] = fill(i, task, to, memory[thread], distances[number]);
             if (!gaps) end = to;
@@ -92,10 +93,9 @@ class Product {
     }
 
    private:
-    typedef Vector<T, 64> Vec;
     struct Memory {  // of a thread
-        Array<T> sums;        // of each column, 0 between two rows
-        Array<T> block, row;  // the numbers of a block of B^T, and of a row of C in it
+        Array<T> sums;  // of each column, 0 between two rows
+        DenseBlock<T> block;
     };
     Call& c;
     const std::vector<Column> columns;
@@ -103,31 +103,6 @@ class Product {
     Transposed<T> transposed;
 
     T* value() const { return static_cast<T*>(c.value); }
-
-    // Vectors that a row of a block fills.
-    static int64_t vectors(const Task& task) { return (task.size() + Vec::L - 1) / Vec::L; }
-
-    void read_block(const Task& task, Array<T>& to) const {
-        const int64_t stride = vectors(task) * Vec::L;
-        const T* from = static_cast<const T*>(c.right.value);
-        to.assign(task.size() * stride, T(0));
-        for (int64_t j = task.from; j < task.to; ++j)
-            for (int32_t e = c.right.rowptr[j]; e < c.right.rowptr[j + 1]; ++e)
-                to[(c.right.col[e] - task.from) * stride + j - task.from] += from[e];
-    }
-
-    // V vectors of a row of C from vector `j` on.
-    template <int V>
-    void multiply(int64_t i, const Task& task, int64_t j, Memory& m) const {
-        const T *left = static_cast<const T*>(c.left.value), *block = &m.block[j * Vec::L];
-        const int64_t stride = vectors(task) * Vec::L;
-        typename Vec::type sum[V]{};
-        for (int32_t e = c.left.rowptr[i]; e < c.left.rowptr[i + 1]; ++e)
-#pragma GCC unroll 4
-            for (int v = 0; v < V; ++v)
-                sum[v] += left[e] * Vec::load(block + (c.left.col[e] - task.from) * stride + v * Vec::L);
-        for (int v = 0; v < V; ++v) Vec::store(sum[v], &m.row[(j + v) * Vec::L]);
-    }
 
     // Calls add(column, term) for all terms of a row of C.
     template <class F>
@@ -150,11 +125,8 @@ class Product {
             count += sum != 0;
         };
         if (task.block) {
-            m.row.resize(vectors(task) * Vec::L);
-            int64_t j = 0;
-            for (; j + 4 <= vectors(task); j += 4) multiply<4>(i, task, j, m);
-            for (; j < vectors(task); ++j) multiply<1>(i, task, j, m);
-            for (j = task.from; j < task.to; ++j) write(j, m.row[j - task.from]);
+            const T* sums = m.block.multiply(c.left, i);
+            for (int64_t j = task.from; j < task.to; ++j) write(j, sums[j - task.from]);
         } else {
             m.sums.resize(c.columns);
             in_row(i, m.sums.data(), write);
@@ -191,6 +163,14 @@ int run_safely(Call& c) try {
     return error_code();
 }
 
+// As above; -3 if an entry joins two graphs.
+template <class T>
+int blocks_safely(const BlockCall& c) try {
+    return multiply_blocks<T>(c) ? 0 : -3;
+} catch (...) {
+    return error_code();
+}
+
 }  // namespace
 
 extern "C" {
@@ -198,4 +178,8 @@ extern "C" {
 int sparse_product_float(Call* call) { return run_safely<float>(*call); }
 
 int sparse_product_double(Call* call) { return run_safely<double>(*call); }
+
+int block_product_float(const BlockCall* call) { return blocks_safely<float>(*call); }
+
+int block_product_double(const BlockCall* call) { return blocks_safely<double>(*call); }
 }

@@ -15,7 +15,7 @@ struct FeatureCall {
     Table walks;
     const double* decay;  // of each length
     double exponent;      // of the squared norm
-    int32_t *rowptr, *row, *col;  // [nodes + 1]; of each walk, though fewer may be written
+    int32_t *rowptr, *col;  // [nodes + 1]; of each walk, though fewer may be written
     void* value;
 };
 
@@ -35,7 +35,7 @@ bool walk_features(const FeatureCall& c) {
             if (n > first && visited < c.col[n - 1]) return false;
             double sum = 0;
             for (; e < w.count && w.start[e] == i && w.visited[e] == visited; ++e) sum += c.decay[w.length[e]] * double(load[e]);
-            c.row[n] = i, c.col[n] = visited, value[n++] = sum;
+            c.col[n] = visited, value[n++] = sum;
             squares += sum * sum;
         }
         const double scale = std::pow(squares, c.exponent);

@@ -1,0 +1,82 @@
+// Products of sparse rows with the dense transpose of some rows of a sparse matrix, and the dense blocks of a product.
+
+#pragma once
+
+#include "tasks.h"
+
+namespace {
+
+// Rows `from` to `to` of a matrix that has no other columns, as the columns of a dense block.
+template <class T>
+class DenseBlock {
+   public:
+    void read(const Matrix& matrix, int64_t begin, int64_t end) {
+        from = begin, size = end - begin, stride = (size + Vec::L - 1) / Vec::L * Vec::L;
+        const T* value = static_cast<const T*>(matrix.value);
+        block.assign(size * stride, T(0));
+        for (int64_t j = 0; j < size; ++j)
+            for (int32_t e = matrix.rowptr[from + j]; e < matrix.rowptr[from + j + 1]; ++e)
+                block[(matrix.col[e] - from) * stride + j] += value[e];
+    }
+
+    // The products of row `i` of another matrix with all these rows. They are overwritten by the next call.
+    const T* multiply(const Matrix& matrix, int64_t i) {
+        row.resize(stride);
+        int64_t j = 0;
+        for (; j + 4 * Vec::L <= stride; j += 4 * Vec::L) multiply<4>(matrix, i, j);
+        for (; j + 2 * Vec::L <= stride; j += 2 * Vec::L) multiply<2>(matrix, i, j);
+        if (j < stride) multiply<1>(matrix, i, j);
+        return row.data();
+    }
+
+   private:
+    typedef Vector<T, 64> Vec;
+    int64_t from = 0, size = 0, stride = 0;
+    Array<T> block, row;
+
+    // V vectors from column `j` on.
+    template <int V>
+    void multiply(const Matrix& matrix, int64_t i, int64_t j) {
+        const T* value = static_cast<const T*>(matrix.value);
+        typename Vec::type sum[V]{};
+        for (int32_t e = matrix.rowptr[i]; e < matrix.rowptr[i + 1]; ++e) {
+            const T* other = &block[(matrix.col[e] - from) * stride + j];
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v) sum[v] += value[e] * Vec::load(other + v * Vec::L);
+        }
+        for (int v = 0; v < V; ++v) Vec::store(sum[v], &row[j + v * Vec::L]);
+    }
+};
+
+// The fields and their order are those of `_BlockCall` in compiled.py.
+struct BlockCall {
+    int64_t graphs, threads;
+    const int64_t *begin, *place;  // first node of each graph and the number of nodes; where its block begins
+    Matrix left, right;
+    void* blocks;  // the transposed blocks of the product, [n, n] for each graph of n nodes
+};
+
+inline bool within(const Matrix& matrix, int64_t from, int64_t to) {
+    for (int32_t e = matrix.rowptr[from]; e < matrix.rowptr[to]; ++e)
+        if (matrix.col[e] < from || matrix.col[e] >= to) return false;
+    return true;
+}
+
+// False if an entry joins two graphs.
+template <class T>
+bool multiply_blocks(const BlockCall& c) {
+    std::vector<DenseBlock<T>> blocks(c.threads);
+    std::atomic<bool> apart(true);
+    parallel(c.threads, c.graphs, [&](int64_t graph, int64_t thread) {
+        const int64_t from = c.begin[graph], to = c.begin[graph + 1];
+        if (!within(c.left, from, to) || !within(c.right, from, to)) apart = false;
+        if (!apart) return;
+        blocks[thread].read(c.left, from, to);
+        T* out = static_cast<T*>(c.blocks) + c.place[graph];
+        for (int64_t j = from; j < to; ++j, out += to - from)
+            std::memcpy(out, blocks[thread].multiply(c.right, j), (to - from) * sizeof(T));
+    });
+    return apart;
+}
+
+}  // namespace
