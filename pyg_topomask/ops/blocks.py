@@ -46,7 +46,7 @@ class BlockLayout:
     @torch.inference_mode(False)
     def block(self) -> Tensor:
         """Index of the first entry of each node's block, shape ``[N]``."""
-        return torch.repeat_interleave(torch.tensor(self.places, device=self.device), self._sizes)
+        return torch.repeat_interleave(torch.tensor(self.places, dtype=torch.int64, device=self.device), self._sizes)
 
     @cached_property
     @torch.inference_mode(False)
