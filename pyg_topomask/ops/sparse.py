@@ -41,8 +41,7 @@ class Pattern:
     ) -> None:
         if row is not None:
             self.row = row.int()
-            rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
-            rowptr = torch.searchsorted(row.contiguous(), rows, out_int32=True) if rowptr is None else rowptr
+            rowptr = row_pointers(row, num_rows) if rowptr is None else rowptr
         if rowptr is None:
             raise ValueError("a pattern needs 'row' or 'rowptr'")
         self.rowptr, self.col = rowptr, col.int()  # [num_rows + 1], [nnz]
@@ -96,6 +95,12 @@ class Pattern:
         order = _order_by_column(self)
         row, col = (x.index_select(0, order) for x in (self.row, self.col))
         return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
+
+
+def row_pointers(row: Tensor, num_rows: int) -> Tensor:
+    """First entry of each of the sorted rows, and the number of entries at the end, int32, ``[num_rows + 1]``."""
+    rows = torch.arange(num_rows + 1, device=row.device, dtype=row.dtype)
+    return torch.searchsorted(row.contiguous(), rows, out_int32=True)
 
 
 class Combination(NamedTuple):

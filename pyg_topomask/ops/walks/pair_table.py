@@ -171,7 +171,7 @@ def stored_pairs(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
     if bool((index[0].diff() < 0).any()):
         order = index[0].argsort(stable=True)
         index, coeffs = index[:, order], coeffs[order]
-    return entry_table(index.clone(), coeffs, num_nodes)
+    return entry_table(index, coeffs, num_nodes)
 
 
 def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:

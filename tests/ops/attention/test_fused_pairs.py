@@ -119,10 +119,23 @@ def one_graph_in_one_segment():
     return random_pattern(600, 0.05)
 
 
+def one_graph_in_turns():
+    """Six segments: one thread takes two of them at a time, several take all. Each shares columns with the next one."""
+    row, col = torch.arange(4000).repeat_interleave(220), torch.arange(220).repeat(4000)
+    col = row + 3 * col - 300
+    exists = (col >= 0) & (col < 4000)
+    pattern = Pattern(row[exists], col[exists], 4000, 4000)
+    assert pattern.nnz > 6 * 2**17
+    return pattern
+
+
+PATTERNS = [one_graph_in_segments, one_graph_in_one_segment, one_graph_in_turns, graphs_on_their_own]
+
+
 @compiled
 @pytest.mark.parametrize("entries", ["shared", "heads"])
 @pytest.mark.parametrize("name", ["features_signed", "softmax"])
-@pytest.mark.parametrize("make_pattern", [one_graph_in_segments, one_graph_in_one_segment, graphs_on_their_own])
+@pytest.mark.parametrize("make_pattern", PATTERNS)
 def test_threads_change_nothing(monkeypatch, make_pattern, name, entries):
     monkeypatch.setattr(compiled_pairs, "_WORK_PER_THREAD", 1)
     pattern, kernel, threads = make_pattern(), KERNELS[name], torch.get_num_threads()

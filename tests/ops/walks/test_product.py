@@ -3,8 +3,9 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
-from pyg_topomask.operators import SparseFactorOperator
+from pyg_topomask.operators import GRFOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks
+from pyg_topomask.ops.attention import compiled_pairs
 from pyg_topomask.ops.products import factors
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 from pyg_topomask.ops.walks import compiled
@@ -145,6 +146,15 @@ def test_rearranged_rows_change_no_number(monkeypatch, kernel, stored):
         results.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v, mask.modulation])])
     for got, wanted in zip(*results):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.skipif(isinstance(compiled_pairs.load(), str), reason="needs a C++ compiler")
+def test_compiled_attention_keeps_no_rows_of_pairs():
+    walks = GRFMask()(AddRandomWalks(seed=0)(shuffled_path(50))).walks
+    q, k, v = (torch.rand(50, 1, 4, requires_grad=True) for _ in range(3))
+    masked_linear_attention(q, k, v, GRFOperator(walks, torch.rand(5)), path="pairwise").sum().backward()
+    assert "pairs" in vars(walks)
+    assert "row" not in vars(walks.pairs.pattern)
 
 
 def test_rows_that_no_order_brings_nearer_stay(monkeypatch):

@@ -11,7 +11,8 @@
 // numerator. The backward pass computes entries and scores again.
 //
 // A row is the work of one thread and is summed in the order of its pairs; gradients of keys, values and weights are
-// summed over the rows of a segment, then over segments: no result depends on the number of threads.
+// summed over the rows of a segment, then over segments: no result depends on the number of threads. Segments that share
+// columns are taken in turns of a few, so that keys, values and gradients of a few only are packed at a time.
 //
 // Plain C++17 and its standard library.
 
@@ -46,7 +47,7 @@ class Run {
             const bool alone = (c.grad_entry && !c.coeffs && c.entry_by_head == 0) ||
                                (c.grad_bound && !c.bound_coeffs && c.bound_by_head == 0);
             const int64_t together = alone ? 1 : std::min(c.threads, c.heads);
-            packed.resize(together);
+            packed.resize(c.backward() ? c.threads : together);
             for (int64_t h = 0; h < c.heads; h += together) heads(h, std::min(h + together, c.heads));
         }
         if (c.grad_edge) add_edge_grads();
@@ -58,10 +59,12 @@ class Run {
     static constexpr int64_t CACHE = 1 << 18;  // bytes
     static constexpr int64_t BLOCK = 512;      // columns of one task
     static constexpr int64_t ROWS = 64;
+    static constexpr int64_t PART = 8;         // one turn of segments has an eighth of the columns, or keeps all threads busy
     const Call& c;
     const int64_t keys, stride;
     const std::vector<Segment> segments;
-    std::vector<Packed<T>> packed;   // of each head, or of each thread and head
+    std::vector<Packed<T>> packed;   // of each head, of each thread and head, or in the backward pass of each thread
+    std::vector<Array<T>> shared;    // gradients of segments that share columns, of each head and segment of a turn
     std::vector<Window<T>> windows;  // of each thread
     Array<T> edge_grads;             // of common edge vectors: segments, heads, vectors
     std::vector<double> weight_grads[2];  // of entries and bounds that have coefficients: segments, heads, terms
@@ -95,6 +98,12 @@ class Run {
     // The heads of so many columns, or the columns of so many heads, that a cache holds.
     int64_t heads_in_cache(int64_t columns) const { return CACHE / std::max<int64_t>(columns * stride * sizeof(T), 1); }
 
+    int64_t most_columns() const {
+        int64_t most = 0;
+        for (const Segment& s : segments) most = std::max(most, s.columns);
+        return most;
+    }
+
     // Heads `h` to `until` of a segment that shares no columns, packed in `p`.
     void own_heads(int64_t segment, int64_t h, int64_t until, Packed<T>* p, Window<T>& w) {
         const Segment& s = segments[segment];
@@ -116,7 +125,7 @@ class Run {
         if (!c.backward()) return;
         for (int64_t j = s.first, at = 0; j < end; ++j, at += stride)
             for (int64_t head = h; head < until; ++head)
-                p[head - h].write_grads(c, head, keys, stride, j, j + 1, &p[head - h].grads[at]);
+                Packed<T>::template write_grads<false>(c, head, keys, stride, j, j + 1, &p[head - h].grads[at]);
     }
 
     // Calls run() for each window of rows `from` to `to`.
@@ -127,45 +136,75 @@ class Run {
 
     // Calls run(head, its arrays, from, to, window) for parts of `count` rows or columns.
     template <class F>
-    void in_blocks(int64_t h, int64_t until, int64_t count, int64_t block, const F& run) {
-        const int64_t blocks = (count + block - 1) / block;
+    void in_blocks(int64_t h, int64_t until, int64_t from, int64_t to, int64_t block, const F& run) {
+        const int64_t blocks = (to - from + block - 1) / block;
         parallel(c.threads, (until - h) * blocks, [&](int64_t task, int64_t thread) {
-            const int64_t head = task / blocks, a = task % blocks * block;
-            run(h + head, packed[head], a, std::min(a + block, count), windows[thread]);
+            const int64_t a = from + task % blocks * block;
+            run(h + task / blocks, a, std::min(a + block, to), windows[thread]);
         });
     }
 
     void heads(int64_t h, int64_t until) {
-        for (auto& head : packed) head.numbers.resize(c.columns * stride);
-        in_blocks(h, until, c.columns, BLOCK, [&](int64_t head, Packed<T>& p, int64_t a, int64_t b, Window<T>&) {
-            p.read(c, head, keys, stride, a, b);
-        });
         if (c.backward()) return backward(h, until);
+        for (auto& head : packed) head.numbers.resize(c.columns * stride);
+        in_blocks(h, until, 0, c.columns, BLOCK, [&](int64_t head, int64_t a, int64_t b, Window<T>&) {
+            packed[head - h].read(c, head, keys, stride, a, b);
+        });
         int64_t reach = 0;
         for (const Segment& s : segments) reach = std::max(reach, s.reach);
-        in_blocks(h, until, c.rows, ROWS, [&](int64_t head, const Packed<T>& p, int64_t a, int64_t b, Window<T>& w) {
-            const Attention<T, RV, DV> attention(c, head, p, reach, {});
+        in_blocks(h, until, 0, c.rows, ROWS, [&](int64_t head, int64_t a, int64_t b, Window<T>& w) {
+            const Attention<T, RV, DV> attention(c, head, packed[head - h], reach, {});
             in_windows(a, b, w, [&] { attention.forward(w); });
         });
     }
 
     void backward(int64_t h, int64_t until) {
-        for (auto& head : packed) head.shared.resize(segments.size());
-        const int64_t count = segments.size();
-        parallel(c.threads, (until - h) * count, [&](int64_t task, int64_t thread) {
-            add_segment(h + task / count, packed[task / count], task % count, windows[thread]);
+        const int64_t count = segments.size(), least = std::max<int64_t>(2 * c.threads / (until - h), 1);
+        in_blocks(h, until, 0, c.columns, BLOCK, [&](int64_t head, int64_t a, int64_t b, Window<T>&) {
+            for (int64_t j = a; j < b; ++j) {
+                std::fill_n(static_cast<T*>(c.grad_k) + (j * c.heads + head) * c.width, c.width, T(0));
+                std::fill_n(static_cast<T*>(c.grad_v) + (j * c.heads + head) * c.channels, c.channels, T(0));
+            }
         });
-        in_blocks(h, until, c.columns, BLOCK, [&](int64_t head, Packed<T>& p, int64_t a, int64_t b, Window<T>& w) {
-            p.add_shared(segments, stride, a, b, w.sums);
-            p.write_grads(c, head, keys, stride, a, b, w.sums.data());
+        for (int64_t s = 0, last = 0; s < count; s = last) {
+            int64_t columns = 0;
+            for (; last < count && (last - s < least || columns < c.columns / PART); ++last)
+                columns += segments[last].columns;
+            add_segments(h, until, s, last);
+        }
+    }
+
+    // The share of segments `s` to `last` in the gradients.
+    void add_segments(int64_t h, int64_t until, int64_t s, int64_t last) {
+        const int64_t count = last - s;
+        if (int64_t(shared.size()) < (until - h) * count) shared.resize((until - h) * count);
+        parallel(c.threads, (until - h) * count, [&](int64_t task, int64_t thread) {
+            add_segment(h + task / count, s + task % count, packed[thread], shared[task], windows[thread]);
+        });
+        int64_t first = c.columns, end = 0;
+        for (int64_t i = s; i < last; ++i)
+            first = std::min(first, segments[i].first), end = std::max(end, segments[i].first + segments[i].columns);
+        in_blocks(h, until, first, std::max(first, end), BLOCK, [&](int64_t head, int64_t a, int64_t b, Window<T>&) {
+            for (int64_t i = s; i < last; ++i) {
+                const Segment& from = segments[i];
+                const int64_t low = std::max(a, from.first), high = std::min(b, from.first + from.columns);
+                if (low >= high) continue;
+                const T* grads = &shared[(head - h) * count + i - s][(low - from.first) * stride];
+                Packed<T>::template write_grads<true>(c, head, keys, stride, low, high, grads);
+            }
         });
     }
 
-    void add_segment(int64_t head, Packed<T>& p, int64_t s, Window<T>& w) {
+    void add_segment(int64_t head, int64_t s, Packed<T>& p, Array<T>& sums, Window<T>& w) {
         const Segment& segment = segments[s];
-        p.shared[s].assign(segment.columns * stride, T(0));
-        T* grads = p.shared[s].data() - segment.first * stride;
-        const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads_of(s, head, grads));
+        const int64_t size = segment.columns * stride;
+        p.first = segment.first;
+        if (p.numbers.empty()) p.numbers.resize(most_columns() * stride);
+        p.read(c, head, keys, stride, segment.first, segment.first + segment.columns);
+        sums.reserve(most_columns() * stride);  // once, because freed memory is seldom returned to the system
+        sums.assign(size, T(0));
+        const auto grads = grads_of(s, head, sums.data() - segment.first * stride);
+        const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads);
         in_windows(segment.from, segment.to, w, [&] { attention.backward(w); });
     }
 };

@@ -60,7 +60,6 @@ inline T key_scale(const Call& c, int64_t node, int64_t head) {
 template <class T>
 struct Packed {
     Array<T> numbers, grads;
-    std::vector<Array<T>> shared;  // gradients of each segment, where these may share columns
     int64_t first = 0;
     static constexpr int64_t AHEAD = 48;  // columns
 
@@ -76,25 +75,16 @@ struct Packed {
         }
     }
 
-    // Writes the gradients of columns `a` to `b`.
-    void write_grads(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b, const T* from) const {
+    // Writes the gradients of columns `a` to `b`, or adds them to those that are there.
+    template <bool ADD>
+    static void write_grads(const Call& c, int64_t head, int64_t keys, int64_t stride, int64_t a, int64_t b, const T* from) {
         T *k = static_cast<T*>(c.grad_k), *v = static_cast<T*>(c.grad_v);
         for (int64_t j = a; j < b; ++j, from += stride) {
             const int64_t node = c.node(j), place = node * c.heads + head;
             const int64_t later = c.node(std::min(j + AHEAD, c.columns - 1)) * c.heads + head;
             fetch<1>(k + later * c.width, c.width), fetch<1>(v + later * c.channels, c.channels);
-            copy_scaled(key_scale<T>(c, node, head), from, c.width, k + place * c.width);
-            copy(from + keys, c.channels, v + place * c.channels);
-        }
-    }
-
-    // Sums what the segments have of columns `a` to `b`.
-    void add_shared(const std::vector<Segment>& segments, int64_t stride, int64_t a, int64_t b, Array<T>& sums) const {
-        sums.assign((b - a) * stride, T(0));
-        for (size_t s = 0; s < segments.size(); ++s) {
-            const int64_t first = segments[s].first * stride;
-            const int64_t from = std::max(a * stride, first), to = std::min(b * stride, first + int64_t(shared[s].size()));
-            for (int64_t x = from; x < to; ++x) sums[x - a * stride] += shared[s][x - first];
+            copy_scaled<ADD>(key_scale<T>(c, node, head), from, c.width, k + place * c.width);
+            copy_scaled<ADD>(T(1), from + keys, c.channels, v + place * c.channels);
         }
     }
 };

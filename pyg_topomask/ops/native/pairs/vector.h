@@ -49,12 +49,15 @@ inline T* copy(const T* from, int64_t count, T* to) {
     return to + count;
 }
 
-// to = scale * from, in vectors as well.
-template <class T>
+// to = scale * from, or to += scale * from, in vectors as well.
+template <bool ADD = false, class T>
 inline void copy_scaled(T scale, const T* from, int64_t count, T* to) {
     int64_t i = 0;
-    for (; i + Vec<T>::L <= count; i += Vec<T>::L) Vec<T>::store(scale * Vec<T>::load(from + i), to + i);
-    for (; i < count; ++i) to[i] = scale * from[i];
+    for (; i + Vec<T>::L <= count; i += Vec<T>::L) {
+        const auto scaled = scale * Vec<T>::load(from + i);
+        Vec<T>::store(ADD ? Vec<T>::load(to + i) + scaled : scaled, to + i);
+    }
+    for (; i < count; ++i) to[i] = ADD ? to[i] + scale * from[i] : scale * from[i];
 }
 
 // Lane l of the result is the sum of the lanes of x[l]: two vectors are folded into one, until one is left.

@@ -24,7 +24,6 @@ struct Window {
     Array<T> kernel, size, slope, kept, weight, pair_grad, entry_grad, size_grad;
     Array<T> query_size, edge, turned, keys, sum;  // of the row or edge at hand
     Array<T> last, lanes;  // of a table
-    Array<T> sums;         // of the gradients of some columns
 
     // The rows from `row` on which together have PAIRS pairs at most, or one row.
     void take(const Call& c, int64_t row, int64_t until) {
