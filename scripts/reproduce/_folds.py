@@ -17,12 +17,14 @@ from typing import Any
 from _tables import MISSING, machine, save_json, table_parser, write_table
 from scipy import stats
 
-from pyg_topomask.run import RunError, run_config
+from pyg_topomask.run import RunError, check_config, run_config
 
 from _measure import resumed  # isort: skip (in a folder that _tables adds to the path)
 
 SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "collab")
 """Data sets without node features. Errica et al. have other folds for them where degrees are the features."""
+
+METRICS = "metrics.csv"  # of a run: a line for each epoch, below the names
 
 Report = Mapping[str, Any]
 
@@ -52,11 +54,23 @@ def schedule(epochs: int, warmup: int, tag: str) -> list[str]:
     ]
 
 
+def run_folder(path: Path, out: Path, settings: Sequence[str]) -> Path:
+    """Folder of the one run of a config."""
+    parsed = check_config(path, settings)[0]
+    return out / "runs" / parsed.name / str(parsed.config.seed)
+
+
 def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy") -> dict[str, Any]:
-    """Results of one run after the epoch of the best validation result."""
+    """Results of one run after the epoch of the best validation result.
+
+    Its ``"seconds"`` are processor time. If the run was interrupted, they are those of an epoch since then, for all
+    epochs.
+    """
+    epochs, done = check_config(path, settings)[0].config.optim.max_epoch, run_folder(path, out, settings) / METRICS
+    left = epochs - (len(done.read_text().splitlines()) - 1 if done.is_file() else 0)
     begin = time.process_time()
     summary = run_config(path, out / "runs", 1, settings)
-    seconds = time.process_time() - begin
+    seconds = (time.process_time() - begin) * epochs / max(1, left)
     found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
     return found | {"seconds": seconds, "parameters": summary["num_parameters"]}
 

@@ -34,6 +34,10 @@ STORED = "results-published"  # folder of the reports behind RESULTS.md, next to
 MISSING = "neither found nor downloaded"  # part of the runner's message about missing raw files
 
 
+Curves = Sequence[Sequence[tuple[float, float]]]
+"""Seconds and results of each seed."""
+
+
 @dataclass(frozen=True)
 class Published:
     """Published mean and standard deviation of a metric on a data set's test part."""
@@ -253,21 +257,32 @@ def write_section(path: Path, name: str, text: str) -> None:
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Draw the validation metric over time, with a panel for each data set and a line for each seed."""
-    drawn = [row for row in report["rows"] if "curves" in row]
-    if not drawn:
+    panels: dict[tuple[str, str], dict[str, Curves]] = {}
+    for row in report["rows"]:
+        if "curves" in row:
+            panel = panels.setdefault((row["title"], row["metric"]), {})
+            panel[f"{row['method']}, test {_figure(row, 'test')}"] = row["curves"]
+    plot_curves(panels, path)
+
+
+def plot_curves(panels: Mapping[tuple[str, str], Mapping[str, Curves]], path: Path) -> None:
+    """Draw validation results over time.
+
+    Args:
+        panels: Data set and metric -> label of a method -> seconds and results of each seed, which are one line.
+        path: The picture; without results, none is written.
+    """
+    if not panels:
         return
-    titles = list(dict.fromkeys(row["title"] for row in drawn))
-    size = (5 * len(titles), 3.8)
-    figure, axes = pyplot().subplots(1, len(titles), figsize=size, layout="constrained", squeeze=False)
-    methods = list(FOLDERS)
-    for row in drawn:
-        axis = axes[0, titles.index(row["title"])]
-        for number, points in enumerate(row["curves"]):
-            seconds, values = zip(*points)
-            label = f"{row['method']}, test {_figure(row, 'test')}" if number == 0 else None
-            color = COLORS[methods.index(row["method"])]
-            axis.plot([s / 60 for s in seconds], values, "o-", ms=3, lw=1.2, color=color, label=label)
-        axis.set(title=row["title"], xlabel="minutes of training", ylabel=f"validation {row['metric']}")
+    size = (5 * len(panels), 3.8)
+    figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    for axis, ((title, metric), methods) in zip(axes[0], panels.items()):
+        for color, (label, curves) in zip(COLORS, methods.items()):
+            for number, points in enumerate(curves):
+                seconds, values = zip(*points)
+                shown = label if number == 0 else None
+                axis.plot([s / 60 for s in seconds], values, "o-", ms=3, lw=1.2, color=color, label=shown)
+        axis.set(title=title, xlabel="minutes of training", ylabel=f"validation {metric}")
         axis.legend(fontsize=8)
     save_plot(figure, path)
 

@@ -11,8 +11,7 @@ the settings of configs/grf and 50 walks of each node. GKAT-0 is the exact softm
 of a data set have equal epochs and folds. On ENZYMES and PROTEINS, run i has Errica et al.'s outer fold i with its
 inner split, and seed i; on Peptides-func, run i has seed i and its own random tenth of the graphs. The epoch is chosen
 on the validation part. No setting is chosen, and no choice looks at the test part.
-The same command continues an interrupted one and keeps finished runs. Seconds of a run that was interrupted count from
-its last start.
+The same command continues an interrupted one and keeps finished runs.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ batch norm are summed over the nodes and followed by an MLP; the optimiser is th
 branches: its layers are feed-forward networks on each node, which read no edges. GKAT is alone in its layers, with the
 walks and random features of configs/gkat. GRF, k-MIP and Primphormer stand beside GIN, as in configs/grf, configs/kmip
 and configs/primphormer, with the settings there. Nodes of social graphs have a learned vector for each degree.
-The same command continues an interrupted one and keeps finished runs. Seconds of a run that was interrupted count from
-its last start.
+The same command continues an interrupted one and keeps finished runs.
 """
 
 from __future__ import annotations
