@@ -45,6 +45,20 @@ def test_gradients(shape, steps):
     assert torch.autograd.gradcheck(lambda w: toeplitz_matrix(w, shape), (weight,))
 
 
+def test_large_grids_avoid_powers_of_two(monkeypatch):
+    for shape, sizes in [((256, 256), [512, 256]), ((512, 512), [1024, 540]), ((1024, 1024), [2160, 1080])]:
+        assert fft._transform_sizes(shape) == sizes
+    assert fft._transform_sizes((2**20, 16)) == [2_100_000, 18]  # more columns than any length could avoid
+    monkeypatch.setattr(fft, "_MOST_COLLIDING", (1, 1))
+    assert fft._transform_sizes((6, 16)) == [12, 18]
+    weight = torch.randn(1, 11, 31, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(1, 2, 6, 16, dtype=torch.float64, requires_grad=True)
+    both = toeplitz_product(weight, x).flatten(2), x.flatten(2) @ toeplitz_matrix(weight, (6, 16)).mT
+    torch.testing.assert_close(*both, rtol=1e-12, atol=1e-12)
+    grads = [torch.autograd.grad(out.square().sum(), [weight, x]) for out in both]
+    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
 def test_long_axis(dtype, error):
     """Some rows of the matrix and some sums of the gradient, compared with their definitions."""
