@@ -76,6 +76,21 @@ def test_compiled_code_equals_plain_torch(heads, channels, own, num_hops, dtype)
     torch.testing.assert_close(*[torch.autograd.grad(out, inputs[:1], grad) for out in both], **tol)
 
 
+@compiled
+@pytest.mark.parametrize("parent", [random_forest(90), torch.arange(90) - 1], ids=["forest", "path"])
+def test_columns_of_a_task_change_no_number(parent, monkeypatch):
+    x, values, grad = rows(90, 2, 40).requires_grad_(), rows(2, 6).requires_grad_(), rows(90, 2, 40)
+    above, found = paths._preorder(parent)[1], []
+    for columns in (8, 11, 16, 32):
+        most = columns * paths._num_levels(above, 5) * torch.get_num_threads()
+        monkeypatch.setattr(paths, "_TASK_NUMEL", most)
+        assert paths._block(x, values, above, True) == columns
+        out = paths._product(x, values, parent, True)
+        found.append([out, *torch.autograd.grad(out, [x, values], grad)])
+    for other in found[:-1]:
+        torch.testing.assert_close(other, found[-1], **TOL)
+
+
 PARENT = torch.tensor([-1, 0, 1, 2, 2, 1, 5, 6, -1, 8])
 
 

@@ -9,8 +9,7 @@
 //   u_i = x_p + sum of g_c s_c over the siblings c of i + g_p u_p    what comes to p from elsewhere, parents first;
 //   z_i = s_i + g_i u_i.
 //
-// With weights, y = z. For the function f, a row holds K + 1 sums, of the nodes at 0, 1, ... K edges. It begins with
-// x_i and zeros, an edge moves its sums up by one instead of multiplying them, and y is the sum of f(k) times sum k of z.
+// With weights, y = z. For the function f, see histograms.h.
 //
 // Nothing is subtracted, so growing masks lose no digits: siblings after i are summed by the first sweep, just before
 // it adds i to its parent, and siblings before i by the second.
@@ -21,55 +20,36 @@
 
 #include <memory>
 
-#include "../parallel.h"
+#include "histograms.h"
 
 namespace {
-
-// The fields and their order are those of `_Call` in paths.py.
-struct Call {
-    int64_t nodes, heads, channels, block, threads;  // block: columns of a task
-    int64_t hops, weight_heads;                      // K, 0 if there are weights; 1 or `heads`
-    const int64_t *order, *above;  // node at each position, and position of its parent, -1 for a root
-    const void *x, *weight;        // [N, H, C]; g [N, weight_heads], or f [weight_heads, K + 1]
-    void* y;
-    const void* grad;              // of y; null in the forward pass
-    void *grad_x, *grad_weight;    // of g [tasks, N], of f [tasks, K + 1]; null if not wanted
-};
 
 constexpr int64_t BLOCK_BYTES = 128;  // of a row, in the tasks that are compiled for their width
 
 // One block of columns of one head, for which `memory` holds two rows of each node. W is the number of columns where it
-// is known to the compiler and there are weights, else 0.
+// is known to the compiler, else 0.
 template <class T, int W>
 class Sums {
    public:
-    Sums(const Call& call, int64_t head, int64_t first, int64_t columns, T* memory)
-        : c(call), head(head), first(first), some(columns), inside(memory), outside(memory + c.nodes * width()),
-          reached(width()) {}
+    Sums(const Call& call, int64_t head, int64_t first, int64_t number, T* memory)
+        : c(call), head(head), first(first), some(number), inside(memory), outside(memory + c.nodes * columns()),
+          reached(columns()) {}
 
     int64_t columns() const { return W ? W : some; }
-    int64_t width() const { return W ? W : some * (c.hops + 1); }
-    T* s(int64_t i) const { return inside + i * width(); }
-    T* o(int64_t i) const { return outside + i * width(); }
+    T* s(int64_t i) const { return inside + i * columns(); }
+    T* o(int64_t i) const { return outside + i * columns(); }
     const T* u() const { return reached.data(); }
 
     template <class X>
-    X* row(X* x, int64_t i) const { return x + (c.order[i] * c.heads + head) * c.channels + first; }
-
-    const T* function() const {
-        return static_cast<const T*>(c.weight) + (c.weight_heads > 1 ? head : 0) * (c.hops + 1);
-    }
+    X* row(X* x, int64_t i) const { return ::row(c, x, head, first, i); }
 
     void up(const void* x) {
-        for (int64_t i = 0; i < c.nodes; ++i) {
-            std::copy_n(row(static_cast<const T*>(x), i), columns(), s(i));
-            std::fill(s(i) + columns(), s(i) + width(), T(0));
-        }
+        for (int64_t i = 0; i < c.nodes; ++i) std::copy_n(row(static_cast<const T*>(x), i), columns(), s(i));
         for (int64_t i = c.nodes; i-- > 0;) {
             if (c.above[i] < 0) {
-                std::fill_n(o(i), width(), T(0));  // nothing comes to a root from elsewhere
+                std::fill_n(o(i), columns(), T(0));  // nothing comes to a root from elsewhere
             } else {
-                std::copy_n(s(c.above[i]), width(), o(i));
+                std::copy_n(s(c.above[i]), columns(), o(i));
                 carry(i, s(i), s(c.above[i]));
             }
         }
@@ -79,8 +59,8 @@ class Sums {
     void down(int64_t i) {
         const int64_t p = c.above[i];
         if (p < 0) return;
-        for (int64_t j = 0; j < width(); ++j) reached[j] = o(i)[j] + o(p)[j];
-        std::fill_n(o(i), width(), T(0));
+        for (int64_t j = 0; j < columns(); ++j) reached[j] = o(i)[j] + o(p)[j];
+        std::fill_n(o(i), columns(), T(0));
         carry(i, reached.data(), o(i));
         carry(i, s(i), o(p));
     }
@@ -93,21 +73,10 @@ class Sums {
 
     // Adds to a row what the edge above position i makes of another.
     void carry(int64_t i, const T* from, T* to) const {
-        if (W || !c.hops) {
-            const T g = static_cast<const T*>(c.weight)[c.order[i] * c.weight_heads + (c.weight_heads > 1 ? head : 0)];
-            for (int64_t j = 0; j < width(); ++j) to[j] += g * from[j];
-        } else {
-            for (int64_t j = some; j < width(); ++j) to[j] += from[j - some];
-        }
+        const T g = static_cast<const T*>(c.weight)[c.order[i] * c.weight_heads + (c.weight_heads > 1 ? head : 0)];
+        for (int64_t j = 0; j < columns(); ++j) to[j] += g * from[j];
     }
 };
-
-template <class T>
-inline T dot(const T* a, const T* b, int64_t count) {
-    T sum = 0;
-    for (int64_t j = 0; j < count; ++j) sum += a[j] * b[j];
-    return sum;
-}
 
 // Writes y, or the gradient of x, which is the product of the gradient of y with the same, symmetric mask.
 template <class T, int W>
@@ -117,13 +86,7 @@ void multiply(const Call& c, Sums<T, W>& sums, const void* x, void* y) {
         sums.down(i);
         T* to = sums.row(static_cast<T*>(y), i);
         const T *s = sums.s(i), *o = sums.o(i);
-        if (W || !c.hops) {
-            for (int64_t j = 0; j < sums.columns(); ++j) to[j] = s[j] + o[j];
-            continue;
-        }
-        std::fill_n(to, sums.columns(), T(0));
-        for (int64_t k = 0; k <= c.hops; ++k, s += sums.columns(), o += sums.columns())
-            for (int64_t j = 0; j < sums.columns(); ++j) to[j] += sums.function()[k] * (s[j] + o[j]);
+        for (int64_t j = 0; j < sums.columns(); ++j) to[j] = s[j] + o[j];
     }
 }
 
@@ -132,19 +95,7 @@ void run_block(const Call& c, int64_t task, int64_t head, int64_t first, int64_t
     Sums<T, W> sums(c, head, first, columns, memory);
     if (!c.grad) return multiply(c, sums, c.x, c.y);
     if (!c.grad_weight) return multiply(c, sums, c.grad, c.grad_x);
-    if (c.hops) {
-        multiply(c, sums, c.grad, c.grad_x);
-        T* by_hop = static_cast<T*>(c.grad_weight) + task * (c.hops + 1);
-        sums.up(c.x);
-        for (int64_t i = 0; i < c.nodes; ++i) {
-            sums.down(i);
-            const T* grad = sums.row(static_cast<const T*>(c.grad), i);
-            for (int64_t k = 0; k <= c.hops; ++k)
-                by_hop[k] += dot(grad, sums.s(i) + k * columns, columns) + dot(grad, sums.o(i) + k * columns, columns);
-        }
-        return;
-    }
-    Sums<T, W> grads(c, head, first, columns, memory + 2 * c.nodes * sums.width());
+    Sums<T, W> grads(c, head, first, columns, memory + 2 * c.nodes * columns);
     T* by_node = static_cast<T*>(c.grad_weight) + task * c.nodes;
     sums.up(c.x);
     grads.up(c.grad);
@@ -161,14 +112,17 @@ void run_block(const Call& c, int64_t task, int64_t head, int64_t first, int64_t
 template <class T>
 int run(const Call& c) try {
     constexpr int64_t W = BLOCK_BYTES / sizeof(T);
-    const int64_t blocks = (c.channels + c.block - 1) / c.block;
-    const int64_t numbers = (c.grad_weight && !c.hops ? 4 : 2) * c.nodes * std::min(c.block, c.channels) * (c.hops + 1);
+    const int64_t blocks = (c.channels + c.block - 1) / c.block, most = std::min(c.block, c.channels);
+    const Levels levels(c.above, c.hops ? c.nodes : 0, c.hops);
+    const int64_t numbers = (c.hops ? levels.total : (c.grad_weight ? 4 : 2) * c.nodes) * most;
     std::vector<std::unique_ptr<T[]>> memory(c.threads);  // not set to zero, and kept from task to task
     parallel(c.threads, c.heads * blocks, [&](int64_t task, int64_t thread) {
         if (!memory[thread]) memory[thread].reset(new T[numbers]);
         const int64_t first = task % blocks * c.block, columns = std::min(c.block, c.channels - first);
-        const auto run = columns == W && !c.hops ? run_block<T, W> : run_block<T, 0>;
-        run(c, task, task / blocks, first, columns, memory[thread].get());
+        T* own = memory[thread].get();
+        if (c.hops) return count_block<T>(c, levels, task / blocks, first, columns, own);
+        const auto run = columns == W ? run_block<T, W> : run_block<T, 0>;
+        run(c, task, task / blocks, first, columns, own);
     });
     return 0;
 } catch (...) {
@@ -182,6 +136,13 @@ extern "C" {
 int forest_product_float(const Call* call) { return run<float>(*call); }
 
 int forest_product_double(const Call* call) { return run<double>(*call); }
+
+// The numbers that a task keeps for each of its columns, for f of so many hops; -1 if memory is short.
+int64_t forest_levels(const int64_t* above, int64_t nodes, int64_t hops) try {
+    return Levels(above, nodes, hops).total;
+} catch (...) {
+    return error_code();
+}
 
 // Writes the nodes of a forest in preorder, and the position of the parent of each position.
 int forest_preorder(const int64_t* parent, int64_t nodes, int64_t* order, int64_t* above) try {
