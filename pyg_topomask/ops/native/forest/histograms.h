@@ -92,9 +92,16 @@ class Histograms {
     T* outside(int64_t i) const { return memory + levels.depth[i] * (c.hops + 1) * columns; }
     int64_t later(int64_t i) const { return std::min(i + AHEAD, c.nodes - 1); }
 
+    // Asks for the sums of a node some nodes ahead: the processor itself does so only within a page.
+    template <int WRITE>
+    INLINED void fetch_sums(int64_t i) const {
+        fetch<WRITE>(s(i), (levels.below[i] + levels.later[i]) * columns);
+    }
+
     void up(const T* x) {
         for (int64_t i = c.nodes; i-- > 0;) {
             fetch<0>(::row(c, x, head, first, std::max<int64_t>(i - AHEAD, 0)), columns);
+            fetch_sums<1>(std::max<int64_t>(i - AHEAD, 0));
             if (levels.below[i] == 1) begin(x, i);
             const int64_t p = c.above[i];
             if (p < 0) continue;
@@ -112,6 +119,7 @@ class Histograms {
     // Writes g_i u_i, to which the children of i add themselves later, and adds i to the row of its parent.
     void down(int64_t i) {
         T* own = outside(i);
+        fetch_sums<0>(later(i));
         if (c.above[i] < 0) return std::fill_n(own, (c.hops + 1) * columns, T(0)), void();
         T *above = outside(c.above[i]), *from = siblings(i);
         std::fill_n(own, columns, T(0));
