@@ -73,6 +73,18 @@ def test_walks_of_many_starts(monkeypatch, scheme):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-5, atol=1e-6)
 
 
+def test_walks_to_nodes_far_apart(monkeypatch):
+    """Numbers of nodes have 23 bits here, which are sorted in three passes."""
+    num_nodes = 2**22 + 1
+    far = torch.tensor([[0, num_nodes - 1], [num_nodes - 1, 0]])
+    edge_index = torch.cat([torch.randint(num_nodes, (2, 500)), far], dim=1)
+    settings = {"num_walks": 4, "max_length": 3, "start": edge_index[0]}
+    found, wanted = walks_of_both(monkeypatch, edge_index, num_nodes, **settings)
+    assert found.index.equal(wanted.index)
+    assert found.length.equal(wanted.length)
+    torch.testing.assert_close(found.load, wanted.load)
+
+
 def test_infinite_loads_stay_in_their_rows(monkeypatch):
     edge_index = torch.randint(200, (2, 600))
     weight = torch.where(torch.rand(600) < 0.1, 1e30, 1.0)  # two such steps exceed float32

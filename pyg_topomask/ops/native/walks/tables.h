@@ -8,17 +8,12 @@
 
 namespace {
 
-template <class T>
-struct Entry {
-    int64_t place;  // as in `Visit`
-    T load, count;  // means over walkers
-};
-
 // The entries of consecutive starts in one table.
 template <class T>
 struct Part {
     std::vector<uint32_t> entries_of_start;
-    std::unique_ptr<Entry<T>[]> entries;
+    std::unique_ptr<int64_t[]> place;  // as in `Sums`
+    std::unique_ptr<T[]> load, count;  // means over walkers
     std::vector<double> own;
     int64_t begin = 0, size = 0;  // entries of the table before this part, and in it
 };
@@ -29,11 +24,14 @@ class WalkTables {
    public:
     explicit WalkTables(const WalkCall& call)
         : c(call), size(starts_of_part(call)), bits(bits_of(call.length)), parts_of_table((call.starts + size - 1) / size) {
-        if (c.nodes > UINT32_MAX) throw std::length_error("too many nodes");
+        if (std::max(c.nodes, c.rowptr[c.nodes]) > UINT32_MAX) throw std::length_error("too many nodes or edges");
         parts.resize(c.tables * parts_of_table);
         std::vector<Edge<T>> edges(c.rowptr[c.nodes]);
-        for (size_t e = 0; e < edges.size(); ++e) edges[e] = {uint32_t(c.col[e]), static_cast<const T*>(c.factor)[e]};
-        std::vector<Walkers<T>> of_thread(c.threads, Walkers<T>(c, edges));
+        for (size_t e = 0; e < edges.size(); ++e) {
+            const int64_t node = c.col[e], first = c.rowptr[node], degree = c.rowptr[node + 1] - first;
+            edges[e] = {uint32_t(node), static_cast<const T*>(c.factor)[e], uint32_t(first), uint32_t(degree)};
+        }
+        std::vector<Walkers<T>> of_thread(c.threads, Walkers<T>(c, edges, std::min(size, c.starts)));
         parallel(c.threads, parts.size(), [&](int64_t task, int64_t thread) {
             const int64_t first = task % parts_of_table * size, last = std::min(first + size, c.starts);
             of_thread[thread].walk(first, last, task / parts_of_table);
@@ -59,18 +57,19 @@ class WalkTables {
             int64_t* to = start + part.begin;
             for (size_t s = 0; s < part.entries_of_start.size(); ++s)
                 to = std::fill_n(to, part.entries_of_start[s], c.start[number * size + s]);
-            for (int64_t i = 0, at = part.begin; i < part.size; ++i, ++at) {
-                const Entry<T>& entry = part.entries[i];
-                node[at] = entry.place >> bits, length[at] = entry.place & lengths;
-                load[at] = entry.load, count[at] = entry.count;
+            for (int64_t i = 0; i < part.size; ++i) {
+                node[part.begin + i] = part.place[i] >> bits;
+                length[part.begin + i] = part.place[i] & lengths;
             }
+            std::copy_n(part.load.get(), part.size, load + part.begin);
+            std::copy_n(part.count.get(), part.size, count + part.begin);
             const double pairs = double(c.walks) * double(c.walks);
             for (size_t i = 0; i < part.own.size(); ++i) own[number * size * products + i] = T(part.own[i] / pairs);
         });
     }
 
    private:
-    static constexpr int64_t VISITS = 1 << 13;  // of one part, about; they and their copy fit a core's cache
+    static constexpr int64_t VISITS = 1 << 14;  // of one part, about; what is kept of them fits a core's cache
 
     const WalkCall c;
     const int64_t size;  // starts of one part
@@ -85,14 +84,16 @@ class WalkTables {
     void fill(Part<T>& part, const Walkers<T>& found, int64_t starts) {
         const int64_t lengths = (int64_t(1) << bits) - 1;
         const double walks = c.walks;
-        part.entries_of_start.assign(starts, 0);
-        part.size = found.num_sums;
-        part.entries.reset(new Entry<T>[part.size]);
+        const Sums& sums = found.sums;
+        for (int64_t s = 0; s < starts; ++s) part.entries_of_start.push_back(sums.first[s + 1] - sums.first[s]);
+        part.size = sums.first[starts];
+        part.place.reset(new int64_t[part.size]), part.load.reset(new T[part.size]), part.count.reset(new T[part.size]);
+        std::copy_n(sums.place.data(), part.size, part.place.get());
+        T *load = part.load.get(), *count = part.count.get();
+        for (int64_t i = 0; i < part.size; ++i) load[i] = sums.load[i] / walks;
         for (int64_t i = 0; i < part.size; ++i) {
-            const Sum& sum = found.sums[i];
-            const double count = sum.place & lengths ? double(sum.count) : sum.load;
-            part.entries[i] = {sum.place, T(sum.load / walks), T(count / walks)};
-            ++part.entries_of_start[sum.row];
+            const double visits = sums.visit[i + 1] - sums.visit[i];
+            count[i] = (sums.place[i] & lengths ? visits : sums.load[i]) / walks;
         }
         part.own = found.own;
     }
