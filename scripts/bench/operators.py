@@ -110,17 +110,20 @@ BUILD: dict[str, Callable[[int], MaskOperator]] = {
 
 
 def in_turns(
-    functions: dict[str, Callable[[], Any]], repeats: int, clock: Callable[[], float] = time.process_time
+    functions: dict[str, Callable[[], Any]],
+    repeats: int,
+    clock: Callable[[], float] = time.process_time,
+    warmup: int = 1,
 ) -> dict[str, float]:
-    """Median milliseconds of each function, after one call. They are called in turns, so that other work on the machine
-    affects all of them.
+    """Median milliseconds of each function, after ``warmup`` calls. They are called in turns, so that other work on the
+    machine affects all of them.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
-    for repeat in range(repeats + 1):
+    for repeat in range(repeats + warmup):
         for name, function in functions.items():
             begin = clock()
             function()
-            if repeat > 0:
+            if repeat >= warmup:
                 times[name].append(1e3 * (clock() - begin))
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -272,8 +275,9 @@ def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
         for size in sizes:
             torch.manual_seed(0)
             operator, x = build(size), torch.randn(size, COLUMNS)
-            calls = repeats if size <= 2**16 else 2  # seconds each, so that two are enough
-            times.setdefault(name, []).append(in_turns({"": lambda o=operator, x=x: o @ x}, calls)[""])
+            calls = repeats if size <= 2**16 else 3  # seconds each, so that three are enough
+            # The second call still takes new memory from the system, because the first one left gaps of other sizes.
+            times.setdefault(name, []).append(in_turns({"": lambda o=operator, x=x: o @ x}, calls, warmup=2)[""])
         row = f"exponent {exponent(sizes, times[name]):5.2f}   {times[name][-1]:10.1f} ms at {sizes[-1]:,}"
         print(f"{name:24s} {row}", flush=True)
     exponents = {name: exponent(sizes, values) for name, values in times.items()}
