@@ -17,6 +17,10 @@ from pyg_topomask.ops.native import loader
 # 1 ms.
 _LEAST_PRODUCTS = 2**26
 
+# The number of rows is not known when code is traced. Compiled code calls `linear` for weights whose products are large
+# with so many rows; it computes others itself, together with what follows.
+_MOST_ROWS = 2**14
+
 _TILE = 8, 48  # rows and columns of a result, of which the compiled product computes whole tiles
 _WORK_PER_THREAD = 2**25  # multiplications that are worth a second thread
 
@@ -39,22 +43,34 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape ``[N, out_channels]``.
     """
-    if _prefers_onednn(x, weight, bias):
+    if torch.compiler.is_compiling():
+        large = weight.numel() * _MOST_ROWS >= _LEAST_PRODUCTS and not _is_transformed()
+        return (_linear if large and _serves(x, weight, bias) else functional.linear)(x, weight, bias)
+    if x.dim() == 2 and x.size(0) * weight.numel() >= _LEAST_PRODUCTS and _serves(x, weight, bias):
         return _Linear.apply(x, weight, bias)
     return functional.linear(x, weight, bias)
 
 
-def _prefers_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    if torch.compiler.is_compiling() or x.dim() != 2 or weight.dim() != 2 or x.size(1) != weight.size(1):
+def _is_transformed() -> bool:
+    """Whether a transform of `torch.func` is active: custom operators have no rules for them."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether oneDNN can compute these products, and is faster with large ones."""
+    if x.dim() != 2 or weight.dim() != 2 or x.size(1) != weight.size(1):
         return False
     if bias is not None and bias.shape != weight.shape[:1]:
         return False
     given = [part for part in (x, weight, bias) if part is not None]
     if any(part.device.type != "cpu" or part.dtype != torch.float32 for part in given):
         return False
-    if x.size(0) * weight.numel() < _LEAST_PRODUCTS:
-        return False
-    return not torch.is_autocast_enabled("cpu") and onednn_is_faster()
+    return not torch.is_autocast_enabled("cpu") and _onednn_is_faster()
+
+
+@torch.compiler.assume_constant_result
+def _onednn_is_faster() -> bool:
+    return onednn_is_faster()
 
 
 @lru_cache
@@ -135,3 +151,41 @@ class _TransposedProduct(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
         return torch.vmap(lambda a, b: a.t() @ b, in_dims)(a, b), 0
+
+
+@torch.library.custom_op("topomask::linear", mutates_args=())
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`linear` as one node of a compiled graph."""
+    return linear(x, weight, bias)
+
+
+@_linear.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.size(0), weight.size(0))
+
+
+@torch.library.custom_op("topomask::linear_parameters", mutates_args=())
+def _parameter_gradients(grad: Tensor, x: Tensor, has_bias: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of the weight, and of the bias or an empty tensor."""
+    large = grad.numel() * x.size(1) >= _LEAST_PRODUCTS
+    of_weight = transposed_product(grad, x) if large else grad.t() @ x
+    return of_weight, grad.sum(0) if has_bias else grad.new_empty(0)
+
+
+@_parameter_gradients.register_fake
+def _(grad: Tensor, x: Tensor, has_bias: bool) -> tuple[Tensor, Tensor]:
+    return grad.new_empty(grad.size(1), x.size(1)), grad.new_empty(grad.size(1) if has_bias else 0)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    x, weight = ctx.saved_tensors
+    of_x, of_weight, of_bias = ctx.needs_input_grad
+    weight_grad, bias_grad = _parameter_gradients(grad, x, of_bias) if of_weight or of_bias else (None, None)
+    return _linear(grad, weight.t(), None) if of_x else None, weight_grad, bias_grad if of_bias else None
+
+
+_linear.register_autograd(_backward, setup_context=_setup_context)

@@ -145,3 +145,41 @@ def test_vectorised_jacobians_take_large_products():
 def test_wrong_widths_are_named_by_torch():
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         linear(torch.randn(8192, 96), torch.randn(96, 97))
+
+
+@onednn
+@pytest.mark.parametrize("bias", [True, False])
+def test_compiled_code_calls_large_products(monkeypatch, calls, bias):
+    """As one node, whose gradients are such nodes; a small product is traced."""
+    inputs = [numbers(10, 16), numbers(48, 16), *([numbers(48)] if bias else [])]
+    nodes = []
+
+    def backend(graph, _):
+        nodes.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    torch.compile(linear, backend=backend, fullgraph=True, dynamic=True)(*inputs)
+    assert "topomask.linear.default" in nodes
+    found = torch.compile(linear, backend="aot_eager", fullgraph=True)(*inputs)
+    wanted, weight = torch_linear(*inputs), torch.randn(10, 48)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    grads = [torch.autograd.grad((y * weight).sum(), inputs) for y in (found, wanted)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    assert calls
+    monkeypatch.setattr(linear_ops, "_LEAST_PRODUCTS", 2**30)
+    nodes.clear()
+    torch._dynamo.reset()
+    torch.compile(linear, backend=backend, fullgraph=True)(*inputs)
+    assert "topomask.linear.default" not in nodes
+
+
+@onednn
+@pytest.mark.usefixtures("calls")
+def test_compiled_function_transforms_are_left_to_torch():
+    weight, x = torch.randn(3, 48, 16), torch.randn(6, 16)
+    found, wanted = (
+        torch.vmap(torch.func.grad(lambda weight, x, f=f: f(x, weight).square().sum()), (0, None))
+        for f in (linear, torch_linear)
+    )
+    traced = torch.compile(found, backend="aot_eager")
+    torch.testing.assert_close(traced(weight, x), wanted(weight, x), rtol=1e-4, atol=1e-3)
