@@ -20,15 +20,26 @@ def peak_mib(function: Callable[[], object]) -> float | None:
     None on systems other than Linux with glibc, whose kernel resets the peak on request.
     """
     gc.collect()
+    returned = return_freed_memory()  # the call could use it unnoticed
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # return freed memory, which the call could use unnoticed
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = _kib(_STATUS, "VmRSS")
-    except (OSError, AttributeError, TypeError):
+    except OSError:
+        returned = False
+    if not returned:
         function()
         return None
     function()
     return (_kib(_STATUS, "VmHWM") - before) / 1024
+
+
+def return_freed_memory() -> bool:
+    """Return memory that this process has freed to the system; False without glibc, which keeps it."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):
+        return False
+    return True
 
 
 def peak_cuda_mib(function: Callable[[], object]) -> float:

@@ -30,6 +30,7 @@ from pyg_topomask.run.output.report import PERCENT, format_metric, headline, pea
 from pyg_topomask.run.output.saved import write_config
 from pyg_topomask.run.training.callbacks import BatchProgress, EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
+from pyg_topomask.run.training.freed_memory import ReturnFreedMemory
 from pyg_topomask.run.training.inference import evaluate, write_submission
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet
@@ -178,7 +179,14 @@ class SeedRun:
         batches = BatchProgress(job.step)
         trainer = build_trainer(
             config,
-            callbacks=[seeds, *self._redraw_walks(train.dataset), *early_stopping(config), recorder, batches],
+            callbacks=[
+                seeds,
+                *self._redraw_walks(train.dataset),
+                *early_stopping(config),
+                recorder,
+                batches,
+                ReturnFreedMemory(),
+            ],
             logger=build_loggers(config, folder, self.title, display.print) if is_main() else False,
             default_root_dir=folder,
         )

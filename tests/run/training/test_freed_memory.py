@@ -1,0 +1,40 @@
+"""Freed memory is returned when the process has twice the memory of its first steps."""
+
+from pyg_topomask.run import run_config
+from pyg_topomask.run.training import freed_memory
+
+CONFIG = {
+    "dataset": {"format": "PyG-MotifDataset", "name": "circle", "num_graphs": 40, "num_nodes": 12},
+    "train": {"batch_size": 8},
+    "gt": {"layer_type": "GIN+Linear", "layers": 1, "n_heads": 2, "dim_hidden": 8},
+    "optim": {"max_epoch": 2},
+}
+
+
+def test_memory_is_returned_at_twice_the_first(monkeypatch):
+    resident, returned = [0.0], []
+    monkeypatch.setattr(freed_memory, "resident_mib", lambda: resident[0])
+    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(resident[0]))
+    callback = freed_memory.ReturnFreedMemory()
+    for step in range(1, 61):
+        resident[0] = 100.0 * step if step < 40 else 1500.0
+        callback.on_train_batch_end(None, None, None, None, step % 3)
+    assert callback.first == 1000.0
+    assert returned == [3000.0]  # 1000 at first, 2000 is not more than twice of it, 1500 again from step 40 on
+
+
+def test_systems_that_do_not_tell_their_memory(monkeypatch):
+    monkeypatch.setattr(freed_memory, "resident_mib", lambda: None)
+    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: 1 / 0)
+    callback = freed_memory.ReturnFreedMemory()
+    for step in range(30):
+        callback.on_train_batch_end(None, None, None, None, step)
+
+
+def test_a_run_watches_its_memory(monkeypatch, tmp_path):
+    returned = []
+    monkeypatch.setattr(freed_memory, "STEPS", 1)
+    monkeypatch.setattr(freed_memory, "MOST_GROWTH", 0.0)
+    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(1))
+    run_config(CONFIG, tmp_path)
+    assert len(returned) > 0
