@@ -54,9 +54,9 @@ class Visits {
         const int64_t width = bits_of(high - low), passes = std::max<int64_t>(1, (width + DIGIT - 1) / DIGIT);
         const int64_t digit = (width + passes - 1) / passes;
         by_node.resize(count), spare.resize(count);
-        sort_by_digit(digit, 32, [&](size_t i) { return uint64_t(nodes[i] - low) << 32 | i; });
-        for (int64_t pass = 1; pass < passes; ++pass)
-            sort_by_digit(digit, 32 + pass * digit, [&](size_t i) { return by_node[i]; });
+        count_digits(digit, passes);
+        sort_by_digit(digit, 0, [&](size_t i) { return uint64_t(nodes[i] - low) << 32 | i; });
+        for (int64_t pass = 1; pass < passes; ++pass) sort_by_digit(digit, pass, [&](size_t i) { return by_node[i]; });
     }
 
     // Adds up equal visits of the rows of walkers, in the order of `sort_by_node`.
@@ -79,7 +79,7 @@ class Visits {
     }
 
    private:
-    static constexpr int64_t DIGIT = 11;  // bits by which visits are sorted in one pass, at most
+    static constexpr int64_t DIGIT = 11;  // bits by which visits are sorted in one pass, at most; nodes have 32
 
     struct Visit {
         uint32_t walker, length;
@@ -96,19 +96,27 @@ class Visits {
     std::vector<uint32_t> nodes;           // of each visit
     std::vector<Visit> visits;
     std::vector<uint32_t> visits_of;       // number of visits of each walker
+    std::array<std::array<uint32_t, (1 << DIGIT) + 1>, 3> of_pass;  // see `count_digits`
     std::vector<uint64_t> by_node, spare;  // (node - low) * 2^32 + number of each visit
     std::vector<Placed> placed;            // visits in the order of rows
     std::vector<int64_t> end;              // of each row among them
 
+    // How many visits have each digit, at the number after that digit. Two passes are the most frequent case.
+    void count_digits(int64_t width, int64_t passes) {
+        const uint32_t ones = (1 << width) - 1;
+        const auto digit = [&](size_t i, int64_t pass) { return (nodes[i] - low) >> (pass * width) & ones; };
+        for (auto& next : of_pass) std::fill_n(next.begin(), (1 << width) + 1, 0);
+        for (size_t i = 0; i < count; ++i) ++of_pass[0][digit(i, 0) + 1], ++of_pass[1][digit(i, 1) + 1];
+        for (size_t i = 0; i < count && passes > 2; ++i) ++of_pass[2][digit(i, 2) + 1];
+    }
+
     // One pass of a radix sort of visit(0), visit(1), … into `by_node`. Visits with equal digits keep their order.
     template <class F>
-    void sort_by_digit(int64_t width, int64_t shift, const F& visit) {
-        std::array<uint32_t, (1 << DIGIT) + 1> next;
-        std::fill_n(next.begin(), (1 << width) + 1, 0);
-        const auto digit = [&](size_t i) { return visit(i) >> shift & ((1 << width) - 1); };
-        for (size_t i = 0; i < count; ++i) ++next[digit(i) + 1];
+    void sort_by_digit(int64_t width, int64_t pass, const F& visit) {
+        auto& next = of_pass[pass];
+        const int64_t shift = 32 + pass * width;
         for (int64_t i = 0; i < 1 << width; ++i) next[i + 1] += next[i];
-        for (size_t i = 0; i < count; ++i) spare[next[digit(i)]++] = visit(i);
+        for (size_t i = 0; i < count; ++i) spare[next[visit(i) >> shift & ((1 << width) - 1)]++] = visit(i);
         by_node.swap(spare);
     }
 

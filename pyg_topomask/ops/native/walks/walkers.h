@@ -109,10 +109,7 @@ class Walkers {
                 walkers.resize(kept);
                 choose_distinct(step);
             }
-            for (size_t i = first; i < kept; ++i) {
-                if (c.scheme != REPELLING) chosen[i] = choose(walkers[i], draws[i]);
-                fetch<0>(&edges[chosen[i]], 1);
-            }
+            for (size_t i = first; i < kept && c.bound; ++i) chosen[i] = choose(walkers[i], draws[i]);
             for (size_t i = first; i < kept; ++i) {
                 const Edge<T> edge = edges[chosen[i]];
                 Walker<T>& one = walkers[i];
@@ -124,7 +121,7 @@ class Walkers {
     }
 
     // Draws a number for each of some walkers, and moves those that go on to number `kept`, kept + 1, …; returns their end.
-    // The second of an antithetic pair halts by the draw of the first, shifted by half of the range. The first loop fills
+    // Their edges are those of uniform steps. The second of an antithetic pair halts by the draw of the first, shifted by half of the range. The first loop fills
     // vectors, and the second has no branch, because halts cannot be predicted.
     size_t keep_going(size_t from, size_t to, size_t kept, uint64_t step) {
         const bool pairs = c.scheme == ANTITHETIC;
@@ -138,6 +135,8 @@ class Walkers {
                 halt = mix(states[pair] + step) ^ (uint64_t(pair != one.number) << 63);
             }
             walkers[kept] = one, state[kept] = state[i], draws[kept] = draw;
+            chosen[kept] = one.first + below(draw, one.degree);
+            fetch<0>(edges.data() + chosen[kept], 1);
             kept += (int64_t(halt >> 32) >= c.halts_below) & (one.degree > 0);
         }
         return kept;
@@ -145,7 +144,6 @@ class Walkers {
 
     // The interval of a node's last edge ends at (node + 1) * 2^32.
     int64_t choose(const Walker<T>& one, uint64_t draw) const {
-        if (!c.bound) return one.first + below(draw, one.degree);
         const int64_t *from = c.bound + one.first, *to = from + one.degree;
         return std::upper_bound(from, to, to[-1] - (int64_t(1) << 32) + int64_t(draw & UINT32_MAX)) - c.bound;
     }
