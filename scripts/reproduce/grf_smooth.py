@@ -1,7 +1,7 @@
 """Whether training under learned signs is smooth: the two denominators of attention under a GRF mask.
 
     python scripts/reproduce/grf_smooth.py --quick                    # a trial
-    python scripts/reproduce/grf_smooth.py                            # all rows, 5 seeds; 20 minutes on one core
+    python scripts/reproduce/grf_smooth.py                            # all rows, 5 seeds; 35 minutes on one core
 
 Layers are attention alone, with relu features and a modulation function that may become negative: on digits as grids
 of 8 × 8 pixels without encodings, with batch norm after or before each part of a layer, and on ENZYMES. "bound" divides
@@ -9,6 +9,8 @@ by the sums of the bounding mask, "signed" by those of the mask itself, as in th
 accuracy drops below half of its best so far; the worst ratio of these two is in the table. Beside it is the largest
 output of attention, before its last projection, over the largest value of the same graph and head, in all forward
 passes of training, validation and test.
+On digits, linear attention without a mask and softmax attention stand beside it. "batch statistics" are the same runs,
+but in validation and test, batch norm normalises each batch by its own mean and variance, not by running ones.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
@@ -18,10 +20,10 @@ import argparse
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from _tables import (
@@ -37,6 +39,7 @@ from _tables import (
     write_table,
 )
 from torch import Tensor
+from torch.nn import functional
 from torch_geometric.utils import scatter
 
 from pyg_topomask.nn.attention import masked
@@ -45,15 +48,34 @@ from pyg_topomask.run import run_config
 DIGITS = CONFIGS / "masked" / "digits-toeplitz.yaml"
 GRF_ON_DIGITS = ["topomask.mask=grf", "dataset.name=plain"]
 PRE_NORM = ["topomask.pre_norm=true"]
-ROWS: dict[str, tuple[Path, int, list[str]]] = {
-    "digits": (DIGITS, 10, GRF_ON_DIGITS),
-    "digits, pre-norm": (DIGITS, 10, [*GRF_ON_DIGITS, *PRE_NORM]),
-    "enzymes": (CONFIGS / "grf" / "enzymes.yaml", 25, ["gt.layer_type=None+GRF"]),
+NO_MASK = ["topomask.mask=none", "dataset.name=plain"]
+SOFTMAX = ["gt.layer_type=None+Transformer", "dataset.name=plain"]
+BATCH = ", batch statistics"
+UNMASKED = ("digits, no mask", "digits, softmax")
+
+
+class Row(NamedTuple):
+    """Settings of runs."""
+
+    config: Path
+    epochs: int
+    settings: list[str]
+    denominators: tuple[str, ...] = ("bound", "signed")
+
+
+ROWS = {
+    "digits": Row(DIGITS, 10, GRF_ON_DIGITS),
+    f"digits{BATCH}": Row(DIGITS, 10, GRF_ON_DIGITS, ("bound",)),
+    "digits, no mask": Row(DIGITS, 10, NO_MASK, ("bound",)),
+    f"digits, no mask{BATCH}": Row(DIGITS, 10, NO_MASK, ("bound",)),
+    "digits, softmax": Row(DIGITS, 10, SOFTMAX, ("bound",)),
+    f"digits, softmax{BATCH}": Row(DIGITS, 10, SOFTMAX, ("bound",)),
+    "digits, pre-norm": Row(DIGITS, 10, [*GRF_ON_DIGITS, *PRE_NORM]),
+    "enzymes": Row(CONFIGS / "grf" / "enzymes.yaml", 25, ["gt.layer_type=None+GRF"]),
 }
-"""Data set -> its config, epochs and settings."""
 
 FEW_DIGITS = ["dataset.split=[64,32,32]"]
-QUICK = {"digits": FEW_DIGITS, "digits, pre-norm": FEW_DIGITS, "enzymes": ["gt.layers=1"]}
+QUICK = {name: ["gt.layers=1"] if name == "enzymes" else FEW_DIGITS for name in ROWS}
 
 
 def worst_fall(curve: Sequence[float]) -> float:
@@ -91,9 +113,25 @@ def recorded_ratios() -> Iterator[list[float]]:
         masked.masked_linear_attention = attend
 
 
+@contextmanager
+def batch_statistics() -> Iterator[None]:
+    """Batch norm uses each batch's own mean and variance in evaluation, too. Running ones stay as they are."""
+    norm = functional.batch_norm
+
+    def by_batch(x: Tensor, mean: Any, var: Any, weight: Any, bias: Any, training: bool, *rest: Any) -> Tensor:
+        running = (mean, var) if training else (None, None)
+        return norm(x, *running, weight, bias, True, *rest)
+
+    functional.batch_norm = by_batch  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        functional.batch_norm = norm
+
+
 def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[str, Any]:
     """Results under one denominator. Ratios are stored when a run ends, because finished runs are kept."""
-    path, epochs, settings = ROWS[dataset]
+    path, epochs, settings, _ = ROWS[dataset]
     epochs = 2 if options.quick else epochs
     settings = [*settings, f"topomask.normalizer={normalizer}", f"optim.max_epoch={epochs}"]
     settings += [f"optim.num_warmup_epochs={min(2, epochs - 1)}", *(QUICK[dataset] if options.quick else [])]
@@ -101,13 +139,14 @@ def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[
     ratios = []
     for seeds in range(1, options.seeds + 1):
         stored = options.out / f"ratio-{tag}-{seeds - 1}.json"
-        with recorded_ratios() as found:
+        with recorded_ratios() as found, batch_statistics() if dataset.endswith(BATCH) else nullcontext():
             summary = run_config(path, options.out / "runs", seeds, [*settings, f"name_tag={tag}"])
         if not stored.is_file():
-            save_json(stored, {"largest": max(found)})
+            save_json(stored, {"largest": max(found, default=None)})
         ratios.append(json.loads(stored.read_text())["largest"])
     falls = [worst_fall(read_curve(Path(summary["folder"]) / str(seed))) for seed in summary["seeds"]]
-    results = {"test": summary["metrics"]["test_accuracy"], "falls": falls, "ratios": ratios}
+    results = {"test": summary["metrics"]["test_accuracy"], "falls": falls}
+    results |= {} if None in ratios else {"ratios": ratios}  # softmax attention has none
     return {"dataset": dataset, "normalizer": normalizer, "epochs": epochs, **results}
 
 
@@ -128,7 +167,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         figure, lowest = format_metric("accuracy", row["test"]["mean"], sample_std(values)), min(values)
         largest = f"{max(row['ratios']):.7g}" if "ratios" in row else "–"
         fallen = sum(ratio < 0.5 for ratio in row["falls"])
-        cells = [row["dataset"], row["normalizer"], row["epochs"], figure, format_metric("accuracy", lowest)]
+        denominator = "–" if row["dataset"].startswith(UNMASKED) else row["normalizer"]
+        cells = [row["dataset"], denominator, row["epochs"], figure, format_metric("accuracy", lowest)]
         cells += [f"{fallen} of {len(row['falls'])}", f"{min(row['falls']):.2f}", largest]
         yield "| " + " | ".join(map(str, cells)) + " |"
 
@@ -151,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     report = {"machine": machine(), "seeds": options.seeds, "rows": rows}
     for dataset in options.datasets:
-        for normalizer in ("bound", "signed"):
+        for normalizer in ROWS[dataset].denominators:
             rows.append(run_row(dataset, normalizer, options))
             save_json(options.out / "grf_smooth.json", report)
             text = "\n".join(lines(report)) + "\n"

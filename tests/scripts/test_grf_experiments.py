@@ -84,8 +84,8 @@ def test_smooth_training(tmp_path, monkeypatch):
     script = importlib.import_module("grf_smooth")
     assert script.worst_fall([0.2, 0.8, 0.4, 0.6, 0.9]) == 0.5
     assert script.worst_fall([0.0, 0.1, 0.2]) == 1
-    for path, _, settings in script.ROWS.values():
-        check_config(path, [*settings, "topomask.normalizer=signed"])
+    for row in script.ROWS.values():
+        check_config(row.config, [*row.settings, "topomask.normalizer=signed"])
 
     def run(path, folder, seeds, overrides):
         attention, x = GRFAttention(8, heads=2, normalizer="bound"), torch.randn(6, 8)
@@ -103,6 +103,17 @@ def test_smooth_training(tmp_path, monkeypatch):
     assert "| digits | signed | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
     rows = json.loads((tmp_path / "grf_smooth.json").read_text())["rows"]
     assert all(0 < row["ratios"][0] <= 1 + 1e-4 for row in rows)
+
+
+def test_batch_statistics_in_evaluation(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_smooth")
+    norm, x = torch.nn.BatchNorm1d(3).eval(), 5 + 2 * torch.randn(50, 3)
+    with script.batch_statistics():
+        found = norm(x)
+    torch.testing.assert_close(found, (x - x.mean(0)) / (x.var(0, unbiased=False) + norm.eps).sqrt())
+    assert norm.running_mean.eq(0).all()
+    assert not norm(x).allclose(found)
 
 
 def test_largest_ratio_of_outputs(monkeypatch):
