@@ -49,6 +49,25 @@ def median_ms(
     return statistics.median(times)
 
 
+def in_turns(
+    functions: dict[str, Callable[[], Any]],
+    repeats: int,
+    clock: Callable[[], float] = time.process_time,
+    warmup: int = 1,
+) -> dict[str, float]:
+    """Median milliseconds of each function, after ``warmup`` calls. They are called in turns, so that other work on the
+    machine affects all of them.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for repeat in range(repeats + warmup):
+        for name, function in functions.items():
+            begin = clock()
+            function()
+            if repeat >= warmup:
+                times[name].append(1e3 * (clock() - begin))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
 def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
     """Result of a function called in a new process, so that nothing else contributes to its peak memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:

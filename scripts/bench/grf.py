@@ -28,6 +28,7 @@ from _measure import (
     bench_parser,
     exponent,
     in_fresh_process,
+    in_turns,
     machine,
     median_ms,
     pyplot,
@@ -117,12 +118,17 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
     ]
     operator = mask(graph)
     pattern, _ = operator.pairs()
-    times = {
-        "chosen": processor_ms(lambda: step(tensors, mask, graph), repeats),
+    times = in_turns(
+        {
+            "chosen": lambda: step(tensors, mask, graph),
+            "unmasked": lambda: step(tensors, None, graph),
+            "unmasked, bare": lambda: step_bare(tensors),
+        },
+        repeats,
+    )
+    times |= {
         "factored": processor_ms(lambda: step(tensors, mask, graph, "factored"), max(3, repeats // 3), 1),
         "raw table": processor_ms(lambda: step_raw_table(tensors, mask, graph), 3, 1),
-        "unmasked": processor_ms(lambda: step(tensors, None, graph), repeats),
-        "unmasked, bare": processor_ms(lambda: step_bare(tensors), repeats),
     }
     return {
         "num_nodes": num_nodes,

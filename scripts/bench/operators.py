@@ -17,7 +17,6 @@ Run: python scripts/bench/operators.py [--quick] [--out results/bench]
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from _measure import (
     bench_parser,
     exponent,
     in_fresh_process,
+    in_turns,
     keep_memory,
     machine,
     pyplot,
@@ -107,25 +107,6 @@ BUILD: dict[str, Callable[[int], MaskOperator]] = {
     "GRF, 16 walks": lambda n: walks(GRFMask(), True, n),
     "RWGNK, 16 walks": lambda n: walks(RWGNKMask(), False, n),
 }
-
-
-def in_turns(
-    functions: dict[str, Callable[[], Any]],
-    repeats: int,
-    clock: Callable[[], float] = time.process_time,
-    warmup: int = 1,
-) -> dict[str, float]:
-    """Median milliseconds of each function, after ``warmup`` calls. They are called in turns, so that other work on the
-    machine affects all of them.
-    """
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for repeat in range(repeats + warmup):
-        for name, function in functions.items():
-            begin = clock()
-            function()
-            if repeat >= warmup:
-                times[name].append(1e3 * (clock() - begin))
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 @contextmanager
