@@ -101,11 +101,16 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield "| nodes | " + " | ".join(names) + " |"
     yield "|--:|" + "--:|" * len(names)
     for size, row in report["rows"].items():
-        cells = [f"{row[n]['madds'] / 1e6:.3g} M, {row[n]['ms']:.3g} ms" if n in row else "–" for n in names]
+        cells = [f"{_digits(row[n]['madds'] / 1e6)} M, {_digits(row[n]['ms'])} ms" if n in row else "–" for n in names]
         yield f"| {int(size):,} | " + " | ".join(cells) + " |"
     if report["exponents"]:
         cells = [f"{slope['madds']:.2f}, {slope['ms']:.2f}" for slope in report["exponents"].values()]
         yield "| exponent | " + " | ".join(cells) + " |"
+
+
+def _digits(x: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{x:.3g}" if x < 1000 else f"{x:,.0f}"
 
 
 def slopes(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
