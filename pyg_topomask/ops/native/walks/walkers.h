@@ -120,9 +120,9 @@ class Walkers {
         walkers.resize(kept);
     }
 
-    // Draws a number for each of some walkers, and moves those that go on to number `kept`, kept + 1, …; returns their end.
-    // Their edges are those of uniform steps. The second of an antithetic pair halts by the draw of the first, shifted by half of the range. The first loop fills
-    // vectors, and the second has no branch, because halts cannot be predicted.
+    // Draws a number for each of some walkers, and moves those that go on to numbers kept, kept + 1, …; returns their end.
+    // Their edges are those of uniform steps. The second of an antithetic pair halts by the draw of the first, shifted by
+    // half of the range. The first loop fills vectors. The second has no branch, because halts cannot be predicted.
     size_t keep_going(size_t from, size_t to, size_t kept, uint64_t step) {
         const bool pairs = c.scheme == ANTITHETIC;
         for (size_t i = from; i < to; ++i) draws[i] = mix(state[i] + step);
