@@ -21,8 +21,9 @@
 namespace {
 
 // All heads of all rows. A segment that shares no columns is the work of one thread, which packs as many heads as stay in
-// the caches, and then takes some rows at a time: heads of a node lie side by side in memory. If segments share columns, whole
-// heads are packed, as many as there are threads.
+// the caches, and then takes some rows at a time: heads of a node lie side by side in memory. If segments share columns,
+// as many heads as there are threads are computed together: the forward pass packs all columns of these heads, the
+// backward pass only those of the segments of a turn.
 template <class T, int RV, int DV>
 class Run {
    public:
@@ -31,6 +32,7 @@ class Run {
           segments(segments_of(c.rows, c.columns, c.rowptr, {c.low, c.high}, heads_in_cache(c.heads))),
           windows(c.threads) {
         const int64_t count = segments.size();
+        for (const Segment& s : segments) most_columns = std::max(most_columns, s.columns);
         if (c.grad_edge) edge_grads.resize(count * c.heads * c.common_edges * keys);
         if (c.grad_entry && c.coeffs) weight_grads[0].resize(count * c.heads * c.terms);
         if (c.grad_bound && c.bound_coeffs) weight_grads[1].resize(count * c.heads * c.terms);
@@ -59,10 +61,11 @@ class Run {
     static constexpr int64_t CACHE = 1 << 18;  // bytes
     static constexpr int64_t BLOCK = 512;      // columns of one task
     static constexpr int64_t ROWS = 64;
-    static constexpr int64_t PART = 8;         // one turn of segments has an eighth of the columns, or keeps all threads busy
+    static constexpr int64_t PART = 8;         // a turn has at least 1/PART of the columns, and two tasks for each thread
     const Call& c;
     const int64_t keys, stride;
     const std::vector<Segment> segments;
+    int64_t most_columns = 0;        // of a segment
     std::vector<Packed<T>> packed;   // of each head, of each thread and head, or in the backward pass of each thread
     std::vector<Array<T>> shared;    // gradients of segments that share columns, of each head and segment of a turn
     std::vector<Window<T>> windows;  // of each thread
@@ -98,12 +101,6 @@ class Run {
     // The heads of so many columns, or the columns of so many heads, that a cache holds.
     int64_t heads_in_cache(int64_t columns) const { return CACHE / std::max<int64_t>(columns * stride * sizeof(T), 1); }
 
-    int64_t most_columns() const {
-        int64_t most = 0;
-        for (const Segment& s : segments) most = std::max(most, s.columns);
-        return most;
-    }
-
     // Heads `h` to `until` of a segment that shares no columns, packed in `p`.
     void own_heads(int64_t segment, int64_t h, int64_t until, Packed<T>* p, Window<T>& w) {
         const Segment& s = segments[segment];
@@ -134,7 +131,7 @@ class Run {
         for (int64_t i = from; i < to; i = w.to) w.take(c, i, to), run();
     }
 
-    // Calls run(head, its arrays, from, to, window) for parts of `count` rows or columns.
+    // Calls run(head, first, end, window) for blocks of rows or columns `from` to `to` of heads `h` to `until`.
     template <class F>
     void in_blocks(int64_t h, int64_t until, int64_t from, int64_t to, int64_t block, const F& run) {
         const int64_t blocks = (to - from + block - 1) / block;
@@ -199,9 +196,9 @@ class Run {
         const Segment& segment = segments[s];
         const int64_t size = segment.columns * stride;
         p.first = segment.first;
-        if (p.numbers.empty()) p.numbers.resize(most_columns() * stride);
+        if (p.numbers.empty()) p.numbers.resize(most_columns * stride);
         p.read(c, head, keys, stride, segment.first, segment.first + segment.columns);
-        sums.reserve(most_columns() * stride);  // once, because freed memory is seldom returned to the system
+        sums.reserve(most_columns * stride);  // once, because freed memory is seldom returned to the system
         sums.assign(size, T(0));
         const auto grads = grads_of(s, head, sums.data() - segment.first * stride);
         const Attention<T, RV, DV> attention(c, head, p, segment.reach, grads);
