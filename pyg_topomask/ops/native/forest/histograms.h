@@ -56,7 +56,7 @@ class Histograms {
     // Writes y, or the gradient of x.
     void multiply(const void* x, void* y) {
         sweep(x, [&](int64_t i, int64_t below, const T* s, const T* o) {
-            fetch<1>(::row(c, static_cast<T*>(y), head, first, later(i)), columns);
+            fetch<1>(::row(c, static_cast<T*>(y), head, first, ahead(i)), columns);
             T* to = ::row(c, static_cast<T*>(y), head, first, i);
             std::fill_n(to, columns, T(0));
             for (int64_t k = 0; k < below; ++k, s += columns, o += columns)
@@ -90,7 +90,7 @@ class Histograms {
     T* s(int64_t i) const { return memory + levels.start[i] * columns; }
     T* siblings(int64_t i) const { return s(i) + levels.below[i] * columns; }
     T* outside(int64_t i) const { return memory + levels.depth[i] * (c.hops + 1) * columns; }
-    int64_t later(int64_t i) const { return std::min(i + AHEAD, c.nodes - 1); }
+    int64_t ahead(int64_t i) const { return std::min(i + AHEAD, c.nodes - 1); }
 
     // Asks for the sums of a node some nodes ahead: the processor itself does so only within a page.
     template <int WRITE>
@@ -119,8 +119,11 @@ class Histograms {
     // Writes g_i u_i, to which the children of i add themselves later, and adds i to the row of its parent.
     void down(int64_t i) {
         T* own = outside(i);
-        fetch_sums<0>(later(i));
-        if (c.above[i] < 0) return std::fill_n(own, (c.hops + 1) * columns, T(0)), void();
+        fetch_sums<0>(ahead(i));
+        if (c.above[i] < 0) {
+            std::fill_n(own, (c.hops + 1) * columns, T(0));
+            return;
+        }
         T *above = outside(c.above[i]), *from = siblings(i);
         std::fill_n(own, columns, T(0));
         std::copy_n(above, c.hops * columns, own + columns);
@@ -128,7 +131,7 @@ class Histograms {
         move_up(levels.below[i], s(i), above);
     }
 
-    // Adds rows of so many levels, one level higher.
+    // Adds the first `number` levels of `from`, each to the next level of `to`. Level K has no next one.
     void move_up(int64_t number, const T* from, T* to) const {
         for (int64_t j = 0; j < std::min(number, c.hops) * columns; ++j) to[j + columns] += from[j];
     }

@@ -12,7 +12,7 @@ namespace {
 template <class T>
 struct Part {
     std::vector<uint32_t> entries_of_start;
-    std::unique_ptr<int64_t[]> place;  // as in `Sums`
+    std::unique_ptr<int64_t[]> key;  // as in `Sums`
     std::unique_ptr<T[]> load, count;  // means over walkers
     std::vector<double> own;
     int64_t begin = 0, size = 0;  // entries of the table before this part, and in it
@@ -58,8 +58,8 @@ class WalkTables {
             for (size_t s = 0; s < part.entries_of_start.size(); ++s)
                 to = std::fill_n(to, part.entries_of_start[s], c.start[number * size + s]);
             for (int64_t i = 0; i < part.size; ++i) {
-                node[part.begin + i] = part.place[i] >> bits;
-                length[part.begin + i] = part.place[i] & lengths;
+                node[part.begin + i] = part.key[i] >> bits;
+                length[part.begin + i] = part.key[i] & lengths;
             }
             std::copy_n(part.load.get(), part.size, load + part.begin);
             std::copy_n(part.count.get(), part.size, count + part.begin);
@@ -87,13 +87,13 @@ class WalkTables {
         const Sums& sums = found.sums;
         for (int64_t s = 0; s < starts; ++s) part.entries_of_start.push_back(sums.first[s + 1] - sums.first[s]);
         part.size = sums.first[starts];
-        part.place.reset(new int64_t[part.size]), part.load.reset(new T[part.size]), part.count.reset(new T[part.size]);
-        std::copy_n(sums.place.data(), part.size, part.place.get());
+        part.key.reset(new int64_t[part.size]), part.load.reset(new T[part.size]), part.count.reset(new T[part.size]);
+        std::copy_n(sums.key.data(), part.size, part.key.get());
         T *load = part.load.get(), *count = part.count.get();
         for (int64_t i = 0; i < part.size; ++i) load[i] = sums.load[i] / walks;
         for (int64_t i = 0; i < part.size; ++i) {
             const double visits = sums.visit[i + 1] - sums.visit[i];
-            count[i] = (sums.place[i] & lengths ? visits : sums.load[i]) / walks;
+            count[i] = (sums.key[i] & lengths ? visits : sums.load[i]) / walks;
         }
         part.own = found.own;
     }

@@ -13,7 +13,7 @@ inline int64_t bits_of(int64_t number) { return number == 0 ? 0 : 1 + bits_of(nu
 // Equal visits of rows, which are starts or blocks of walkers. The sums of row r are number first[r] to first[r + 1].
 struct Sums {
     std::vector<uint32_t> first;
-    std::vector<int64_t> place;  // node * 2^bits + length
+    std::vector<int64_t> key;  // node * 2^bits + length; equal visits of a row have equal keys
     std::vector<double> load;
     std::vector<uint32_t> visit;  // number of the first visit of each sum, and the number of all visits
 };
@@ -34,7 +34,7 @@ class Visits {
 
     const int64_t bits;  // of a length
 
-    // Forgets all visits, before those of some walkers.
+    // Forgets all visits. The next ones are those of so many walkers.
     void clear(size_t walkers) { count = 0, visits_of.assign(walkers, 0); }
 
     // Makes room for at most that many more visits.
@@ -51,27 +51,27 @@ class Visits {
     void sort_by_node() {
         uint32_t high = low = nodes[0];
         for (size_t i = 0; i < count; ++i) low = std::min(low, nodes[i]), high = std::max(high, nodes[i]);
-        const int64_t width = bits_of(high - low), passes = std::max<int64_t>(1, (width + DIGIT - 1) / DIGIT);
-        const int64_t digit = (width + passes - 1) / passes;
+        const int64_t all = bits_of(high - low), passes = std::max<int64_t>(1, (all + DIGIT - 1) / DIGIT);
+        const int64_t width = (all + passes - 1) / passes;  // of a digit, in bits
         by_node.resize(count), spare.resize(count);
-        count_digits(digit, passes);
-        sort_by_digit(digit, 0, [&](size_t i) { return uint64_t(nodes[i] - low) << 32 | i; });
-        for (int64_t pass = 1; pass < passes; ++pass) sort_by_digit(digit, pass, [&](size_t i) { return by_node[i]; });
+        count_digits(width, passes);
+        sort_by_digit(width, 0, [&](size_t i) { return uint64_t(nodes[i] - low) << 32 | i; });
+        for (int64_t pass = 1; pass < passes; ++pass) sort_by_digit(width, pass, [&](size_t i) { return by_node[i]; });
     }
 
     // Adds up equal visits of the rows of walkers, in the order of `sort_by_node`.
     void add_up(const std::vector<uint32_t>& row_of, size_t rows, Sums& sums) {
         place_in_rows(row_of, rows);
-        sums.place.resize(count), sums.load.resize(count), sums.visit.resize(count + 1), sums.first.assign(rows + 1, 0);
+        sums.key.resize(count), sums.load.resize(count), sums.visit.resize(count + 1), sums.first.assign(rows + 1, 0);
         int64_t n = -1, i = 0;
         for (size_t row = 0; row < rows; ++row) {
             double load = 0;
             // There is no branch, because whether two visits are equal cannot be predicted.
-            for (int64_t place = -1; i < end[row]; ++i) {
-                const bool equal = placed[i].place == place;
+            for (int64_t key = -1; i < end[row]; ++i) {
+                const bool equal = placed[i].key == key;
                 n += !equal;
                 load = x_if(equal, load) + placed[i].load;
-                sums.place[n] = place = placed[i].place, sums.load[n] = load, sums.visit[n + 1] = i + 1;
+                sums.key[n] = key = placed[i].key, sums.load[n] = load, sums.visit[n + 1] = i + 1;
             }
             sums.first[row + 1] = n + 1;
         }
@@ -87,7 +87,7 @@ class Visits {
     };
 
     struct Placed {
-        int64_t place;  // as in `Sums`
+        int64_t key;  // as in `Sums`
         T load;
     };
 
@@ -101,7 +101,8 @@ class Visits {
     std::vector<Placed> placed;            // visits in the order of rows
     std::vector<int64_t> end;              // of each row among them
 
-    // How many visits have each digit, at the number after that digit. Two passes are the most frequent case.
+    // Counts the visits with each digit of `width` bits. The count of digit d is number d + 1 of its pass. The first
+    // loop serves two passes, the most frequent case.
     void count_digits(int64_t width, int64_t passes) {
         const uint32_t ones = (1 << width) - 1;
         const auto digit = [&](size_t i, int64_t pass) { return (nodes[i] - low) >> (pass * width) & ones; };

@@ -167,7 +167,7 @@ class Walkers {
         }
     }
 
-    // `own`, from visits that are sorted by place.
+    // `own`, from visits that are sorted by node and length.
     void add_products(int64_t starts) {
         const int64_t products = (c.length + 1) * (c.length + 2) / 2, lengths = (int64_t(1) << visits.bits) - 1;
         const int64_t blocks = (c.walks + c.block - 1) / c.block;
@@ -176,9 +176,9 @@ class Walkers {
         for (int64_t row = 0; row < starts * blocks; ++row)
             for (size_t a = sums.first[row]; a < sums.first[row + 1]; ++a) {
                 double* of_start = own.data() + row / blocks * products;
-                const auto node = [&](size_t i) { return sums.place[i] >> visits.bits; };
+                const auto node = [&](size_t i) { return sums.key[i] >> visits.bits; };
                 for (size_t b = a; b < sums.first[row + 1] && node(b) == node(a); ++b) {
-                    const int64_t longer = sums.place[b] & lengths, shorter = sums.place[a] & lengths;
+                    const int64_t longer = sums.key[b] & lengths, shorter = sums.key[a] & lengths;
                     of_start[longer * (longer + 1) / 2 + shorter] += sums.load[a] * sums.load[b] * (a == b ? 1 : 2);
                 }
             }
