@@ -223,8 +223,8 @@ def _constant_blocks(layout: BlockLayout, left: Factor, right: Factor) -> list[T
         The blocks; :obj:`None` if an entry joins two graphs.
     """
     factors = left.pattern, left.value, right.pattern, right.value
-    flat = compiled.block_product(layout.groups.num_nodes, layout.places, *factors)
-    return None if flat is None else layout.cut(flat)
+    flat = compiled.block_product(layout.groups.num_nodes, layout.first_entries, *factors)
+    return None if flat is None else layout.split(flat)
 
 
 def _identity(operator: MaskOperator) -> Factor:

@@ -29,12 +29,12 @@ class BlockLayout:
         """Number of entries of each group's blocks."""
 
     @cached_property
-    def places(self) -> list[int]:
+    def first_entries(self) -> list[int]:
         """Index of the first entry of each graph's block."""
         order = [graph for graphs in self.groups.graphs for graph in graphs]
         sizes = self.groups.num_nodes
         found = dict(zip(order, accumulate((sizes[graph] ** 2 for graph in order), initial=0)))
-        return [found.get(graph, 0) for graph in range(len(sizes))]
+        return [found.get(graph, 0) for graph in range(len(sizes))]  # a graph without nodes may be in no group
 
     @cached_property
     @torch.inference_mode(False)
@@ -46,11 +46,12 @@ class BlockLayout:
     @torch.inference_mode(False)
     def block(self) -> Tensor:
         """Index of the first entry of each node's block, shape ``[N]``."""
-        return torch.repeat_interleave(torch.tensor(self.places, dtype=torch.int64, device=self.device), self._sizes)
+        first = torch.tensor(self.first_entries, dtype=torch.int64, device=self.device)
+        return torch.repeat_interleave(first, self._sizes)
 
     @cached_property
     @torch.inference_mode(False)
-    def first(self) -> Tensor:
+    def row_start(self) -> Tensor:
         """Index of the first entry of each node's row, shape ``[N]``."""
         return self.block + self.column * torch.repeat_interleave(self._sizes, self._sizes)
 
@@ -59,7 +60,7 @@ class BlockLayout:
     def _sizes(self) -> Tensor:
         return torch.tensor(self.groups.num_nodes, dtype=torch.int64, device=self.device)
 
-    def cut(self, flat: Tensor) -> list[Tensor]:
+    def split(self, flat: Tensor) -> list[Tensor]:
         """The blocks ``[g, n, n]`` or ``[g, H, n, n]`` of each group, from all entries ``[*]`` or ``[*, H]``."""
         return [
             part.view(g, n, n) if flat.dim() == 1 else part.view(g, n, n, -1).permute(0, 3, 1, 2)
@@ -99,8 +100,8 @@ def fill_blocks(layout: BlockLayout, row: Tensor, col: Tensor, value: Tensor) ->
         ValueError: If an entry connects two graphs (checked on CPU).
     """
     check_within_graphs(layout, row, col)
-    position = layout.first.index_select(0, row) + layout.column.index_select(0, col)
-    return layout.cut(value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, position, value))
+    position = layout.row_start.index_select(0, row) + layout.column.index_select(0, col)
+    return layout.split(value.new_zeros(sum(layout.lengths), *value.shape[1:]).index_add(0, position, value))
 
 
 def check_within_graphs(layout: BlockLayout, row: Tensor, col: Tensor) -> None:
@@ -167,7 +168,7 @@ def multiply_blocks(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
 
 
 def _identity(layout: BlockLayout) -> Entries:
-    node = torch.arange(layout.first.numel(), device=layout.first.device)
+    node = torch.arange(layout.row_start.numel(), device=layout.row_start.device)
     return node, node, torch.ones(node.numel(), device=node.device)
 
 

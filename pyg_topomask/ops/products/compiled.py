@@ -49,7 +49,7 @@ class _BlockCall(ctypes.Structure):
 
     _fields_ = [
         *((name, _SIZE) for name in ("graphs", "threads")),
-        *((name, _POINTER) for name in ("begin", "place")),
+        *((name, _POINTER) for name in ("first_node", "first_entry")),
         *((name, _Matrix) for name in ("left", "right")),
         ("blocks", _POINTER),
     ]
@@ -100,13 +100,13 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
 
 
 def block_product(
-    sizes: list[int], place: list[int], left: Pattern, value: Tensor, right: Pattern, other: Tensor
+    sizes: list[int], first_entries: list[int], left: Pattern, value: Tensor, right: Pattern, other: Tensor
 ) -> Tensor | None:
     r"""Dense blocks of :math:`(\Phi_1 \Phi_2^\top)^\top`, one for each graph.
 
     Args:
         sizes: Number of nodes ``n`` of each graph.
-        place: Where each graph's block begins in the result.
+        first_entries: Index in the result of the first entry of each graph's block.
         left, right: Patterns of :math:`\Phi_1` and :math:`\Phi_2`, both ``[N, N]``.
         value, other: Entries of the factors, shape ``[nnz]``, which `refuses` does not refuse.
 
@@ -118,11 +118,16 @@ def block_product(
     """
     kept: list[Tensor] = []
     matrices = {"left": _matrix(left, value, kept), "right": _matrix(right, other, kept)}
-    begin = torch.tensor([0, *accumulate(sizes)])
-    places, blocks = torch.tensor(place, dtype=torch.int64), value.new_empty(sum(n * n for n in sizes))
-    addresses = {"begin": begin.data_ptr(), "place": places.data_ptr(), "blocks": blocks.data_ptr()}
-    threads = loader.num_threads(left.num_rows, _ROWS_PER_THREAD)
-    call = _BlockCall(graphs=len(sizes), threads=threads, **addresses, **matrices)
+    first_node, first_entry = torch.tensor([0, *accumulate(sizes)]), torch.tensor(first_entries, dtype=torch.int64)
+    blocks = value.new_empty(sum(n * n for n in sizes))
+    call = _BlockCall(
+        graphs=len(sizes),
+        threads=loader.num_threads(left.num_rows, _ROWS_PER_THREAD),
+        first_node=first_node.data_ptr(),
+        first_entry=first_entry.data_ptr(),
+        blocks=blocks.data_ptr(),
+        **matrices,
+    )
     failure = getattr(load(), f"block_product_{_NAMES[value.dtype]}")(ctypes.byref(call))
     if failure == -3:
         return None

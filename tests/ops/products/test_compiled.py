@@ -89,7 +89,7 @@ def test_threads_do_not_change_the_product(make, monkeypatch):
         assert distance == found[0][2]
 
 
-def places_of(sizes):
+def first_entries(sizes):
     return [sum(n * n for n in sizes[:graph]) for graph in range(len(sizes))]
 
 
@@ -98,7 +98,7 @@ def test_dense_blocks_equal_a_dense_product(dtype):
     sizes = [*BATCH[0], 0, 130]
     left, right = (blocks_of(sizes, [*BATCH[1], 0.0, 0.1], dtype) for _ in range(2))
     right = right[0], right[1] - 0.5  # signs are served
-    flat = compiled.block_product(sizes, places_of(sizes), *left, *right)
+    flat = compiled.block_product(sizes, first_entries(sizes), *left, *right)
     wanted = (dense(*left) @ dense(*right).t()).t()
     parts = [wanted[a : a + n, a : a + n].flatten() for a, n in zip(torch.tensor([0, *sizes]).cumsum(0), sizes)]
     torch.testing.assert_close(flat, torch.cat(parts))
@@ -110,7 +110,7 @@ def test_threads_do_not_change_dense_blocks(monkeypatch):
     try:
         for num in (1, 2, 5):
             torch.set_num_threads(num)
-            found.append(compiled.block_product(list(BATCH[0]), places_of(BATCH[0]), *given))
+            found.append(compiled.block_product(list(BATCH[0]), first_entries(BATCH[0]), *given))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(found[1], found[0])

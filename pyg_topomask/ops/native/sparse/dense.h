@@ -51,7 +51,7 @@ class DenseBlock {
 // The fields and their order are those of `_BlockCall` in compiled.py.
 struct BlockCall {
     int64_t graphs, threads;
-    const int64_t *begin, *place;  // first node of each graph and the number of nodes; where its block begins
+    const int64_t *first_node, *first_entry;  // of each graph, and then the number of nodes; of each graph's block
     Matrix left, right;
     void* blocks;  // the transposed blocks of the product, [n, n] for each graph of n nodes
 };
@@ -68,11 +68,11 @@ bool multiply_blocks(const BlockCall& c) {
     std::vector<DenseBlock<T>> blocks(c.threads);
     std::atomic<bool> apart(true);
     parallel(c.threads, c.graphs, [&](int64_t graph, int64_t thread) {
-        const int64_t from = c.begin[graph], to = c.begin[graph + 1];
+        const int64_t from = c.first_node[graph], to = c.first_node[graph + 1];
         if (!within(c.left, from, to) || !within(c.right, from, to)) apart = false;
         if (!apart) return;
         blocks[thread].read(c.left, from, to);
-        T* out = static_cast<T*>(c.blocks) + c.place[graph];
+        T* out = static_cast<T*>(c.blocks) + c.first_entry[graph];
         for (int64_t j = from; j < to; ++j, out += to - from)
             std::memcpy(out, blocks[thread].multiply(c.right, j), (to - from) * sizeof(T));
     });
