@@ -17,9 +17,9 @@ from pyg_topomask.ops.native import loader
 # 1 ms.
 _LEAST_PRODUCTS = 2**26
 
-# The number of rows is not known when code is traced. Compiled code calls `linear` for weights whose products are large
-# with so many rows; it computes others itself, together with what follows.
-_MOST_ROWS = 2**14
+# The number of rows is not known when code is traced, so it is assumed to be this one. If the product is then large,
+# compiled code calls `linear`; it computes other products itself, together with what follows.
+_ASSUMED_ROWS = 2**14
 
 _TILE = 8, 48  # rows and columns of a result, of which the compiled product computes whole tiles
 _WORK_PER_THREAD = 2**25  # multiplications that are worth a second thread
@@ -44,7 +44,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         Shape ``[N, out_channels]``.
     """
     if torch.compiler.is_compiling():
-        large = weight.numel() * _MOST_ROWS >= _LEAST_PRODUCTS and not _is_transformed()
+        large = weight.numel() * _ASSUMED_ROWS >= _LEAST_PRODUCTS and not _is_transformed()
         return (_linear if large and _serves(x, weight, bias) else functional.linear)(x, weight, bias)
     if x.dim() == 2 and x.size(0) * weight.numel() >= _LEAST_PRODUCTS and _serves(x, weight, bias):
         return _Linear.apply(x, weight, bias)

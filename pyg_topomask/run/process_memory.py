@@ -34,7 +34,7 @@ def peak_mib(function: Callable[[], object]) -> float | None:
 
 
 def return_freed_memory() -> bool:
-    """Return memory that this process has freed to the system; False without glibc, which keeps it."""
+    """Return to the system what this process has freed and glibc keeps; False on systems without glibc."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError, TypeError):

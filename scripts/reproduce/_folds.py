@@ -24,7 +24,7 @@ from _measure import resumed  # isort: skip (in a folder that _tables adds to th
 SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "collab")
 """Data sets without node features. Errica et al. have other folds for them where degrees are the features."""
 
-METRICS = "metrics.csv"  # of a run: a line for each epoch, below the names
+METRICS = "metrics.csv"  # file of a run, with a header and a line for each epoch
 
 Report = Mapping[str, Any]
 
@@ -63,8 +63,8 @@ def run_folder(path: Path, out: Path, settings: Sequence[str]) -> Path:
 def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy") -> dict[str, Any]:
     """Results of one run after the epoch of the best validation result.
 
-    Its ``"seconds"`` are processor time. If the run was interrupted, they are those of an epoch since then, for all
-    epochs.
+    Its ``"seconds"`` are processor time. If the run was interrupted, they are measured from its last start on and
+    scaled to all epochs.
     """
     epochs, done = check_config(path, settings)[0].config.optim.max_epoch, run_folder(path, out, settings) / METRICS
     left = epochs - (len(done.read_text().splitlines()) - 1 if done.is_file() else 0)

@@ -9,8 +9,9 @@ by the sums of the bounding mask, "signed" by those of the mask itself, as in th
 accuracy drops below half of its best so far; the worst ratio of these two is in the table. Beside it is the largest
 output of attention, before its last projection, over the largest value of the same graph and head, in all forward
 passes of training, validation and test.
-On digits, linear attention without a mask and softmax attention stand beside it. "batch statistics" are the same runs,
-but in validation and test, batch norm normalises each batch by its own mean and variance, not by running ones.
+On digits, the table also has linear attention without a mask and softmax attention. Rows with "batch statistics" are
+the same runs, but in validation and test, batch norm normalises each batch by its own mean and variance, not by
+running ones.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
@@ -50,7 +51,7 @@ GRF_ON_DIGITS = ["topomask.mask=grf", "dataset.name=plain"]
 PRE_NORM = ["topomask.pre_norm=true"]
 NO_MASK = ["topomask.mask=none", "dataset.name=plain"]
 SOFTMAX = ["gt.layer_type=None+Transformer", "dataset.name=plain"]
-BATCH = ", batch statistics"
+BY_BATCH = ", batch statistics"
 UNMASKED = ("digits, no mask", "digits, softmax")
 
 
@@ -65,11 +66,11 @@ class Row(NamedTuple):
 
 ROWS = {
     "digits": Row(DIGITS, 10, GRF_ON_DIGITS),
-    f"digits{BATCH}": Row(DIGITS, 10, GRF_ON_DIGITS, ("bound",)),
+    f"digits{BY_BATCH}": Row(DIGITS, 10, GRF_ON_DIGITS, ("bound",)),
     "digits, no mask": Row(DIGITS, 10, NO_MASK, ("bound",)),
-    f"digits, no mask{BATCH}": Row(DIGITS, 10, NO_MASK, ("bound",)),
+    f"digits, no mask{BY_BATCH}": Row(DIGITS, 10, NO_MASK, ("bound",)),
     "digits, softmax": Row(DIGITS, 10, SOFTMAX, ("bound",)),
-    f"digits, softmax{BATCH}": Row(DIGITS, 10, SOFTMAX, ("bound",)),
+    f"digits, softmax{BY_BATCH}": Row(DIGITS, 10, SOFTMAX, ("bound",)),
     "digits, pre-norm": Row(DIGITS, 10, [*GRF_ON_DIGITS, *PRE_NORM]),
     "enzymes": Row(CONFIGS / "grf" / "enzymes.yaml", 25, ["gt.layer_type=None+GRF"]),
 }
@@ -139,7 +140,7 @@ def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[
     ratios = []
     for seeds in range(1, options.seeds + 1):
         stored = options.out / f"ratio-{tag}-{seeds - 1}.json"
-        with recorded_ratios() as found, batch_statistics() if dataset.endswith(BATCH) else nullcontext():
+        with recorded_ratios() as found, batch_statistics() if dataset.endswith(BY_BATCH) else nullcontext():
             summary = run_config(path, options.out / "runs", seeds, [*settings, f"name_tag={tag}"])
         if not stored.is_file():
             save_json(stored, {"largest": max(found, default=None)})

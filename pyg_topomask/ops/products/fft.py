@@ -23,9 +23,10 @@ from pyg_topomask.ops.products.spectrum import signal, spectrum, transform_size,
 # take half the time with 2^18 numbers as with 2^20.
 _SLICE_NUMEL = 2**17
 
-# Numbers that lie 2^k apart collide in the cache when they are transformed. So lengths are not multiples of 2^k if as
-# many transforms times 2^k exceed these numbers, for the columns and then for the rows. On CPU, transforms of 1,024
-# columns of 2,048 numbers take 4 times as long as those of 1,080 columns.
+# The numbers of a transform collide in the cache if their distance in memory, which is the length of another axis, is a
+# multiple of a high power of two. So an axis is lengthened until the largest power of two that divides its length,
+# times the length of the transform, is at most this number: the first for transforms of columns, the second for those
+# of rows. On CPU, transforms of 1,024 columns of 2,048 numbers take 4 times as long as those of 1,080 columns.
 _MOST_COLLIDING = 2**18, 2**20
 
 
@@ -83,7 +84,7 @@ def _transform_sizes(grid_shape: Sequence[int]) -> list[int]:
 
 
 def _without_collisions(size: int, length: int, most: int) -> int:
-    """Smallest fast size from ``size`` on, at which transforms of ``length`` numbers that lie as far apart are fast."""
+    """Smallest fast size from ``size`` on at which ``length`` numbers at this distance do not collide."""
     while size & -size > max(most // length, 8):  # 8 numbers fill a cache line
         size = transform_size(size + 1)
     return size

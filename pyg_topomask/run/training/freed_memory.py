@@ -8,33 +8,33 @@ import lightning.pytorch as pl
 
 from pyg_topomask.run.process_memory import resident_mib, return_freed_memory
 
-# Number of training steps between two looks at the memory, which is returned when the process has MOST_GROWTH times the
-# memory that it had at the first one. Memory that was returned costs time when it is used again. On Peptides-func with
-# batches of 200 graphs, each return costs 1.2 s, or 3 % of the steps between two.
+# The memory of the process is read every STEPS training steps. Freed memory is returned if the process has more than
+# MOST_GROWTH times the memory of the first reading. It must then be requested again, which takes time: on Peptides-func
+# with batches of 200 graphs, 1.2 s for each return, or 3 % of the steps between two returns.
 STEPS, MOST_GROWTH = 10, 2.0
 
 
 class ReturnFreedMemory(pl.Callback):
-    """Returns freed memory when it has piled up.
+    """Returns freed memory when the process has twice the memory of its first steps.
 
-    The tensors of each batch have other sizes. The C library keeps freed memory for tensors that fit into it, and
-    without this callback the memory of a process grows with the number of steps: on Peptides-func from 3 GB after 5
-    steps to 8 GB after 80, while tensors use 0.5 GB between two steps.
+    The sizes of tensors differ from batch to batch. The C library keeps freed memory for later tensors that fit into
+    it, so that without this callback, the memory of a process grows with the number of steps: on Peptides-func from
+    3 GB after 5 steps to 8 GB after 80, while tensors use 0.5 GB between two steps.
     """
 
     def __init__(self) -> None:
-        self.first: float | None = None
+        self.first_mib: float | None = None
         self.steps = 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look at the memory after every tenth step."""
+        """Read the memory after every `STEPS` steps."""
         self.steps += 1
         if self.steps % STEPS != 0:
             return
         now = resident_mib()
-        if self.first is None:
-            self.first = now
-        elif now is not None and now > MOST_GROWTH * self.first:
+        if self.first_mib is None:
+            self.first_mib = now
+        elif now is not None and now > MOST_GROWTH * self.first_mib:
             return_freed_memory()

@@ -19,7 +19,7 @@ def test_memory_is_returned_at_twice_the_first(monkeypatch):
     for step in range(1, 61):
         resident[0] = 100.0 * step if step < 40 else 1500.0
         callback.on_train_batch_end(None, None, None, None, step % 3)
-    assert callback.first == 1000.0
+    assert callback.first_mib == 1000.0
     assert returned == [3000.0]  # 1000 at first, 2000 is not more than twice of it, 1500 again from step 40 on
 
 
