@@ -9,8 +9,9 @@ import lightning.pytorch as pl
 from pyg_topomask.run.process_memory import resident_mib, return_freed_memory
 
 # The memory of the process is read every STEPS training steps. Freed memory is returned if the process has more than
-# MOST_GROWTH times the memory of the first reading. It must then be requested again, which takes time: on Peptides-func
-# with batches of 200 graphs, 1.2 s for each return, or 3 % of the steps between two returns.
+# MOST_GROWTH times its usual memory: that of the first reading, or what a return left, if that is more. Memory that was
+# returned must be requested again, which takes time: on Peptides-func with batches of 200 graphs, each return costs
+# 1.2 s, or 3 % of the steps between two returns.
 STEPS, MOST_GROWTH = 10, 2.0
 
 
@@ -23,7 +24,7 @@ class ReturnFreedMemory(pl.Callback):
     """
 
     def __init__(self) -> None:
-        self.first_mib: float | None = None
+        self.usual_mib: float | None = None
         self.steps = 0
 
     def on_train_batch_end(
@@ -34,7 +35,10 @@ class ReturnFreedMemory(pl.Callback):
         if self.steps % STEPS != 0:
             return
         now = resident_mib()
-        if self.first_mib is None:
-            self.first_mib = now
-        elif now is not None and now > MOST_GROWTH * self.first_mib:
+        if now is None:
+            return
+        if self.usual_mib is None:
+            self.usual_mib = now
+        elif now > MOST_GROWTH * self.usual_mib:
             return_freed_memory()
+            self.usual_mib = max(self.usual_mib, resident_mib() or 0.0)  # what is in use cannot be returned

@@ -11,16 +11,21 @@ CONFIG = {
 }
 
 
-def test_memory_is_returned_at_twice_the_first(monkeypatch):
+def test_memory_is_returned_at_twice_the_usual(monkeypatch):
     resident, returned = [0.0], []
+
+    def return_freed_memory():
+        returned.append(resident[0])
+        resident[0] = 1200.0
+
     monkeypatch.setattr(freed_memory, "resident_mib", lambda: resident[0])
-    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(resident[0]))
+    monkeypatch.setattr(freed_memory, "return_freed_memory", return_freed_memory)
     callback = freed_memory.ReturnFreedMemory()
     for step in range(1, 61):
-        resident[0] = 100.0 * step if step < 40 else 1500.0
+        resident[0] = 100.0 * step if step < 40 else 2300.0
         callback.on_train_batch_end(None, None, None, None, step % 3)
-    assert callback.first_mib == 1000.0
-    assert returned == [3000.0]  # 1000 at first, 2000 is not more than twice of it, 1500 again from step 40 on
+    assert returned == [3000.0]  # 1000 at first, 2000 is not more than twice of it, nor 2300 of the 1200 that were left
+    assert callback.usual_mib == 1200.0
 
 
 def test_systems_that_do_not_tell_their_memory(monkeypatch):
@@ -29,6 +34,19 @@ def test_systems_that_do_not_tell_their_memory(monkeypatch):
     callback = freed_memory.ReturnFreedMemory()
     for step in range(30):
         callback.on_train_batch_end(None, None, None, None, step)
+    assert callback.usual_mib is None
+
+
+def test_memory_in_use_is_not_returned_again_and_again(monkeypatch):
+    resident, returned = [100.0], []
+    monkeypatch.setattr(freed_memory, "resident_mib", lambda: resident[0])
+    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(resident[0]))
+    callback = freed_memory.ReturnFreedMemory()
+    for step in range(60):
+        resident[0] = 100.0 if step < 20 else 250.0  # in use: a return frees nothing
+        callback.on_train_batch_end(None, None, None, None, step)
+    assert returned == [250.0]
+    assert callback.usual_mib == 250.0
 
 
 def test_a_run_watches_its_memory(monkeypatch, tmp_path):
