@@ -17,8 +17,6 @@ from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import compared
 from pyg_topomask.run.runner import check_config
-from pyg_topomask.run.training.callbacks import Recorder
-from pyg_topomask.run.training.lightning_module import GraphModule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -106,55 +104,6 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
     assert count == 15
     assert summary["metrics"]["test_accuracy"]["mean"] == pytest.approx(right / count)
     assert summary["metrics"]["test_loss"]["mean"] == pytest.approx(loss / count, rel=1e-4)
-
-
-class KilledError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("more", [[], ["topomask.redraw=1", "gt.attn_dropout=0.2", "train.early_stop_patience=2"]])
-def test_an_interrupted_run_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch, more):
-    tiny["train"]["ckpt_period"] = 2  # the epoch after the checkpoint is lost and repeated
-    overrides = ["optim.max_epoch=6", *more]
-    run_config(tiny, tmp_path / "a", overrides=overrides)
-    original = Recorder.on_train_epoch_end
-
-    def die(self, trainer, pl_module):
-        original(self, trainer, pl_module)
-        if trainer.current_epoch == 2:
-            raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "on_train_epoch_end", die)
-        with pytest.raises(KilledError):
-            run_config(tiny, tmp_path / "b", overrides=overrides)
-    assert not (tmp_path / "b" / "config" / "0" / "result.json").exists()
-    run_config(tiny, tmp_path / "b", overrides=overrides)
-    first, second = (tmp_path / x / "config" / "0" for x in "ab")
-    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
-    results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
-    assert results[0]["metrics"] == results[1]["metrics"]
-
-
-def test_a_run_that_stopped_early_is_not_trained_further(tiny, tmp_path, monkeypatch):
-    overrides = ["optim.base_lr=1e-12", "optim.max_epoch=9", "train.early_stop_patience=2"]
-    run_config(tiny, tmp_path, overrides=overrides)
-    folder = tmp_path / "config" / "0"
-    rows, result = (folder / "metrics.csv").read_text(), json.loads((folder / "result.json").read_text())
-    assert result["epochs"] < 9
-    (folder / "result.json").unlink()
-    run_config(tiny, tmp_path, overrides=overrides)
-    assert (folder / "metrics.csv").read_text() == rows
-    assert json.loads((folder / "result.json").read_text())["metrics"] == result["metrics"]
-
-
-def test_finished_seeds_are_kept_and_more_can_be_added(tiny, tmp_path, capsys):
-    run_config(tiny, tmp_path)
-    stamp = (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns
-    summary = run_config(tiny, tmp_path, repeat=2, overrides=["num_workers=0", "accelerator=cpu"])
-    assert summary["seeds"] == [0, 1]
-    assert (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns == stamp
-    assert "config (GIN+GRF) seed 0: finished before, kept" in capsys.readouterr().out
 
 
 def test_another_config_in_the_same_folder_is_refused(tiny, tmp_path):
@@ -268,13 +217,6 @@ def test_gradients_of_accumulated_batches_are_summed(tiny, tmp_path):
         torch.testing.assert_close(weights[1][key], value, rtol=1e-4, atol=1e-6)
 
 
-def test_unfinished_temporary_files_do_not_disturb(tiny, tmp_path):
-    folder = tmp_path / "config" / "0"
-    folder.mkdir(parents=True)
-    (folder / ".last.ckpt.1.ckpt").write_bytes(b"half")
-    assert run_config(tiny, tmp_path)["seeds"] == [0]
-
-
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["grf/enzymes", "grf/cora", "kmip/enzymes"])
 def test_real_data_train(real_data, tmp_path, name, pytestconfig):
@@ -284,38 +226,6 @@ def test_real_data_train(real_data, tmp_path, name, pytestconfig):
         overrides.append("train.early_stop_patience=0")
     summary = run_config(path, tmp_path, overrides=overrides)
     assert 0 < summary["metrics"]["test_accuracy"]["mean"] <= 1
-
-
-def test_a_checkpoint_without_the_best_one_is_not_resumed_from(tiny, tmp_path):
-    metrics = run_config(tiny, tmp_path)["metrics"]
-    folder = tmp_path / "config" / "0"
-    for name in ("result.json", "best.ckpt"):
-        (folder / name).unlink()
-    assert run_config(tiny, tmp_path)["metrics"] == metrics
-
-
-def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny, tmp_path, monkeypatch):
-    tiny |= {"precision": "64-true", "accelerator": "cpu"}
-    tiny["train"] |= {"ckpt_period": 1}
-    original = GraphModule.training_step
-
-    def die(self, *args):
-        if self.current_epoch == 1:
-            raise KeyboardInterrupt
-        return original(self, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(GraphModule, "training_step", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_config(tiny, tmp_path / "resumed")
-    for name in ("whole", "resumed"):
-        run_config(tiny, tmp_path / name)
-    whole, resumed = (
-        torch.load(tmp_path / name / "config" / "0" / "last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "resumed")
-    )
-    for name, value in whole.items():
-        torch.testing.assert_close(resumed[name], value, rtol=1e-11, atol=1e-13)  # rounded to float32: 1e-8
 
 
 def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):

@@ -1,0 +1,98 @@
+"""Interrupted and finished runs: what is resumed, kept, or refused."""
+
+import json
+
+import pytest
+import torch
+
+from pyg_topomask.run import run_config
+from pyg_topomask.run.training.callbacks import Recorder
+from pyg_topomask.run.training.lightning_module import GraphModule
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("more", [[], ["topomask.redraw=1", "gt.attn_dropout=0.2", "train.early_stop_patience=2"]])
+def test_an_interrupted_run_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch, more):
+    tiny["train"]["ckpt_period"] = 2  # the epoch after the checkpoint is lost and repeated
+    overrides = ["optim.max_epoch=6", *more]
+    run_config(tiny, tmp_path / "a", overrides=overrides)
+    original = Recorder.on_train_epoch_end
+
+    def die(self, trainer, pl_module):
+        original(self, trainer, pl_module)
+        if trainer.current_epoch == 2:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "on_train_epoch_end", die)
+        with pytest.raises(KilledError):
+            run_config(tiny, tmp_path / "b", overrides=overrides)
+    assert not (tmp_path / "b" / "config" / "0" / "result.json").exists()
+    run_config(tiny, tmp_path / "b", overrides=overrides)
+    first, second = (tmp_path / x / "config" / "0" for x in "ab")
+    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
+    results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
+    assert results[0]["metrics"] == results[1]["metrics"]
+
+
+def test_a_run_that_stopped_early_is_not_trained_further(tiny, tmp_path, monkeypatch):
+    overrides = ["optim.base_lr=1e-12", "optim.max_epoch=9", "train.early_stop_patience=2"]
+    run_config(tiny, tmp_path, overrides=overrides)
+    folder = tmp_path / "config" / "0"
+    rows, result = (folder / "metrics.csv").read_text(), json.loads((folder / "result.json").read_text())
+    assert result["epochs"] < 9
+    (folder / "result.json").unlink()
+    run_config(tiny, tmp_path, overrides=overrides)
+    assert (folder / "metrics.csv").read_text() == rows
+    assert json.loads((folder / "result.json").read_text())["metrics"] == result["metrics"]
+
+
+def test_finished_seeds_are_kept_and_more_can_be_added(tiny, tmp_path, capsys):
+    run_config(tiny, tmp_path)
+    stamp = (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns
+    summary = run_config(tiny, tmp_path, repeat=2, overrides=["num_workers=0", "accelerator=cpu"])
+    assert summary["seeds"] == [0, 1]
+    assert (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns == stamp
+    assert "config (GIN+GRF) seed 0: finished before, kept" in capsys.readouterr().out
+
+
+def test_unfinished_temporary_files_do_not_disturb(tiny, tmp_path):
+    folder = tmp_path / "config" / "0"
+    folder.mkdir(parents=True)
+    (folder / ".last.ckpt.1.ckpt").write_bytes(b"half")
+    assert run_config(tiny, tmp_path)["seeds"] == [0]
+
+
+def test_a_checkpoint_without_the_best_one_is_not_resumed_from(tiny, tmp_path):
+    metrics = run_config(tiny, tmp_path)["metrics"]
+    folder = tmp_path / "config" / "0"
+    for name in ("result.json", "best.ckpt"):
+        (folder / name).unlink()
+    assert run_config(tiny, tmp_path)["metrics"] == metrics
+
+
+def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny, tmp_path, monkeypatch):
+    tiny |= {"precision": "64-true", "accelerator": "cpu"}
+    tiny["train"] |= {"ckpt_period": 1}
+    original = GraphModule.training_step
+
+    def die(self, *args):
+        if self.current_epoch == 1:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphModule, "training_step", die)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(tiny, tmp_path / "resumed")
+    for name in ("whole", "resumed"):
+        run_config(tiny, tmp_path / name)
+    whole, resumed = (
+        torch.load(tmp_path / name / "config" / "0" / "last.ckpt", weights_only=True)["state_dict"]
+        for name in ("whole", "resumed")
+    )
+    for name, value in whole.items():
+        torch.testing.assert_close(resumed[name], value, rtol=1e-11, atol=1e-13)  # rounded to float32: 1e-8
