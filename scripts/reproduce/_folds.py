@@ -64,13 +64,13 @@ def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accu
     """Results of one run after the epoch of the best validation result.
 
     Its ``"seconds"`` are processor time. If the run was interrupted, they are measured from its last start on and
-    scaled to all epochs.
+    scaled to all epochs. If it was finished before, they are its wall time.
     """
     epochs, done = check_config(path, settings)[0].config.optim.max_epoch, run_folder(path, out, settings) / METRICS
     left = epochs - (len(done.read_text().splitlines()) - 1 if done.is_file() else 0)
     begin = time.process_time()
     summary = run_config(path, out / "runs", 1, settings)
-    seconds = (time.process_time() - begin) * epochs / max(1, left)
+    seconds = (time.process_time() - begin) * epochs / left if left > 0 else summary["wall_time_s"]["total"]
     found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
     return found | {"seconds": seconds, "parameters": summary["num_parameters"]}
 
@@ -93,32 +93,35 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
+def one_row(dataset: str, method: str) -> dict[str, dict[str, str]]:
+    """Key in the report -> the row without results, if a method has one row on each data set."""
+    return {f"{dataset}: {method}": {"dataset": dataset, "method": method}}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Rows that a script compares run by run.
 
     Args:
         name: Name of the script and its report.
-        datasets: All data sets.
-        default: Those without ``--datasets``.
+        epochs: Number of epochs on each data set.
         methods: All methods.
         runs: Number of runs of each row.
-        rows: Key in the report -> the row without results, for one data set and method.
-        epochs: Number of epochs on a data set.
         run: Makes a run: the row, the number of the run, the epochs and the folder -> its results.
         lines, plot: Those of the script.
+        rows: Key in the report -> the row without results, for one data set and method.
+        default: Data sets without ``--datasets``; all if :obj:`None`.
     """
 
     name: str
-    datasets: Sequence[str]
-    default: Sequence[str]
+    epochs: Mapping[str, int]
     methods: Sequence[str]
     runs: int
-    rows: Callable[[str, str], Mapping[str, Mapping[str, str]]]
-    epochs: Callable[[str], int]
     run: Callable[[Mapping[str, Any], int, int, Path], dict[str, Any]]
     lines: Callable[[Report], Iterator[str]]
     plot: Callable[[Report, Path], None]
+    rows: Callable[[str, str], Mapping[str, Mapping[str, str]]] = one_row
+    default: Sequence[str] | None = None
 
 
 def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) -> None:
@@ -127,7 +130,7 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
     Finished runs are kept. Data sets that can neither be found nor downloaded are left out.
     """
     parser = table_parser(doc, made.name, "2 epochs, 1 run")
-    parser.add_argument("--datasets", nargs="+", choices=made.datasets, default=list(made.default))
+    parser.add_argument("--datasets", nargs="+", choices=list(made.epochs), default=made.default or list(made.epochs))
     parser.add_argument("--methods", nargs="+", choices=made.methods, default=list(made.methods))
     parser.add_argument("--runs", type=int, default=made.runs, help="folds or seeds of each row, at most 10 folds")
     parser.add_argument("--epochs", type=int, help="epochs of each run, instead of those of the data set")
@@ -150,7 +153,7 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
 
 def _fill(made: Comparison, report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:
     """Make one run of every row. Write the report after each."""
-    epochs = options.epochs or made.epochs(dataset)
+    epochs = options.epochs or made.epochs[dataset]
     for method in options.methods:
         for key, start in made.rows(dataset, method).items():
             row = report["rows"].get(key, dict(start))

@@ -175,12 +175,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs, and write the table and a plot."""
     made = Comparison(
         name="ablations",
-        datasets=list(DATASETS),
-        default=["enzymes", "proteins"],
+        epochs={name: data.epochs for name, data in DATASETS.items()},
         methods=list(METHODS),
         runs=3,
         rows=rows_of,
-        epochs=lambda dataset: DATASETS[dataset].epochs,
+        default=["enzymes", "proteins"],
         run=make_run,
         lines=lines,
         plot=plot,

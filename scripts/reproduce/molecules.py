@@ -120,12 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs, and write the table and a plot."""
     made = Comparison(
         name="molecules",
-        datasets=list(DATASETS),
-        default=list(DATASETS),
+        epochs={name: data.epochs for name, data in DATASETS.items()},
         methods=list(METHODS),
         runs=3,
-        rows=lambda dataset, method: {f"{dataset}, {method}": {"dataset": dataset, "method": method}},
-        epochs=lambda dataset: DATASETS[dataset].epochs,
         run=make_run,
         lines=lines,
         plot=plot,

@@ -150,12 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make all runs, and write the table and a plot."""
     made = Comparison(
         name="tu_folds",
-        datasets=list(EPOCHS),
-        default=list(EPOCHS),
+        epochs=EPOCHS,
         methods=list(METHODS),
         runs=10,
-        rows=lambda dataset, method: {f"{dataset}: {method}": {"dataset": dataset, "method": method}},
-        epochs=EPOCHS.__getitem__,
         run=make_run,
         lines=lines,
         plot=plot,

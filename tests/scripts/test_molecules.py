@@ -48,7 +48,7 @@ def test_runs_fill_the_table_and_draw_curves(script, tmp_path, monkeypatch):
         (run / "metrics.csv").write_text("\n".join(["epoch,val_auc", *rows]))
         value = 0.7 + 0.01 * parsed.config.seed
         metrics = {part: {"values": [value]} for part in ("val_auc", "test_auc")}
-        return {"metrics": metrics, "num_parameters": 1234}
+        return {"metrics": metrics, "num_parameters": 1234, "wall_time_s": {"total": 21.0}}
 
     begun = tmp_path / "runs/ogbg-molhiv-Linear-10-0/0/metrics.csv"
     begun.parent.mkdir(parents=True)
@@ -65,3 +65,7 @@ def test_runs_fill_the_table_and_draw_curves(script, tmp_path, monkeypatch):
         assert row["seconds"] == [20.0, 20.0]
         assert row["curves"][0] == [[2.0 * (epoch + 1), 0.5 + epoch / 100] for epoch in range(10)]
     assert (tmp_path / "molecules.png").stat().st_size > 0
+    (tmp_path / "molecules.json").unlink()  # finished runs whose results were not written have only their wall time
+    script.main([*arguments, "--out", str(tmp_path)])
+    report = json.loads((tmp_path / "molecules.json").read_text())
+    assert [row["seconds"] for row in report["rows"].values()] == [[21.0, 21.0]] * 2
