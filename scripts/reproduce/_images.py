@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
+from _fitting import fit
 from torch import Tensor
-from torch.nn import Parameter
-from torch.nn.functional import unfold
+from torch.nn import Module, Parameter
+from torch.nn.functional import cross_entropy, unfold
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.datasets import DigitsDataset
 from pyg_topomask.datasets.digits import grid_edges
+from pyg_topomask.nn import GPSModel
 from pyg_topomask.nn.mask import Mask
 from pyg_topomask.operators import MaskOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks
 
+WIDTH, HEADS, CLASSES = 32, 4, 10
+BATCH, RATE, DECAY = 32, 8e-3, 1e-4
 DIGIT_PARTS = (1024, 320, 453)
 """Images for training, validation and test."""
 
@@ -64,6 +68,42 @@ class Grids:
             self.draws += self.redrawn
             self._batches[count] = Batch.from_data_list([graph] * count)
         return self._batches[count]
+
+
+class ImageModel(Module):
+    """A model of graphs, applied to images ``[I, n, F]`` on equal grids; returns scores of the classes, ``[I, 10]``."""
+
+    def __init__(self, model: GPSModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, grids: Grids) -> Tensor:
+        batch = grids.batch(images.size(0))
+        return self.model(images.flatten(0, 1), batch.edge_index, batch.batch, graph=batch)
+
+
+def error_rate(model: ImageModel, part: tuple[Tensor, Tensor], grids: Grids) -> float:
+    """Share of wrong predictions, in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        found = torch.cat([model(images, grids).argmax(1) for images in part[0].split(BATCH)])
+    return float((found != part[1]).float().mean())
+
+
+def fit_images(
+    model: ImageModel, pictures: Pictures, grids: Grids, validate: Callable[[], float], epochs: int
+) -> tuple[float, float]:
+    """Train on batches of images in random order, as `fit` does; see there."""
+    images, classes = pictures.parts["train"]
+    steps = len(images) // BATCH
+
+    def batches() -> Iterator[Tensor]:
+        yield from torch.randperm(len(images))[: steps * BATCH].view(steps, BATCH)
+
+    def loss(rows: Tensor) -> Tensor:
+        return cross_entropy(model(images[rows], grids), classes[rows])
+
+    return fit(model, batches, loss, validate, epochs, steps, RATE, DECAY)
 
 
 class RepeatedOperator(EqualGraphsOperator):

@@ -31,23 +31,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import PARTS, fill_row, fit, mean_and_spread
-from _images import IMAGES, LOADERS, DenseFeaturesMask, Grids, Pictures
+from _fitting import PARTS, fill_row, mean_and_spread
+from _images import (
+    CLASSES,
+    HEADS,
+    IMAGES,
+    LOADERS,
+    WIDTH,
+    DenseFeaturesMask,
+    Grids,
+    ImageModel,
+    Pictures,
+    error_rate,
+    fit_images,
+)
 from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table
-from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
-from torch.nn.functional import cross_entropy
 from torch_geometric.nn import GINConv
 
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.transforms import AddRandomWalks
 
-WIDTH, HEADS, HOPS, HALT, WALKS = 32, 4, 4, 0.5, 16
+HOPS, HALT, WALKS = 4, 0.5, 16
 LAYERS = {"mean": 2, "token": 3}
 """Number of layers by what the prediction is read from."""
 
-EPOCHS, BATCH, RATE, DECAY = 10, 32, 8e-3, 1e-4
-CLASSES = 10
+EPOCHS = 10
 FIRST, REDRAWN = "GRF", "GRF, redrawn"
 WALKERS = {1: "GRF, 1 walk", 4: "GRF, 4 walks", 16: FIRST, 64: "GRF, 64 walks", 256: "GRF, 256 walks"}
 OTHER_DRAW = 10**6
@@ -121,12 +130,10 @@ METHODS = {
 }
 
 
-class Classifier(Module):
-    """A vision transformer of images ``[I, n, F]``, or message passing on their pixels."""
-
-    def __init__(self, method: Method, pictures: Pictures, positions: str, readout: str) -> None:
-        super().__init__()
-        self.model = GPSModel(
+def classifier(method: Method, pictures: Pictures, positions: str, readout: str) -> ImageModel:
+    """A vision transformer, or message passing on pixels."""
+    return ImageModel(
+        GPSModel(
             pictures.parts["train"][0].size(-1),
             WIDTH,
             CLASSES,
@@ -137,19 +144,7 @@ class Classifier(Module):
             act="gelu",
             num_positions=pictures.side**2 if positions == "learned" else None,
         )
-
-    def forward(self, images: Tensor, grids: Grids) -> Tensor:
-        """Scores of the classes, ``[I, 10]``."""
-        batch = grids.batch(images.size(0))
-        return self.model(images.flatten(0, 1), batch.edge_index, batch.batch, graph=batch)
-
-
-def error_rate(model: Module, part: tuple[Tensor, Tensor], grids: Grids) -> float:
-    """Share of wrong predictions, in evaluation mode."""
-    model.eval()
-    with torch.no_grad():
-        found = torch.cat([model(images, grids).argmax(1) for images in part[0].split(BATCH)])
-    return float((found != part[1]).float().mean())
+    )
 
 
 def train(name: str, pictures: Pictures, positions: str, readout: str, epochs: int, seed: int) -> dict[str, Any]:
@@ -158,18 +153,10 @@ def train(name: str, pictures: Pictures, positions: str, readout: str, epochs: i
     method, redrawn = METHODS[name], name == REDRAWN
     walks = [method.draw(LAYERS[readout], seed + more) for more in (0, OTHER_DRAW)]
     grids, others = (Grids(pictures.side, drawn, redrawn) for drawn in walks)
-    model, (images, classes) = Classifier(method, pictures, positions, readout), pictures.parts["train"]
-    steps = len(images) // BATCH
-
-    def batches() -> Iterator[Tensor]:
-        yield from torch.randperm(len(images))[: steps * BATCH].view(steps, BATCH)
-
-    def loss(rows: Tensor) -> Tensor:
-        return cross_entropy(model(images[rows], grids), classes[rows])
-
+    model = classifier(method, pictures, positions, readout)
     drawn = others if redrawn else grids  # the walks of "redrawn" are new in every part
     validate = partial(error_rate, model, pictures.parts["val"], drawn)
-    error, seconds = fit(model, batches, loss, validate, epochs, steps, RATE, DECAY)
+    error, seconds = fit_images(model, pictures, grids, validate, epochs)
     found = {"val": 1 - error, "test": 1 - error_rate(model, pictures.parts["test"], drawn), "seconds": seconds}
     frozen = grids.walks is not None and not redrawn
     found["other walks"] = 1 - error_rate(model, pictures.parts["test"], others) if frozen else None

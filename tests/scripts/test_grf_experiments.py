@@ -105,6 +105,17 @@ def test_smooth_training(tmp_path, monkeypatch):
     assert all(0 < row["ratios"][0] <= 1 + 1e-4 for row in rows)
 
 
+def test_smooth_training_with_the_same_walks(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    script = importlib.import_module("grf_smooth")
+    script.main(["--quick", "--datasets", script.SAME_WALKS, "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "grf_smooth.json").read_text())["rows"]
+    assert [row["normalizer"] for row in rows] == ["bound", "signed"]
+    assert all(row["epochs"] == 2 and 0 < row["falls"][0] <= 1 for row in rows)
+    assert 0 < rows[0]["ratios"][0] <= 1 + 1e-4
+    assert script.train_on_grids("bound", 0, quick=True)["test"] == rows[0]["test"]["mean"]  # a seed decides all
+
+
 def test_batch_statistics_in_evaluation(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     script = importlib.import_module("grf_smooth")

@@ -66,7 +66,7 @@ def test_every_method_is_a_model_of_images(script, positions, readout):
     for name, method in script.METHODS.items():
         torch.manual_seed(0)
         grids = images.Grids(4, method.draw(script.LAYERS[readout], 0), name == script.REDRAWN)
-        model = script.Classifier(method, pictures, positions, readout).eval()
+        model = script.classifier(method, pictures, positions, readout).eval()
         out = model(pictures.parts["train"][0], grids)
         assert out.shape == (4, 10), name
         (out.sum() + 0).backward()
