@@ -49,10 +49,20 @@ def test_memory_in_use_is_not_returned_again_and_again(monkeypatch):
     assert callback.usual_mib == 250.0
 
 
+def test_a_run_returns_what_earlier_ones_freed(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(freed_memory, "STEPS", 1)
+    monkeypatch.setattr(freed_memory, "resident_mib", lambda: calls.append("read") or 100.0)
+    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: calls.append("return"))
+    run_config(CONFIG, tmp_path, 2)
+    assert calls[0] == "return"  # before the usual memory is read
+    assert calls.count("return") == 2  # once for each seed
+
+
 def test_a_run_watches_its_memory(monkeypatch, tmp_path):
     returned = []
     monkeypatch.setattr(freed_memory, "STEPS", 1)
     monkeypatch.setattr(freed_memory, "MOST_GROWTH", 0.0)
     monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(1))
     run_config(CONFIG, tmp_path)
-    assert len(returned) > 0
+    assert len(returned) > 1
