@@ -121,7 +121,7 @@ def measure(name: str, num_nodes: int) -> dict[str, float]:
     case.build(64)(torch.randn(64, CHANNELS), None, small)
     mib = peak_mib(step)
     keep_memory()
-    return {"mib": float(mib or math.nan), "seconds": median_ms(step, 3, 1, time.process_time, 10.0) / 1e3}
+    return {"mib": float(mib or math.nan), "seconds": median_ms(step, 3, 2, time.process_time, 10.0) / 1e3}
 
 
 def grow(name: str, powers: range, gib: float, seconds: float) -> dict[str, Any]:
