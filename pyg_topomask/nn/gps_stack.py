@@ -148,9 +148,7 @@ class GPSStack(ModuleList):
         if not (self.checkpoint and torch.is_grad_enabled()):
             return layer(x, edge_index, batch, graph, carry, **taken)
 
-        contexts = lambda: (nullcontext(), _frozen_statistics(layer))  # noqa: E731
-        arguments = (x, edge_index, batch, graph, carry)
-        return checkpoint(layer, *arguments, use_reentrant=False, context_fn=contexts, **taken)  # type: ignore[arg-type]
+        return _checkpointed(layer, x, edge_index, batch, graph, carry, **taken)
 
 
 def _kinds(layer: GPSLayer) -> list[tuple[type, int]]:
@@ -168,6 +166,13 @@ def _carry_in(layer: GPSLayer, carries: dict[Any, Any], num_graphs: int) -> Any:
     if isinstance(start, list):
         return [None if own is None else carries.get(kind, own) for kind, own in zip(_kinds(layer), start)]
     return None if start is None else carries.get(_kinds(layer)[0], start)
+
+
+@torch.compiler.disable  # in compiled code, the repeated run would change running statistics
+def _checkpointed(layer: GPSLayer, *inputs: Any, **more: Any) -> Any:
+    """The layer's results, for which the backward pass runs it again."""
+    contexts: Any = lambda: (nullcontext(), _frozen_statistics(layer))  # noqa: E731
+    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=contexts, **more)
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import ATTENTION, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, GPSModel, MaskedAttention, auxiliary_loss
 from pyg_topomask.nn.attention import untraced
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.run.check import fake_batch
@@ -164,6 +165,66 @@ def test_copies_of_an_attention_are_compiled_with_their_own_parameters():
         torch.testing.assert_close(compiled(twin)(x), twin(x))
 
 
+@pytest.mark.parametrize("name", ["Linear", "GRF", "KMIP"])
+def test_parameters_of_functional_call_are_used(name, batches):
+    torch.manual_seed(0)
+    attn, batch = ATTENTION[name](8, heads=2), batches[0]
+    x = torch.randn(batch.num_nodes, 8)
+
+    def run(parameters, x):
+        return torch.func.functional_call(attn, parameters, (x, batch.batch, batch))
+
+    called = compiled(run)
+    for scale in (1.0, 1.3):
+        found = []
+        for function in (called, run):
+            parameters = {
+                key: (scale * value.detach() + 0.1).requires_grad_() for key, value in attn.named_parameters()
+            }
+            out = function(parameters, x)
+            loss = out.square().sum()
+            found.append(
+                [out, *torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True, allow_unused=True)]
+            )
+        assert_same(*found)
+
+
+def test_equal_calls_with_dropout_are_not_merged(batches):
+    attn, x = ATTENTION["Linear"](8, heads=2, dropout=0.5), torch.randn(batches[0].num_nodes, 8)
+    difference = compiled(lambda x: attn(x, batches[0].batch) - attn(x, batches[0].batch))
+    assert difference(x).abs().max() > 0.01
+
+
+def test_checkpoint_in_compiled_code_repeats_dropout(batches):
+    torch.manual_seed(0)
+    attn, batch = ATTENTION["Linear"](8, heads=2, dropout=0.5), batches[0].batch
+    x, found = torch.randn(batches[0].num_nodes, 8, requires_grad=True), []
+
+    def function(x):
+        return torch.utils.checkpoint.checkpoint(attn, x, batch, use_reentrant=False)
+
+    for called in (compiled(function), function):
+        torch.manual_seed(1)
+        out = called(x)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [x, *attn.parameters()])])
+    assert_same(*found)
+
+
+def test_compiled_stack_with_checkpoints(batches):
+    """Layers with checkpoints run as they are; running statistics of batch norms change once."""
+    x, found = torch.randn(batches[0].num_nodes, 8), []
+    for checkpoint in (False, True):
+        torch.manual_seed(0)
+        model = GPSModel(
+            8, 8, 3, 2, conv=lambda _: GCNConv(8, 8), attn=lambda _: MaskedAttention(8, 2), checkpoint=checkpoint
+        )
+        called = torch.compile(model, backend="aot_eager") if checkpoint else model
+        out = called(x, batches[0].edge_index, batches[0].batch, graph=batches[0])
+        grads = torch.autograd.grad(out.square().sum(), list(model.parameters()))
+        found.append([out, *grads, *model.buffers()])
+    assert_same(*found)
+
+
 def test_wrong_input_of_a_compiled_attention_is_refused(batches):
     attn, x = ATTENTION["GRF"](8, heads=2), torch.randn(batches[0].num_nodes, 8)
     called = compiled(attn)
@@ -176,7 +237,17 @@ def test_wrong_input_of_a_compiled_attention_is_refused(batches):
 def arguments(attn, x):
     """Arguments of the operator for an attention that is called with ``x`` only."""
     tensors = [x, *attn.parameters()]
-    return tensors, [tensor.requires_grad for tensor in tensors], [attn._number], "x", None, "", x.dtype, False
+    return (
+        torch.empty(0),
+        tensors,
+        [tensor.requires_grad for tensor in tensors],
+        [attn._number],
+        "x",
+        None,
+        "",
+        x.dtype,
+        False,
+    )
 
 
 def test_operator_passes_torchs_checks():
@@ -188,9 +259,9 @@ def test_memory_that_compiled_code_writes_to_is_not_used_again():
     """Compiled code reuses the memory of arguments and results that it needs no more, also before the backward pass."""
     attn, x = ATTENTION["Linear"](8, heads=2), torch.randn(5, 8, requires_grad=True)
     wanted = torch.autograd.grad(attn(x).square().sum(), [x, *attn.parameters()])
-    tensors, needs, *rest = arguments(attn, x.detach().clone())
+    call, tensors, needs, *rest = arguments(attn, x.detach().clone())
     needs[0] = True
-    out, _, key = untraced._attend([tensor.detach() for tensor in tensors], needs, *rest)
+    out, _, key = untraced._attend(call, [tensor.detach() for tensor in tensors], needs, *rest)
     grads = [2 * out, torch.empty(0)]
     out.zero_()
     tensors[0].zero_()

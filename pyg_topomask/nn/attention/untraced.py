@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn import Module
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
@@ -57,6 +59,7 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [*given.values(), *attributes.values(), *self.parameters()]
         autocast = torch.is_autocast_enabled(x.device.type)
         out, carry, _ = _attend(
+            torch.empty(0, device=x.device),
             tensors,
             [torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors],
             [self._number, *sizes.values()],
@@ -71,12 +74,20 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_SCHEMA = "(Tensor[] tensors, bool[] needs, SymInt[] numbers, str arguments, str? attributes, str size_names, "
+_SCHEMA = (
+    "(Tensor call, Tensor[] tensors, bool[] needs, SymInt[] numbers, str arguments, str? attributes, str size_names, "
+)
 _SCHEMA += "ScalarType dtype, bool autocast) -> (Tensor, Tensor, Tensor)"  # PyTorch 2.6 cannot infer lists
 
 
-@torch.library.custom_op("topomask::attend", mutates_args=(), schema=_SCHEMA)
+# With activation checkpoints, a recomputed call must draw the same numbers for dropout. PyTorch 2.6 has no tags here.
+_HAS_TAGS = "tags" in signature(torch.library.custom_op).parameters
+_RANDOM: dict[str, Any] = {"tags": [torch.Tag.nondeterministic_seeded]} if _HAS_TAGS else {}
+
+
+@torch.library.custom_op("topomask::attend", mutates_args=(), schema=_SCHEMA, **_RANDOM)
 def _attend(
+    call: Tensor,
     tensors: list[Tensor],
     needs: list[bool],
     numbers: list[int],
@@ -89,6 +100,7 @@ def _attend(
     """Call the module of that number.
 
     Args:
+        call: An empty tensor, made anew for each call, so that equal calls with dropout are not merged.
         tensors: Arguments, attributes of the graph, and the module's parameters.
         needs: Whether each of them needs a gradient.
         numbers: The module's number, and the integer attributes of the graph.
@@ -109,13 +121,14 @@ def _attend(
         # Compiled code may reuse the memory of its intermediate results, so the record must not refer to it.
         own = zip(tensors[: len(names) + len(attribute_names)], needs)
         inputs = [x.detach().clone().requires_grad_() if need else x for x, need in own]
-        inputs += module.parameters()
+        others = _other_parameters(module, tensors[len(inputs) :], needs[len(inputs) :])
+        inputs += [others.get(name, own) for name, own in module.named_parameters()]
         graph = None
         if attributes is not None:
             graph = Data.from_dict(dict(zip(attribute_names, inputs[len(names) :])))
             graph.update(dict(zip(size_names.split(), numbers[1:])))
         values = dict(zip(names, inputs))
-        result = module.forward(values.pop("x"), values.pop("batch", None), graph, **values)
+        result = _forward(module, others, values.pop("x"), values.pop("batch", None), graph, **values)
     outputs = result if "carry" in values else (result,)
     key = torch.zeros(1, dtype=torch.int64)
     if recorded:
@@ -124,8 +137,36 @@ def _attend(
     return out, carry, key
 
 
+def _other_parameters(module: Module, given: list[Tensor], needs: list[bool]) -> dict[str, Tensor]:
+    """Parameters that are not the module's own, as under ``torch.func.functional_call``, by name."""
+    both = zip(module.named_parameters(), given, needs)
+    return {
+        name: tensor.detach().clone().requires_grad_(need)
+        for (name, own), tensor, need in both
+        if tensor.data_ptr() != own.data_ptr()
+    }
+
+
+class _Forward(Module):
+    """A module whose hooks are not called, because compiled code has called them."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **more: Any) -> Any:
+        return self.module.forward(*inputs, **more)
+
+
+def _forward(module: Module, others: dict[str, Tensor], *inputs: Any, **more: Any) -> Any:
+    """Call ``module.forward`` with some parameters replaced."""
+    if not others:  # replacing takes 0.1 ms
+        return module.forward(*inputs, **more)
+    return functional_call(_Forward(module), {f"module.{name}": own for name, own in others.items()}, inputs, more)
+
+
 @_attend.register_fake
-def _(tensors: list[Tensor], needs: Any, numbers: Any, arguments: str, *rest: Any) -> tuple[Tensor, ...]:
+def _(call: Tensor, tensors: list[Tensor], needs: Any, numbers: Any, arguments: str, *rest: Any) -> tuple[Tensor, ...]:
     x, carry, dtype = tensors[0], tensors[0].new_empty(0), rest[-2]
     if "carry" in arguments:
         carry = tensors[arguments.split().index("carry")]
@@ -159,14 +200,14 @@ def _copy(x: Tensor) -> Tensor:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    tensors, ctx.needs = inputs[:2]
+    tensors, ctx.needs = inputs[1:3]
     ctx.save_for_backward(output[-1], *(x for x, need in zip(tensors, ctx.needs) if need))
 
 
 def _backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
     key, *inputs = ctx.saved_tensors
     found = iter(_attend_backward(list(grads[:2]), key, inputs))
-    return [next(found) if need else None for need in ctx.needs], *(None,) * 7
+    return None, [next(found) if need else None for need in ctx.needs], *(None,) * 7
 
 
 _attend.register_autograd(_backward, setup_context=_setup_context)
