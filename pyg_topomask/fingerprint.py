@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from functools import partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType
@@ -25,8 +26,9 @@ def stable_hash(*values: Any) -> str:
 def describe(value: Any, within: tuple[int, ...] = ()) -> str:
     """Text that two values share only if their contents, code and settings are equal.
 
-    Functions are distinguished by their code, defaults and closures, and objects by their class and attributes. (The
-    ``repr`` of many transforms is only their class name, so it does not show their settings.)
+    Functions are distinguished by their code, defaults and closures, and objects by their class, the code of its
+    methods, and their attributes. (The ``repr`` of many transforms is only their class name, so it does not show their
+    settings.) Functions and values that code refers to by a global name are not followed.
 
     Args:
         value: Value to describe.
@@ -88,7 +90,18 @@ def _describe_object(value: Any, within: tuple[int, ...]) -> str:
             "remove it from the transform, or disable the cache"
         )
     state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
-    return f"{name}({describe(state | getattr(value, '__dict__', {}), within)})"
+    return f"{name}({_describe_methods(kind)},{describe(state | getattr(value, '__dict__', {}), within)})"
+
+
+def _describe_methods(kind: type) -> str:
+    """Hash of the code of all methods, also of properties and of static ones."""
+    found = []
+    for cls in kind.__mro__:
+        for key, value in sorted(vars(cls).items()):
+            method = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
+            if hasattr(method, "__code__"):
+                found.append((cls.__qualname__, key, method.__code__))
+    return _digest(describe(found).encode())
 
 
 def _digest(content: Any) -> str:

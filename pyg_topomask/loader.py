@@ -111,7 +111,9 @@ class EpochSampler(Sampler[int]):
 
     def __init__(self, length: int, seed: int, rank: int = 0, num_processes: int = 1, shuffle: bool = True) -> None:
         self.length, self.seed, self.epoch, self.shuffle = length, seed, 0, shuffle
-        self.rank, self.num_processes = rank, num_processes
+        self.rank, self.num_processes = check_integer("rank", rank, 0), check_integer("num_processes", num_processes, 1)
+        if rank >= num_processes:
+            raise ValueError(f"'rank' must be less than 'num_processes' (got {rank} and {num_processes})")
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch. Lightning calls this before each epoch."""

@@ -19,6 +19,33 @@ class Slotted:
         self.value = value
 
 
+def test_code_of_methods_counts():
+    def doubled(form):
+        class Scale:
+            @property
+            def factor(self):
+                return 2 if form == "property" else 1
+
+            @staticmethod
+            def shift(x):
+                return x + 1
+
+            def __call__(self, data):
+                return data * self.factor
+
+        if form == "method":
+            Scale.__call__ = lambda self, data: data * self.factor - 1
+        elif form == "property":
+            Scale.factor = property(lambda self: 3)
+        elif form == "static":
+            Scale.shift = staticmethod(lambda x: x + 2)
+        return Scale()
+
+    texts = [describe(doubled(form)) for form in ("", "method", "property", "static")]
+    assert len(set(texts)) == 4
+    assert describe(doubled("")) == texts[0]
+
+
 def test_describe_tells_settings_apart():
     def scaled(factor):
         return lambda data: data * factor

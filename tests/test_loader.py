@@ -153,3 +153,8 @@ def test_parts_have_all_that_attention_reads():
 def test_bad_numbers_of_parts(num_parts, error, message):
     with pytest.raises(error, match=message):
         RandomPartitionLoader(grid(), num_parts)
+
+
+def test_a_rank_beyond_the_processes_is_refused():
+    with pytest.raises(ValueError, match=r"'rank' must be less than 'num_processes' \(got 5 and 1\)"):
+        RandomPartitionLoader(grid(), 3, rank=5)

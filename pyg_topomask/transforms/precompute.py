@@ -48,8 +48,9 @@ def precompute(
     any number of workers. Transforms of this package process a group at once; other transforms are called on each
     graph. Each transform receives the result of the one before it.
 
-    The added attributes are stored in one file. Its name is a hash of the package's version, the transforms' classes
-    and settings (including seeds) and the graphs' contents, so that any change leads to another file. If several
+    The added attributes are stored in one file. Its name is a hash of the package's version, the code and settings of
+    the transforms (including seeds) and the graphs' contents, so that a change of these leads to another file. Global
+    names that a transform of your own reads are not part of it: give it what may change as settings. If several
     processes need a missing file, one computes it and the others wait. The file is written completely before it gets
     its name, so a killed process leaves no broken file. The file is mapped into memory, so that processes on one
     machine share it.
@@ -104,7 +105,7 @@ def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], finge
 
 
 def _check_seeded(transform: BaseTransform) -> None:
-    if vars(transform).get("seed", 0) is None:
+    if vars(transform).get("seed", 0) is None and getattr(transform, "draws", True):
         raise ValueError(
             f"{type(transform).__name__} has no seed: every call makes new draws, but the cache would keep one; "
             "give it a seed, or precompute with cache=False"

@@ -64,6 +64,11 @@ class AddTreeOrder(GraphTransform):
         self.method, self.length = method, length
         self.seed = None if seed is None else check_integer("seed", seed)
 
+    @property
+    def draws(self) -> bool:
+        """Whether the trees are random."""
+        return self.method == "random"
+
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         groups = together([num_nodes_of(graph) for graph in graphs], _NODES_TOGETHER)
         return [added for begin, end in groups for added in self._trees(graphs[begin:end])]

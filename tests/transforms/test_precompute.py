@@ -17,6 +17,7 @@ from pyg_topomask.transforms import (
     AddRandomWalkEncoding,
     AddRandomWalks,
     AddRelativeWalkEncoding,
+    AddTreeOrder,
     precompute,
 )
 from pyg_topomask.transforms import precompute as precompute_function
@@ -236,6 +237,12 @@ def test_a_killed_writer_leaves_no_damage(tmp_path):
     (made,) = stored(tmp_path)
     assert made.endswith(".pt")
     assert ".part-" not in made
+
+
+def test_trees_that_are_not_random_need_no_seed(tmp_path):
+    precompute(UNWEIGHTED, AddTreeOrder(), cache=tmp_path)
+    with pytest.raises(ValueError, match="AddTreeOrder has no seed"):
+        precompute(UNWEIGHTED, AddTreeOrder("random"), cache=tmp_path)
 
 
 def test_transforms_that_do_not_fit_are_refused():
