@@ -190,7 +190,7 @@ def _advise(arguments: argparse.Namespace, overrides: list[str]) -> int:
     if arguments.format == "json":
         print(as_json(report))
     else:
-        console.print(as_text(report, console))
+        console.print(as_text(report, console), crop=False)  # settings stay in one line
     return 0
 
 

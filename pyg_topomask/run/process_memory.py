@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,18 +20,37 @@ def peak_mib(function: Callable[[], object]) -> float | None:
 
     None on systems other than Linux with glibc, whose kernel resets the peak on request.
     """
-    gc.collect()
-    returned = return_freed_memory()  # the call could use it unnoticed
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-        before = _kib(_STATUS, "VmRSS")
-    except OSError:
-        returned = False
-    if not returned:
+    if not reset_peak():  # freed memory that is kept could be used unnoticed
         function()
         return None
+    before = _kib(_STATUS, "VmRSS")
     function()
     return (_kib(_STATUS, "VmHWM") - before) / 1024
+
+
+def reset_peak() -> bool:
+    """Return unused memory and let the peak begin at what is left; False where the system cannot do this."""
+    gc.collect()
+    returned = return_freed_memory()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return returned
+
+
+def peak_resident_mib() -> float | None:
+    """Largest resident memory since `reset_peak`, or of this process so far; None on systems that do not report it."""
+    try:
+        return round(_kib(_STATUS, "VmHWM") / 1024, 1)
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
 def return_freed_memory() -> bool:

@@ -26,8 +26,9 @@ from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.files import make_folder, write_json
 from pyg_topomask.run.output.loggers import build_loggers
 from pyg_topomask.run.output.progress import Display, Job
-from pyg_topomask.run.output.report import PERCENT, format_metric, headline, peak_memory_mib, rounded, write_curves
+from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.saved import write_config
+from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.training.callbacks import BatchProgress, EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.freed_memory import ReturnFreedMemory
@@ -62,6 +63,7 @@ class SeedRun:
         for key, problem in task_problems(self.config, dataset.task):
             raise RunError(f"{key}: {problem}")
         self.sampling_transforms = build_sampling_transforms(self.config, seed)
+        reset_peak()  # of the seeds before this one, whose objects are collected
         splits = self._prepare(dataset, display)
         torch.manual_seed(seed)
         module = self._build_module(splits)
@@ -138,7 +140,7 @@ class SeedRun:
             "num_parameters": sum(parameter.numel() for parameter in module.model.parameters()),
             "processes": world_size(),
             "environment": environment(),
-            "peak_memory_mib": peak_memory_mib(),
+            "peak_memory_mib": peak_resident_mib(),
             "peak_cuda_mib": cuda,
         }
         if is_main():

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -73,7 +72,7 @@ def _encodings(report: Report, console: Console) -> list[Group]:
     }
     others = ", ".join(row.name for row in report.encodings if row.share is None)
     title = f"S-SEG-WL test of {report.compared_graphs} graphs"
-    caption = "Of the pairs that are not isomorphic. An upper bound for models whose attention reads the graph so."
+    caption = "Of the pairs that are not isomorphic. An upper bound for models that read graphs by it."
     caption += f" Not comparable: {others}.\n" if others else "\n"
     return [between_lines(title, _fitting(cells, console), caption)]
 
@@ -112,7 +111,7 @@ def _listed(cells: Mapping[str, list[str]]) -> Iterator[RenderableType]:
     for name, reason, settings in zip(names, cells.get("why", [""] * len(names)), cells["settings"]):
         if settings:
             yield Text.assemble((name, "bold"), f": {reason}" if reason else "")
-            yield Padding(Text(settings), (0, 0, 0, 2), expand=False)
+            yield Text(f"  {settings}", no_wrap=True, overflow="ignore")
 
 
 def _table(cells: Mapping[str, list[str]], lines: bool = True) -> Table:

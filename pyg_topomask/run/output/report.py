@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,16 +77,6 @@ def write_curves(
     figure.suptitle(title, fontsize=11)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=130)
-
-
-def peak_memory_mib() -> float | None:
-    """Largest resident memory of this process so far; None on systems that do not report it."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,7 +16,7 @@ STEPS, MOST_GROWTH = 10, 2.0
 
 
 class ReturnFreedMemory(pl.Callback):
-    """Returns freed memory when training starts, and when the process has twice the memory of its first steps.
+    """Returns freed memory when the process has twice the memory of its first steps.
 
     The sizes of tensors differ from batch to batch. The C library keeps freed memory for later tensors that fit into
     it, so that without this callback, the memory of a process grows with the number of steps: on Peptides-func from
@@ -27,11 +26,6 @@ class ReturnFreedMemory(pl.Callback):
     def __init__(self) -> None:
         self.usual_mib: float | None = None
         self.steps = 0
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Return what earlier runs of this process left, so that it does not count as usual."""
-        gc.collect()  # a finished run is a cycle of objects, with its data set
-        return_freed_memory()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
