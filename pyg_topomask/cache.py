@@ -132,6 +132,37 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Hold the lock of a folder that only this process may write; the system releases it when the process dies.
+
+    The lock is not shared with processes that this one forks, such as the workers of a loader, which may outlive it. If
+    such locks are not available (Windows, some network file systems, a read-only folder), nothing is refused.
+
+    Raises:
+        BlockingIOError: If another process holds the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            stack.callback(os.close, handle)
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink == 0:
+                raise BlockingIOError(f"another process has just removed {lock}")
+            stack.callback(lock.unlink, missing_ok=True)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
+
+
 def _temporary(path: Path) -> Path:
     """A name that no other writer uses. It contains the machine and the process, so that leftovers can be removed."""
     prefix = f".{path.name}.part-{platform.node()}-"

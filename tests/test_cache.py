@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pyg_topomask.cache import building, locked, private_folder, replacing
+from pyg_topomask.cache import building, locked, private_folder, replacing, sole_writer
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions and signals of POSIX")
 
@@ -171,3 +171,11 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         private_folder(tmp_path / "link")
     with pytest.raises(PermissionError, match="theirs"):
         private_folder(folder / "inside")
+
+
+def test_a_folder_that_cannot_be_locked_is_written_without_a_lock(tmp_path):
+    with sole_writer(tmp_path / "none" / "x"):
+        pass
+    with sole_writer(tmp_path / "x"):
+        pass
+    assert names(tmp_path) == []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from pyg_topomask import __version__
+from pyg_topomask.cache import sole_writer
 from pyg_topomask.run.check import check_parsed
 from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.config.schema import Config
@@ -104,16 +106,31 @@ def run_config(
         dataset = None
         layers = layers_text(config.gt.layer_type, mask_of(config))
         for run in _seed_runs(config, folder, f"{parsed.name} ({layers})", repeat):
-            if read_result(run.folder) is not None:
-                shown.print(f"{run.title}: finished before, kept")
-                continue
-            dataset = dataset or loaded(config, shown)
-            run.run(dataset, shown)
+            with ExitStack() as held:
+                if read_result(run.folder) is None and is_main():
+                    held.enter_context(_sole_writer(run.folder))
+                if read_result(run.folder) is not None:  # another process may have finished it just now
+                    shown.print(f"{run.title}: finished before, kept")
+                    continue
+                dataset = dataset or loaded(config, shown)
+                run.run(dataset, shown)
     results = read_results(folder)
     summary = summarize(parsed.name, __version__, results, config.metric_best, config.gt.layer_type, mask_of(config))
     if is_main():
         write_json(folder / "summary.json", summary)
     return summary | {"folder": str(folder)}
+
+
+@contextmanager
+def _sole_writer(folder: Path) -> Iterator[None]:
+    with ExitStack() as held:
+        try:
+            held.enter_context(sole_writer(folder))
+        except BlockingIOError:
+            raise RunError(
+                f"another process is writing {folder}; wait until it has ended, or choose another --out or name_tag"
+            ) from None
+        yield
 
 
 def _seed_runs(config: Config, folder: Path, name: str, repeat: int) -> list[SeedRun]:

@@ -1,11 +1,14 @@
 """Interrupted and finished runs: what is resumed, kept, or refused."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from pyg_topomask.run import run_config
+from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 
@@ -96,3 +99,31 @@ def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny,
     )
     for name, value in whole.items():
         torch.testing.assert_close(resumed[name], value, rtol=1e-11, atol=1e-13)  # rounded to float32: 1e-8
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from pyg_topomask.cache import sole_writer
+with sole_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_second_run_of_a_seed_that_is_being_written_is_refused(tiny, tmp_path):
+    pytest.importorskip("fcntl")
+    tiny["optim"]["max_epoch"] = 1
+    seed = tmp_path / "config" / "0"
+    seed.parent.mkdir()
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(seed)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(RunError, match=f"^another process is writing {seed}; wait until .* --out or name_tag$"):
+            run_config(tiny, tmp_path)
+        assert not seed.exists()
+        holder.kill()
+    wanted = run_config(tiny, tmp_path)["metrics"]  # a killed process leaves no lock
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(seed)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        assert run_config(tiny, tmp_path)["metrics"] == wanted  # a finished seed is only read
+        holder.kill()
