@@ -10,7 +10,7 @@ from typing import Any
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.saved import compared, differences, read_config, read_result, read_results
+from pyg_topomask.run.output.saved import compared, differences, read_config, read_result, read_results, seed_folders
 from pyg_topomask.run.runner import check_config
 
 
@@ -60,7 +60,7 @@ def find_run(source: str | Path) -> FinishedRun:
         return _read(path, f"{path.resolve().parent.name}/{path.resolve().name}", [path])
     if not path.is_dir():
         raise RunError(f"{path} does not exist; give a results folder, the folder of a seed, or a config")
-    return _read(path, path.resolve().name, sorted(file.parent for file in path.glob("*/config.yaml")))
+    return _read(path, path.resolve().name, [seed for seed in seed_folders(path) if (seed / "config.yaml").exists()])
 
 
 def _run_of_config(path: Path) -> FinishedRun:
@@ -80,7 +80,7 @@ def _read(folder: Path, name: str, seeds: list[Path]) -> FinishedRun:
     if not found:
         raise RunError(f"{folder} contains no finished run: there is no result.json in it, nor in a folder of a seed")
     if len(found) > 1:
-        read_results(folder)  # refuses seeds with different metrics
+        read_results(folder)  # refuses seeds with different metrics or wrong names
     results = dict(sorted(found.items(), key=lambda item: seed_and_split(item[1])))
     numbers = [seed_and_split(result) for result in results.values()]
     if len(set(numbers)) < len(numbers):

@@ -14,6 +14,7 @@ import torch
 from pyg_topomask.run import run_config
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.errors import RunError, storage_errors
+from pyg_topomask.run.finished_run import find_run
 from pyg_topomask.run.output.saved import read_config, read_result, read_results
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, read_checkpoint
 
@@ -186,7 +187,13 @@ def test_damaged_results_are_named(run):
     path.rmdir()
     path.write_text(json.dumps(whole))
     assert read_result(run) == whole
+    shutil.copytree(run, run.with_name("0-backup"))
+    assert read_results(run.parent) == [whole]  # a copy is not a seed
+    assert list(find_run(run.parent).results) == [run]
     shutil.copytree(run, run.with_name("1"))
+    with refused(f"{run.with_name('1') / 'result.json'} is of another seed or split (seed 0"):
+        read_results(run.parent)
+    whole["seed"] = 1
     whole["metrics"]["other"] = 1.0
     (run.with_name("1") / "result.json").write_text(json.dumps(whole))
     with refused("other metrics", "delete it"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from pyg_topomask.run.output.files import write_text
 
 # Keys that choose what a run is named after.
 _NAMES = "gt.layer_type", "topomask.mask"
+
+
+_SEED_FOLDER = re.compile(r"\d+(-split\d+)?", re.ASCII)
+"""Name of the folder of a seed, or of a split of it."""
 
 
 class _Result(BaseModel):
@@ -56,13 +61,20 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again")
 
 
+def seed_folders(folder: Path) -> list[Path]:
+    """The folders of the seeds and splits of a config. Folders with other names, such as copies, are left out."""
+    return sorted(path for path in folder.iterdir() if _SEED_FOLDER.fullmatch(path.name))
+
+
 def read_results(folder: Path) -> list[dict[str, Any]]:
     """The results of all finished seeds of a config, in order.
 
     Raises:
-        RunError: If one is damaged, or they contain different metrics.
+        RunError: If one is damaged or in the folder of another seed, or they contain different metrics.
     """
-    found = {path: result for path in sorted(folder.iterdir()) if (result := read_result(path)) is not None}
+    found = {path: result for path in seed_folders(folder) if (result := read_result(path)) is not None}
+    for path, result in found.items():
+        _refuse_other_seed(path, result)
     results = sorted(found.values(), key=lambda result: (result["seed"], result.get("split_index") or 0))
     for path, result in found.items():
         other = sorted(result["metrics"].keys() ^ results[0]["metrics"].keys())
@@ -72,6 +84,15 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
                 "delete it to run that seed again"
             )
     return results
+
+
+def _refuse_other_seed(path: Path, result: Mapping[str, Any]) -> None:
+    seed, split = result["seed"], result.get("split_index")
+    if path.name not in (str(seed), f"{seed}-split{split}"):
+        raise RunError(
+            f"{path / 'result.json'} is of another seed or split (seed {seed}, split {split}) than the name of its "
+            "folder; rename the folder, or delete it to run that seed again"
+        )
 
 
 def write_config(path: Path, config: Config) -> None:

@@ -81,9 +81,9 @@ def test_one_shared_seed_has_a_difference_without_interval(make):
 
 def test_a_seed_in_two_folders_is_refused(make, tmp_path):
     folder = make("a", [0.5, 0.6])
-    (folder / "copy").mkdir()
+    (folder / "1-split0").mkdir()
     for name in ("config.yaml", "result.json"):
-        (folder / "copy" / name).write_bytes((folder / "1" / name).read_bytes())
+        (folder / "1-split0" / name).write_bytes((folder / "1" / name).read_bytes())
     with pytest.raises(RunError, match="contains a seed twice"):
         compared(folder)
 
