@@ -2,6 +2,8 @@
 
 import csv
 import io
+import pickle
+import subprocess
 import sys
 
 import pytest
@@ -185,6 +187,28 @@ def test_checkpoints_of_other_formats_are_refused_with_what_to_do(run, ours, mes
     if ours is None or "data" not in ours:
         with pytest.raises(RunError, match=message):
             read_checkpoint(run / "best.ckpt", "advice")
+
+
+def test_model_and_transform_can_be_pickled(run):
+    """Workers that are spawned get the transform so; the class of a mask's section is made at run time."""
+    model, transform = pyg_topomask.load(run)
+    code = "import pickle, sys; model, transform = pickle.load(sys.stdin.buffer); print(type(transform).__name__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps((model, transform)), capture_output=True, check=True
+    )
+    assert found.stdout.decode().strip() == type(transform).__name__
+    assert transform.config == pickle.loads(pickle.dumps(transform)).config
+
+
+def test_graphs_without_nodes_and_features_that_do_not_fit(run):
+    transform = pyg_topomask.load(run).transform
+    width = transform(Data(x=torch.ones(3, 5), edge_index=torch.tensor([[0, 1], [1, 2]]))).x.size(1)
+    empty = transform(Data(x=torch.zeros(0, 5), edge_index=torch.zeros(2, 0, dtype=torch.long)))
+    assert empty.x.shape == (0, width)
+    with pytest.raises(RunError, match=r"'x' must have a row for each of the 7 nodes \(got shape \[3, 5\]\)"):
+        transform(Data(x=torch.ones(3, 5), edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=7))
+    with pytest.raises(RunError, match="'x' must be real"):
+        transform(Data(x=torch.ones(3, 5, dtype=torch.complex64), edge_index=torch.zeros(2, 0, dtype=torch.long)))
 
 
 def test_what_is_no_trained_model_is_refused(run, tmp_path):

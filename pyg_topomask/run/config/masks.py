@@ -41,7 +41,7 @@ def add_mask_sections() -> bool:
     """Add a section to ``topomask`` for each mask without one; return whether any was added."""
     added = {f"mask_{name}": cls for name, cls in MASK.items() if f"mask_{name}" not in TopomaskConfig.model_fields}
     for key, cls in added.items():
-        section = mask_section(key, cls)
+        section = globals()[_class_name(key)] = mask_section(key, cls)
         description = f"Settings of topomask.mask {key.removeprefix('mask_')}."
         TopomaskConfig.model_fields[key] = FieldInfo(
             annotation=section, default_factory=section, description=description
@@ -65,10 +65,21 @@ def mask_section(key: str, cls: type[Mask]) -> type[Section]:
         kind, default = (hint, parameter.default) if given else (hint | None, None)
         description = texts.get(argument, f"Argument of {cls.__name__}.")
         fields[argument] = (kind, Field(default=default, description=description))
-    name = "".join(part.capitalize() for part in key.split("_"))
-    section = create_model(f"{name}Config", __base__=_MaskSection, **fields)  # type: ignore[call-overload]
+    names = {"__base__": _MaskSection, "__module__": __name__}
+    section = create_model(_class_name(key), **names, **fields)  # type: ignore[call-overload]
     section.__doc__ = f"``topomask.{key}``: settings of {cls.__name__}."
     return section
+
+
+def _class_name(key: str) -> str:
+    return "".join(part.capitalize() for part in key.split("_")) + "Config"
+
+
+def __getattr__(name: str) -> Any:
+    """A section that `add_mask_sections` has not added yet, such as one that a pickle refers to."""
+    if add_mask_sections() and name in globals():
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _is_plain(hint: Any) -> bool:

@@ -52,7 +52,7 @@ class _Features(BaseTransform):
                     "use LinearNode"
                 )
             return data
-        data.x = data.x.float().view(data.num_nodes, -1)
+        data.x = _real_rows("x", data.x, int(data.num_nodes or 0))
         return data
 
 
@@ -70,8 +70,19 @@ class _EdgeFeatures(BaseTransform):
         elif data.edge_attr is None:
             raise RunError("dataset.edge_encoder_name: the data have no edge features; use DummyEdge")
         elif self.encoder in ("LinearEdge", "VOCEdge", "COCOEdge"):
-            data.edge_attr = data.edge_attr.float().view(data.edge_index.size(1), -1)
+            data.edge_attr = _real_rows("edge_attr", data.edge_attr, data.edge_index.size(1))
         return data
+
+
+def _real_rows(name: str, features: Tensor, count: int) -> Tensor:
+    """Features as floats, one row for each of ``count`` nodes or edges."""
+    if features.is_complex():
+        raise RunError(f"'{name}' must be real (got {features.dtype}); give its parts as columns of their own")
+    if features.dim() == 0 or features.size(0) != count:
+        kind = "nodes" if name == "x" else "edges"
+        raise RunError(f"'{name}' must have a row for each of the {count} {kind} (got shape {list(features.shape)})")
+    features = (features if features.layout == torch.strided else features.to_dense()).float()
+    return features[:, None] if features.dim() == 1 else features.flatten(1)
 
 
 class FittedTransform(BaseTransform):
