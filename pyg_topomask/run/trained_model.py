@@ -22,6 +22,7 @@ from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_
 from pyg_topomask.run.output.saved import read_config
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, read_checkpoint
+from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 
 
@@ -80,13 +81,13 @@ def open_run(folder: str | Path) -> OpenedRun:
         task = Task(**data["task"])
         sizes = data["in_channels"], task.num_outputs, data["edge_channels"], task.level
         fitted = [cls(constants) for cls, constants in zip(fitted_features(config), data["fitted"], strict=True)]
-    except (KeyError, TypeError, ValueError) as error:
+        with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
+            model = build_model(config, *sizes).eval()
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise RunError(
-            f"{seed / BEST} is damaged (the description of its data: {type(error).__name__}: {error}); "
+            f"{seed / BEST} is damaged (the description of its data: {type(error).__name__}: {reason_of(error)}); "
             "train that seed again"
         ) from None
-    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
-        model = build_model(config, *sizes).eval()
     weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name.startswith("model.")}
     load_weights(model, weights, str(seed / BEST), f"{seed / 'config.yaml'} must be the file that the run has written")
     return OpenedRun(seed, config, task, model, RunTransform(config, fitted, sizes[0], sizes[2], model))

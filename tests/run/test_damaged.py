@@ -93,6 +93,8 @@ DAMAGE = {
     "late": lambda path: changed(path, epoch=10**9),
     "missing": lambda path: first_weight(path, lambda weights, name: weights.pop(name)),
     "shape": lambda path: first_weight(path, lambda weights, name: weights.update({name: torch.ones(1, 2)})),
+    "complex": lambda path: first_weight(path, lambda weights, name: weights.update({name: weights[name].cfloat()})),
+    "integer": lambda path: first_weight(path, lambda weights, name: weights.update({name: weights[name].char()})),
     "extra": lambda path: first_weight(path, lambda weights, name: weights.update({"model.a._extra_state": 3})),
     "word": lambda path: first_weight(path, lambda weights, name: weights.update({name: "word"})),
 }
@@ -116,7 +118,7 @@ def test_damaged_checkpoints_are_named_before_training_goes_on(run, name):
         if name == LAST or kind in DAMAGE:
             with refused(str(run / name), "is damaged", "delete it to train that seed"):
                 epochs_done(run, own, 4)
-        if kind not in ("late", "missing", "shape", "extra", *NOT_RESUMED):
+        if kind not in ("late", "missing", "shape", "complex", "integer", "extra", *NOT_RESUMED):
             with refused(str(run / name), "is damaged", "do this"):
                 read_checkpoint(run / name, "do this")
         (run / name).rmdir() if kind == "folder" else None
@@ -179,6 +181,9 @@ def test_damaged_results_are_named(run):
         path.write_bytes(content)
         with refused(f"{path} is damaged", "delete it to run that seed again"):
             read_result(run)
+    path.write_text(json.dumps(whole | {"environment": "abc"}))
+    with refused(f"{path} is damaged (environment"):
+        read_result(run)
     path.unlink()
     assert read_result(run) is None
     path.mkdir()

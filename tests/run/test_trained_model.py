@@ -211,6 +211,15 @@ def test_graphs_without_nodes_and_features_that_do_not_fit(run):
         transform(Data(x=torch.ones(3, 5, dtype=torch.complex64), edge_index=torch.zeros(2, 0, dtype=torch.long)))
 
 
+@pytest.mark.parametrize("channels", [-1, "a"])
+def test_sizes_that_no_model_has_are_refused(run, channels):
+    found = torch.load(run / "best.ckpt", weights_only=True)
+    found["topomask"]["data"]["in_channels"] = channels
+    torch.save(found, run / "best.ckpt")
+    with pytest.raises(RunError, match=r"best.ckpt is damaged \(the description of its data: \w+: .*train that seed"):
+        pyg_topomask.load(run)
+
+
 def test_what_is_no_trained_model_is_refused(run, tmp_path):
     with pytest.raises(RunError, match="contains no trained model"):
         pyg_topomask.load(tmp_path / "nothing")

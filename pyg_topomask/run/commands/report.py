@@ -110,6 +110,9 @@ def _curves(run: FinishedRun) -> str:
     for name in dict.fromkeys(("loss", metric)):
         parts = {text: f"{part}_{name}" for text, part in (("training", "train"), ("validation", "val"))}
         known = {text: key for text, key in parts.items() if key in curves[0]}  # training has no ranks
+        if not known:
+            path = next(iter(run.results)) / "metrics.csv"
+            raise RunError(f"{path} is damaged (there is no column 'val_{name}'); run that seed again")
         found = {text: {"epoch": curves[0]["epoch"], name: curves[0][key]} for text, key in known.items()}
         images.append(_image(plot_curves(found, [name]), f"{name} by epoch"))
     return "".join(images)

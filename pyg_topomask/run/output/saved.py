@@ -40,6 +40,7 @@ class _Result(BaseModel):
     peak_memory_mib: float | None
     peak_cuda_mib: float | None
     graphs_or_nodes: dict[str, int] | None = None
+    environment: dict[str, str | int | None] | None = None
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

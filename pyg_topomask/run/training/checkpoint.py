@@ -88,7 +88,7 @@ def load_weights(module: Module, weights: Mapping[str, Any], origin: str, advice
         advice: What to do if the weights do not fit, for messages.
 
     Raises:
-        RunError: If names or shapes differ, or a value is wrong.
+        RunError: If names, shapes or kinds of numbers differ, or a value is wrong.
     """
     wrong = differences(module.state_dict(), weights)
     try:
@@ -101,9 +101,9 @@ def load_weights(module: Module, weights: Mapping[str, Any], origin: str, advice
 
 
 def differences(own: Mapping[str, Any], weights: Mapping[str, Any]) -> str:
-    """Text with the first three weights that only one of a model and a checkpoint has, or that differ in shape."""
+    """Text with the first three weights that only one of a model and a checkpoint has, or whose forms differ."""
     wrong = sorted(own.keys() ^ weights.keys())
-    wrong += [name for name in own if name in weights and _shape(own[name]) != _shape(weights[name])]
+    wrong += [name for name in own if name in weights and _form(own[name]) != _form(weights[name])]
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return f"{', '.join(wrong[:3])}{more} differ" if wrong else ""
 
@@ -139,8 +139,11 @@ def epochs_done(folder: Path, own: Mapping[str, Any], max_epoch: int, eval_perio
     return done
 
 
-def _shape(value: Any) -> Any:
-    return value.shape if isinstance(value, Tensor) else type(value)
+def _form(value: Any) -> Any:
+    """Shape and kind of numbers of a tensor. Floats of another precision are converted, other numbers are not."""
+    if not isinstance(value, Tensor):
+        return type(value)
+    return value.shape, "float" if value.is_floating_point() else value.dtype
 
 
 def _can_be_resumed(found: dict[str, Any]) -> bool:

@@ -45,6 +45,10 @@ def test_wrong_positions_and_runs_are_refused(tiny, tmp_path, capsys):
     assert main(["report", str(tmp_path / "config"), "--layer", "7", "--out", str(out)]) == 1
     assert "--layer must be from 0 to 0 (got 7)" in capsys.readouterr().err
     assert not out.exists()
+    metrics = tmp_path / "config" / "0" / "metrics.csv"
+    metrics.write_text("epoch,lr\n0,0.1\n")
+    assert main(["report", str(tmp_path / "config" / "0"), "--out", str(out)]) == 1
+    assert f"{metrics} is damaged (there is no column 'val_loss'); run that seed again" in capsys.readouterr().err
 
 
 @pytest.fixture
