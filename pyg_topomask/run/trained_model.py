@@ -96,6 +96,8 @@ def open_run(folder: str | Path) -> OpenedRun:
 def _seed_folder(folder: Path) -> Path:
     if (folder / BEST).exists():
         return folder
+    if not folder.exists():
+        raise RunError(f"{folder} does not exist; give the folder of a run")
     found = sorted(path.parent for path in folder.glob(f"*/{BEST}"))
     if len(found) == 1:
         return found[0]

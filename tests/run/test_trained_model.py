@@ -221,6 +221,8 @@ def test_sizes_that_no_model_has_are_refused(run, channels):
 
 
 def test_what_is_no_trained_model_is_refused(run, tmp_path):
+    with pytest.raises(RunError, match="none does not exist"):
+        pyg_topomask.load(tmp_path / "none")
     with pytest.raises(RunError, match="contains no trained model"):
         pyg_topomask.load(tmp_path / "nothing")
     (run.parent / "1").mkdir()
