@@ -156,6 +156,7 @@ def test_command_takes_a_file_of_graphs(run, tmp_path, capsys):
         (None, "must be train, val, test, all, or a file that torch.save has written"),
         ([1, 2], "must contain a torch_geometric Data or a list of them (got list)"),
         ([Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))], "'x' must have 5 columns, as in training"),
+        ([Data(x=torch.ones(2, 5), edge_index=torch.ones(2, 1))], "'edge_index' must hold integers"),
         (print, "cannot be read: it refers to"),
     ],
 )

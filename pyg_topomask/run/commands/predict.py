@@ -74,7 +74,7 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
             writer.writerows(rows)
             if job is not None:
                 job.update(done)
-    except (ValueError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise RunError(f"the graphs of {data} do not fit {run.folder}: {error}") from error
     return text.getvalue()
 
