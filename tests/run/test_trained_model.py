@@ -224,8 +224,9 @@ def test_sizes_that_no_model_has_are_refused(run, channels):
 def test_what_is_no_trained_model_is_refused(run, tmp_path):
     with pytest.raises(RunError, match="none does not exist"):
         pyg_topomask.load(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="contains no trained model"):
-        pyg_topomask.load(tmp_path / "nothing")
+        pyg_topomask.load(tmp_path / "empty")
     (run.parent / "1").mkdir()
     (run.parent / "1" / "best.ckpt").write_bytes((run / "best.ckpt").read_bytes())
     with pytest.raises(RunError, match=r"several seeds \(0, 1\); choose one, such as .*0$"):
