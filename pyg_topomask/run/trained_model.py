@@ -19,7 +19,7 @@ from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
-from pyg_topomask.run.output.saved import read_config
+from pyg_topomask.run.output.saved import read_config, seed_folders
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, read_checkpoint
 from pyg_topomask.tensor_files import reason_of
@@ -98,7 +98,7 @@ def _seed_folder(folder: Path) -> Path:
         return folder
     if not folder.exists():
         raise RunError(f"{folder} does not exist; give the folder of a run")
-    found = sorted(path.parent for path in folder.glob(f"*/{BEST}"))
+    found = [seed for seed in seed_folders(folder) if (seed / BEST).exists()] if folder.is_dir() else []
     if len(found) == 1:
         return found[0]
     if not found:

@@ -3,6 +3,7 @@
 import csv
 import io
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -227,6 +228,8 @@ def test_what_is_no_trained_model_is_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="contains no trained model"):
         pyg_topomask.load(tmp_path / "empty")
+    shutil.copytree(run, run.parent / "0-backup")
+    assert pyg_topomask.load(run.parent).model is not None  # a copy is no seed
     (run.parent / "1").mkdir()
     (run.parent / "1" / "best.ckpt").write_bytes((run / "best.ckpt").read_bytes())
     with pytest.raises(RunError, match=r"several seeds \(0, 1\); choose one, such as .*0$"):
