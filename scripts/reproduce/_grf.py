@@ -139,7 +139,7 @@ def table_lines(
     """
     yield (
         f"{described(report['machine'])}. {what} after the epoch of the best validation result; {report['seeds']} "
-        f"seed(s). {SPREAD} Minutes are processor time of the first seed."
+        f"seed(s) unless others are named. {SPREAD} Minutes are processor time of the first seed."
     )
     yield ""
     yield "| data set | layers | parameters | epochs | minutes | test, equal epochs | epochs | test, time of GRF |"
@@ -149,13 +149,17 @@ def table_lines(
             yield f"| {row['dataset']} | {row['method']} | {row['note']} | | | | | |"
             continue
         first, second = (row["by"][part] for part in PARTS)
-        tests = [
-            (part["metric"], part["test"] | {"std": sample_std(part["test"]["values"])}) for part in (first, second)
-        ]
-        figures = [figure(metric, found, report["seeds"]) for metric, found in tests]
+        figures = [_with_seeds(figure, part, report["seeds"]) for part in (first, second)]
         cells = [row["dataset"], row["method"], f"{first['parameters']:,}", first["epochs"]]
         cells += [f"{first['seconds'] / 60:.1f}", figures[0], second["epochs"], figures[1]]
         yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _with_seeds(figure: Callable[[str, Mapping[str, float], int], str], part: Mapping[str, Any], seeds: int) -> str:
+    """Text of one comparison's result; the number of seeds is named if it differs from that of the table."""
+    values = part["test"]["values"]
+    found = part["test"] | {"std": sample_std(values)}
+    return figure(part["metric"], found, len(values)) + (f" ({len(values)} seed(s))" if len(values) != seeds else "")
 
 
 def plot_comparisons(report: Mapping[str, Any], value: Callable[[float], float], label: str, path: Path) -> None:
