@@ -1,5 +1,6 @@
 """An attention and a mask defined outside of the package, used in configs and commands."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,18 @@ def test_names_registered_after_the_schema_was_read(names):
         ConfigError, match=r"mask constant needs 'weight'; set topomask\.mask_constant\.weight: The weight"
     ):
         check_config(PLAIN, mine[:2])
+
+
+def test_a_config_is_pickled_for_processes_without_the_mask(names):
+    """A process that does not know the mask reads the config, unless the config uses the mask."""
+    register_mask("constant", ConstantMask)
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).topomask.alpha)"
+    done = []
+    for settings in ([], ["topomask.mask_constant.weight=2"]):
+        content = pickle.dumps(load(PLAIN, ["topomask.alpha=3", *settings]).config)
+        done.append(subprocess.run([sys.executable, "-c", code], input=content, capture_output=True, check=False))
+    assert done[0].stdout.decode().strip() == "3.0", done[0].stderr.decode()
+    assert "MaskConstantConfig is the section of a mask that is not registered" in done[1].stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,12 @@ def test_checkpoints_of_other_formats_are_refused_with_what_to_do(run, ours, mes
             read_checkpoint(run / "best.ckpt", "advice")
 
 
-def test_model_and_transform_can_be_pickled(run):
-    """Workers that are spawned get the transform so; the class of a mask's section is made at run time."""
-    model, transform = pyg_topomask.load(run)
+def test_model_and_transform_can_be_pickled(tiny, tmp_path):
+    """Workers that are spawned get the transform so."""
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=1", "gt.layer_type=GCN+Masked", "topomask.mask=heat",
+                                          "topomask.mask_heat.time=3.0"])  # fmt: skip
+    model, transform = pyg_topomask.load(tmp_path / "config" / "0")
+    assert transform.config.topomask.mask_heat.time == 3.0
     code = "import pickle, sys; model, transform = pickle.load(sys.stdin.buffer); print(type(transform).__name__)"
     found = subprocess.run(
         [sys.executable, "-c", code], input=pickle.dumps((model, transform)), capture_output=True, check=True

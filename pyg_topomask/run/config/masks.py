@@ -36,12 +36,28 @@ class _MaskSection(Section):
             raise ValueError(f"must be at most {_MAX_INTEGER:,}")
         return value
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle cannot find a class that is made at run time.
+        return _unpickled, (type(self).__name__, self.model_dump(exclude_unset=True))
+
+
+def _unpickled(name: str, values: dict[str, Any]) -> _MaskSection:
+    """The section of that name. One without values may be of a mask that is not registered in this process."""
+    add_mask_sections()
+    kinds: list[Any] = [field.annotation for field in TopomaskConfig.model_fields.values()]
+    for kind in kinds:
+        if getattr(kind, "__name__", None) == name:
+            return kind(**values)
+    if values:
+        raise ValueError(f"{name} is the section of a mask that is not registered; import the module that registers it")
+    return _MaskSection()
+
 
 def add_mask_sections() -> bool:
     """Add a section to ``topomask`` for each mask without one; return whether any was added."""
     added = {f"mask_{name}": cls for name, cls in MASK.items() if f"mask_{name}" not in TopomaskConfig.model_fields}
     for key, cls in added.items():
-        section = globals()[_class_name(key)] = mask_section(key, cls)
+        section = mask_section(key, cls)
         description = f"Settings of topomask.mask {key.removeprefix('mask_')}."
         TopomaskConfig.model_fields[key] = FieldInfo(
             annotation=section, default_factory=section, description=description
@@ -65,21 +81,10 @@ def mask_section(key: str, cls: type[Mask]) -> type[Section]:
         kind, default = (hint, parameter.default) if given else (hint | None, None)
         description = texts.get(argument, f"Argument of {cls.__name__}.")
         fields[argument] = (kind, Field(default=default, description=description))
-    names = {"__base__": _MaskSection, "__module__": __name__}
-    section = create_model(_class_name(key), **names, **fields)  # type: ignore[call-overload]
+    name = "".join(part.capitalize() for part in key.split("_"))
+    section = create_model(f"{name}Config", __base__=_MaskSection, **fields)  # type: ignore[call-overload]
     section.__doc__ = f"``topomask.{key}``: settings of {cls.__name__}."
     return section
-
-
-def _class_name(key: str) -> str:
-    return "".join(part.capitalize() for part in key.split("_")) + "Config"
-
-
-def __getattr__(name: str) -> Any:
-    """A section that `add_mask_sections` has not added yet, such as one that a pickle refers to."""
-    if add_mask_sections() and name in globals():
-        return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _is_plain(hint: Any) -> bool:
