@@ -17,6 +17,11 @@ CONFIG = {
 }
 
 
+@pytest.fixture(autouse=True)
+def large_machine(monkeypatch):
+    monkeypatch.setattr(freed_memory, "available_mib", lambda: 1e9)
+
+
 def test_memory_is_returned_at_twice_the_usual(monkeypatch):
     resident, returned = [0.0], []
 
@@ -32,6 +37,20 @@ def test_memory_is_returned_at_twice_the_usual(monkeypatch):
         callback.on_train_batch_end(None, None, None, None, step % 3)
     assert returned == [3000.0]  # 1000 at first, 2000 is not more than twice of it, nor 2300 of the 1200 that were left
     assert callback.usual_mib == 1200.0
+
+
+def test_memory_is_returned_when_the_machine_has_less_left_than_the_process_has_grown(monkeypatch):
+    resident, returned = [1000.0], []
+    monkeypatch.setattr(freed_memory, "resident_mib", lambda: resident[0])
+    monkeypatch.setattr(freed_memory, "available_mib", lambda: 1800.0 - resident[0])
+    monkeypatch.setattr(
+        freed_memory, "return_freed_memory", lambda: returned.append(resident.pop()) or resident.append(1000.0)
+    )
+    callback = freed_memory.ReturnFreedMemory()
+    for step in range(60):
+        resident[0] += 10.0 * (step >= 10)
+        callback.on_train_batch_end(None, None, None, None, step)
+    assert returned == [1500.0]  # 500 more than at first, and 300 left; at 1400, 400 were left
 
 
 def test_systems_that_do_not_tell_their_memory(monkeypatch):
