@@ -84,7 +84,8 @@ def picture(
     origin = f"untrained, weights drawn from seed {checked.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
-    where = f"{parsed.name}, graph {graph}, layer {layer}, head {head}\n{origin}"
+    name = checked.dataset.name if parsed.name == "config" else parsed.name  # a run's own file is config.yaml
+    where = f"{name}, graph {graph}, layer {layer}, head {head}\n{origin}"
     try:
         return KINDS[kind](checked, model.eval(), data, layer, head, node, where)
     except ValueError as error:  # the graph is too large to be drawn

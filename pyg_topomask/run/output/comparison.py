@@ -16,7 +16,7 @@ from pyg_topomask.run.output.report import DEVIATION, PERCENT, between_lines, fo
 if TYPE_CHECKING:
     from pyg_topomask.run.commands.compare import Comparison, Row
 
-_COSTS = ("parameters", "s/epoch", "memory MiB", "CUDA MiB")
+_COSTS = ("parameters", "wall s/epoch", "memory MiB", "CUDA MiB")
 """Columns that move to a second table if the terminal is narrow."""
 
 _UNLIMITED = 10_000
@@ -48,7 +48,7 @@ def columns(comparison: Comparison) -> dict[str, list[str]]:
         found[f"difference{points}"] = [_difference(comparison, row) for row in rows]
         found["95 % interval"] = [_interval(metric, row) for row in rows]
     found["parameters"] = [f"{row.parameters:,}" for row in rows]
-    found["s/epoch"] = [f"{row.seconds_per_epoch:.{3 if row.seconds_per_epoch < 1 else 1}f}" for row in rows]
+    found["wall s/epoch"] = [f"{row.seconds_per_epoch:.{3 if row.seconds_per_epoch < 1 else 1}f}" for row in rows]
     found["memory MiB"] = [_whole(row.memory_mib) for row in rows]
     found["CUDA MiB"] = [_whole(row.cuda_mib) for row in rows]
     return {name: cells for name, cells in found.items() if "MiB" not in name or any(cell != "–" for cell in cells)}

@@ -80,6 +80,8 @@ def test_trained_weights_are_shown(kmip, tmp_path):
     folder = tmp_path / "out" / "kmip" / "0"
     trained = picture("attention", kmip, layer=1, checkpoint=folder, overrides=["optim.base_lr=0.3"])
     assert "trained for " in trained.axes[0].get_title()
+    of_run = picture("attention", folder / "config.yaml", layer=1, checkpoint=folder)
+    assert "circle, graph 0" in of_run.axes[0].get_title()  # the data set, not config.yaml
     again = picture("attention", kmip, layer=1, checkpoint=folder / "best.ckpt")
     assert counts(again) == counts(trained) != counts(picture("attention", kmip, layer=1))
     with pytest.raises(RunError, match=r"best\.ckpt is of another model \("):
