@@ -189,6 +189,16 @@ def test_parameters_of_functional_call_are_used(name, batches):
         assert_same(*found)
 
 
+def test_gradients_reach_other_tensors_with_the_memory_of_frozen_parameters():
+    attn, x = ATTENTION["Linear"](8, heads=2).requires_grad_(False), torch.randn(5, 8)
+    found = []
+    for function in (compiled(lambda given: torch.func.functional_call(attn, given, (x,))), None):
+        given = {key: value.detach().requires_grad_() for key, value in attn.named_parameters()}
+        out = function(given) if function else torch.func.functional_call(attn, given, (x,))
+        found.append(torch.autograd.grad(out.square().sum(), list(given.values())))
+    assert_same(*found)
+
+
 def test_equal_calls_with_dropout_are_not_merged(batches):
     attn, x = ATTENTION["Linear"](8, heads=2, dropout=0.5), torch.randn(batches[0].num_nodes, 8)
     difference = compiled(lambda x: attn(x, batches[0].batch) - attn(x, batches[0].batch))

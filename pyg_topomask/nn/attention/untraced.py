@@ -138,12 +138,15 @@ def _attend(
 
 
 def _other_parameters(module: Module, given: list[Tensor], needs: list[bool]) -> dict[str, Tensor]:
-    """Parameters that are not the module's own, as under ``torch.func.functional_call``, by name."""
+    """Parameters that are not the module's own, as under ``torch.func.functional_call``, by name.
+
+    Another tensor may have the memory of a parameter; it makes a difference only if the parameter is frozen.
+    """
     both = zip(module.named_parameters(), given, needs)
     return {
         name: tensor.detach().clone().requires_grad_(need)
         for (name, own), tensor, need in both
-        if tensor.data_ptr() != own.data_ptr()
+        if tensor.data_ptr() != own.data_ptr() or (need and not own.requires_grad)
     }
 
 
