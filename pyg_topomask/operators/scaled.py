@@ -189,6 +189,7 @@ class DiagonalScaledOperator(WrappedOperator):
             if diagonal is not None:
                 by_head = self.heads is not None and diagonal.dim() == 1
                 parts = group_rows(diagonal[:, None] if by_head else diagonal, layout.groups)  # [g, n] or [g, H, n]
+                parts = [_shared(part) if block.size(0) == 1 else part for block, part in zip(blocks, parts)]
                 blocks = [block * part.unsqueeze(axis) for block, part in zip(blocks, parts)]
         return blocks
 
@@ -209,6 +210,16 @@ class DiagonalScaledOperator(WrappedOperator):
 
 
 ARITHMETIC["diagonal"] = DiagonalScaledOperator
+
+
+def _shared(part: Tensor) -> Tensor:
+    """A diagonal of equal graphs, ``[1, …]`` if it has no gradient and is the same for all, as after `rescaled`.
+
+    On CUDA it stays ``[g, …]``, because the comparison would wait for the device.
+    """
+    if part.is_cuda or part.requires_grad or not torch.equal(part, part[:1].expand_as(part)):
+        return part
+    return part[:1]
 
 
 class ConstantOperator(WrappedOperator):

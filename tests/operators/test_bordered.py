@@ -8,6 +8,7 @@ from torch_geometric.utils import subgraph
 from pyg_topomask.operators import (
     BorderedOperator,
     DenseOperator,
+    DiagonalScaledOperator,
     GridHeatOperator,
     HeatOperator,
     PowerSeriesOperator,
@@ -129,6 +130,31 @@ def test_equal_graphs_share_a_block_beside_graphs_without_nodes(of_graph):
     wanted = masked_linear_attention_reference(q, k, v, op.to_dense())
     for path in ("factored", "blocks", "auto"):
         torch.testing.assert_close(masked_linear_attention(q, k, v, op, wide, path), wanted, rtol=1e-9, atol=1e-9)
+
+
+SAME = torch.rand(7, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).repeat(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("left", "num_blocks"),
+    [
+        (SAME, 1),
+        (SAME[:, 0], 1),
+        (SAME.clone().requires_grad_(), 3),  # the gradient of each graph is its own
+        (torch.arange(42, dtype=torch.float64).view(21, 2), 3),
+    ],
+)
+def test_equal_graphs_share_a_block_if_their_rows_are_scaled_alike(left, num_blocks):
+    inner = GridHeatOperator((2, 3), torch.tensor([0.5, 2.0], dtype=torch.float64), num_graphs=3)
+    op = BorderedOperator(8 * inner, torch.arange(3).repeat_interleave(6))
+    layout = block_layout(torch.arange(3).repeat_interleave(7))
+    assert [block.size(0) for block in op.rescaled.blocks(layout)] == [1]
+    scaled = DiagonalScaledOperator(op, left, SAME)
+    (blocks,), dense = scaled.blocks(layout), scaled.to_dense()
+    assert blocks.size(0) == num_blocks
+    for graph, block in enumerate(blocks.expand(3, -1, -1, -1)):
+        own = slice(7 * graph, 7 * graph + 7)
+        torch.testing.assert_close(block.mT, dense[:, own, own], rtol=1e-9, atol=1e-9)
 
 
 def test_what_is_refused():
