@@ -41,6 +41,14 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypa
     assert results[0]["metrics"] == results[1]["metrics"]
 
 
+@pytest.mark.parametrize("eval_period", [1, 2])
+@pytest.mark.parametrize("scheduler", ["plateau", "reduce_on_plateau"])
+def test_a_checkpoint_contains_the_step_of_a_schedule_by_the_loss(tiny, tmp_path, scheduler, eval_period):
+    run_config(tiny, tmp_path, overrides=[f"optim.scheduler={scheduler}", f"train.eval_period={eval_period}"])
+    (schedule,) = torch.load(tmp_path / "config" / "0" / "last.ckpt", weights_only=False)["lr_schedulers"]
+    assert schedule["last_epoch"] == 4 // eval_period  # evaluations
+
+
 def test_a_run_that_stopped_early_is_not_trained_further(tiny, tmp_path, monkeypatch):
     overrides = ["optim.base_lr=1e-12", "optim.max_epoch=9", "train.early_stop_patience=2"]
     run_config(tiny, tmp_path, overrides=overrides)

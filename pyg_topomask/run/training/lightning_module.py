@@ -160,6 +160,14 @@ class GraphModule(pl.LightningModule):
             if not math.isfinite(loss):
                 raise self._diverged(f"the {name} loss is {loss}")
         self.log_dict(values)
+        scheduler = self.lr_schedulers()
+        if isinstance(scheduler, ReduceLROnPlateau) and (self.current_epoch + 1) % self.config.train.eval_period == 0:
+            scheduler.step(val_loss)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Leave out schedules by the validation loss, which Lightning steps after the checkpoint of their epoch."""
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            super().lr_scheduler_step(scheduler, metric)
 
     def configure_optimizers(self) -> Any:
         """The optimiser, and the schedule by epoch."""
