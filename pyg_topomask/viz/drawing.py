@@ -61,6 +61,11 @@ def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
     return path
 
 
+def literal(text: str) -> str:
+    """The text of a name, in which matplotlib does not read formulas between dollar signs."""
+    return text.replace("$", r"\$")
+
+
 def integer_ticks(*axes: Any) -> None:
     """Put the ticks of axes or colour bars at whole numbers only."""
     from matplotlib.ticker import MaxNLocator

@@ -17,6 +17,7 @@ from pyg_topomask.run.finished_run import FinishedRun, find_run, seed_and_split
 from pyg_topomask.run.model.attentions import layers_text, mask_of
 from pyg_topomask.run.output.report import PERCENT, headline
 from pyg_topomask.viz import plot_curves
+from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -271,7 +272,7 @@ def picture(runs: Sequence[FinishedRun], comparison: Comparison) -> Figure:
     for run, row in zip(runs, comparison.rows):
         seeds = [seed for seed in run.curves() if key in seed]
         if seeds:
-            curves[row.name] = [
+            curves[literal(row.name)] = [
                 {
                     TIME: [(epoch + 1) * run.seconds_per_epoch for epoch in seed["epoch"]],
                     key: [scale * value for value in seed[key]],
@@ -282,5 +283,5 @@ def picture(runs: Sequence[FinishedRun], comparison: Comparison) -> Figure:
         raise RunError("--out: no run has a metrics.csv to draw; runs without training have none")
     label = f"validation {comparison.metric}{' (%)' if scale == 100 else ''}"
     figure = plot_curves(curves, [key], [label], x=TIME)
-    figure.axes[0].set_title(comparison.dataset)
+    figure.axes[0].set_title(literal(comparison.dataset))
     return figure

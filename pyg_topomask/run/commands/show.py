@@ -25,6 +25,7 @@ from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkp
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.viz import plot_kept_pairs, plot_mask, plot_walks
+from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +86,7 @@ def picture(
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
     name = checked.dataset.name if parsed.name == "config" else parsed.name  # a run's own file is config.yaml
-    where = f"{name}, graph {graph}, layer {layer}, head {head}\n{origin}"
+    where = f"{literal(name)}, graph {graph}, layer {layer}, head {head}\n{origin}"
     try:
         return KINDS[kind](checked, model.eval(), data, layer, head, node, where)
     except ValueError as error:  # the graph is too large to be drawn

@@ -120,7 +120,7 @@ def _table(cells: Mapping[str, list[str]], lines: bool = True) -> Table:
         is_text = position == 0 or name in _TEXTS
         table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in zip(*cells.values()):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # brackets in names are no markup
     return table
 
 

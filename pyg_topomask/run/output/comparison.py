@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from pyg_topomask.run.output.report import DEVIATION, PERCENT, between_lines, format_metric, rounded
 
@@ -94,7 +95,7 @@ def _table(cells: Mapping[str, list[str]]) -> Table:
             name.replace(" (", "\n("), justify="left" if is_name else "right", overflow="fold", no_wrap=not is_name
         )
     for row in zip(*cells.values()):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # brackets in names are no markup
     return table
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from pyg_topomask.cache import replacing
 from pyg_topomask.run.model.attentions import layers_text
 from pyg_topomask.run.output.files import write_text
+from pyg_topomask.viz.drawing import literal
 
 PERCENT = ("accuracy", "accuracy-SBM")
 """Metrics that are printed in percent."""
@@ -74,7 +75,7 @@ def write_curves(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25)
     figure.axes[0].legend(frameon=False)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(literal(title), fontsize=11)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=130)
 

@@ -161,17 +161,19 @@ def test_notes_tell_of_folds_and_unfinished_seeds(make):
 
 
 def test_formats_and_picture(make, tmp_path, capsys):
-    arguments = ["compare", str(make("a", [0.5, 0.7])), str(make("b|c", [0.65, 0.75]))]
+    arguments = ["compare", str(make("a$_$[v2]", [0.5, 0.7])), str(make("b|c", [0.65, 0.75]))]
     out = tmp_path / "new" / "time.png"
     assert main([*arguments, "--format", "markdown", "--out", str(out)]) == 0
     shown = capsys.readouterr()
     assert r"| b\|c | 2 | 70.00 ± 5.00 | +10.00 | −53.53 to +73.53 | 12,345 | 2.0 | 101 |" in shown.out.splitlines()
     assert shown.err == f"wrote {out}\n"
     assert out.read_bytes().startswith(b"\x89PNG")
+    assert main(arguments) == 0
+    assert "│ a$_$[v2] │" in capsys.readouterr().out
     assert main([*arguments, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["name"], row["mean"], row["difference"], row["low"]) for row in rows] == [
-        ("a", "0.6", "", ""),
+        ("a$_$[v2]", "0.6", "", ""),
         ("b|c", "0.7", "0.1", "-0.53531024"),
     ]
 

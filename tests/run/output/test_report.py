@@ -56,3 +56,9 @@ def test_curves_have_whole_epochs(tmp_path, monkeypatch):
     write_curves(tmp_path / "curves.png", rows, 1, "title", "ap")
     for axes in made[0].axes:
         assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
+    rows = [{"epoch": 0, "train_loss": 1.0, "val_loss": 1.0, "val_ap": 0.5}]
+    write_curves(tmp_path / "curves.png", rows, 0, "a $b_$ c", "ap")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
