@@ -206,7 +206,11 @@ class SeedRun:
                 ) from error
             raise
         again = "delete it to train that seed again"
-        load_weights(module, read_checkpoint(folder / BEST, again)["state_dict"], str(folder / BEST), again)
+        best = read_checkpoint(folder / BEST, again)
+        if best["epoch"] != recorder.best_epoch:  # such as after an interruption, on a device that does not repeat
+            epochs = f"it is of epoch {best['epoch']}, and the best epoch was {recorder.best_epoch}"
+            raise RunError(f"{folder / BEST} does not belong to the metrics ({epochs}); {again}")
+        load_weights(module, best["state_dict"], str(folder / BEST), again)
         trainer.test(module, test, verbose=False)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}

@@ -85,6 +85,18 @@ def test_a_checkpoint_without_the_best_one_is_not_resumed_from(tiny, tmp_path):
     assert run_config(tiny, tmp_path)["metrics"] == metrics
 
 
+def test_a_best_checkpoint_of_another_epoch_is_not_tested(tiny, tmp_path):
+    run_config(tiny, tmp_path)
+    folder = tmp_path / "config" / "0"
+    (folder / "result.json").unlink()
+    best = torch.load(folder / "best.ckpt", weights_only=True)
+    torch.save(best | {"epoch": best["epoch"] + 1}, folder / "best.ckpt")
+    with pytest.raises(RunError, match=r"best\.ckpt does not belong to the metrics \(it is of epoch"):
+        run_config(tiny, tmp_path)
+    (folder / "best.ckpt").unlink()
+    run_config(tiny, tmp_path)
+
+
 def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny, tmp_path, monkeypatch):
     tiny |= {"precision": "64-true", "accelerator": "cpu"}
     tiny["train"] |= {"ckpt_period": 1}
