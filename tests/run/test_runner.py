@@ -259,6 +259,9 @@ def test_several_splits_of_one_seed(tiny, tmp_path):
     assert {path.name for path in (tmp_path / "config").iterdir()} == {"0-split0", "0-split2", "summary.json"}
     values = summary["metrics"]["test_loss"]["values"]
     assert values[0] != values[1]
+    more = run_config(tiny, tmp_path, overrides=["run_multiple_splits=[0, 2, 3]", "optim.max_epoch=2"])
+    assert more["metrics"]["test_loss"]["values"][:2] == values
+    assert more["splits"] == [0, 2, 3]
     with pytest.raises(RunError, match="use one of them"):
         run_config(tiny, tmp_path, repeat=2, overrides=["run_multiple_splits=[0, 2]"])
 

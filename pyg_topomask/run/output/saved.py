@@ -167,4 +167,5 @@ def compared(config: Config) -> dict[str, Any]:
         free.append("dataset.split_index")  # differs between the runs of one folder
     if searches_width(config):
         free += WIDTH_KEYS  # the values given are replaced
-    return {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
+    found = {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
+    return found | {"run_multiple_splits": bool(config.run_multiple_splits)}  # more splits may follow
