@@ -251,5 +251,6 @@ def early_stopping(config: Config) -> list[EarlyStopping]:
             monitor=f"val_{config.metric_best}",
             mode="max" if config.best_is_max else "min",
             patience=max(1, -(-patience // config.train.eval_period)),
+            check_finite=False,  # NaN, as of a part without positives, counts as no better
         )
     ]
