@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pyg_topomask import __version__
 from pyg_topomask.cache import sole_writer
 from pyg_topomask.run.check import check_parsed
@@ -22,12 +20,13 @@ from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.model.attentions import layers_text, mask_of
-from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, with_model_of
+from pyg_topomask.run.model.pretrained import has_run, refuse_other_split, with_model_of
 from pyg_topomask.run.output.files import make_folder, output_path, write_json
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import read_result, read_results, refuse_other_runs
 from pyg_topomask.run.seed_run import SeedRun
+from pyg_topomask.run.training.trainer import device_problems
 
 Source = str | Path | Mapping[str, Any] | Config
 
@@ -50,8 +49,6 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
     for index in () if problems else parsed.config.run_multiple_splits:
         problems += dataset_problems(data.model_copy(update={"split_index": index}))
     parsed.refuse([*problems, *([] if problems else sampler_problems(parsed.config))])
-    if parsed.config.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
-        parsed.refuse([("accelerator", "there is no CUDA device")])
     if parsed.config.pretrained.dir:
         if not has_run(parsed.config):
             return parsed, []
@@ -89,12 +86,15 @@ def run_config(
     if repeat < 1:
         raise RunError(f"--repeat: at least one run is needed (got {repeat})")
     parsed, unused = check_config(source, overrides, name)
+    parsed.refuse(device_problems(parsed.config))
     config = parsed.config
-    if config.pretrained.dir:
-        find_checkpoint(config)  # fails before the data are loaded
     if repeat > 1 and config.run_multiple_splits:
         raise RunError("--repeat runs seeds and run_multiple_splits runs splits: use one of them")
     folder = (Path(config.out_dir).expanduser() if out is None else output_path(out)) / parsed.name
+    layers = layers_text(config.gt.layer_type, mask_of(config))
+    runs = _seed_runs(config, folder, f"{parsed.name} ({layers})", repeat)
+    for run in runs if config.pretrained.dir else []:
+        refuse_other_split(run.config)  # before the data are loaded
     refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
     with display or Display(standard_output(quiet=not is_main())) as shown:
@@ -104,8 +104,7 @@ def run_config(
         if given:
             shown.print(f"note: {config.gt.layer_type} does not use {', '.join(given)}")
         dataset = None
-        layers = layers_text(config.gt.layer_type, mask_of(config))
-        for run in _seed_runs(config, folder, f"{parsed.name} ({layers})", repeat):
+        for run in runs:
             with ExitStack() as held:
                 if read_result(run.folder) is None and is_main():
                     held.enter_context(_sole_writer(run.folder))

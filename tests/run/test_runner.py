@@ -252,6 +252,38 @@ def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
             assert again["metrics"][key]["mean"] == pytest.approx(first["metrics"][key]["mean"], rel=1e-5), key
 
 
+def test_a_model_is_not_tested_on_graphs_that_trained_it(tiny, tmp_path):
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=2"], name="first")
+    again = [f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"]
+    message = r"first.0 was trained on another split of circle \(dataset.split_seed is 0 there and 1 here\), so its"
+    with pytest.raises(RunError, match=message):
+        run_config(tiny, tmp_path, repeat=2, overrides=again, name="second")
+    assert not (tmp_path / "second" / "0").exists()  # refused before the first seed runs
+    with pytest.raises(RunError, match=r"dataset.split_mode is random there and cv-kfold-4 here"):
+        run_config(tiny, tmp_path, overrides=[*again, "dataset.split_mode=cv-kfold-4"], name="second")
+    same = run_config(tiny, tmp_path, repeat=2, overrides=[*again, "dataset.split_seed=0"], name="second")
+    assert len(set(same["metrics"]["test_loss"]["values"])) == 1
+    run_config(tiny, tmp_path, overrides=[again[0], "dataset.name=grid", "seed=1"], name="other")  # of other graphs
+
+
+def test_what_the_devices_of_the_machine_lack_is_refused_before_a_run(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for setting, message in (
+        ("accelerator=cuda", "accelerator: there is no CUDA device; use cpu or auto"),
+        ("precision=16-mixed", "precision: 16-mixed needs a CUDA device; use bf16-mixed or 32-true"),
+    ):
+        assert check_config(tiny, [setting])  # as on the login node of a cluster
+        with pytest.raises(RunError, match=message):
+            run_config(tiny, tmp_path, overrides=[setting])
+
+
+def test_patience_counts_evaluations_without_a_score(tiny, tmp_path):
+    overrides = ["metric_best=auc", "dataset.split=[36,1,11]", "train.early_stop_patience=2", "optim.max_epoch=6"]
+    summary = run_config(tiny, tmp_path, overrides=overrides)
+    assert math.isnan(summary["metrics"]["val_auc"]["mean"])  # one graph has one class
+    assert summary["epochs"] == [2]
+
+
 def test_several_splits_of_one_seed(tiny, tmp_path):
     tiny["dataset"]["split_mode"] = "cv-kfold-4"
     summary = run_config(tiny, tmp_path, overrides=["run_multiple_splits=[0, 2]", "optim.max_epoch=2"])

@@ -23,7 +23,7 @@ from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.process_memory import available_mib, resident_mib
 from pyg_topomask.run.runner import check_config, loaded
-from pyg_topomask.run.training.trainer import uses_cuda
+from pyg_topomask.run.training.trainer import device_problems, uses_cuda
 
 _PATIENCE = 300.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
 _BUSY = 1.3  # wall time of an epoch relative to its processor time, above which other programs slow it down
@@ -95,6 +95,7 @@ def advise(
         raise RunError(f"--seconds must be positive (got {seconds:g})")
     values, origin = config_of(source)
     parsed, _ = check_config(values, overrides, name=source)
+    parsed.refuse(device_problems(parsed.config))
     config = parsed.config
     chosen = candidates(config, attentions)
     shown = display or Display(Console(quiet=True))

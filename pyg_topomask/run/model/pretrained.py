@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch.nn import Module
 
@@ -25,8 +26,13 @@ def has_run(config: Config) -> bool:
 
 def _checkpoint(config: Config) -> Path | None:
     folder = Path(config.pretrained.dir).expanduser()
-    found = [folder / BEST, folder / str(config.seed) / BEST, *sorted(folder.glob(f"*/{BEST}"))]
+    found = [folder / BEST, folder / str(config.seed) / BEST, *sorted(folder.glob(f"*/{BEST}"), key=_number)]
     return next((path for path in found if path.is_file()), None)
+
+
+def _number(path: Path) -> tuple[int, str]:
+    """Sorts the checkpoints of seeds by their numbers."""
+    return len(path.parent.name), path.parent.name
 
 
 def with_model_of(config: Config) -> Config:
@@ -55,6 +61,37 @@ def find_checkpoint(config: Config) -> Path:
     if path is None:
         raise RunError(f"pretrained.dir: {folder} contains no run: neither best.ckpt nor <seed>/best.ckpt exists")
     return path
+
+
+def refuse_other_split(config: Config) -> None:
+    """Refuse a run on the same data set with another split, whose training graphs would be tested.
+
+    Raises:
+        RunError: If ``pretrained.dir`` contains such a run, or none.
+    """
+    path = find_checkpoint(config)
+    finished = read_config(path.parent / "config.yaml")
+    if (finished.dataset.format, finished.dataset.name) != (config.dataset.format, config.dataset.name):
+        return
+    there, here = _split_of(finished), _split_of(config)
+    other = [f"{key} is {there.get(key)} there and {here.get(key)} here" for key in here if there.get(key) != here[key]]
+    if other:
+        raise RunError(
+            f"pretrained.dir: {path.parent} was trained on another split of {config.dataset.name} "
+            f"({', '.join(other)}), so its training part may be tested; give a run with this split, or choose its"
+        )
+
+
+def _split_of(config: Config) -> dict[str, Any]:
+    """The keys that decide the split of a data set, with their effective values."""
+    data = config.dataset
+    found: dict[str, Any] = {"dataset.split_mode": data.split_mode, "dataset.split_index": data.split_index}
+    if data.split_mode in ("random", "fixed"):
+        found["dataset.split"] = list(data.split)
+    if data.split_mode == "random" or data.num_folds is not None:
+        default = config.seed if data.split_mode == "random" else 0
+        found["dataset.split_seed"] = default if data.split_seed is None else data.split_seed
+    return found
 
 
 def load_pretrained(model: Module, config: Config) -> None:

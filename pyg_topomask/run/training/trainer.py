@@ -22,6 +22,18 @@ def uses_cuda(config: Config) -> bool:
     return config.accelerator != "cpu" and torch.cuda.is_available()
 
 
+def device_problems(config: Config) -> list[tuple[str, str]]:
+    """What the devices of this machine lack for training with a config, as pairs (key, message)."""
+    if uses_cuda(config):
+        return []
+    problems = []
+    if config.accelerator in ("cuda", "gpu"):
+        problems.append(("accelerator", "there is no CUDA device; use cpu or auto"))
+    elif config.precision == "16-mixed":  # Lightning would train in bf16-mixed instead
+        problems.append(("precision", "16-mixed needs a CUDA device; use bf16-mixed or 32-true"))
+    return problems
+
+
 def build_trainer(config: Config, **more: Any) -> pl.Trainer:
     """Lightning's trainer, on the processes that ``torchrun`` started or on one device."""
     several = world_size() > 1
