@@ -65,17 +65,17 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     items = _of_the_run(run, data) if data in (*PARTS, "all") else _of_a_file(Path(data).expanduser())
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    targets = all(_has_target(run.task, graph) for graph in items.graphs)
-    named = _numbered("target", _width(run.task)) if targets else []
-    writer.writerow([*_ID_COLUMNS[run.task.level], *named, *_columns(run.task)])
     job = None if display is None else display.job("predicting", len(items.graphs))
     try:
+        targets = all(_has_target(run.task, graph) for graph in items.graphs)
+        named = _numbered("target", _width(run.task)) if targets else []
+        writer.writerow([*_ID_COLUMNS[run.task.level], *named, *_columns(run.task)])
         for done, rows in enumerate(_rows(run, items, targets), start=1):
             writer.writerows(rows)
             if job is not None:
                 job.update(done)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise RunError(f"the graphs of {data} do not fit {run.folder}: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError) as error:
+        raise RunError(f"the graphs of {data} do not fit {run.folder}: {error or 'they lack attributes'}") from error
     return text.getvalue()
 
 
@@ -125,7 +125,9 @@ def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any
 
 def _together(run: OpenedRun, graphs: Sequence[Data]) -> Tensor:
     """Predictions for a batch of graphs."""
-    batch = Batch.from_data_list([run.transform(graph) for graph in graphs])
+    ready = [run.transform(graph) for graph in graphs]
+    names = [set(graph.keys()) for graph in ready]
+    batch = Batch.from_data_list(ready, exclude_keys=list(set.union(*names) - set.intersection(*names)))
     with torch.no_grad():
         prediction = run.model(batch)
     prediction = torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
@@ -164,7 +166,10 @@ def _ids(task: Task, number: int, graph: Data) -> list[list[int]]:
 
 
 def _has_target(task: Task, graph: Data) -> bool:
-    return task.kind != "subtoken" and ("edge_label" if task.level == "edge" else "y") in graph
+    target = graph.get("edge_label" if task.level == "edge" else "y")
+    if task.kind == "subtoken" or not isinstance(target, Tensor):
+        return False
+    return target.numel() >= _count(task, graph) * _width(task)
 
 
 def _width(task: Task) -> int:
