@@ -82,6 +82,7 @@ class Comparison:
         baseline: Name of the baseline.
         rows: A row for each run, in the given order.
         notes: Sentences about what the numbers do not show.
+        kind: What the results of a run differ in: ``"seeds"``, or ``"splits"`` if there are several.
     """
 
     metric: str
@@ -90,6 +91,7 @@ class Comparison:
     baseline: str
     rows: list[Row]
     notes: list[str]
+    kind: str = "seeds"
 
 
 def find_runs(sources: Sequence[str | Path], baseline: str | Path | None = None) -> tuple[list[FinishedRun], int]:
@@ -134,6 +136,7 @@ def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
         names[position],
         rows,
         _notes(runs, rows, position),
+        "splits" if any(len({split for _, split in _by_seed(run)}) > 1 for run in runs) else "seeds",
     )
 
 

@@ -25,14 +25,15 @@ _UNLIMITED = 10_000
 
 def title(comparison: Comparison) -> str:
     """What the table shows."""
-    return f"{comparison.dataset}: mean ± {DEVIATION} over seeds, at the best validation epoch"
+    return f"{comparison.dataset}: mean ± {DEVIATION} over {comparison.kind}, at the best validation epoch"
 
 
 def caption(comparison: Comparison) -> list[str]:
     """How to read the table, a line each."""
     lines = [f"{'Higher' if comparison.best_is_max else 'Lower'} is better."]
     if len(comparison.rows) > 1:
-        lines[0] += f" Differences to {comparison.baseline} are over shared seeds; intervals are of a paired t-test."
+        shared = f"Differences to {comparison.baseline} are over shared {comparison.kind}"
+        lines[0] += f" {shared}; intervals are of a paired t-test."
     return [*lines, *comparison.notes]
 
 
@@ -42,7 +43,7 @@ def columns(comparison: Comparison) -> dict[str, list[str]]:
     unit, points = (" (%)", " (points)") if metric in PERCENT else ("", "")
     found = {
         "run": [row.name for row in rows],
-        "seeds": [str(row.seeds) for row in rows],
+        comparison.kind: [str(row.seeds) for row in rows],
         f"test {metric}{unit}": [format_metric(metric, row.mean, row.std) for row in rows],
     }
     if len(rows) > 1:

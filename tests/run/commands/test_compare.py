@@ -13,7 +13,7 @@ from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.compare import TIME, compare, find_runs, picture
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.comparison import as_csv, as_text
+from pyg_topomask.run.output.comparison import as_csv, as_text, columns
 from pyg_topomask.run.runner import check_config, run_config
 
 matplotlib.use("Agg")
@@ -154,7 +154,9 @@ def test_notes_tell_of_folds_and_unfinished_seeds(make):
     assert found.notes == ["b: 1 unfinished seed is left out."]
     for path in (a / "1" / "result.json", b / "1" / "result.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"split_index": 1}))
-    assert compared(a, b).notes == [
+    found = compared(a, b)
+    assert list(columns(found))[1] == found.kind == "splits"
+    assert found.notes == [
         "Folds share training graphs, so intervals over folds are too narrow.",
         "b: 1 unfinished seed is left out.",
     ]
