@@ -302,6 +302,8 @@ def test_other_errors_stay_as_they_are(error):
         (["check", "a\0b.yaml"], "null"),
         (["run", "a\0b.yaml"], "null"),
         (["show", "mask", "config.yaml", "--out", "a\0.png"], "--out must name a file"),
+        (["predict", "run", "--out", "."], "--out must name a file (got '.')"),
+        (["report", "run", "--out", "/"], "--out must name a file (got '/')"),
         (["check", "a" * 5000], "too long"),
         (["run", "a" * 5000], "too long"),
         (["check", "x=" + "[" * 3000], "the name of a config|needs a config file"),
