@@ -71,12 +71,19 @@ def _reason(error: Exception) -> str:
 
 
 def _collect_lines(path: Path, node: yaml.Node, above: list[str], lines: dict[str, int]) -> None:
-    """Record the lines of a section's keys, not of values below them: an alias there may contain itself."""
+    """Record the lines of a section's keys, not of values below them: an alias there may contain itself.
+
+    Raises:
+        ConfigError: If a key is given twice, or has a dot, as on the command line.
+    """
     if section_of(above) is None or not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
         here = [*above, str(key_node.value)]
         key, line = ".".join(here), key_node.start_mark.line + 1
+        if section_of(key.split(".")[:-1]) is not None and "." in here[-1]:
+            section, _, name = key.rpartition(".")
+            raise ConfigError(f"{path}, line {line}: write {key} in a file as the key {name} below {section}")
         if key in lines and key_node.value != "<<":
             raise ConfigError(f"{path}, line {line}: {key} is given a second time (first in line {lines[key]})")
         lines[key] = line

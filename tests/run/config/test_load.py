@@ -76,6 +76,7 @@ def test_suggestions(tiny, key, suggestion):
         ("dataset: [1, 2\nname: x\n", r"some\.yaml, line 2, column 5: unreadable YAML"),
         ("a: 1\n\tb: 2\n", r"line 2, column 1: unreadable YAML"),
         (TEXT + "  base_lr: 1\n", r"line 8: optim\.base_lr is given a second time \(first in line 7\)"),
+        (TEXT + "optim.max_epoch: 1\n", r"line 8: write optim\.max_epoch in a file as the key max_epoch below optim"),
         ("- 1\n", r"line 1: a config is a mapping of sections \(got list\)"),
         ("", r"line 1: a config is a mapping of sections, and this file contains none"),
         ("# dummy file\n", r"and this file contains none"),
