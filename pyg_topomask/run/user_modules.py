@@ -16,7 +16,7 @@ def import_modules(names: Sequence[str]) -> None:
     if names and "" not in sys.path:
         sys.path.insert(0, "")
     for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
+        if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
             raise RunError(
                 f"--import must give the name of a module, such as own_module or package.module (got {name!r})"
             )
