@@ -93,7 +93,7 @@ def errica_split(data: DatasetConfig, size: int) -> Parts:
     files ``<group>/<name>_splits.json`` of its repository are searched in ``dataset.split_dir`` and in
     ``splits/errica2020`` of the data folders. For social data sets, the splits for constant features are used.
     """
-    folders = [Path(data.split_dir)] if data.split_dir else []
+    folders = [Path(data.split_dir).expanduser()] if data.split_dir else []
     bases = [data.dir, os.environ.get("TOPOMASK_DATA")]
     folders += [Path(base).expanduser() / "splits" / "errica2020" for base in bases if base]
     wanted = [f"{data.name}_splits.json", f"{data.name}_full_splits.json"]
