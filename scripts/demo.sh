@@ -2,7 +2,7 @@
 # Trains three small graph transformers on a generated data set and compares them, in about 2 minutes on 2 cores:
 #   bash scripts/demo.sh [arguments of scripts/demo.py]
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/_environment.sh
 . scripts/_environment.sh
 

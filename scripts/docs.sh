@@ -3,7 +3,7 @@
 #   bash scripts/docs.sh [arguments of sphinx-build]
 # Open docs/_build/site/index.html in a browser. Neither the build nor the pages use the network.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/_environment.sh
 . scripts/_environment.sh
 

@@ -2,7 +2,7 @@
 # Checks the style (ruff) and the types (mypy) of the whole project, like .ci/run and the pre-commit hook:
 #   bash scripts/lint.sh
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/_environment.sh
 . scripts/_environment.sh
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import matplotlib
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
 
@@ -58,14 +58,14 @@ def main() -> None:
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     made.add_argument("notebooks", nargs="*", type=Path, default=sorted(NOTEBOOKS.glob("*.ipynb")))
     matplotlib.use("Agg")
-    for path in (path.resolve() for path in made.parse_args().notebooks):
+    for path in [path.resolve() for path in made.parse_args().notebooks]:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             run(notebook)
             os.chdir(ROOT)
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        print(f"wrote {path.relative_to(ROOT)}")
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 #   bash scripts/release.sh [FOLDER]    # keeps sdist and wheels in FOLDER
 # The environments are empty but for this package and see the installed dependencies, such as PyTorch.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+kept=${1:+$(mkdir -p "$1" && CDPATH="" cd -- "$1" && pwd)}
+CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/_environment.sh
 . scripts/_environment.sh
 
 prepare run ogb dev
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-built=${1:-$work/dist}
+built=$work/dist
 
 quietly() { "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; stop "failed: $*"; }; }
 
@@ -34,6 +35,7 @@ if command -v "${CXX:-c++}" >/dev/null; then
     # One library is enough to check the way; TOPOMASK_SHIP_NATIVE=1 takes all, in a minute.
     TOPOMASK_SHIP_NATIVE=${TOPOMASK_SHIP_NATIVE:-forest} quietly "$PYTHON" -m build --wheel --outdir "$work/native"
     check "$(ls "$work"/native/*.whl)" forest
-    [ -z "${1:-}" ] || cp "$work"/native/*.whl "$built"
+    cp "$work"/native/*.whl "$built"
 fi
+[ -z "$kept" ] || cp "$built"/* "$kept"
 say "Release: all passed in $SECONDS s"

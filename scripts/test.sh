@@ -5,7 +5,7 @@
 # The first run comes before, so that it tests the plain installation.
 # Two processes share the tests, with one thread each; `-n 0` runs all tests in one process, as a debugger needs.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/_environment.sh
 . scripts/_environment.sh
 
