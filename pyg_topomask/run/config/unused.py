@@ -21,6 +21,8 @@ _READERS: dict[tuple[Any, ...], str] = {
     "prep.exp_max_num_iters prep.add_edge_index prep.num_virt_node",
     ("model.type", "custom_gnn"): "gnn.layer_type gnn.layers_mp gnn.residual",
     ("model.auto_satisfy_param_budget", True): "model.param_budget",
+    ("dataset.split_mode", "random", "fixed"): "dataset.split",
+    ("dataset.split_mode", "errica"): "dataset.split_dir",
     ("dataset.edge_encoder", True): "dataset.edge_encoder_name dataset.edge_encoder_bn",
     ("optim.optimizer", "sgd"): "optim.momentum",
     ("optim.scheduler", *_WARM_UP): "optim.num_warmup_epochs",
@@ -58,6 +60,8 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
 
 def _reason(config: Config, key: str) -> str | None:
     """Why a key is not read with the values of the others; None if it is read."""
+    if key.startswith("pretrained.") and not config.pretrained.dir:
+        return "pretrained.dir is not given"
     decisive, *values = _READ_WITH.get(key) or _READ_WITH.get(key.rpartition(".")[0]) or (None,)
     if decisive is None:
         return None

@@ -258,6 +258,11 @@ def test_keys_without_effect_are_named(molecules, capsys):
         "no effect: optim.momentum (optim.optimizer is adamW)",
         "no effect: posenc_SignNet (dataset.node_encoder_name does not contain it)",
     ]
+    more = ["dataset.split=[8,1,1]", "dataset.split_dir=x", "pretrained.freeze_main=true"]
+    assert main(["check", str(molecules), *more]) == 0
+    found = capsys.readouterr().out
+    assert "no effect: dataset.split, dataset.split_dir (dataset.split_mode is standard)" in found
+    assert "no effect: pretrained.freeze_main (pretrained.dir is not given)" in found
     assert main(["check", str(molecules), "gt.layer_type=CustomGatedGCN+KMIP", "gt.sparse.k=3"]) == 0
     assert "gt.sparse.k" not in capsys.readouterr().out
 
