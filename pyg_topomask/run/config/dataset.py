@@ -51,13 +51,13 @@ class DatasetConfig(Section):
         "subtoken_prediction",
     ] = Field(default="classification", description="Kind of target.")
     split_mode: (
-        Literal["standard", "random", "fixed", "sliced", "errica"]
+        Literal["standard", "random", "fixed", "errica"]
         | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d+$")]
     ) = Field(
         default="standard",
         description="standard: the data set's own split (a data set without one defaults to random); random: shares by "
-        "`split`; cv-[stratified]kfold-K: folds; errica: the published folds of TU data sets; fixed, sliced: as in "
-        "GraphGPS.",
+        "`split`; fixed: as random, but in the order of the data set; cv-[stratified]kfold-K: folds; errica: the "
+        "published folds of TU data sets.",
     )
     split: tuple[float, float, float] = Field(
         default=(0.8, 0.1, 0.1),
