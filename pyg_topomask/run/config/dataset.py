@@ -51,8 +51,7 @@ class DatasetConfig(Section):
         "subtoken_prediction",
     ] = Field(default="classification", description="Kind of target.")
     split_mode: (
-        Literal["standard", "random", "fixed", "errica"]
-        | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d+$")]
+        Literal["standard", "random", "fixed", "errica"] | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d+$")]
     ) = Field(
         default="standard",
         description="standard: the data set's own split (a data set without one defaults to random); random: shares by "

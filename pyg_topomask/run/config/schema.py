@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
 from functools import reduce
 from operator import getitem
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from pyg_topomask.run.config import masks
@@ -119,6 +120,13 @@ class Config(Section):
             task_type = data.get("task_type") if isinstance(data, dict) else getattr(data, "task_type", None)
             return values | {"metric_best": _METRIC_OF.get(str(task_type), "accuracy")}
         return values
+
+    @field_validator("name_tag", mode="before")
+    @classmethod
+    def _tag_as_text(cls, value: Any) -> Any:
+        """The text of a number or a date, which YAML reads in tags such as ``name_tag=3``."""
+        is_number = isinstance(value, (int, float, date)) and not isinstance(value, bool)
+        return str(value) if is_number else "" if value is None else value
 
     @model_validator(mode="after")
     def _layers_of_custom_gnn(self) -> Config:

@@ -284,6 +284,11 @@ def test_sizes_that_are_absurd_together_are_refused(tiny, overrides, message):
         load(tiny, overrides.split())
 
 
+@pytest.mark.parametrize(("tag", "name"), [("3", "config-3"), ("2024-01-02", "config-2024-01-02"), ("", "config")])
+def test_tags_may_look_like_numbers(tiny, tag, name):
+    assert load(tiny, [f"name_tag={tag}"]).name == name
+
+
 @pytest.mark.parametrize("key", ["out_dir", "dataset.dir", "pretrained.dir", "dataset.split_dir", "name_tag"])
 def test_a_null_byte_in_a_path_is_refused(tiny, key):
     with pytest.raises(ConfigError, match=rf"{key}: .*(null byte|match pattern)"):
