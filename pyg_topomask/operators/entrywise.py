@@ -78,8 +78,9 @@ def _low_rank(left: LowRankOperator, right: LowRankOperator) -> LowRankOperator:
 def _sparse_factored(left: SparseFactorOperator, right: SparseFactorOperator) -> SparseFactorOperator:
     first, second = (_khatri_rao(*factors) for factors in zip(left.factor_pair, right.factor_pair))
     used, column = torch.unique(torch.cat([first[1], second[1]]), return_inverse=True)
+    num_cols = max(used.numel(), left.num_nodes + 1)  # a factor with N columns would have nodes as columns
     a, b = (
-        Factor(Pattern(row, col, left.num_nodes, used.numel()), value)
+        Factor(Pattern(row, col, left.num_nodes, num_cols), value)
         for (row, _, value), col in zip((first, second), column.split([first[1].numel(), second[1].numel()]))
     )
     return SparseFactorOperator.from_factors(a, b, left.num_nodes)

@@ -195,6 +195,8 @@ class SparseFactorOperator(MaskOperator):
         return compiled.refuses(*values) is None
 
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
+        if not self.has_blocks:
+            return super().blocks(layout)
         found = _constant_blocks(layout, *self.factor_pair) if self.compiles_blocks else None
         if found is not None:
             return found

@@ -12,6 +12,8 @@ from pyg_topomask.operators import (
     SparseOperator,
     ToeplitzOperator,
 )
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
 
 BATCH = torch.tensor([0, 0, 0, 0, 1, 1])
 
@@ -92,3 +94,18 @@ def test_gradients():
 def test_what_has_no_fast_product_is_refused(left, right, error, message):
     with pytest.raises(error, match=message):
         left() * right()
+
+
+def test_columns_of_a_product_are_no_nodes_even_if_they_are_as_many():
+    left = torch.tensor([[0, 0, 1, 2, 3], [0, 1, 0, 2, 2]]), draw(5).abs()
+    right = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 2]]), draw(4).abs()
+    op = SparseFactorOperator(left, left, 4) * SparseFactorOperator(right, right, 4)
+    batch = torch.tensor([0, 0, 1, 1])  # three pairs of columns in the first graph, and one in the second
+    assert not op.has_blocks
+    assert not op.T.has_blocks
+    assert not op.bound.has_blocks
+    q, k, v = (torch.rand(4, 2, 3, dtype=torch.float64) for _ in range(3))
+    wanted = masked_linear_attention_reference(q, k, v, op.to_dense())
+    torch.testing.assert_close(masked_linear_attention(q, k, v, op, batch), wanted)
+    with pytest.raises(ValueError, match="SparseFactorOperator has none"):
+        masked_linear_attention(q, k, v, op, batch, "blocks")
