@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import BatchNorm1d, Module, ModuleList
+from torch.nn import Module, ModuleList
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
@@ -178,7 +179,7 @@ def _checkpointed(layer: GPSLayer, *inputs: Any, **more: Any) -> Any:
 @contextmanager
 def _frozen_statistics(layer: Module) -> Iterator[None]:
     """Keep running statistics unchanged, because the layer has already seen these rows."""
-    norms = [part for part in layer.modules() if isinstance(part, BatchNorm1d)]
+    norms = [part for part in layer.modules() if isinstance(part, _NormBase)]  # batch and instance norms
     momenta = [norm.momentum for norm in norms]
     tracked = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
     counts = [(count, count.clone()) for count in tracked]

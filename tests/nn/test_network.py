@@ -3,7 +3,7 @@ import torch
 from torch.nn import BatchNorm1d, Linear
 from torch.nn.functional import cosine_similarity, normalize
 from torch_geometric.data import Batch
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GCNConv, InstanceNorm
 
 from pyg_topomask.nn import HEADS, GatedGCN, GPSModel, GPSNetwork, GPSStack, KMIPAttention, MaskedAttention
 from pyg_topomask.nn.encoder import ConstantEdgeEncoder, Encoder, LinearEdgeEncoder, LinearNodeEncoder
@@ -125,6 +125,24 @@ def test_checkpointing_changes_nothing(attn):
         assert all(m.momentum == 0.1 for m in norms)
     for plain, again in zip(*results):
         torch.testing.assert_close(again, plain)
+
+
+def test_checkpointing_updates_the_statistics_of_every_norm_once():
+    class Normed(MaskedAttention):
+        def __init__(self):
+            super().__init__(C)
+            self.norm = InstanceNorm(C, track_running_stats=True)
+
+        def forward(self, x, batch=None, graph=None):
+            return super().forward(self.norm(x, batch), batch, graph)
+
+    found = []
+    for checkpoint in (False, True):
+        torch.manual_seed(0)
+        net = network(attn=lambda _: Normed(), layers=1, checkpoint=checkpoint)
+        net(batch_of("path", "star")).sum().backward()
+        found.append(next(part for part in net.modules() if isinstance(part, Normed)).norm.running_var)
+    torch.testing.assert_close(found[1], found[0])
 
 
 def test_checkpointing_keeps_less():
