@@ -123,7 +123,10 @@ def both_ways(row: np.ndarray, col: np.ndarray, num_nodes: int) -> np.ndarray:
 def nearest_neighbors(points: np.ndarray, k: int) -> np.ndarray:
     """Coalesced ``edge_index [2, E]``, int64, of the ``k`` nearest other points of each point ``[N, d]``, both ways."""
     size = len(points)
-    near = cKDTree(points).query(points, k + 1)[1][:, 1:]
+    found = cKDTree(points).query(points, k + 1)[1]
+    itself = found == np.arange(size)[:, None]
+    itself[~itself.any(axis=1), -1] = True  # more than k points are equal to this one, which was not found
+    near = found[~itself].reshape(size, k)
     pairs = np.unique(np.sort(np.stack([np.arange(size).repeat(k), near.ravel()]), axis=0), axis=1)
     return both_ways(pairs[0], pairs[1], size).astype(np.int64)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from pyg_topomask.datasets import FORCES, AddParticleGraph, ParticleDataset, particles
+from pyg_topomask.datasets.synthetic import nearest_neighbors
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +83,11 @@ def test_too_few_particles_for_their_neighbors_are_refused(systems):
     data.pos, data.vel = data.pos[:3], data.vel[:3]
     with pytest.raises(ValueError, match=r"3 neighbours need at least 4 particles \(got 3\)"):
         AddParticleGraph()(data)
+
+
+@pytest.mark.parametrize("points", [[0, 0, 1, 2, 3], [0, 0, 0, 0], [5, 5, 5, 1, 2, 5]])
+def test_equal_points_are_no_neighbors_of_themselves(points):
+    edges = nearest_neighbors(np.array(points, dtype=float)[:, None], 1)
+    assert (edges[0] != edges[1]).all()
+    assert np.unique(edges, axis=1).shape == edges.shape
+    assert set(edges[0]) == set(range(len(points)))
