@@ -283,6 +283,11 @@ def test_graphormer_bias_is_the_formula():
     torch.testing.assert_close(bias(graph), torch.stack(wanted))
     bare = GraphormerBias(2, num_spatial_types=4)
     assert torch.equal(bare(graph), bare.spatial.weight[graph.pair_shortest_path.long()])
+    with pytest.raises(ValueError, match=r"built for num_spatial_types=1, but the graph has 4"):
+        GraphormerBias(2, num_spatial_types=1)(graph)
+    graph.pair_shortest_path_types[1] = 2
+    with pytest.raises(ValueError, match=r"built for num_edge_types=2, but the graph has 2"):
+        GraphormerBias(2, num_spatial_types=4, num_edge_types=2)(graph)
 
 
 def test_categories_are_a_sum_of_vectors_and_are_checked():

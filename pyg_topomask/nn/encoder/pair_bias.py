@@ -12,6 +12,7 @@ from torch.nn.functional import embedding_bag
 from torch.nn.init import normal_
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import readable
 from pyg_topomask.nn.encoder.base import Encoder
 
 _STD = 0.02  # of Graphormer's initial weights
@@ -56,20 +57,35 @@ class GraphormerBias(Encoder):
             self.step = Parameter(normal_(torch.empty(num_spatial_types, heads, heads), std=_STD))
 
     def forward(self, graph: Data) -> Tensor:
-        """``[P, H]``."""
+        """``[P, H]``.
+
+        Raises:
+            ValueError: If a distance or an edge type is not one of those that the encoder was built for.
+        """
         distance, *paths = self.read(graph)
         distance = distance.long()
+        _refuse_above("num_spatial_types", self.num_spatial_types, distance, self.num_spatial_types)
         bias = self.spatial(distance)
         if not paths:
             return bias
         types = paths[0].long()  # [P, T], −1 after the end of the path
         steps, num_types = types.size(1), self.edge.size(0)
+        _refuse_above("num_edge_types", num_types, types, num_types - 1)
         table = torch.einsum("eh,thk->tek", self.edge, self.step[:steps]).flatten(0, 1)  # [T types, H]
         row = types + torch.arange(steps, device=types.device) * num_types
         row = row.masked_fill(types < 0, table.size(0))  # a last row of zeros
         table = torch.cat([table, table.new_zeros(1, self.channels)])
         along = embedding_bag(row, table, mode="sum") if row.numel() else bias.new_zeros(bias.shape)
         return bias + along / distance.clamp(min=1).unsqueeze(1)
+
+
+def _refuse_above(name: str, given: int, value: Tensor, most: int) -> None:
+    """Refuse values above ``most``. On CUDA the check fails without its numbers, because reading them would wait."""
+    known = value <= most
+    if not readable(known):
+        torch._assert_async(known.all(), f"GraphormerBias({name}={given}) was given more")
+    elif not bool(known.all()):
+        raise ValueError(f"GraphormerBias was built for {name}={given}, but the graph has {int(value.max())}")
 
 
 class RelativeWalkBias(Encoder):
