@@ -158,6 +158,7 @@ def test_batch_equals_singles_and_gradients_reach_every_parameter(cls, options, 
     torch.testing.assert_close(out, torch.cat([encoder(part) for part in parts]), rtol=1e-4, atol=1e-5)
     single = encoder.train()(parts[1])  # one node: no statistics
     assert single.isfinite().all()
+    assert encoder.double()(batch).dtype == torch.float64  # transforms store float32
 
 
 @pytest.mark.parametrize(

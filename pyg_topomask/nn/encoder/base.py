@@ -56,7 +56,12 @@ class Encoder(Module):
                 f"{type(self).__name__} was built for {num_columns} columns in '{self.requires[0]}' "
                 f"(got {list(table.shape)}); give the encoder and the data the same number"
             )
-        return table
+        return self.as_weights(table)
+
+    def as_weights(self, value: Tensor) -> Tensor:
+        """The numbers in the dtype of the encoder's weights; transforms store float32."""
+        weight = next(self.parameters(), None)
+        return value if weight is None else value.to(weight.dtype)
 
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:

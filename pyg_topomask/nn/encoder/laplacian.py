@@ -45,7 +45,7 @@ class _EigenEncoder(Encoder):
                     f"{type(self).__name__} was built for max_freqs={self.max_freqs}, but '{name}' has shape "
                     f"{list(value.shape)}; give the encoder and the transform the same number"
                 )
-        return attributes
+        return [self.as_weights(value) for value in attributes]
 
 
 class LapPE(_EigenEncoder):
