@@ -241,7 +241,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     axes[0].set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes[0].set(ylabel="test accuracy (%)")
     axes[1].set(xscale="log", xlabel="walks of each pixel", ylabel="test accuracy (%); dotted: linear")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     save_plot(figure, path)
 
 
