@@ -154,15 +154,16 @@ def test_command_takes_a_file_of_graphs(run, tmp_path, capsys):
 def test_every_graph_of_a_file_has_a_line(run):
     whole = load_dataset(read_config(run / "config.yaml").dataset).graphs[0]
     bare = Data(x=whole.x, edge_index=whole.edge_index)
-    with_y = [Data(x=whole.x, edge_index=whole.edge_index, y=y) for y in (whole.y, 1, torch.zeros(0), None)]
+    several = (whole.y, 1, torch.zeros(0), None, torch.ones(2), torch.ones(()))
+    with_y = [Data(x=whole.x, edge_index=whole.edge_index, y=y) for y in several]
     named = Data(x=whole.x, edge_index=whole.edge_index, name="first")
-    for graphs in ([with_y[0], bare], [bare, with_y[0]], [named, bare], *([graph] for graph in with_y[1:])):
+    for graphs in ([with_y[0], bare], [bare, with_y[0]], [named, bare], with_y, *([graph] for graph in with_y[1:-1])):
         torch.save(graphs, run / "new.pt")
         rows = table(predict(run, str(run / "new.pt")))
         assert [row["graph"] for row in rows] == [str(number) for number in range(len(graphs))]
         assert "target" not in rows[0]
-    torch.save(with_y[:1], run / "new.pt")
-    assert "target" in table(predict(run, str(run / "new.pt")))[0]
+    torch.save([with_y[0], with_y[-1]], run / "new.pt")
+    assert [row["target"] for row in table(predict(run, str(run / "new.pt")))] == [str(int(whole.y)), "1"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,15 @@ def test_every_graph_of_a_file_has_a_line(run):
         ([1, 2], "must contain a torch_geometric Data or a list of them (got list)"),
         ([Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0], [1]]))], "'x' must have 5 columns, as in training"),
         ([Data(x=torch.ones(2, 5), edge_index=torch.ones(2, 1))], "'edge_index' must hold integers"),
-        pytest.param([Data()], "do not fit", marks=pytest.mark.filterwarnings("ignore:Unable to accurately infer")),
+        pytest.param(
+            [Data()],
+            ": they lack attributes",
+            marks=pytest.mark.filterwarnings("ignore:Unable to accurately infer"),
+        ),
+        (
+            [Data(x=torch.ones(2, 5), edge_index=torch.ones(2, 1).long(), pos=torch.ones(1, n)) for n in (2, 3)],
+            ": Sizes of tensors must match",
+        ),
         (print, "cannot be read: it refers to"),
     ],
 )

@@ -18,7 +18,7 @@ from torch_geometric.utils import index_to_mask
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import rounded
 from pyg_topomask.run.task import Task
@@ -67,15 +67,17 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     writer = csv.writer(text, lineterminator="\n")
     job = None if display is None else display.job("predicting", len(items.graphs))
     try:
-        targets = all(_has_target(run.task, graph) for graph in items.graphs)
-        named = _numbered("target", _width(run.task)) if targets else []
-        writer.writerow([*_ID_COLUMNS[run.task.level], *named, *_columns(run.task)])
-        for done, rows in enumerate(_rows(run, items, targets), start=1):
-            writer.writerows(rows)
-            if job is not None:
-                job.update(done)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError) as error:
-        raise RunError(f"the graphs of {data} do not fit {run.folder}: {error or 'they lack attributes'}") from error
+        with storage_errors():
+            targets = all(_has_target(run.task, graph) for graph in items.graphs)
+            named = _numbered("target", _width(run.task)) if targets else []
+            writer.writerow([*_ID_COLUMNS[run.task.level], *named, *_columns(run.task)])
+            for done, rows in enumerate(_rows(run, items, targets), start=1):
+                writer.writerows(rows)
+                if job is not None:
+                    job.update(done)
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RuntimeError) as error:
+        reason = str(error) or "they lack attributes"
+        raise RunError(f"the graphs of {data} do not fit {run.folder}: {reason}") from error
     return text.getvalue()
 
 
@@ -124,10 +126,11 @@ def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any
 
 
 def _together(run: OpenedRun, graphs: Sequence[Data]) -> Tensor:
-    """Predictions for a batch of graphs."""
+    """Predictions for a batch of graphs, without their targets and the attributes that not all of them have."""
     ready = [run.transform(graph) for graph in graphs]
     names = [set(graph.keys()) for graph in ready]
-    batch = Batch.from_data_list(ready, exclude_keys=list(set.union(*names) - set.intersection(*names)))
+    apart = {_target_name(run.task), *set.union(*names) - set.intersection(*names)}
+    batch = Batch.from_data_list(ready, exclude_keys=list(apart))
     with torch.no_grad():
         prediction = run.model(batch)
     prediction = torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
@@ -165,11 +168,15 @@ def _ids(task: Task, number: int, graph: Data) -> list[list[int]]:
     return [[number, node] for node in range(_count(task, graph))] if task.level == "node" else [[number]]
 
 
+def _target_name(task: Task) -> str:
+    return "edge_label" if task.level == "edge" else "y"
+
+
 def _has_target(task: Task, graph: Data) -> bool:
-    target = graph.get("edge_label" if task.level == "edge" else "y")
+    target = graph.get(_target_name(task))
     if task.kind == "subtoken" or not isinstance(target, Tensor):
         return False
-    return target.numel() >= _count(task, graph) * _width(task)
+    return target.numel() == _count(task, graph) * _width(task)
 
 
 def _width(task: Task) -> int:
