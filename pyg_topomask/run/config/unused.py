@@ -11,6 +11,7 @@ from typing import Any
 from pyg_topomask.run.config.ignored import IGNORED_KEYS
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.schema import Config, all_keys
+from pyg_topomask.run.data.formats import level_of
 
 _WARM_UP = ("cosine_with_warmup", "linear_with_warmup", "polynomial_with_warmup")
 _READERS: dict[tuple[Any, ...], str] = {
@@ -23,6 +24,8 @@ _READERS: dict[tuple[Any, ...], str] = {
     ("model.auto_satisfy_param_budget", True): "model.param_budget",
     ("dataset.split_mode", "random", "fixed"): "dataset.split",
     ("dataset.split_mode", "errica"): "dataset.split_dir",
+    ("dataset.node_encoder_name", "TypeDictNode"): "dataset.node_encoder_num_types",
+    ("dataset.edge_encoder_name", "TypeDictEdge"): "dataset.edge_encoder_num_types",
     ("dataset.edge_encoder", True): "dataset.edge_encoder_name dataset.edge_encoder_bn",
     ("optim.optimizer", "sgd"): "optim.momentum",
     ("optim.scheduler", *_WARM_UP): "optim.num_warmup_epochs",
@@ -62,11 +65,14 @@ def _reason(config: Config, key: str) -> str | None:
     """Why a key is not read with the values of the others; None if it is read."""
     if key.startswith("pretrained.") and not config.pretrained.dir:
         return "pretrained.dir is not given"
+    if key == "model.edge_decoding" and level_of(config.dataset) != "edge":
+        return f"{level_of(config.dataset)}s are predicted, not edges"
     decisive, *values = _READ_WITH.get(key) or _READ_WITH.get(key.rpartition(".")[0]) or (None,)
     if decisive is None:
         return None
-    if decisive == "gt.layer_type":
-        return None if values[0] in config.gt.parts else f"gt.layer_type does not contain {values[0]}"
+    parts = {"gt.layer_type": config.gt.parts, "dataset.node_encoder_name": config.dataset.node_encoder_parts}
+    if decisive in parts:
+        return None if values[0] in parts[decisive] else f"{decisive} does not contain {values[0]}"
     if config.value(decisive) in values:
         return None
     return f"{decisive} is {config.value(decisive)}"

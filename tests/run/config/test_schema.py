@@ -254,6 +254,7 @@ def test_keys_without_effect_are_named(molecules, capsys):
     assert lines[1:] == [
         "no effect: dataset.transductive (known from the data)",
         "no effect: gnn.agg, gnn.normalize_adj (GraphGym's own network is not used)",
+        "no effect: model.edge_decoding (graphs are predicted, not edges)",
         "no effect: gt.sparse.k (gt.layer_type does not contain KMIP)",
         "no effect: optim.momentum (optim.optimizer is adamW)",
         "no effect: posenc_SignNet (dataset.node_encoder_name does not contain it)",
@@ -263,6 +264,11 @@ def test_keys_without_effect_are_named(molecules, capsys):
     found = capsys.readouterr().out
     assert "no effect: dataset.split, dataset.split_dir (dataset.split_mode is standard)" in found
     assert "no effect: pretrained.freeze_main (pretrained.dir is not given)" in found
+    encoders = ["dataset.node_encoder_name=LinearNode+LapPE+RWSE", "dataset.edge_encoder_name=LinearEdge"]
+    assert main(["check", str(molecules), *encoders]) == 0
+    found = capsys.readouterr().out
+    assert "dataset.node_encoder_num_types (dataset.node_encoder_name does not contain TypeDictNode)" in found
+    assert "dataset.edge_encoder_num_types (dataset.edge_encoder_name is LinearEdge)" in found
     assert main(["check", str(molecules), "gt.layer_type=CustomGatedGCN+KMIP", "gt.sparse.k=3"]) == 0
     assert "gt.sparse.k" not in capsys.readouterr().out
 
