@@ -8,22 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from pyg_topomask.run.config.dataset import GENERATED
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER
 from pyg_topomask.run.config.schema import Config
 
 Problem = tuple[str, str]
 """(key, what is wrong)."""
 
-_MOTIFS = ("PyG-MotifDataset", "PyG-InducedCycleDataset")
-_GENERATED = (*_MOTIFS, "PyG-LongRangeDataset")
-_ONLY_FOR = {
-    "use_node_attr": ("PyG-TUDataset",),
-    "num_graphs": _GENERATED,
-    "num_nodes": _GENERATED,
-    "slic_compactness": ("PyG-VOCSuperpixels", "PyG-COCOSuperpixels", "PyG-LRGBDataset"),
-}
 _TASK_OF = {
-    **dict.fromkeys([*_MOTIFS, "PyG-TUDataset"], "graph"),
+    **dict.fromkeys(["PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-TUDataset"], "graph"),
     **dict.fromkeys(["PyG-Planetoid", "PyG-LongRangeDataset"], "node"),
 }
 _HEAD_TASKS = {
@@ -59,10 +52,7 @@ def _sizes(config: Config) -> Iterator[Problem]:
 
 def _dataset(config: Config) -> Iterator[Problem]:
     data = config.dataset
-    for name, owners in _ONLY_FOR.items():
-        if config.is_set(f"dataset.{name}") and data.format not in owners:
-            yield f"dataset.{name}", f"only {owners[0]} has it, and dataset.format is {data.format}"
-    if data.dir is not None and data.format in _GENERATED:
+    if data.dir is not None and data.format in GENERATED:
         yield "dataset.dir", "these graphs are generated: there are no raw files to look for"
     if data.task != _TASK_OF.get(data.format, data.task):
         yield "dataset.task", f"{data.format} is for task {_TASK_OF[data.format]!r} (got {data.task!r})"

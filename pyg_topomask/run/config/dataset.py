@@ -19,6 +19,9 @@ WITHOUT_STANDARD_SPLIT = (
 )
 """Formats whose data have no split of their own; their default is a random one."""
 
+GENERATED = ("PyG-MotifDataset", "PyG-InducedCycleDataset", "PyG-LongRangeDataset")
+"""Formats whose graphs are generated, in the number and size that the config gives."""
+
 OTHER_FORMATS = {"PyG-S3DISOnDisk": "PyG-S3DIS"}
 """Other spellings of formats, mapped to ours."""
 

@@ -138,7 +138,6 @@ def test_wrong_overrides(tiny, overrides, message):
         ("dataset.split_mode=cv-stratifiedkfold-5 dataset.split_index=5", r"below the number of folds \(got 5\)"),
         ("dataset.split_index=1", "only folds have an index"),
         ("dataset.split=[0.9,0.1,0.1]", "add up to at most 1"),
-        ("dataset.use_node_attr=true", "only PyG-TUDataset has it"),
         ("metric_agg=argmin", "would choose the worst epoch"),
         ("train.eval_period=5", "no evaluation"),
         ("topomask.pair_table=true topomask.symmetric=false", "only symmetric masks"),

@@ -112,6 +112,8 @@ def test_idle_keys_are_refused_unless_the_command_line_chose_the_attention(tiny)
         ),
         ("gt.sparse.head_agg=None", r"gt\.sparse\.head_agg: must be one of Linear, none \(got 'None'\)"),
         ("dataset.format=PyG-MotivDataset", r"no family of data sets is called .*Did you mean 'PyG-MotifDataset'"),
+        ("dataset.format=PyG-Motif dataset.num_graphs=9", r"called 'PyG-Motif'.*Did you mean 'PyG-MotifDataset'"),
+        ("dataset.use_node_attr=true", r"use_node_attr: only PyG-TUDataset has it, and dataset\.format is PyG"),
         ("gnn.head=san_graf", r"gnn\.head: no head is called 'san_graf'; there are .*Did you mean 'san_graph'"),
         ("dataset.node_encoder_name=Atom+LinearNode", "Atom and LinearNode both encode node features: choose one"),
         ("dataset.node_encoder_name=Atom+RWSEE", r"no encoder is called 'RWSEE'; there are .*Did you mean 'RWSE'"),

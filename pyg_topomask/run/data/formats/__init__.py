@@ -10,7 +10,7 @@ from pathlib import Path
 from torch_geometric.datasets import ShapeNet
 
 from pyg_topomask.datasets import LONG_RANGE, MOTIFS
-from pyg_topomask.run.config.dataset import DatasetConfig
+from pyg_topomask.run.config.dataset import GENERATED, DatasetConfig
 from pyg_topomask.run.data.formats import clouds, graphs, lrgb, nodes, ogb
 from pyg_topomask.run.data.formats.base import LoadedDataset
 from pyg_topomask.run.errors import did_you_mean
@@ -83,14 +83,28 @@ FORMATS: dict[str, Format] = {
 }
 """Families of data sets by ``dataset.format``."""
 
+_ONLY_FOR = {
+    "use_node_attr": ("PyG-TUDataset",),
+    "num_graphs": GENERATED,
+    "num_nodes": GENERATED,
+    "slic_compactness": ("PyG-VOCSuperpixels", "PyG-COCOSuperpixels", "PyG-LRGBDataset"),
+}
+"""Keys of ``dataset`` that only these formats have."""
+
 
 def dataset_problems(data: DatasetConfig) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) that are known without loading: unknown names, missing folders, impossible splits."""
+    """Pairs (key, what is wrong) that are known without loading: names, keys of other formats, folders, splits."""
     if data.format not in FORMATS:
         choices = ", ".join(FORMATS)
         message = f"no family of data sets is called {data.format!r}; there are {choices}."
         return [("dataset.format", message + did_you_mean(data.format, FORMATS))]
-    return [*_name_problems(data), *_split_problems(data)]
+    return [*_key_problems(data), *_name_problems(data), *_split_problems(data)]
+
+
+def _key_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
+    for name, owners in _ONLY_FOR.items():
+        if getattr(data, name) != type(data).model_fields[name].default and data.format not in owners:
+            yield f"dataset.{name}", f"only {owners[0]} has it, and dataset.format is {data.format}"
 
 
 def _name_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
