@@ -16,10 +16,10 @@ def import_modules(names: Sequence[str]) -> None:
     if names and "" not in sys.path:
         sys.path.insert(0, "")
     for name in names:
-        if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
-            raise RunError(
-                f"--import must give the name of a module, such as own_module or package.module (got {name!r})"
-            )
+        if not _is_name(name) or name.endswith(".py"):
+            message = f"--import must give the name of a module, such as own_module or package.module (got {name!r})"
+            plain = name.removesuffix(".py").replace("/", ".")
+            raise RunError(message + (f". Did you mean {plain!r}?" if plain != name and _is_name(plain) else ""))
         try:
             import_module(name)
         except Exception as error:  # a user's module may raise anything
@@ -28,6 +28,10 @@ def import_modules(names: Sequence[str]) -> None:
             else:
                 reason = _reason_in_module(error)
             raise RunError(f"--import {name}: {reason}") from error
+
+
+def _is_name(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def _reason_in_module(error: Exception) -> str:

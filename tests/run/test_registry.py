@@ -119,10 +119,17 @@ def test_an_error_in_the_module_is_one_line_with_its_place(folder, names, capsys
     assert printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["", ".", "..mine", ".mine", "mine.", "../mine", "mine.py", "mine.py/", "a b"])
+@pytest.mark.parametrize("name", ["", ".", "..mine", ".mine", "mine.", "../mine", "mine.py/", "a b"])
 def test_only_names_of_modules_are_imported(folder, capsys, name):
     assert main(["--import", name, "list"]) == 1
     assert capsys.readouterr().err.endswith(f"such as own_module or package.module (got {name!r})\n")
+    assert "mine" not in sys.modules
+
+
+@pytest.mark.parametrize(("name", "module"), [("mine.py", "mine"), ("some/mine.py", "some.mine")])
+def test_the_module_of_a_file_is_suggested(folder, capsys, name, module):
+    assert main(["--import", name, "list"]) == 1
+    assert capsys.readouterr().err.endswith(f"(got {name!r}). Did you mean {module!r}?\n")
     assert "mine" not in sys.modules
 
 
