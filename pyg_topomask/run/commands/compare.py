@@ -129,14 +129,15 @@ def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
     metric = headline(first["metrics"], baseline.config.metric_best)
     names = labels(runs)
     rows = [_row(run, name, baseline, metric) for run, name in zip(runs, names)]
+    kind = "splits" if any(len({split for _, split in _by_seed(run)}) > 1 for run in runs) else "seeds"
     return Comparison(
         metric,
         baseline.config.dataset.name,
         baseline.config.best_is_max,
         names[position],
         rows,
-        _notes(runs, rows, position),
-        "splits" if any(len({split for _, split in _by_seed(run)}) > 1 for run in runs) else "seeds",
+        _notes(runs, rows, position, kind),
+        kind,
     )
 
 
@@ -244,20 +245,20 @@ def _difference(
     return difference, float(low), float(high), len(shared)
 
 
-def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int) -> list[str]:
+def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int, kind: str) -> list[str]:
     notes = []
     others = [row for i, row in enumerate(rows) if i != position]
     if any(row.shared < 2 for row in others):
-        notes.append("An interval needs at least two seeds that both runs have.")
+        notes.append(f"An interval needs at least two {kind} that both runs have.")
     if any(row.shared > 1 and row.low is None for row in others):
-        notes.append("Without an interval: the difference is the same for each shared seed, or not finite.")
+        notes.append(f"Without an interval: the difference is the same for all shared {kind}, or not finite.")
     splits = {split for _, split in _by_seed(runs[position])}
     has_folds = runs[0].config.dataset.num_folds is not None and len(splits) > 1
     if has_folds and any(row.low is not None for row in others):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
     for run, row in zip(runs, rows):
         if run.unfinished:
-            count = "1 unfinished seed is" if run.unfinished == 1 else f"{run.unfinished} unfinished seeds are"
+            count = f"1 unfinished {kind[:-1]} is" if run.unfinished == 1 else f"{run.unfinished} unfinished {kind} are"
             notes.append(f"{row.name}: {count} left out.")
     return notes
 

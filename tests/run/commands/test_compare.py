@@ -158,7 +158,7 @@ def test_notes_tell_of_folds_and_unfinished_seeds(make):
     assert list(columns(found))[1] == found.kind == "splits"
     assert found.notes == [
         "Folds share training graphs, so intervals over folds are too narrow.",
-        "b: 1 unfinished seed is left out.",
+        "b: 1 unfinished split is left out.",
     ]
 
 
