@@ -1,3 +1,4 @@
+import json
 import urllib.error
 
 import pytest
@@ -119,6 +120,15 @@ def test_too_few_graphs_for_the_shares():
     data = DatasetConfig(format="PyG-TUDataset", name="X")
     with pytest.raises(RunError, match="5 items are too few"):
         split_items(data, 5, None, None, seed=0)
+
+
+def test_the_folder_of_published_splits_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TOPOMASK_DATA", raising=False)
+    inner = {"train": [0, 1], "validation": [2]}
+    (tmp_path / "TINY_splits.json").write_text(json.dumps([{"model_selection": [inner], "test": [3]}]))
+    parts = split_items(tu("", split_mode="errica", split_dir="~"), 4, None, None, seed=0)
+    assert [part.tolist() for part in parts] == [[0, 1], [2], [3]]
 
 
 def parts_of(config, sampling_transforms=()):
