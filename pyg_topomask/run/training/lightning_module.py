@@ -153,7 +153,7 @@ class GraphModule(pl.LightningModule):
         self.log_dict(self.collect("test"))
 
     def on_train_epoch_end(self) -> None:
-        """Pass the training metrics to Lightning, and stop a run that has diverged."""
+        """Pass the training metrics to Lightning, stop a run that has diverged, and step a schedule by the loss."""
         values = self.collect("train")
         val_loss = float(self.trainer.callback_metrics.get("val_loss", 0.0))
         for name, loss in (("training", values["train_loss"]), ("validation", val_loss)):
@@ -165,7 +165,10 @@ class GraphModule(pl.LightningModule):
             scheduler.step(val_loss)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Leave out schedules by the validation loss, which Lightning steps after the checkpoint of their epoch."""
+        """Step a schedule, unless it follows the validation loss: `on_train_epoch_end` has stepped it by then.
+
+        Lightning would step it only after the checkpoint of the epoch, which would then lack that step.
+        """
         if not isinstance(scheduler, ReduceLROnPlateau):
             super().lr_scheduler_step(scheduler, metric)
 
