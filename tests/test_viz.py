@@ -138,6 +138,7 @@ def test_kept_pairs_are_arrows_over_the_graph():
         ({"index": torch.zeros(3, 1, 2).long()}, ValueError, "holds node 3"),
         ({"index": torch.zeros(0, 1, 2).long(), "edge_index": EDGES[:, :0]}, ValueError, "of 0 nodes cannot be drawn"),
         ({"index": torch.arange(9).repeat(9, 1), "edge_index": EDGES + 6}, ValueError, "holds node 9"),
+        ({"index": torch.arange(2001).roll(1)[:, None]}, ValueError, "of 2001 nodes cannot be drawn"),
     ],
 )
 def test_bad_kept_pairs(arguments, error, text):

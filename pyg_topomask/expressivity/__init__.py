@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from torch_geometric.data import Data
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.expressivity.encodings import Transform, encode, laplacian_invariants
 from pyg_topomask.expressivity.isomorphism import isomorphic_pairs
 from pyg_topomask.expressivity.mask_entries import Mask
@@ -80,7 +81,7 @@ def distinguishes(
             :math:`O(N^2)` memory.
 
     Raises:
-        TypeError: If an input is not a single homogeneous graph.
+        TypeError: If an input is not a single homogeneous graph, or ``rounds`` is not an integer.
         ValueError: If an encoding or the mask depends on the numbering of nodes or on chance, holds NaN or infinity, is
             missing on one graph, or differs in width; the message names it. Also if ``rounds`` or ``tolerance`` is out
             of range.
@@ -170,8 +171,8 @@ def pairs(
 
 
 def _check_settings(rounds: int | None, tolerance: float) -> None:
-    if rounds is not None and rounds < 0:
-        raise ValueError(f"'rounds' must not be negative (got {rounds})")
+    if rounds is not None:
+        check_integer("rounds", rounds, 0)
     if not 0 < tolerance < 1:
         raise ValueError(f"'tolerance' must be between 0 and 1 (got {tolerance})")
 

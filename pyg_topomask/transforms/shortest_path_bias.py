@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, shortest_path_lengths, types_along_paths
 from pyg_topomask.transforms.encoding import Encoding, split_rows
@@ -43,7 +44,9 @@ class AddShortestPathBias(Encoding):
         name: Prefix of the attributes.
 
     Raises:
-        ValueError: If a graph has more than 8192 nodes or edges have no single type.
+        TypeError: If ``num_spatial_types`` is not an integer.
+        ValueError: If ``num_spatial_types`` is out of range. When called, if a graph has more than 8192 nodes or edges
+            have no single type.
     """
 
     reads = ("edge_index", "adj_t", "num_nodes", "edge_attr")
@@ -51,8 +54,9 @@ class AddShortestPathBias(Encoding):
     def __init__(
         self, num_spatial_types: int = 20, paths: bool = False, pairs: bool = True, name: str = "shortest_path"
     ) -> None:
-        if not 2 <= num_spatial_types < 2**15:
-            raise ValueError(f"'num_spatial_types' must be at least 2 and below 32768 (got {num_spatial_types})")
+        num_spatial_types = check_integer("num_spatial_types", num_spatial_types, 2)
+        if num_spatial_types >= 2**15:
+            raise ValueError(f"'num_spatial_types' must be below 32768 (got {num_spatial_types})")
         if paths and not pairs:
             raise ValueError("'paths' need 'pairs', because paths connect pairs")
         check_name(name)

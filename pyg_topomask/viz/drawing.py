@@ -104,13 +104,18 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> np.ndarray:
     return edges
 
 
+def check_drawable(num_nodes: int) -> None:
+    """Refuse a graph without nodes, or with so many that a picture shows none of them. Raises ValueError."""
+    if not 0 < num_nodes <= MAX_LAYOUT_NODES:
+        raise ValueError(f"a graph of {num_nodes} nodes cannot be drawn legibly; the limit is {MAX_LAYOUT_NODES}")
+
+
 def draw_edges(ax: Axes, edge_index: Tensor, num_nodes: int) -> tuple[np.ndarray, float]:
     """Draw the edges of a graph; return the positions ``[N, 2]`` of its nodes and a suitable marker size."""
     from matplotlib.collections import LineCollection
 
     edges = checked_edges(edge_index, num_nodes)
-    if not 0 < num_nodes <= MAX_LAYOUT_NODES:
-        raise ValueError(f"a graph of {num_nodes} nodes cannot be drawn legibly; the limit is {MAX_LAYOUT_NODES}")
+    check_drawable(num_nodes)
     position = _layout(edges, num_nodes)
     ax.add_collection(LineCollection(list(position[edges.T]), colors="0.75", linewidths=0.7, zorder=1))
     ax.set_aspect("equal")

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pyg_topomask.viz.drawing import BAR, PALETTE, SEQUENTIAL, STAR, checked_edges, draw_edges, integer_ticks, panels
+from pyg_topomask.viz.drawing import (
+    BAR,
+    PALETTE,
+    SEQUENTIAL,
+    STAR,
+    check_drawable,
+    checked_edges,
+    draw_edges,
+    integer_ticks,
+    panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,6 +96,7 @@ def _draw_kept_matrix(ax: Axes, query: np.ndarray, key: np.ndarray, edge_index: 
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
+    check_drawable(num_nodes)
     kinds = np.zeros((num_nodes, num_nodes), dtype=int)
     edges = checked_edges(edge_index, num_nodes)
     kinds[edges[0], edges[1]] += 1

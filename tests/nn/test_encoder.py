@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
@@ -11,6 +13,7 @@ from pyg_topomask.nn.encoder import (
     EquivStableLapPE,
     GraphormerBias,
     GraphormerDegrees,
+    HKdiagSE,
     LapPE,
     MLPNodeEncoder,
     NormalizedEncoder,
@@ -191,6 +194,26 @@ def test_missing_attributes_name_the_transform(name):
             encoder(bare)
     with pytest.raises(TypeError, match=r"takes a Data or Batch \(got Tensor\)"):
         encoder(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "call"),
+    [
+        (GraphormerBias(2, 4, 3, name="far"), "AddShortestPathBias(num_spatial_types=4, paths=True, name='far')"),
+        (GraphormerDegrees(2, name="far"), "AddShortestPathBias(name='far')"),
+        (RelativeWalkBias(2, 4, name="rw"), "AddRelativeWalkEncoding(name='rw')"),
+        (HKdiagSE(2, 4, name="warm"), "AddHeatDiagonalEncoding(name='warm')"),
+        (LapPE(2, 4, name="lap"), "AddLaplacianEncoding(max_freqs=4, name='lap')"),
+    ],
+)
+def test_missing_attributes_of_another_name_name_it(encoder, call):
+    with pytest.raises(ValueError, match=f"{re.escape(call)}$"):
+        encoder(GRAPHS["path"])
+
+
+def test_layers_of_features_are_counted():
+    with pytest.raises(ValueError, match=r"'layers' must be at least 1 \(got 0\)"):
+        MLPNodeEncoder(8, 4, layers=0)
 
 
 @pytest.mark.parametrize("model", ["MLP", "DeepSet"])

@@ -367,6 +367,7 @@ def test_names_keep_two_settings_apart(transform):
         (lambda: AddRandomWalkEncoding([1], tol=0.0), "random vectors"),
         (lambda: AddHeatDiagonalEncoding([-1.0]), "≥ 0"),
         (lambda: AddShortestPathBias(1), "at least 2"),
+        (lambda: AddShortestPathBias(2**15), r"below 32768 \(got 32768\)"),
         (lambda: AddShortestPathBias(paths=True, pairs=False), "need 'pairs'"),
     ],
 )

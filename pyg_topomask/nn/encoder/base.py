@@ -64,6 +64,12 @@ class Encoder(Module):
         return value if weight is None else value.to(weight.dtype)
 
 
+def named_transform(transform: str, name: str, default_name: str, *settings: str) -> str:
+    """The transform that adds an encoder's attributes, for `Encoder.remedy`; its name is given if it differs."""
+    given = settings if name == default_name else (*settings, f"name={name!r}")
+    return f"the transform {transform}" + (f"({', '.join(given)})" if given else "")
+
+
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
     """Linear layers, each followed by a ReLU, including the last one."""
     num_layers = check_integer("layers", num_layers, 1)

@@ -12,7 +12,7 @@ from torch.nn.init import normal_, xavier_uniform_
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
-from pyg_topomask.checks import readable
+from pyg_topomask.checks import check_integer, readable
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.norm import apply_norm
@@ -224,6 +224,10 @@ class MLPNodeEncoder(Encoder):
         batch_norm: Whether to use a batch norm, which replaces the bias.
         l2_norm: Whether to scale rows to length 1.
         base: Encoder whose rows ``[N, in_channels]`` are the input; ``x`` if :obj:`None`.
+
+    Raises:
+        TypeError: If ``layers`` is not an integer.
+        ValueError: If ``layers`` is below 1.
     """
 
     def __init__(
@@ -238,6 +242,7 @@ class MLPNodeEncoder(Encoder):
         base: Encoder | None = None,
     ) -> None:
         super().__init__()
+        layers = check_integer("layers", layers, 1)
         self.channels, self.l2_norm, self.base = channels, l2_norm, base
         self.requires = ("x",) if base is None else base.requires
         self.linear: list[Linear] = ModuleList(  # type: ignore[assignment]

@@ -20,7 +20,7 @@ from torch.nn import (
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_heads
-from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
+from pyg_topomask.nn.encoder.base import Encoder, named_transform, raw_norm_layer, relu_mlp
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.ops.edge_sum import neighbour_sum
@@ -33,8 +33,7 @@ class _EigenEncoder(Encoder):
         super().__init__()
         self.channels, self.max_freqs = channels, max_freqs
         self.requires = (f"{name}_vectors", f"{name}_values")
-        named = "" if name == "laplacian" else f", name={name!r}"
-        self.remedy = f"the transform AddLaplacianEncoding(max_freqs={max_freqs}{named})"
+        self.remedy = named_transform("AddLaplacianEncoding", name, "laplacian", f"max_freqs={max_freqs}")
 
     def read(self, graph: Any) -> list[Tensor]:
         """Eigenvectors and eigenvalues. Raises ValueError if there are not ``max_freqs`` of them."""

@@ -13,7 +13,7 @@ from torch.nn.init import normal_
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import readable
-from pyg_topomask.nn.encoder.base import Encoder
+from pyg_topomask.nn.encoder.base import Encoder, named_transform
 
 _STD = 0.02  # of Graphormer's initial weights
 
@@ -46,8 +46,8 @@ class GraphormerBias(Encoder):
     ) -> None:
         super().__init__()
         self.channels, self.num_spatial_types, self.num_edge_types = heads, num_spatial_types, num_edge_types
-        paths = "" if num_edge_types is None else ", paths=True"
-        self.remedy = f"the transform AddShortestPathBias(num_spatial_types={num_spatial_types}{paths})"
+        settings = [f"num_spatial_types={num_spatial_types}", *["paths=True"] * (num_edge_types is not None)]
+        self.remedy = named_transform("AddShortestPathBias", name, "shortest_path", *settings)
         self.requires = (f"pair_{name}",)
         self.spatial = Embedding(num_spatial_types + 1, heads)
         normal_(self.spatial.weight, std=_STD)
@@ -103,7 +103,8 @@ class RelativeWalkBias(Encoder):
     def __init__(self, heads: int, in_channels: int, name: str = "relative_walk") -> None:
         super().__init__()
         self.channels = heads
-        self.requires, self.remedy = (f"pair_{name}",), "the transform AddRelativeWalkEncoding"
+        self.requires = (f"pair_{name}",)
+        self.remedy = named_transform("AddRelativeWalkEncoding", name, "relative_walk")
         self.linear = Linear(in_channels, heads)
 
     def forward(self, graph: Data) -> Tensor:
@@ -128,7 +129,8 @@ class GraphormerDegrees(Encoder):
     ) -> None:
         super().__init__()
         self.channels = channels
-        self.requires, self.remedy = (f"{name}_in_degree", f"{name}_out_degree"), "the transform AddShortestPathBias"
+        self.requires = (f"{name}_in_degree", f"{name}_out_degree")
+        self.remedy = named_transform("AddShortestPathBias", name, "shortest_path")
         self.into, self.out = Embedding(num_in_degrees, channels), Embedding(num_out_degrees, channels)
         for table in (self.into, self.out):
             normal_(table.weight, std=_STD)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Linear, Module
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
+from pyg_topomask.nn.encoder.base import Encoder, named_transform, raw_norm_layer, relu_mlp
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.ops.encodings.pair_encodings import NUM_ELECTROSTATIC
 
@@ -50,8 +50,9 @@ class StructuralEncoder(Encoder):
         if model.lower() not in ("linear", "mlp"):
             raise ValueError(f"'model' of {type(self).__name__} must be Linear or MLP (got {model!r})")
         self.channels, self.in_channels = channels, in_channels
-        self.requires = (self.attribute.format(name=self.default_name if name is None else name),)
-        self.remedy = f"the transform {self.transform}"
+        name = self.default_name if name is None else name
+        self.requires = (self.attribute.format(name=name),)
+        self.remedy = named_transform(self.transform, name, self.default_name)
         self.raw_norm = raw_norm_layer(raw_norm, in_channels)
         linear = model.lower() == "linear"
         self.encode: Module = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -185,7 +185,7 @@ class GRFMask(Mask):
 
 
 def _numbers(table: int | Sequence[int]) -> tuple[int, ...]:
-    numbers = (table,) if isinstance(table, int) else tuple(table)
+    numbers = tuple(table) if isinstance(table, Iterable) else (table,)
     return tuple(check_integer("table", number, 0) for number in numbers)
 
 

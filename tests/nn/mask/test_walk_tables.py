@@ -1,5 +1,6 @@
 """Several sets of walks on one graph, for layers or heads."""
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -51,7 +52,7 @@ def test_heads_with_their_own_walks():
         mask.modulation.copy_(f)
     dense = mask(data).to_dense()
     for head, table in enumerate((2, 0, 2)):
-        one = GRFMask(table=table)
+        one = GRFMask(table=np.int64(table))
         with torch.no_grad():
             one.modulation.copy_(f[head])
         torch.testing.assert_close(dense[head], one(data).to_dense())
