@@ -8,15 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask.checks import readable
 from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.operators.scaled import DiagonalScaledOperator
 from pyg_topomask.ops.attention.mask import row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import check_batch, segment_sum, size_groups
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern
 
 # More pairs are not listed, because they may be too many for memory; the product does not need them.
 _MOST_PAIRS = 2**23
+
+# Rows whose scale is within this range are left as they are: products stay far from the limits of float32.
+_UNSCALED = 2.0**-20, 2.0**20
 
 
 class BorderedOperator(MaskOperator):
@@ -57,6 +62,20 @@ class BorderedOperator(MaskOperator):
     @property
     def bound(self) -> BorderedOperator:
         return self._like(self.operator.bound)
+
+    @property
+    def rescaled(self) -> MaskOperator:
+        """The mask itself if all sums of rows are moderate, because pairs of scaled rows have no coefficients."""
+        scaled = super().rescaled
+        if not isinstance(scaled, DiagonalScaledOperator) or scaled.left is None or not readable(scaled.left):
+            return scaled
+        least, most = _UNSCALED
+        return self if bool(((scaled.left >= least) & (scaled.left <= most)).all()) else scaled
+
+    @property
+    def keeps_pairs(self) -> bool:
+        """Whether the mask of the nodes keeps its pairs, and they are not too many."""
+        return self.operator.keeps_pairs and self.num_pairs is not None
 
     @property
     def row_terms(self) -> int:
@@ -102,6 +121,15 @@ class BorderedOperator(MaskOperator):
         border = value.new_ones(order.numel() - value.size(0), *value.shape[1:])
         return pattern, torch.cat([value, border]).index_select(0, order)
 
+    def combined_pairs(self) -> tuple[Pattern, Combination] | None:
+        found = None if self.num_pairs is None else self.operator.combined_pairs()
+        if found is None:
+            return None
+        inner, (coeffs, weights) = found
+        pattern, order = _bordered_pattern(inner.row, inner.col, inner.order, self.batch, self.num_graphs)
+        one = weights.new_ones(*weights.shape[:-1], 1)
+        return pattern, Combination(_bordered_coeffs(coeffs, order), torch.cat([weights, one], dim=-1))
+
     def blocks(self, layout: BlockLayout) -> list[Tensor]:
         inner = block_layout(self.batch)
         sizes = [n + 1 for n in inner.groups.num_nodes]
@@ -140,6 +168,15 @@ def _bordered_pattern(
     rows, cols = torch.cat([row, node, own, token]), torch.cat([col, own, node, token])
     pattern, entry = Pattern.merge(rows, cols, node.numel() + num_graphs, node.numel() + num_graphs)
     return pattern, entry.argsort()
+
+
+@once_per_batch
+def _bordered_coeffs(coeffs: Tensor, order: Tensor) -> Tensor:
+    """Coefficients of all pairs, with one more column for the ones of the border, from those of nodes ``[P, Q]``."""
+    border = torch.zeros(coeffs.size(1) + 1, order.numel() - coeffs.size(0), dtype=coeffs.dtype, device=coeffs.device)
+    border[-1] = 1
+    # Compiled attention reads one coefficient of all pairs after the other.
+    return torch.cat([pad(coeffs.t(), (0, 0, 0, 1)), border], dim=1).index_select(1, order).t()
 
 
 @partial(once_per_batch, traced=True)

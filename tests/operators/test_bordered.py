@@ -5,6 +5,7 @@ import torch
 from torch_geometric.data import Batch
 from torch_geometric.utils import subgraph
 
+from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import (
     BorderedOperator,
     DenseOperator,
@@ -15,9 +16,10 @@ from pyg_topomask.operators import (
     SparseOperator,
 )
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
+from pyg_topomask.ops.attention.masked_linear import choose_path, masked_linear_attention_reference
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency, empty_graph
+from pyg_topomask.transforms import AddRandomWalks
 
 SERIES = torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
 
@@ -119,6 +121,42 @@ def test_attention_with_tokens_is_the_definition_on_every_path(names, kernel):
         outs = [masked_softmax_attention(q, k, v, op, wider, path) for path in ("blocks", "auto")]
     for out in outs:
         torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("names", [("path", "star"), ("path", "empty", "star", "single", "empty"), ("empty",)])
+def test_coefficients_of_pairs_are_kept(names):
+    """Attention under a GRF mask evaluates the entries row by row, also behind a class token."""
+    op = bordered_grf(names)
+    assert op.keeps_pairs
+    pattern, value = op.pairs()
+    for mask in (op, op.bound):
+        found, combined = mask.combined_pairs()
+        torch.testing.assert_close((found.row, found.col), (pattern.row, pattern.col))
+        torch.testing.assert_close(combined.values, mask.pairs()[1])
+    dense = torch.zeros_like(op.to_dense())
+    dense[:, pattern.row.long(), pattern.col.long()] = value.t()
+    torch.testing.assert_close(dense, op.to_dense())
+    assert choose_path(op, 32, 8) == "pairwise"
+
+
+@pytest.mark.parametrize(("scale", "same"), [(1.0, True), (1e-30, True), (1e4, False), (1e15, False)])
+def test_rows_are_scaled_only_where_they_are_large(scale, same):
+    op = bordered_grf(("path", "star"), scale)
+    wide = torch.repeat_interleave(torch.bincount(op.batch) + 1)
+    assert (op.rescaled is op) is same
+    q, k, v = (torch.rand(op.num_nodes, 2, 3, dtype=torch.float64) for _ in range(3))
+    wanted = masked_linear_attention_reference(q, k, v, op.to_dense(), bound=op.bound.to_dense())
+    for path in ("factored", "pairwise", "blocks"):
+        torch.testing.assert_close(masked_linear_attention(q, k, v, op, wide, path), wanted, rtol=1e-9, atol=1e-9)
+
+
+def bordered_grf(names, scale=1.0):
+    graphs = [empty_graph() if name == "empty" else GRAPHS[name].clone() for name in names]
+    batch = Batch.from_data_list([AddRandomWalks(4, 2, seed=0)(graph) for graph in graphs])
+    mask = GRFMask(2, max_length=2).double()
+    with torch.no_grad():
+        mask.modulation.copy_(scale * torch.tensor([[1.0, -0.5, 0.25], [0.5, 0.0, 1.0]]))
+    return BorderedOperator(mask(batch), batch.batch, len(names))
 
 
 @pytest.mark.parametrize("of_graph", [(0, 1, 3), (0, 2, 4), (1, 2, 3)])
