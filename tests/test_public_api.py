@@ -6,6 +6,7 @@ After a deliberate change:  python tests/test_public_api.py > tests/public_api.t
 import importlib
 import inspect
 import pkgutil
+from difflib import ndiff
 from pathlib import Path
 
 import pyg_topomask
@@ -70,8 +71,8 @@ def describe():
 
 def test_public_names_and_signatures_are_those_written_down():
     found, written = describe(), SNAPSHOT.read_text(encoding="utf-8")
-    new, gone = (set(a.splitlines()) - set(b.splitlines()) for a, b in ((found, written), (written, found)))
-    assert found == written, f"new: {sorted(new)}, gone: {sorted(gone)}; if that is meant: {COMMAND}"
+    changes = [line for line in ndiff(written.splitlines(), found.splitlines()) if line[0] in "+-"]
+    assert found == written, "\n".join([*changes, f"if that is meant: {COMMAND}"])
 
 
 if __name__ == "__main__":
