@@ -100,12 +100,13 @@ class MaskOperator(ABC):
         Attention uses this mask: its result is the same, and products do not leave the range of the dtype. The powers
         have no gradient. A subclass may scale its parameters instead of its rows, which costs less.
         """
-        if self.has_unit_scale:
-            return self
-        with torch.no_grad():
-            (ones,) = at_least_float32(torch.ones((), dtype=self.dtype, device=self.device))
-            sums = self.bound @ ones.expand(self.num_nodes, *([] if self.heads is None else [self.heads]))
-        return ARITHMETIC["diagonal"](self, power_of_two(sums))
+        return self if self.has_unit_scale else ARITHMETIC["diagonal"](self, self._row_scale())
+
+    @torch.no_grad()
+    def _row_scale(self) -> Tensor:
+        """Powers of two that bring the sums over rows of the bounding mask near 1, ``[N]`` or ``[N, H]``."""
+        (ones,) = at_least_float32(torch.ones((), dtype=self.dtype, device=self.device))
+        return power_of_two(self.bound @ ones.expand(self.num_nodes, *([] if self.heads is None else [self.heads])))
 
     @property
     def row_terms(self) -> int:

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pyg_topomask.checks import readable
-from pyg_topomask.operators.base import MaskOperator
-from pyg_topomask.operators.scaled import DiagonalScaledOperator
+from pyg_topomask.operators.base import ARITHMETIC, MaskOperator
 from pyg_topomask.ops.attention.mask import row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout
 from pyg_topomask.ops.memo import once_per_batch
@@ -20,7 +19,7 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 # More pairs are not listed, because they may be too many for memory; the product does not need them.
 _MOST_PAIRS = 2**23
 
-# Rows whose scale is within this range are left as they are: products stay far from the limits of float32.
+# Rows are not scaled if the powers of two for it lie in this range: products then stay far from the limits of float32.
 _UNSCALED = 2.0**-20, 2.0**20
 
 
@@ -66,11 +65,9 @@ class BorderedOperator(MaskOperator):
     @property
     def rescaled(self) -> MaskOperator:
         """The mask itself if all sums of rows are moderate, because pairs of scaled rows have no coefficients."""
-        scaled = super().rescaled
-        if not isinstance(scaled, DiagonalScaledOperator) or scaled.left is None or not readable(scaled.left):
-            return scaled
-        least, most = _UNSCALED
-        return self if bool(((scaled.left >= least) & (scaled.left <= most)).all()) else scaled
+        scale, (least, most) = self._row_scale(), _UNSCALED
+        moderate = readable(scale) and bool(((scale >= least) & (scale <= most)).all())
+        return self if moderate else ARITHMETIC["diagonal"](self, scale)
 
     @property
     def keeps_pairs(self) -> bool:
