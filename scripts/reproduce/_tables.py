@@ -6,6 +6,7 @@ import argparse
 import csv
 import io
 import json
+import math
 import re
 import statistics
 import sys
@@ -290,6 +291,8 @@ def plot_curves(panels: Mapping[tuple[str, str], Mapping[str, Curves]], path: Pa
 def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, path: Path) -> None:
     """Draw a panel for each data set with a row for each method: a dot for each run and a line at their mean.
 
+    At most four panels stand side by side.
+
     Args:
         panels: Data set -> method -> results of the runs.
         label: What the results are.
@@ -297,10 +300,14 @@ def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, p
     """
     if not panels:
         return
+    columns = min(4, len(panels))
+    rows = math.ceil(len(panels) / columns)
     height = 1.2 + 0.3 * max(map(len, panels.values()))
-    size = (4.5 * len(panels), height)
-    figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
-    for axis, (title, methods) in zip(axes[0], panels.items()):
+    size = (4.5 * columns, height * rows)
+    figure, axes = pyplot().subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, (title, methods) in zip(axes.flat, panels.items()):
         for row, values in enumerate(methods.values()):
             axis.plot(values, [row] * len(values), "o", ms=4, color=COLORS[0], alpha=0.7)
             axis.plot([statistics.fmean(values)] * 2, [row - 0.3, row + 0.3], color=COLORS[1])
