@@ -77,3 +77,18 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
         "| imdb-multi | GKAT | 99 | 2 | 8 | 0.0 | 55.00 ± 7.07 | -8.5 to 118.5 | +0.0 |" in table
     )  # equal: no interval
     assert (tmp_path / "out/tu_folds.png").stat().st_size > 0
+
+
+def test_a_long_schedule_is_of_the_same_data_set(script, tmp_path, monkeypatch):
+    made = []
+
+    def run_once(path, out, overrides):
+        made.append((path.stem, check_config(path, overrides)[0].config.optim.max_epoch))
+        return {"val": 0.5, "test": 0.5, "seconds": 1.0, "parameters": 99}
+
+    monkeypatch.setattr(script, "run_once", run_once)
+    script.main(["--datasets", "enzymes", "enzymes-long", "--methods", "GIN", "--runs", "1", "--out", str(tmp_path)])
+    assert made == [("enzymes", 30), ("enzymes", 200)]
+    table = (tmp_path / "tu_folds.md").read_text()
+    assert "| enzymes | GIN | 99 | 1 | 30 |" in table
+    assert "| enzymes-long | GIN | 99 | 1 | 200 | 1.0 | 50.00 | – | – | – | 59.6 ± 4.5 |" in table
