@@ -7,7 +7,7 @@ import pytest
 
 from pyg_topomask.run import check_config
 
-pytest.importorskip("matplotlib")
+image = pytest.importorskip("matplotlib.image")
 
 FOLDERS = {"GKAT": "gkat", "GIN + GRF": "grf", "GIN + k-MIP": "kmip", "GIN + Primphormer": "primphormer"}
 
@@ -92,3 +92,24 @@ def test_a_long_schedule_is_of_the_same_data_set(script, tmp_path, monkeypatch):
     table = (tmp_path / "tu_folds.md").read_text()
     assert "| enzymes | GIN | 99 | 1 | 30 |" in table
     assert "| enzymes-long | GIN | 99 | 1 | 200 | 1.0 | 50.00 | – | – | – | 59.6 ± 4.5 |" in table
+
+
+def test_long_schedules_are_run_on_request_alone(script, tmp_path, monkeypatch):
+    made = set()
+
+    def run_once(path, out, overrides):
+        made.add((path.stem, check_config(path, overrides)[0].config.optim.max_epoch))
+        return {"val": 0.5, "test": 0.5, "seconds": 1.0, "parameters": 99}
+
+    monkeypatch.setattr(script, "run_once", run_once)
+    script.main(["--methods", "GIN", "--runs", "1", "--out", str(tmp_path)])
+    assert len(made) == 7
+    assert ("enzymes", 200) not in made
+
+
+def test_panels_wrap_after_four(script, tmp_path):
+    rows = {f"{name}: GIN": {"dataset": name, "method": "GIN", "test": [0.5, 0.6]} for name in list("abcde")}
+    script.plot({"rows": rows}, tmp_path / "five.png")
+    script.plot({"rows": dict(list(rows.items())[:4])}, tmp_path / "four.png")
+    five, four = (image.imread(tmp_path / f"{name}.png").shape for name in ("five", "four"))
+    assert five[:2] == (2 * four[0], four[1])
