@@ -149,7 +149,34 @@ def test_quick_figures_do_not_replace_those_that_were_measured(scripts, monkeypa
         script.main()
     names = {f"primphormer_efficiency{quick}.{end}" for quick in ("", "-quick") for end in ("json", "md", "png")}
     assert {path.name for path in tmp_path.iterdir()} == names
-    assert json.loads((tmp_path / "primphormer_efficiency.json").read_text())["repeats"] == 5
+    assert json.loads((tmp_path / "primphormer_efficiency.json").read_text())["repeats"] == 9
+
+
+def test_methods_take_turns_and_an_interrupted_measurement_continues(scripts, monkeypatch, tmp_path):
+    import primphormer_efficiency as script
+
+    calls = []
+
+    def measured(_, dataset, method, *rest):
+        if len(calls) == 10:
+            monkeypatch.setattr(script, "in_fresh_process", measured_after)
+            raise KeyboardInterrupt
+        calls.append(method)
+        return {"epoch_s": 10.0 ** (len(calls) // len(script.PUBLISHED)), "step_mib": 500.0}
+
+    def measured_after(_, dataset, method, *rest):
+        calls.append(method)
+        return {"epoch_s": 30.0, "step_mib": 500.0}
+
+    path, methods = tmp_path / "report.json", list(script.PUBLISHED)
+    monkeypatch.setattr(script, "in_fresh_process", measured)
+    with pytest.raises(KeyboardInterrupt):
+        script.measured(path, 3, 9, ["CIFAR10"])
+    report = script.measured(path, 3, 9, ["CIFAR10"])
+    assert calls == 3 * methods
+    assert [row["epoch_s"] for row in report["rows"]["CIFAR10"]["none"]] == [1.0, 10.0, 30.0]
+    assert script.typical(report["rows"]["CIFAR10"])["none"]["epoch_s"] == 10.0
+    assert "in 3 rounds" in next(script.lines(report))
 
 
 def test_a_part_measured_later_joins_the_report(scripts, monkeypatch, tmp_path):
