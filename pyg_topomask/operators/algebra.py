@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate
 from math import prod
 
@@ -27,7 +28,8 @@ class _CombinedOperator(MaskOperator):
     def __init__(self, operators: Sequence[MaskOperator], num_nodes: int) -> None:
         self.operators, self.num_nodes = list(operators), num_nodes
         self.heads = common_heads([operator.heads for operator in operators])
-        self.dtype, self.device = operators[0].dtype, operators[0].device
+        self.dtype = reduce(torch.promote_types, [operator.dtype for operator in operators])
+        self.device = operators[0].device
 
     @abstractmethod
     def _like(self, operators: list[MaskOperator]) -> MaskOperator:

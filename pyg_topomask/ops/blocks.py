@@ -163,7 +163,10 @@ def product_blocks(layout: BlockLayout, left: Entries | None, right: Entries | N
 
 def multiply_blocks(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     """Products of blocks ``[g, n, n]`` or ``[g, H, n, n]``; blocks without heads are used for every head."""
-    lifted = ([x[:, None] if x.dim() < max(a.dim(), b.dim()) else x for x in (a, b)] for a, b in zip(left, right))
+    lifted = []
+    for a, b in zip(left, right):
+        dim, dtype = max(a.dim(), b.dim()), torch.promote_types(a.dtype, b.dtype)
+        lifted.append([x.to(dtype) if x.dim() == dim else x.to(dtype)[:, None] for x in (a, b)])
     return [a @ b for a, b in lifted]
 
 

@@ -57,9 +57,10 @@ def edge_tensors(edge_index: Adj, edge_weight: Tensor | None = None) -> tuple[Te
     if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
         return edge_index, edge_weight
     if not is_sparse_tensor(edge_index):
-        raise TypeError(
-            f"'edge_index' must be a [2, E] tensor or a torch_sparse.SparseTensor (got {type(edge_index).__name__})"
-        )
+        kind = type(edge_index).__name__
+        if isinstance(edge_index, Tensor):
+            kind = f"Tensor of the layout {edge_index.layout}; use ToSparseTensor() with torch_sparse, or edge_index"
+        raise TypeError(f"the edges must be a [2, E] tensor or a torch_sparse.SparseTensor (got {kind})")
     target, source, value = edge_index.coo()
     if value is not None and edge_weight is not None:
         raise TypeError("'edge_weight' is given although the SparseTensor already holds values; pass only one of them")

@@ -30,9 +30,11 @@ class AddElectrostaticEncoding(Encoding):
         name: Name of the attribute.
 
     Raises:
-        ValueError: If a graph has more than 8192 nodes (all pairs have potentials), a weight is negative, or weights
-            are so small that potentials exceed float32.
+        ValueError: If a graph has more than 8192 nodes (all pairs have potentials), a weight is negative, weights
+            are so small that potentials exceed float32, or the graph is a batch.
     """
+
+    needs_one_graph = True
 
     def __init__(self, name: str = "electrostatic") -> None:
         check_name(name)

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, join_graphs
 from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
+from pyg_topomask.transforms.graph_input import check_one_graph, edges_of, num_nodes_of
 
 
 class Encoding(GraphTransform):
@@ -22,6 +22,9 @@ class Encoding(GraphTransform):
 
     reads: ClassVar[tuple[str, ...]] = ("edge_index", "adj_t", "edge_weight", "num_nodes")
     """Attributes that the result depends on."""
+
+    needs_one_graph: ClassVar[bool] = False
+    """Whether the values of a ``Batch`` would differ from those of its graphs, so that it is refused."""
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
         """Attributes to add to each graph.
@@ -35,6 +38,9 @@ class Encoding(GraphTransform):
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         order = sorted(range(len(graphs)), key=lambda position: num_nodes_of(graphs[position]))
         chosen = [graphs[position] for position in order]
+        if self.needs_one_graph:
+            for graph in chosen:
+                check_one_graph(graph, type(self).__name__)
         edges = [edges_of(graph) for graph in chosen]
         weights = [weight for _, weight in edges] if "edge_weight" in self.reads else None
         batch = join_graphs([edge for edge, _ in edges], [num_nodes_of(graph) for graph in chosen], weights)

@@ -16,7 +16,7 @@ from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.expander import EXPANDERS, complete_graph, spectral_gap
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
+from pyg_topomask.transforms.graph_input import check_one_graph, edges_of, num_nodes_of
 
 # The gap of larger graphs is not measured. A bad draw is less likely on larger graphs (of 660 draws of 1,000 and 5,000
 # nodes, at degrees 1 to 11, none was bad), and measuring takes a second or more.
@@ -87,11 +87,7 @@ class AddExpanderEdges(GraphTransform):
 
     def _edges(self, data: Data) -> dict[str, Any]:
         num_nodes = num_nodes_of(data)
-        batch = data.get("batch")
-        if batch is not None and batch.numel() > 0 and int(batch.max()) > 0:
-            raise ValueError(
-                "expander edges of a batch would join its graphs: apply AddExpanderEdges to each graph, before batching"
-            )
+        check_one_graph(data, "AddExpanderEdges")
         has_edges = data.get("edge_index") is not None or data.get("adj_t") is not None
         edge_index = edges_of(data)[0] if has_edges else torch.empty(2, 0, dtype=torch.int64)
         if num_nodes <= 2 * self.degree + 1:

@@ -40,6 +40,17 @@ def num_nodes_of(data: Any) -> int:
     return int(data.num_nodes)
 
 
+def check_one_graph(data: Data, transform: str) -> None:
+    """Refuse a batch of several graphs, from which ``transform`` would compute values of their union.
+
+    Raises:
+        ValueError: If the graph is such a batch.
+    """
+    batch = data.get("batch")
+    if batch is not None and batch.numel() > 0 and int(batch.max()) > 0:
+        raise ValueError(f"{transform} would read a batch as one graph: apply it to each graph, before batching")
+
+
 def edges_of(data: Data) -> tuple[Tensor, Tensor | None]:
     """Checked edges and weights of a graph, from ``edge_index`` and ``edge_weight`` or from a SparseTensor ``adj_t``.
 

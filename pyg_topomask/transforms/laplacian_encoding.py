@@ -44,9 +44,11 @@ class AddLaplacianEncoding(Encoding):
 
     Raises:
         TypeError: If a size or count is not an integer.
-        ValueError: If a setting is unknown, or a weight is negative.
+        ValueError: If a setting is unknown, a weight is negative, or the graph is a batch.
         RuntimeError: If a graph is too large for the dense decomposition and the sparse solvers fail.
     """
+
+    needs_one_graph = True
 
     def __init__(
         self,

@@ -11,15 +11,16 @@ from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import num_nodes_of
+from pyg_topomask.transforms.graph_input import check_one_graph, num_nodes_of
 
 
 @functional_transform("add_positions")
 class AddPositions(GraphTransform):
     """Add the position of each node in its sequence, for :class:`~pyg_topomask.nn.LowRankMask`.
 
-    Adds to the ``Data`` ``position`` ``[N]``, float. Only differences of positions matter to the mask, so positions
-    that PyG's ``subgraph`` takes from a larger graph stay valid.
+    Adds to the ``Data`` ``position`` ``[N]``, of torch's default dtype. Only differences of positions matter to the
+    mask, so positions that PyG's ``subgraph`` takes from a larger graph stay valid. Large positions that this dtype
+    would round by more than a millionth of their range, such as times since 1970, are counted from the smallest one.
 
     Args:
         source: Name of a node attribute ``[N]`` with the positions, such as times or residue numbers. If :obj:`None`,
@@ -39,9 +40,7 @@ class AddPositions(GraphTransform):
     def _positions(self, data: Data) -> Tensor:
         num_nodes, dtype = num_nodes_of(data), torch.get_default_dtype()
         if self.source is None:
-            batch = data.get("batch")
-            if batch is not None and batch.numel() and int(batch.max()):
-                raise ValueError("positions are numbers within a graph: apply AddPositions before batching")
+            check_one_graph(data, "AddPositions")
             return torch.arange(num_nodes, dtype=dtype)
         found = data.get(self.source)
         if not isinstance(found, Tensor) or found.numel() != num_nodes or not bool(found.isfinite().all()):
@@ -49,4 +48,14 @@ class AddPositions(GraphTransform):
             raise ValueError(
                 f"the attribute {self.source!r} must have one finite number per node, [{num_nodes}] ({got=})"
             )
-        return found.to(dtype).view(-1)
+        return _rounded(found.view(-1), dtype)
+
+
+def _rounded(position: Tensor, dtype: torch.dtype) -> Tensor:
+    """Positions of another dtype, counted from the smallest one if they would be rounded by too much."""
+    rounded = position.to(dtype)
+    if position.numel() == 0 or torch.equal(rounded.to(position.dtype), position):
+        return rounded
+    moved = (rounded.double() - position.double()).abs().max()
+    span = position.max().double() - position.min().double()
+    return rounded if moved <= 1e-6 * span else (position - position.min()).to(dtype)

@@ -30,7 +30,7 @@ Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
 """For each attribute: the joined tensor, each graph's size and the joined dimension; or the list of values."""
 
 _CHUNK_NODES = 16_384  # nodes of a group of graphs: large enough for batching, small enough for several workers
-_FORMAT = 3
+_FORMAT = 4
 
 
 def precompute(
@@ -207,11 +207,18 @@ def _pack(added: list[dict[str, Any]]) -> Packed:
     for key in added[0]:
         values = [one[key] for one in added]
         dim = 1 if "index" in key else 0  # as in PyG's collation
-        if not all(isinstance(value, Tensor) and value.dim() > dim for value in values):
+        if not _joinable(values, dim):
             packed[key] = (values, None, None)
             continue
         packed[key] = (torch.cat([value.detach().cpu() for value in values], dim), [v.size(dim) for v in values], dim)
     return packed
+
+
+def _joinable(values: list[Any], dim: int) -> bool:
+    """Whether all values are tensors that differ at most in their size along ``dim``."""
+    if not all(isinstance(value, Tensor) and value.dim() > dim for value in values):
+        return False
+    return len({(value.dtype, value.shape[:dim], value.shape[dim + 1 :]) for value in values}) == 1
 
 
 def _unpack(packed: Packed, count: int) -> Iterator[dict[str, Any]]:

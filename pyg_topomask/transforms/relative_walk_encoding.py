@@ -30,8 +30,10 @@ class AddRelativeWalkEncoding(Encoding):
         name: Name of the attribute, after ``pair_``.
 
     Raises:
-        ValueError: If a step is out of range, a graph has more than 8192 nodes, or a weight is negative.
+        ValueError: If a step is out of range, a graph has more than 8192 nodes or is a batch, or a weight is negative.
     """
+
+    needs_one_graph = True
 
     def __init__(self, steps: Sequence[int], name: str = "relative_walk") -> None:
         check_name(name)

@@ -45,11 +45,12 @@ class AddShortestPathBias(Encoding):
 
     Raises:
         TypeError: If ``num_spatial_types`` is not an integer.
-        ValueError: If ``num_spatial_types`` is out of range. When called, if a graph has more than 8192 nodes or edges
-            have no single type.
+        ValueError: If ``num_spatial_types`` is out of range. When called, if a graph has more than 8192 nodes, is a
+            batch, or has edges without a single type.
     """
 
     reads = ("edge_index", "adj_t", "num_nodes", "edge_attr")
+    needs_one_graph = True
 
     def __init__(
         self, num_spatial_types: int = 20, paths: bool = False, pairs: bool = True, name: str = "shortest_path"

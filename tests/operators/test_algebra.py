@@ -3,6 +3,7 @@ import torch
 
 from pyg_topomask.operators import (
     BlockDiagonalOperator,
+    CausalOperator,
     DenseOperator,
     DiagonalScaledOperator,
     GridHeatOperator,
@@ -14,7 +15,9 @@ from pyg_topomask.operators import (
     ScaledOperator,
     SparseFactorOperator,
     SumOperator,
+    ToeplitzOperator,
 )
+from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import OperatorCase, dense_adjacency
 
@@ -381,3 +384,21 @@ def test_difference_of_masks():
     a, b = (DenseOperator(torch.rand(3, 3, dtype=torch.float64)) for _ in range(2))
     torch.testing.assert_close((a - b).to_dense(), a.matrix - b.matrix)
     torch.testing.assert_close((-a).to_dense(), -a.matrix)
+
+
+@pytest.mark.parametrize(
+    ("combine", "path"),
+    [*((ProductOperator, path) for path in ("auto", "dense", "blocks", "factored")), (SumOperator, "auto")],
+)
+def test_masks_of_different_dtypes(combine, path):
+    torch.manual_seed(0)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    causal, other = CausalOperator(batch), ToeplitzOperator(torch.rand(5).double(), [3], 2)
+    mask = combine(causal, other)
+    assert mask.dtype == torch.float64
+    wanted = combine(DenseOperator(causal.to_dense().double()), DenseOperator(other.to_dense())).to_dense()
+    torch.testing.assert_close(mask.to_dense(), wanted, rtol=0, atol=1e-15)
+    q = torch.rand(6, 1, 4).double()
+    out = masked_linear_attention(q, q, q, mask, batch, path=path)
+    weights = wanted * (batch[:, None] == batch) * (q[:, 0] @ q[:, 0].T)
+    torch.testing.assert_close(out[:, 0], weights @ q[:, 0] / weights.sum(1, keepdim=True), rtol=1e-12, atol=1e-12)

@@ -399,3 +399,33 @@ def test_a_step_given_twice_has_its_column_twice():
         found = transform(data).random_walk_diagonal
         assert torch.equal(found[:, 0], found[:, 2])
         torch.testing.assert_close(found[:, 0], wanted, rtol=0, atol=1e-6 if method == "exact" else 0.03)
+
+
+def test_heat_diagonals_of_large_diffusion():
+    """Float32 would lose small eigenvalues beside large ones; weights and times that differ by 1e7 show it."""
+    nodes = torch.arange(9)
+    weight = torch.full((9,), 1e5).index_fill(0, torch.tensor([4]), 0.01)
+    edges, weight = to_undirected(torch.stack([nodes, nodes + 1]), weight)
+    weak = Data(edge_index=edges, edge_weight=weight, num_nodes=10)
+    strong = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), edge_weight=torch.full((2,), 1e5), num_nodes=2)
+    transform = AddHeatDiagonalEncoding([50.0])
+    for data in (path(10), weak):
+        (lap,) = laplacian_reference(joined(data), None)
+        values, vectors = torch.linalg.eigh(lap)
+        wanted = vectors[:, 1:].square() @ torch.exp(-50.0 * values[1:, None])
+        for found in (transform(data.clone()), transform([data, strong])[0]):
+            torch.testing.assert_close(found.heat_diagonal.double(), wanted, rtol=0, atol=5e-6)
+    estimated = AddHeatDiagonalEncoding([50.0], method="estimate", tol=0.02)(weak.clone())
+    gap = (estimated.heat_diagonal.double() - wanted).abs()
+    assert (gap < 5 * estimated.heat_error.double() + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [AddElectrostaticEncoding(), AddLaplacianEncoding(2), AddRelativeWalkEncoding([1]), AddShortestPathBias()],
+)
+def test_a_batch_is_not_read_as_one_graph(transform):
+    name = type(transform).__name__
+    with pytest.raises(ValueError, match=f"{name} would read a batch as one graph: apply it to each graph, before"):
+        transform(Batch.from_data_list([path(3), path(4)]))
+    transform(Batch.from_data_list([path(3)]))

@@ -261,3 +261,18 @@ def test_transforms_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="keep the nodes"):
         precompute(UNWEIGHTED, Grow(), cache=False)
     assert precompute([], STEPS) == []
+
+
+class AddIdentity(BaseTransform):
+    def forward(self, data):
+        data.identity = torch.eye(data.num_nodes)
+        data.count = torch.tensor([1.5]) if data.num_nodes > 2 else torch.tensor([1])
+        return data
+
+
+def test_attributes_whose_shapes_or_dtypes_differ(tmp_path):
+    graphs = [Data(edge_index=torch.tensor([[0], [1]]), num_nodes=size) for size in (2, 3, 2)]
+    for _ in range(2):  # computed, then read from the cache
+        found = precompute(graphs, AddIdentity(), cache=tmp_path)
+        equal(found, [AddIdentity()(graph.clone()) for graph in graphs])
+        assert [graph["count"].dtype for graph in found] == [torch.int64, torch.float32, torch.int64]

@@ -15,7 +15,7 @@ from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
-from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import mask_of_graph
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
@@ -149,7 +149,11 @@ class MaskedAttention(Attention):
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> AttentionMask | None:
         """The mask of this batch, or None for ones within each graph."""
-        return None if self.mask is None else mask_of_graph(self.mask, graph)
+        if self.mask is None:
+            return None
+        if batch is not None and isinstance(graph, Data) and graph.get("batch") is None:
+            graph = with_attributes(graph, batch=batch)  # a mask must not join graphs that attention separates
+        return mask_of_graph(self.mask, graph)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kernel={self.kernel!r}, path={self.path!r}, normalizer={self.normalizer!r}"

@@ -18,6 +18,9 @@ from pyg_topomask.ops.sparse import Pattern, spmm
 MAX_DIFFUSION = 1e7
 """Largest product of a diffusion time and a node's strength; the Chebyshev series grows with its square root."""
 
+_MAX_FLOAT32_DIFFUSION = 64.0
+"""Largest such product for float32, which rounds eigenvalues to 6e-8 of the radius: an error of 4e-6 at most."""
+
 
 def heat_diagonals(
     batch: GraphBatch, times: Sequence[float], *, method: str = "auto", tol: float = 0.05, seed: int = 0
@@ -40,7 +43,8 @@ def heat_diagonals(
 
     Cost: exact, :math:`O(E \max_g N_g K)` operations with :math:`K = O(\sqrt{t \max_i D_{ii}} + t \max_i D_{ii})`;
     estimated, :math:`O((E + N |times|) K / tol^2)`.
-    Exact values are computed in float32: they agree with float64 to 5e-6.
+    Rounding of float32 would grow with :math:`t \max_i D_{ii}`, so float64 is used if it exceeds 64. Exact values agree
+    with float64 to 5e-6.
 
     Raises:
         ValueError: If a time multiplied by a node's strength exceeds 1e7, because the series would be too long.
@@ -64,6 +68,8 @@ def heat_diagonals(
 def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern, Tensor], float]:
     """``L / r - 1``, whose spectrum lies in [-1, 1], and the radius ``r``, the largest strength.
 
+    The matrix is float32 if its rounding matters little at all ``times``, otherwise float64.
+
     Raises:
         ValueError: If the series for ``times`` would have more than about 20,000 terms.
     """
@@ -76,7 +82,8 @@ def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern,
             f"their product must be at most {MAX_DIFFUSION:.0e}. Divide the weights by a constant or use shorter times"
         )
     matrix = with_diagonal(csr._replace(weight=-csr.weight / radius), strength / radius - 1)
-    return (matrix.pattern, matrix.weight.float()), radius
+    dtype = torch.float32 if max(times) * radius <= _MAX_FLOAT32_DIFFUSION else torch.float64
+    return (matrix.pattern, matrix.weight.to(dtype)), radius
 
 
 def _heat_coefficients(times: Sequence[float], radius: float, tol: float) -> Tensor:
@@ -101,9 +108,10 @@ def _exact_heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]
     last = coeffs.size(1) - 1
     moments = torch.zeros(ptr[-1], last + 1, dtype=torch.float64)
     for block in unit_columns(ptr, width):
-        low, high = block, spmm(*matrix, block)
-        moments[:, 0] += block.sum(dim=1)
-        moments[:, 1] += (block * high).sum(dim=1)
+        low = block.to(matrix[1].dtype)
+        high = spmm(*matrix, low)
+        moments[:, 0] += low.sum(dim=1)
+        moments[:, 1] += (low * high).sum(dim=1)
         for k in range(2, last + 1):
             if k % 2 == 0:
                 moments[:, k] += 2 * high.square().sum(dim=1)
@@ -120,10 +128,11 @@ def _estimated_heat(
 ) -> tuple[Tensor, Tensor]:
     component, size = groups
     matrix, radius = _shifted_laplacian(csr, times)
-    coeffs = _heat_coefficients([time / 2 for time in times], radius, 1e-6).float()
+    coeffs = _heat_coefficients([time / 2 for time in times], radius, 1e-6).to(matrix[1].dtype)
     mean = Mean(component.numel(), len(times))
     for signs in random_signs(component.numel(), tol, seed):
         mean.count += signs.size(1)
+        signs = signs.to(matrix[1].dtype)
         total = signs.new_zeros(size.numel(), signs.size(1)).index_add_(0, component, signs)
         low = signs - (total / size[:, None]).index_select(0, component)
         high = spmm(*matrix, low)

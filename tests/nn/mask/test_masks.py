@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import from_networkx
+from torch_geometric.utils import from_networkx, to_undirected
 
 from pyg_topomask.nn import (
     CausalMask,
@@ -298,3 +298,31 @@ def test_attributes_of_another_graph_are_refused():
 def test_wrong_settings_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("path", ["auto", "dense", "blocks", "factored"])
+@pytest.mark.parametrize("mask", [CausalMask(), LowRankMask(num_waves=2, num_features=4), HeatMask()])
+@pytest.mark.parametrize("num_nodes", [4, 700])
+def test_a_batch_that_only_attention_is_given(mask, path, num_nodes):
+    torch.manual_seed(0)
+    attn = MaskedAttention(8, mask=mask, kernel="elu1", path=path).double().eval()
+    line = torch.stack([torch.arange(num_nodes - 1), torch.arange(1, num_nodes)])
+    single = AddPositions()(Data(edge_index=to_undirected(line), num_nodes=num_nodes))
+    whole = Batch.from_data_list([single, single])
+    alone = Data(edge_index=whole.edge_index, position=whole.position, num_nodes=2 * num_nodes)
+    x = torch.randn(2 * num_nodes, 8, dtype=torch.float64)
+    torch.testing.assert_close(attn(x, whole.batch, alone), attn(x, whole.batch, whole), rtol=0, atol=0)
+    assert "batch" not in alone
+
+
+def test_positions_keep_what_the_dtype_would_round_away():
+    seconds = 1_700_000_000 + 10 * torch.arange(8)
+    for time in (seconds, seconds.double(), seconds.flip(0)):
+        found = AddPositions("time")(Data(time=time, num_nodes=8)).position
+        assert found.dtype == torch.float32
+        assert found.tolist() == (time - 1_700_000_000).tolist()
+    exact = torch.tensor([3.0, 4.5, 1e6], dtype=torch.float64)
+    assert AddPositions("time")(Data(time=exact, num_nodes=3)).position.tolist() == exact.tolist()
+    near = torch.tensor([0.1, 0.7], dtype=torch.float64)
+    assert AddPositions("time")(Data(time=near, num_nodes=2)).position.tolist() == near.float().tolist()
+    assert AddPositions("time")(Data(time=near[:0], num_nodes=0)).position.numel() == 0
