@@ -8,11 +8,13 @@ import torch
 import yaml
 
 from pyg_topomask.run import run_config
+from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.build import build_model
+from pyg_topomask.run.model.pretrained import refuse_other_split
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import compared
@@ -264,6 +266,71 @@ def test_a_model_is_not_tested_on_graphs_that_trained_it(tiny, tmp_path):
     same = run_config(tiny, tmp_path, repeat=2, overrides=[*again, "dataset.split_seed=0"], name="second")
     assert same["seeds"] == [0, 1]
     run_config(tiny, tmp_path, overrides=[again[0], "dataset.name=grid", "seed=1"], name="other")  # of other graphs
+
+
+@pytest.mark.parametrize(
+    ("dataset", "given", "message"),
+    [
+        (
+            {"format": "PyG-TUDataset", "name": "ENZYMES", "split_mode": "errica"},
+            {"split_dir": "b"},
+            "split_dir is ./splits there and b here",
+        ),
+        (
+            {"format": "PyG-LRGBDataset", "name": "peptides-func", "split_mode": "random"},
+            {"name": "Peptides-Func"},
+            "split_seed is 0 there and 1 here",
+        ),
+        (
+            {"format": "OGB", "name": "ogbg-molhiv", "split_mode": "random"},
+            {"name": "ogbg_molhiv"},
+            "split_seed is 0 there and 1 here",
+        ),
+    ],
+)
+def test_another_split_under_another_spelling_or_folder_is_refused(tiny, tmp_path, dataset, given, message):
+    tiny["dataset"] = dataset
+    folder = tmp_path / "first" / "0"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(Config.model_validate(tiny).model_dump(mode="json")))
+    (folder / "best.ckpt").touch()
+    tiny |= {"dataset": {**dataset, **given}, "seed": 1, "pretrained": {"dir": str(tmp_path / "first")}}
+    with pytest.raises(RunError, match=message):
+        refuse_other_split(Config.model_validate(tiny))
+
+
+def test_missing_keys_of_the_model_are_those_of_the_pretrained_run(tiny, tmp_path):
+    model = ["model.graph_pooling=add", "gnn.act=gelu", "topomask.kernel=elu1", "optim.max_epoch=2"]
+    first = run_config(tiny, tmp_path, overrides=model, name="first")
+    bare = {"dataset": tiny["dataset"], "pretrained": {"dir": str(tmp_path / "first")}}
+    bare |= {"train": {"mode": "inference-only"}, "gnn": {"dropout": 0.3}}
+    again = run_config(bare, tmp_path, name="second")
+    for key in ("val_loss", "test_loss", "test_accuracy"):
+        assert again["metrics"][key]["mean"] == pytest.approx(first["metrics"][key]["mean"], rel=1e-5), key
+    written = yaml.safe_load((tmp_path / "second" / "0" / "config.yaml").read_text())
+    assert (written["model"]["graph_pooling"], written["gnn"]["act"], written["gnn"]["dropout"]) == ("add", "gelu", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (["dataset.split_mode=cv-kfold-4", "run_multiple_splits=[0]"], ["dataset.split_mode=cv-kfold-4"]),
+        (["model.auto_satisfy_param_budget=true", "model.param_budget=20000"], []),
+    ],
+)
+def test_a_run_of_fewer_comparable_keys_is_another_run(tiny, tmp_path, first, second):
+    for there, here in ((first, second), (second, first)):
+        folder = tmp_path / str(len(there))
+        run_config(tiny, folder, overrides=[*there, "optim.max_epoch=1"])
+        with pytest.raises(RunError, match="contains a run of another config"):
+            run_config(tiny, folder, overrides=[*here, "optim.max_epoch=1"])
+
+
+@pytest.mark.parametrize("mode", ["random", "fixed"])
+@pytest.mark.parametrize("key", ["dataset.split_index=1", "run_multiple_splits=[0, 1]"])
+def test_a_split_that_has_no_number_is_refused(tiny, mode, key):
+    with pytest.raises(ConfigError, match=rf"{key.split('=')[0]}: only folds .* split_mode is '{mode}'"):
+        check_config(tiny, [f"dataset.split_mode={mode}", key])
 
 
 def test_what_the_devices_of_the_machine_lack_is_refused_before_a_run(tiny, tmp_path, monkeypatch):

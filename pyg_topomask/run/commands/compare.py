@@ -29,9 +29,8 @@ TIME = "training time (s)"
 """Horizontal axis of the picture."""
 
 _DATA_KEYS = ("format", "name", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
-_SPLIT_KEYS = ("split_mode", "split", "split_seed")
-_RANDOM = ("random", "fixed")
-"""Modes that read ``dataset.split``."""
+_SPLIT_KEYS = {"split_mode": None, "split": ("random", "fixed"), "split_seed": None, "split_dir": ("errica",)}
+"""Keys that decide the split, with the modes that read them; None for all."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _data(config: Config) -> dict[str, Any]:
 
 
 def _split(config: Config) -> dict[str, Any]:
-    keys = [key for key in _SPLIT_KEYS if key != "split" or config.dataset.split_mode in _RANDOM]
+    keys = [key for key, modes in _SPLIT_KEYS.items() if modes is None or config.dataset.split_mode in modes]
     return {f"dataset.{key}": getattr(config.dataset, key) for key in keys}
 
 

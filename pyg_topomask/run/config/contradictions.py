@@ -68,15 +68,19 @@ def _dataset(config: Config) -> Iterator[Problem]:
         for index in indices:
             if folds is not None and index >= folds >= 3:
                 yield key, f"must be below the number of folds (got {index})"
-    if config.is_set("dataset.split_index") and data.split_mode == "random":
-        yield "dataset.split_index", "only folds have an index, and split_mode is 'random'"
+    if data.split_mode in ("random", "fixed"):
+        message = f"only folds and published splits have an index, and split_mode is {data.split_mode!r}"
+        for key in ("dataset.split_index", "run_multiple_splits"):
+            if config.is_set(key):
+                yield key, message
 
 
 def _encoders(config: Config) -> Iterator[Problem]:
     data = config.dataset
     for kind in ("node", "edge"):
         name = f"TypeDict{kind.capitalize()}"
-        named = getattr(data, f"{kind}_encoder") and name in getattr(data, f"{kind}_encoder_name").split("+")
+        parts = [part.strip() for part in getattr(data, f"{kind}_encoder_name").split("+")]
+        named = getattr(data, f"{kind}_encoder") and name in parts
         if named and getattr(data, f"{kind}_encoder_num_types") < 1:
             yield f"dataset.{kind}_encoder_num_types", f"{name} needs the number of types"
     if "CityNetworkNode" in data.node_encoder_parts and data.format != "PyG-CityNetwork":

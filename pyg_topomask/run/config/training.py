@@ -97,7 +97,7 @@ class OptimConfig(Section):
     )
     schedule_patience: Count = Field(
         default=10,
-        description="Number of epochs without a lower validation loss before the rate is lowered (plateau, "
+        description="Number of evaluations without a lower validation loss before the rate is lowered (plateau, "
         "reduce_on_plateau).",
     )
     min_lr: float = Field(default=0.0, ge=0, description="Smallest learning rate (reduce_on_plateau).")

@@ -22,7 +22,7 @@ def input_features(config: Config) -> BaseTransform:
     """The transform that puts node and edge features into the form that the model takes."""
     data = config.dataset
     steps: list[BaseTransform] = [ToUndirected(reduce="mean")] if data.to_undirected else []
-    steps.append(_Features(data.node_encoder_name.split("+")[0]))
+    steps.append(_Features(data.node_encoder_parts))
     if config.prep.add_self_loops and is_one_graph(data):
         steps.append(AddSelfLoops(attr=None))
     if config.topomask.normalize_features:
@@ -39,19 +39,20 @@ def width(features: Tensor | None) -> int | None:
 class _Features(BaseTransform):
     """Makes features floats, except categories; nodes without features get a 1."""
 
-    def __init__(self, encoder: str) -> None:
-        self.encoder = encoder
+    def __init__(self, encoders: Sequence[str]) -> None:
+        self.encoders = list(encoders)
 
     def forward(self, data: Data) -> Data:
-        if self.encoder == "Constant" or data.x is None:
+        if "Constant" in self.encoders or data.x is None:
             return Constant(cat=False)(data)
-        if self.encoder in CATEGORICAL:
-            if data.x.is_floating_point():
-                raise RunError(
-                    f"dataset.node_encoder_name: {self.encoder} takes integer categories (got {data.x.dtype}); "
-                    "use LinearNode"
-                )
-            return data
+        for encoder in self.encoders:
+            if encoder in CATEGORICAL:
+                if data.x.is_floating_point():
+                    raise RunError(
+                        f"dataset.node_encoder_name: {encoder} takes integer categories (got {data.x.dtype}); "
+                        "use LinearNode"
+                    )
+                return data
         data.x = _real_rows("x", data.x, int(data.num_nodes or 0))
         return data
 

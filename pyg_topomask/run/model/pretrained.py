@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from torch.nn import Module
 
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.formats import plain_name
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.budget import with_width
 from pyg_topomask.run.output.saved import read_config
@@ -15,7 +18,9 @@ from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkp
 
 HEAD = "head."
 
-_OF_THE_MODEL = ("gt", "gnn", "topomask", "prep", "graphormer")
+Model = TypeVar("Model", bound=BaseModel)
+
+_OF_THE_MODEL = ("model", "gt", "gnn", "topomask", "prep", "graphormer")
 """Sections that describe a model, in addition to those of the encodings."""
 
 
@@ -36,7 +41,7 @@ def _number(path: Path) -> tuple[int, str]:
 
 
 def with_model_of(config: Config) -> Config:
-    """The config with missing sections about the model copied from the run in ``pretrained.dir``, as in GraphGPS.
+    """The config with missing keys about the model copied from the run in ``pretrained.dir``.
 
     Raises:
         RunError: If that run has no readable config.
@@ -46,9 +51,23 @@ def with_model_of(config: Config) -> Config:
     except RunError as error:
         raise RunError(f"pretrained.dir: {error}") from None
     names = [name for name in type(config).model_fields if name in _OF_THE_MODEL or name.startswith("posenc_")]
-    copied = {name: getattr(finished, name) for name in names if name not in config.model_fields_set}
-    completed = config.model_copy(update=copied)
+    completed = _completed(config, finished, names)
     return with_width(completed, finished.gt.dim_hidden) if completed.model.auto_satisfy_param_budget else completed
+
+
+def _completed(given: Model, finished: BaseModel, names: Iterable[str]) -> Model:
+    """A section or config in which those of the keys ``names`` that were not given are as in the ``finished`` one.
+
+    Keys that neither of them gives stay so, because defaults of some keys depend on the attention.
+    """
+    copied: dict[str, Any] = {}
+    for name in finished.model_fields_set.intersection(names):
+        value = getattr(finished, name)
+        if name not in given.model_fields_set:
+            copied[name] = value
+        elif isinstance(value, BaseModel):
+            copied[name] = _completed(getattr(given, name), value, type(value).model_fields)
+    return given.model_copy(update=copied)
 
 
 def find_checkpoint(config: Config) -> Path:
@@ -71,7 +90,7 @@ def refuse_other_split(config: Config) -> None:
     """
     path = find_checkpoint(config)
     finished = read_config(path.parent / "config.yaml")
-    if (finished.dataset.format, finished.dataset.name) != (config.dataset.format, config.dataset.name):
+    if _data_of(finished) != _data_of(config):
         return
     there, here = _split_of(finished), _split_of(config)
     other = [f"{key} is {there.get(key)} there and {here.get(key)} here" for key in here if there.get(key) != here[key]]
@@ -82,10 +101,17 @@ def refuse_other_split(config: Config) -> None:
         )
 
 
+def _data_of(config: Config) -> tuple[str, str]:
+    """The format and the name of a data set, however the name is spelled."""
+    return config.dataset.format, plain_name(config.dataset)
+
+
 def _split_of(config: Config) -> dict[str, Any]:
     """The keys that decide the split of a data set, with their effective values."""
     data = config.dataset
     found: dict[str, Any] = {"dataset.split_mode": data.split_mode, "dataset.split_index": data.split_index}
+    if data.split_mode == "errica":
+        found["dataset.split_dir"] = data.split_dir
     if data.split_mode in ("random", "fixed"):
         found["dataset.split"] = list(data.split)
     if data.split_mode == "random" or data.num_folds is not None:

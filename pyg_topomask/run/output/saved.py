@@ -155,7 +155,8 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     If attention or mask differ, these alone: keys that only one of the two uses have their defaults in the other, which
     nobody has set.
     """
-    keys = [key for key in here if here[key] != there[key]]
+    shared = [key for key in here if key in there]  # one of the two may search its width, or run several splits
+    keys = [key for key in shared if here[key] != there[key]]
     keys = [key for key in _NAMES if key in keys] or keys
     return [f"{key} is {there[key]} there and {here[key]} here" for key in keys]
 

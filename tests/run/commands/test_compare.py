@@ -128,6 +128,13 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(make, capsys, change
     assert error == f"error: {folders[1]} and {folders[0]} cannot be compared: they differ in the {reason}\n"
 
 
+def test_folds_from_other_folders_are_not_compared(make):
+    folds = [{"format": "PyG-TUDataset", "name": "ENZYMES", "split_mode": "errica", "split_dir": name} for name in "ab"]
+    first, second = (make(fold["split_dir"], [0.5, 0.6], change={"dataset": fold}) for fold in folds)
+    with pytest.raises(RunError, match=r"split \(dataset\.split_dir is b and a\)"):
+        compared(first, second)
+
+
 def test_evaluations_on_other_numbers_of_parts_are_not_compared(make):
     parts = [{"sampler": "random_partition", "num_parts": count} for count in (3, 4, 4)]
     changes = [{"train": train, "val": {"sampler": "random_partition"}} for train in parts]

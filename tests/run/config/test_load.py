@@ -136,7 +136,7 @@ def test_wrong_overrides(tiny, overrides, message):
         ("dataset.task=node", "is for task 'graph'"),
         ("dataset.split_mode=cv-kfold-2", "at least 3 folds"),
         ("dataset.split_mode=cv-stratifiedkfold-5 dataset.split_index=5", r"below the number of folds \(got 5\)"),
-        ("dataset.split_index=1", "only folds have an index"),
+        ("dataset.split_index=1", "only folds and published splits have an index"),
         ("dataset.split=[0.9,0.1,0.1]", "add up to at most 1"),
         ("metric_agg=argmin", "would choose the worst epoch"),
         ("train.eval_period=5", "no evaluation"),

@@ -150,6 +150,12 @@ def test_features_where_there_are_none_and_dummy_edges(tu_folder, own_cache):
 def test_feature_options(tiny):
     constant = parts_of(load(tiny, ["dataset.node_encoder_name=Constant"]).config)
     assert constant.in_channels == 1
+    for name in ("RWSE+Constant", "Constant + RWSE"):
+        overrides = [f"dataset.node_encoder_name={name}", "posenc_RWSE.enable=true", "posenc_RWSE.kernel.times=[1, 2]"]
+        overrides.append("posenc_RWSE.dim_pe=4")
+        assert parts_of(load(tiny, overrides).config).in_channels == 1
+    unused = ["dataset.node_encoder_name=Constant", "dataset.node_encoder=false"]
+    assert parts_of(load(tiny, unused).config).in_channels == 5
     scaled = parts_of(load(tiny, ["topomask.normalize_features=true"]).config).train[0].x
     torch.testing.assert_close(scaled.sum(1)[scaled.sum(1) > 0], torch.ones(int((scaled.sum(1) > 0).sum())))
 

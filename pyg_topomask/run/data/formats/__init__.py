@@ -110,7 +110,7 @@ def _key_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
 def _name_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
     entry = FORMATS[data.format]
     names = [name.lower() for name in entry.names] if entry.any_case else entry.names
-    if names and _plain_name(data) not in names:
+    if names and plain_name(data) not in names:
         message = f"{data.format} has no {data.name!r}; there are {', '.join(entry.names)}."
         yield "dataset.name", message + did_you_mean(data.name, entry.names)
     if Path(data.name).name != data.name or data.name in ("", ".", ".."):
@@ -142,7 +142,7 @@ def _split_problems(data: DatasetConfig) -> Iterator[tuple[str, str]]:
         yield "dataset.split_mode", f"stratified folds need classes, and the task is {task.kind}; use cv-kfold"
 
 
-def _plain_name(data: DatasetConfig) -> str:
+def plain_name(data: DatasetConfig) -> str:
     """The name in the spelling of the tables."""
     name = data.name.lower() if FORMATS[data.format].any_case else data.name
     return name.replace("_", "-") if data.format == "OGB" and name.startswith("ogb") else name
@@ -151,7 +151,7 @@ def _plain_name(data: DatasetConfig) -> str:
 def possible_tasks(data: DatasetConfig) -> tuple[Task, ...]:
     """The tasks that the names allow, before loading; binary and multiclass if the number of classes is unknown."""
     entry = FORMATS[data.format]
-    known = entry.tasks.get(_plain_name(data), entry.tasks.get(""))
+    known = entry.tasks.get(plain_name(data), entry.tasks.get(""))
     if known is not None:
         return (known,)
     if data.task_type == "regression":
@@ -166,7 +166,7 @@ def level_of(data: DatasetConfig) -> Level:
 
 def is_one_graph(data: DatasetConfig) -> bool:
     """Whether the data set is one graph whose nodes are split."""
-    return FORMATS[data.format].level == "node" or _plain_name(data).startswith("ogbn-")
+    return FORMATS[data.format].level == "node" or plain_name(data).startswith("ogbn-")
 
 
 def load_dataset(data: DatasetConfig) -> LoadedDataset:
