@@ -66,8 +66,11 @@ def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accu
     Its ``"seconds"`` are processor time. If the run was interrupted, they are measured from its last start on and
     scaled to all epochs. If it was finished before, they are its wall time.
     """
-    epochs, done = check_config(path, settings)[0].config.optim.max_epoch, run_folder(path, out, settings) / METRICS
-    left = epochs - (len(done.read_text().splitlines()) - 1 if done.is_file() else 0)
+    config, curve = check_config(path, settings)[0].config, run_folder(path, out, settings) / METRICS
+    epochs, done = config.optim.max_epoch, len(curve.read_text().splitlines()) - 1 if curve.is_file() else 0
+    if done < epochs:
+        done -= done % config.train.ckpt_period  # training continues from the last checkpoint
+    left = epochs - done
     begin = time.process_time()
     summary = run_config(path, out / "runs", 1, settings)
     seconds = (time.process_time() - begin) * epochs / left if left > 0 else summary["wall_time_s"]["total"]

@@ -102,7 +102,7 @@ def run_fold(name: str, fold: int, seeds: int, epochs: int | None, out: Path) ->
         overrides.append(f"optim.max_epoch={epochs}")
     summary = run_config(CONFIGS / f"{name}.yaml", out / "runs", seeds, overrides)
     runs = []
-    for number, seed in enumerate(summary["seeds"]):
+    for number, seed in enumerate(summary["seeds"][:seeds]):  # the folder may have more, of an earlier call
         seconds, done = summary["wall_time_s"]["values"][number], summary["epochs"][number]
         curve = read_curve(Path(summary["folder"]) / str(seed), "accuracy", seconds / done)
         accuracy = summary["metrics"]["test_accuracy"]["values"][number]

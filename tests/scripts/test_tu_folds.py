@@ -113,3 +113,20 @@ def test_panels_wrap_after_four(script, tmp_path):
     script.plot({"rows": dict(list(rows.items())[:4])}, tmp_path / "four.png")
     five, four = (image.imread(tmp_path / f"{name}.png").shape for name in ("five", "four"))
     assert five[:2] == (2 * four[0], four[1])
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(0, 4.0), (18, 6.0), (20, 12.0), (30, 77.0)])
+def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(scripts, monkeypatch, tmp_path, rows, seconds):
+    import _folds
+
+    times = iter([0.0, 4.0])
+    summary = {"metrics": {}, "wall_time_s": {"total": 77.0}, "num_parameters": 1}
+    summary["metrics"] = {f"{part}_accuracy": {"values": [0.5]} for part in ("val", "test")}
+    monkeypatch.setattr(_folds, "run_config", lambda *_: summary)
+    monkeypatch.setattr(_folds.time, "process_time", lambda: next(times))
+    settings = ["optim.max_epoch=30", "train.ckpt_period=10", "name_tag=a"]
+    path = importlib.import_module("_tables").CONFIGS / "grf" / "enzymes.yaml"
+    folder = _folds.run_folder(path, tmp_path, settings)
+    folder.mkdir(parents=True)
+    (folder / _folds.METRICS).write_text("epoch\n" + "0\n" * rows)
+    assert _folds.run_once(path, tmp_path, settings)["seconds"] == pytest.approx(seconds)
