@@ -35,8 +35,8 @@ class GPSStack(ModuleList):
         norm, dropout, act, feed_forward, pre_norm: As in :class:`GPSLayer`, for every layer.
         checkpoint: Whether to compute layers again in the backward pass instead of storing their activations. This
             needs the memory of one layer instead of all, and about a third more time. Results are the same, including
-            dropout and running statistics. Only Performer's gradient differs, for a forward pass after which another
-            one draws a new projection before the backward pass.
+            dropout and running statistics. The exception is Performer: if a second forward pass draws a new projection
+            before the backward pass, the gradient of the first one is computed with the new projection.
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is not a function, or ``num_layers`` is not an integer.

@@ -8,13 +8,11 @@ import torch
 import yaml
 
 from pyg_topomask.run import run_config
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.build import build_model
-from pyg_topomask.run.model.pretrained import refuse_other_split
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import compared
@@ -230,87 +228,6 @@ def test_real_data_train(real_data, tmp_path, name, pytestconfig):
     assert 0 < summary["metrics"]["test_accuracy"]["mean"] <= 1
 
 
-def test_fine_tuning_and_inference_start_from_a_finished_run(tiny, tmp_path):
-    first = run_config(tiny, tmp_path, name="first")
-    start = [f"pretrained.dir={tmp_path / 'first'}", "optim.max_epoch=2", "optim.num_warmup_epochs=0"]
-    more = ["pretrained.freeze_main=true", "optim.scheduler=none", "gt.batch_norm=false"]
-    with pytest.raises(RunError, match=r"is of another model \(.* differ\)"):
-        run_config(tiny, tmp_path, overrides=[*start, "gt.dim_hidden=16"], name="wider")
-    assert not (tmp_path / "wider" / "0" / "config.yaml").exists()  # so that a corrected config is not refused
-    run_config(tiny, tmp_path, overrides=["gt.batch_norm=false"], name="plain")
-    start[0] = f"pretrained.dir={tmp_path / 'plain'}"
-    run_config(tiny, tmp_path, overrides=[*start, *more], name="second")
-    before, after = (
-        torch.load(tmp_path / name / "0" / "best.ckpt", weights_only=True)["state_dict"] for name in ("plain", "second")
-    )
-    for name, value in before.items():
-        assert torch.equal(value, after[name]) != name.startswith("model.head."), name
-    again = run_config(
-        tiny, tmp_path, overrides=[f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"], name="third"
-    )
-    for part in ("val", "test"):
-        for name in ("loss", "accuracy", "auc"):
-            key = f"{part}_{name}"
-            assert again["metrics"][key]["mean"] == pytest.approx(first["metrics"][key]["mean"], rel=1e-5), key
-
-
-def test_a_model_is_not_tested_on_graphs_that_trained_it(tiny, tmp_path):
-    run_config(tiny, tmp_path, overrides=["optim.max_epoch=2"], name="first")
-    again = [f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"]
-    message = r"first.0 was trained on another split of circle \(dataset.split_seed is 0 there and 1 here\), so its"
-    with pytest.raises(RunError, match=message):
-        run_config(tiny, tmp_path, repeat=2, overrides=again, name="second")
-    assert not (tmp_path / "second" / "0").exists()  # refused before the first seed runs
-    with pytest.raises(RunError, match=r"dataset.split_mode is random there and cv-kfold-4 here"):
-        run_config(tiny, tmp_path, overrides=[*again, "dataset.split_mode=cv-kfold-4"], name="second")
-    same = run_config(tiny, tmp_path, repeat=2, overrides=[*again, "dataset.split_seed=0"], name="second")
-    assert same["seeds"] == [0, 1]
-    run_config(tiny, tmp_path, overrides=[again[0], "dataset.name=grid", "seed=1"], name="other")  # of other graphs
-
-
-@pytest.mark.parametrize(
-    ("dataset", "given", "message"),
-    [
-        (
-            {"format": "PyG-TUDataset", "name": "ENZYMES", "split_mode": "errica"},
-            {"split_dir": "b"},
-            "split_dir is ./splits there and b here",
-        ),
-        (
-            {"format": "PyG-LRGBDataset", "name": "peptides-func", "split_mode": "random"},
-            {"name": "Peptides-Func"},
-            "split_seed is 0 there and 1 here",
-        ),
-        (
-            {"format": "OGB", "name": "ogbg-molhiv", "split_mode": "random"},
-            {"name": "ogbg_molhiv"},
-            "split_seed is 0 there and 1 here",
-        ),
-    ],
-)
-def test_another_split_under_another_spelling_or_folder_is_refused(tiny, tmp_path, dataset, given, message):
-    tiny["dataset"] = dataset
-    folder = tmp_path / "first" / "0"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(Config.model_validate(tiny).model_dump(mode="json")))
-    (folder / "best.ckpt").touch()
-    tiny |= {"dataset": {**dataset, **given}, "seed": 1, "pretrained": {"dir": str(tmp_path / "first")}}
-    with pytest.raises(RunError, match=message):
-        refuse_other_split(Config.model_validate(tiny))
-
-
-def test_missing_keys_of_the_model_are_those_of_the_pretrained_run(tiny, tmp_path):
-    model = ["model.graph_pooling=add", "gnn.act=gelu", "topomask.kernel=elu1", "optim.max_epoch=2"]
-    first = run_config(tiny, tmp_path, overrides=model, name="first")
-    bare = {"dataset": tiny["dataset"], "pretrained": {"dir": str(tmp_path / "first")}}
-    bare |= {"train": {"mode": "inference-only"}, "gnn": {"dropout": 0.3}}
-    again = run_config(bare, tmp_path, name="second")
-    for key in ("val_loss", "test_loss", "test_accuracy"):
-        assert again["metrics"][key]["mean"] == pytest.approx(first["metrics"][key]["mean"], rel=1e-5), key
-    written = yaml.safe_load((tmp_path / "second" / "0" / "config.yaml").read_text())
-    assert (written["model"]["graph_pooling"], written["gnn"]["act"], written["gnn"]["dropout"]) == ("add", "gelu", 0.3)
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -424,31 +341,6 @@ def test_half_precision_trains(tiny, tmp_path):
     )
     assert full != half
     assert half == pytest.approx(full, rel=0.1)
-
-
-def test_sizes_that_a_model_type_sets_do_not_count_as_given(tiny, tmp_path):
-    tiny["model"] = {"type": "SANTransformer"}
-    tiny["gt"]["layer_type"] = "SANLayer"
-    del tiny["topomask"]
-    run_config(tiny, tmp_path, name="first")
-    data = {name: tiny[name] for name in ("dataset", "model")} | {"train": {"mode": "inference-only"}}
-    summary = run_config(data, tmp_path, overrides=[f"pretrained.dir={tmp_path / 'first'}"], name="second")
-    assert summary["num_parameters"] > 0
-
-
-def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, tmp_path):
-    data = {"dataset": tiny["dataset"], "train": {"mode": "inference-only"}}
-    start = [f"pretrained.dir={tmp_path / 'first'}"]
-    loaded, unused = check_config(data, start)  # the run does not exist yet, so the config is only validated
-    assert (loaded.config.gt.layers, unused) == (2, [])
-    with pytest.raises(RunError, match=r"pretrained\.dir: .*first contains no run"):
-        run_config(data, tmp_path, overrides=start, name="second")
-    first = run_config(tiny, tmp_path, name="first")
-    again = run_config(data, tmp_path, overrides=start, name="second")
-    assert again["metrics"]["test_loss"]["mean"] == pytest.approx(first["metrics"]["test_loss"]["mean"], rel=1e-5)
-    (tmp_path / "first" / "0" / "config.yaml").write_text("gt: 3")
-    with pytest.raises(RunError, match=r"config\.yaml is missing, damaged or of another version"):
-        check_config(data, start)
 
 
 def test_a_score_that_a_small_part_does_not_have_is_no_number():

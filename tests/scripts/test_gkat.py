@@ -357,3 +357,13 @@ def test_stopping_a_script_is_no_traceback(scripts, capsys):
         importlib.import_module("_gkat").start(stopped)
     assert stop.value.code == 130
     assert "keeps finished runs" in capsys.readouterr().err
+
+
+def test_a_fold_has_the_seeds_that_were_asked_for(scripts, monkeypatch, tmp_path):
+    import gkat_tu
+
+    kept = {"seeds": [0, 1, 2], "epochs": [1, 1, 1], "wall_time_s": {"values": [1.0] * 3}, "num_parameters": 9}
+    kept |= {"folder": str(tmp_path), "metrics": {"test_accuracy": {"values": [0.1, 0.5, 0.9]}}}  # of an earlier call
+    monkeypatch.setattr(gkat_tu, "run_config", lambda *_: kept)
+    monkeypatch.setattr(gkat_tu, "read_curve", lambda *_: [])
+    assert [run["accuracy"] for run in gkat_tu.run_fold("enzymes", 0, 2, None, tmp_path)] == [0.1, 0.5]

@@ -420,3 +420,10 @@ def test_a_graph_of_many_that_is_wrong_is_refused():
     bad = Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3)
     with pytest.raises(ValueError, match="contains node 5, but nodes are 0 to 2"):
         AddRandomWalks()([GRAPHS["star"], bad])
+
+
+@pytest.mark.parametrize("layout", ["to_sparse_csr", "to_sparse_coo"])
+def test_edges_in_a_sparse_layout_of_torch_are_refused_by_its_name(layout):
+    adj = getattr(torch.eye(3), layout)()
+    with pytest.raises(TypeError, match=rf"got Tensor of the layout torch\.{layout[3:]}; use ToSparseTensor"):
+        AddRandomWalks(2, 2, seed=0)(Data(adj_t=adj, num_nodes=3))

@@ -18,7 +18,8 @@ from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkp
 
 HEAD = "head."
 
-Model = TypeVar("Model", bound=BaseModel)
+Part = TypeVar("Part", bound=BaseModel)
+"""A config, or a section of it."""
 
 _OF_THE_MODEL = ("model", "gt", "gnn", "topomask", "prep", "graphormer")
 """Sections that describe a model, in addition to those of the encodings."""
@@ -55,7 +56,7 @@ def with_model_of(config: Config) -> Config:
     return with_width(completed, finished.gt.dim_hidden) if completed.model.auto_satisfy_param_budget else completed
 
 
-def _completed(given: Model, finished: BaseModel, names: Iterable[str]) -> Model:
+def _completed(given: Part, finished: BaseModel, names: Iterable[str]) -> Part:
     """A section or config in which those of the keys ``names`` that were not given are as in the ``finished`` one.
 
     Keys that neither of them gives stay so, because defaults of some keys depend on the attention.
