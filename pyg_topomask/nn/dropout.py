@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import Module, ReLU
 
 from pyg_topomask.ops.dropout import dropout
 
@@ -22,5 +23,12 @@ class Dropout(torch.nn.Dropout):
         if math.isnan(p):
             raise ValueError("'dropout' must be a probability (got nan)")
 
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p, self.training)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Dropout of ``x``, plus ``residual``."""
+        return dropout(x, self.p, self.training, residual=residual)
+
+    def after(self, act: Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Dropout of ``act(x)``, plus ``residual``; in one pass over the memory if ``act`` is a ReLU."""
+        if type(act) is ReLU:
+            return dropout(x, self.p, self.training, relu=True, residual=residual)
+        return self(act(x), residual)

@@ -181,9 +181,9 @@ class GPSLayer(Module):
             branches.append(self._branch_output(norm, update, x, batch))
         out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
         if self.mlp is not None and self.pre_norm:
-            out = out + self.mlp(apply_norm(self.norm_out, out, batch))
+            out = self._feed_forward(apply_norm(self.norm_out, out, batch), out)
         elif self.mlp is not None:
-            out = apply_norm(self.norm_out, out + self.mlp(out), batch)
+            out = apply_norm(self.norm_out, self._feed_forward(out, out), batch)
         result = (out, *edges) if edges else out
         if carry is None:
             return result
@@ -194,8 +194,13 @@ class GPSLayer(Module):
 
     def _branch_output(self, norm: Module | None, update: Tensor, x: Tensor, batch: Tensor | None) -> Tensor:
         """The update of a branch; without ``pre_norm``, it is added to ``x`` and normalised."""
-        update = self.dropout(update)
-        return update if self.pre_norm else apply_norm(norm, update + x, batch)
+        return self.dropout(update) if self.pre_norm else apply_norm(norm, self.dropout(update, x), batch)
+
+    def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The MLP of ``x``, plus ``residual``."""
+        parts: Any = self.mlp
+        first, act, dropout, second, last = parts
+        return last(second(dropout.after(act, first(x))), residual)
 
     def _carries(self, carry: Any) -> list[Any]:
         """The carry of each attention, or None. Raises ValueError if ``carry`` does not fit the attentions."""

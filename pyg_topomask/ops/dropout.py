@@ -27,8 +27,13 @@ load = partial(loader.load, "dropout")
 """The library, compiled if necessary, or the reason why there is none."""
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout(
+    x: Tensor, p: float = 0.5, training: bool = True, *, relu: bool = False, residual: Tensor | None = None
+) -> Tensor:
     """Zero each entry with probability ``p`` and scale the others so that the expectation is unchanged.
+
+    With ``relu``, entries below zero become zero first, and a ``residual`` is added at the end. Compiled code does all
+    of it in one pass over the memory, and the result is that of separate steps, bit for bit.
 
     On CPU, one 64-bit hash decides on four entries, and torch's generator draws only the seed. For this, ``p`` is
     rounded to a multiple of 2⁻¹⁶, and the scale matches the rounded value. On other devices and if ``p`` rounds to 0
@@ -40,7 +45,9 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     Args:
         x: Any shape, floating point.
         p: Probability of zeroing.
-        training: Whether entries are dropped; if false, ``x`` is returned.
+        training: Whether entries are dropped.
+        relu: Whether ``x`` is rectified.
+        residual: What is added to the result; the shape of ``x``.
 
     Raises:
         ValueError: If ``p`` is not a probability.
@@ -49,14 +56,20 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
         raise ValueError(f"'p' must be a probability, between 0 and 1 (got {p})")
     dropped = round(float(p) * _LEVELS)
     if not training or x.device.type != "cpu" or not 0 < dropped < _LEVELS:
-        return functional.dropout(x, p, training)
+        return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
     compilable, compiling = x.dtype in _ENTRY and _has_library(), torch.compiler.is_compiling()
     if compiling and not compilable:
-        return functional.dropout(x, p, training)
+        return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
     seed = draw_seeds(1)
     if compiling or (compilable and x.numel() >= _LEAST_COMPILED):
-        return _dropout(x, seed, dropped)
-    return dropout_reference(x, int(seed), dropped)
+        fits = residual is not None and residual.shape == x.shape and residual.dtype == x.dtype
+        out = _dropout(x, x.detach() if relu else None, residual if fits else None, seed, dropped)
+        return out if fits else _added(out, residual)
+    return _added(dropout_reference(x.relu() if relu else x, int(seed), dropped), residual)
+
+
+def _added(x: Tensor, residual: Tensor | None) -> Tensor:
+    return x if residual is None else residual + x
 
 
 @torch.compiler.assume_constant_result
@@ -77,29 +90,49 @@ def dropout_reference(x: Tensor, seed: int, dropped: int) -> Tensor:
     return x * (keep.to(x.dtype) * (_LEVELS / (_LEVELS - dropped)))
 
 
+class _Call(ctypes.Structure):
+    """Arguments of the compiled function, described in ``dropout.cpp``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("count", "seed", "dropped", "threads")),
+        *((name, ctypes.c_void_p) for name in ("x", "sign", "residual", "to")),
+    ]
+
+
 @torch.library.custom_op("topomask::dropout", mutates_args=())
-def _dropout(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
+def _dropout(x: Tensor, sign: Tensor | None, residual: Tensor | None, seed: Tensor, dropped: int) -> Tensor:
+    """Dropout of ``x`` where ``sign`` is positive and of 0 elsewhere, plus ``residual``; no gradient of ``sign``."""
     library: Any = load()
-    x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
-    sizes = x.numel(), int(seed), dropped, loader.num_threads(x.numel(), _WORK_PER_THREAD)
-    pointers = ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(out.data_ptr())
-    failure = getattr(library, _ENTRY[x.dtype])(pointers[0], *map(ctypes.c_int64, sizes), pointers[1])
+    given = {"x": x, "sign": sign, "residual": residual}
+    arrays = {name: part.contiguous() for name, part in given.items() if part is not None}
+    arrays["to"] = out = torch.empty(x.shape, dtype=x.dtype)
+    call = _Call(
+        count=x.numel(),
+        seed=int(seed),
+        dropped=dropped,
+        threads=loader.num_threads(x.numel(), _WORK_PER_THREAD),
+        **{name: part.data_ptr() for name, part in arrays.items()},
+    )
+    failure = getattr(library, _ENTRY[x.dtype])(ctypes.byref(call))
     loader.refuse_failure(failure, f"dropout of {x.numel()} entries")
     return out
 
 
 @_dropout.register_fake
-def _(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
+def _(x: Tensor, sign: Tensor | None, residual: Tensor | None, seed: Tensor, dropped: int) -> Tensor:
     return x.new_empty(x.shape)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, seed, ctx.dropped = inputs
-    ctx.save_for_backward(seed)
+    _, sign, _, seed, ctx.dropped = inputs
+    ctx.save_for_backward(sign, seed)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-    return _dropout(grad, *ctx.saved_tensors, ctx.dropped), None, None
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    of_x, _, of_residual, *_ = ctx.needs_input_grad
+    sign, seed = ctx.saved_tensors
+    grad_x = _dropout(grad, sign, None, seed, ctx.dropped) if of_x else None
+    return grad_x, None, grad if of_residual else None, None, None
 
 
 _dropout.register_autograd(_backward, setup_context=_setup_context)

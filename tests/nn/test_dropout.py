@@ -101,21 +101,70 @@ def test_compiled_modules_run():
 def test_compiled_mask_is_that_of_plain_torch(count, dtype):
     x = torch.randn(count, dtype=dtype, requires_grad=True)
     for seed in (0, -1, 2**62 + 12345):
-        found, wanted = dropout_ops._dropout(x, torch.tensor([seed]), 20_000), dropout_reference(x, seed, 20_000)
+        found = dropout_ops._dropout(x, None, None, torch.tensor([seed]), 20_000)
+        wanted = dropout_reference(x, seed, 20_000)
         assert torch.equal(found, wanted)  # both multiply each entry once, by the same factor
         grads = [torch.autograd.grad(out.square().sum(), x)[0] for out in (found, wanted)]
         assert torch.equal(*grads)
 
 
 @compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(5, 3), (700, 101)])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("residual", ["none", "same shape", "transposed", "broadcast", "other dtype"])
+def test_one_pass_is_separate_steps(monkeypatch, residual, relu, shape, dtype):
+    monkeypatch.setattr(dropout_ops, "_LEAST_COMPILED", 0)
+    added = {
+        "none": None,
+        "same shape": torch.randn(shape, dtype=dtype),
+        "transposed": torch.randn(shape[::-1], dtype=dtype).t(),
+        "broadcast": torch.randn(shape[1], dtype=dtype),
+        "other dtype": torch.randn(shape, dtype=torch.bfloat16),
+    }[residual]
+    x = torch.randn(shape, dtype=dtype).index_fill_(0, torch.tensor([1]), 0).requires_grad_()
+    inputs = [x] if added is None else [x, added.requires_grad_()]
+    results = []
+    for one_pass in (True, False):
+        torch.manual_seed(0)
+        if one_pass:
+            out = dropout(x, 0.3, relu=relu, residual=added)
+        else:
+            out = dropout(x.relu() if relu else x, 0.3)
+            out = out if added is None else added + out
+        weights = torch.linspace(-1, 1, out.numel(), dtype=dtype).view_as(out)
+        results.append([out, *torch.autograd.grad((out * weights).sum(), inputs)])
+    assert all(torch.equal(*pair) for pair in zip(*results))  # each entry has the same operations in the same order
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("training", [True, False])
+def test_rectified_with_a_residual_in_every_mode(training, p):
+    x, residual = torch.randn(9, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
+    torch.manual_seed(0)
+    found = dropout(x, p, training, relu=True, residual=residual)
+    torch.manual_seed(0)
+    assert torch.equal(found, residual + dropout(x.clamp(min=0), p, training))
+
+
+@pytest.mark.parametrize("act", [torch.nn.ReLU(), torch.nn.GELU()])
+def test_dropout_after_an_activation(act):
+    module, x, residual = Dropout(0.4), torch.randn(500, 200), torch.randn(500, 200)
+    torch.manual_seed(0)
+    found = module.after(act, x, residual)
+    torch.manual_seed(0)
+    assert torch.equal(found, residual + module(act(x)))
+
+
+@compiled
 def test_threads_and_layout_change_nothing(monkeypatch):
     monkeypatch.setattr(dropout_ops, "_WORK_PER_THREAD", 1)
-    x, threads = torch.randn(701, 300), torch.get_num_threads()
+    x, seed, threads = torch.randn(701, 300), torch.tensor([3]), torch.get_num_threads()
     found = []
     try:
         for num in (1, 2, 5):
             torch.set_num_threads(num)
-            found += [dropout_ops._dropout(same, torch.tensor([3]), 6554) for same in (x, x.t().contiguous().t())]
+            found += [dropout_ops._dropout(y, y, y, seed, 6554) for y in (x, x.t().contiguous().t())]
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(found[0], other) for other in found[1:])
@@ -134,16 +183,22 @@ def test_a_seed_gives_the_same_without_a_compiler(monkeypatch, count):
 
 @compiled
 def test_the_operator_is_one_that_torch_can_compile():
-    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    torch.library.opcheck(dropout_ops._dropout, (x, torch.tensor([11]), 30_000))
-    assert gradcheck(lambda value: dropout_ops._dropout(value, torch.tensor([11]), 30_000), (x,))
-    assert gradgradcheck(lambda value: dropout_ops._dropout(value, torch.tensor([11]), 30_000), (x,))
+    x, residual = (torch.randn(5, 7, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    for sign, added in ((None, None), (x.detach(), residual)):
+        torch.library.opcheck(dropout_ops._dropout, (x, sign, added, torch.tensor([11]), 30_000))
+
+    def run(x, residual):
+        return dropout_ops._dropout(x, x.detach(), residual, torch.tensor([11]), 30_000)
+
+    assert gradcheck(run, (x, residual))
+    assert gradgradcheck(run, (x, residual))
 
 
 @compiled
 def test_nan_is_not_hidden():
     x = torch.full((dropout_ops._LEAST_COMPILED,), torch.nan)
     assert dropout(x, 0.5).isnan().all()
+    assert dropout(x, 0.5, relu=True).isnan().all()
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("inf"), float("nan")])

@@ -97,8 +97,8 @@ class GatedGCN(Module):
         aggregated, edges = gated_sum(
             self.lin_target(x), self.lin_source(x), self.lin_value(x), self.lin_edge(edge_attr), edge_index, scale
         )
-        update = self.act(apply_norm(self.norm_node, self.lin_self(x) + aggregated))
-        out = x + self.dropout(update) if self.has_residual else update
+        update = apply_norm(self.norm_node, self.lin_self(x) + aggregated)
+        out = self.dropout.after(self.act, update, x) if self.has_residual else self.act(update)
         if self.norm_edge is None:
             return out
-        return out, edge_attr + self.dropout(self.act(apply_norm(self.norm_edge, edges)))
+        return out, self.dropout.after(self.act, apply_norm(self.norm_edge, edges), edge_attr)

@@ -17,7 +17,7 @@ SHIPPED = HERE / "shipped"
 _REARRANGED = ("-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros")
 LIBRARIES = {
     "blocks": ("-fno-math-errno", *_REARRANGED),
-    "dropout": ("-fno-math-errno", "-fno-trapping-math"),
+    "dropout": ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),  # rounds as plain torch does
     "features": ("-fno-math-errno", *_REARRANGED),
     "forest": _REARRANGED,
     "gated": ("-fno-math-errno", *_REARRANGED),
