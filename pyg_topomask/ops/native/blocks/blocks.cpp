@@ -12,7 +12,7 @@
 // The graphs and heads that share a block of the mask are cut into parts, each with its own gradient of the block. Their
 // number does not depend on that of threads, so no result does. Plain C++17 and its standard library.
 
-#include "product.h"
+#include "../product.h"
 
 namespace {
 

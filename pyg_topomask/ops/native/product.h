@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "../parallel.h"
+#include "parallel.h"
 
 namespace {
 
