@@ -17,7 +17,7 @@ from torch.nn import functional
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, mix
 from pyg_topomask.ops.native import loader
 
-_LEVELS = 2**16
+LEVELS = 2**16  # of a probability
 _PER_DRAW = 4  # 16-bit numbers in one 64-bit hash
 _ENTRY = {torch.float32: "dropout_float", torch.float64: "dropout_double"}
 _LEAST_COMPILED = 2**16  # entries; with fewer, plain torch is faster than the call of a custom operator
@@ -54,8 +54,8 @@ def dropout(
     """
     if not 0 <= p <= 1:
         raise ValueError(f"'p' must be a probability, between 0 and 1 (got {p})")
-    dropped = round(float(p) * _LEVELS)
-    if not training or x.device.type != "cpu" or not 0 < dropped < _LEVELS:
+    dropped = round(float(p) * LEVELS)
+    if not training or x.device.type != "cpu" or not 0 < dropped < LEVELS:
         return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
     compilable, compiling = x.dtype in _ENTRY and _has_library(), torch.compiler.is_compiling()
     if compiling and not compilable:
@@ -86,8 +86,8 @@ def dropout_reference(x: Tensor, seed: int, dropped: int) -> Tensor:
         dropped: Probability of zeroing, in units of 2⁻¹⁶.
     """
     draws = mix(torch.arange(-(-x.numel() // _PER_DRAW)) * GOLDEN + seed)
-    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
-    return x * (keep.to(x.dtype) * (_LEVELS / (_LEVELS - dropped)))
+    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
+    return x * (keep.to(x.dtype) * (LEVELS / (LEVELS - dropped)))
 
 
 class _Call(ctypes.Structure):

@@ -28,6 +28,9 @@ _WORK_PER_THREAD = 2**17  # numbers of edges that are worth a second thread
 load = partial(loader.load, "gated")
 """The library, compiled if necessary, or the reason why there is none."""
 
+refuses = partial(loader.refuses, "gated")
+"""Why the compiled function cannot compute with these tensors; :obj:`None` if it can."""
+
 
 class _Call(ctypes.Structure):
     """Arguments of the compiled function, described in ``sum.cpp``."""
@@ -107,23 +110,6 @@ def _traceable_sum(
     gate = e.sigmoid() if scale is None else e.sigmoid() * scale
     total = torch.zeros_like(value).index_add(0, second, gate)
     return torch.zeros_like(value).index_add(0, second, gate * value.index_select(0, first)) / (total + _EPS), e
-
-
-def refuses(*tensors: Tensor | None) -> str | None:
-    """Why the compiled function cannot compute with these tensors; :obj:`None` if it can."""
-    given = [x for x in tensors if x is not None]
-    if any(x.device.type != "cpu" for x in given):
-        return "it runs on CPU only"
-    dtypes = {x.dtype for x in given}
-    if len(dtypes) > 1 or given[0].dtype not in _ENTRY:
-        return f"it computes in float32 or float64 (got {', '.join(map(str, dtypes))})"
-    return _no_library()
-
-
-@torch.compiler.assume_constant_result
-def _no_library() -> str | None:
-    library = load()
-    return library if isinstance(library, str) else None
 
 
 @partial(once_per_batch, traced=True)

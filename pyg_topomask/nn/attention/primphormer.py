@@ -15,24 +15,8 @@ from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.primal import map_scores, primal_map, unit_features
 from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, segments
-
-# Norm below which a query or key counts as zero, as in torch.nn.functional.normalize.
-_ZERO_NORM = 1e-12
-
-
-class _SumOfSquares(torch.autograd.Function):
-    """Sum of squares along one dimension, kept as a dimension of size 1; neither pass stores the squares."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
-        ctx.save_for_backward(x)
-        return torch.linalg.vector_norm(x, dim=dim, keepdim=True).square()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return x * (2 * grad), None
 
 
 class _Primal(Attention):
@@ -61,31 +45,26 @@ class _Primal(Attention):
         orthogonal_(self.weight_e)
         orthogonal_(self.weight_r)
 
-    def _features(self, x: Tensor) -> tuple[Tensor, torch.dtype]:
-        """Queries of all heads, then keys, ``[2 H, N, D]``, and the dtype of the output."""
+    def _projected(self, x: Tensor) -> tuple[Tensor, torch.dtype]:
+        """Queries of all heads, then keys, ``[N, 2 H, D]``, and the dtype of the output."""
         projected = self.qk(x)
         (qk,) = at_least_float32(projected)
-        # With heads first and contiguous, the small product of each head is several times faster on CPU.
-        qk = qk.unflatten(1, (2 * self.heads, -1)).transpose(0, 1).contiguous()
-        norm = torch.linalg.vector_norm(qk, dim=-1, keepdim=True)
-        return qk / torch.where(norm > _ZERO_NORM, norm, torch.inf), projected.dtype
+        return qk.unflatten(1, (2 * self.heads, -1)), projected.dtype
 
-    def _finish(self, scores: Tensor, dtype: torch.dtype) -> Tensor:
-        """Set ``auxiliary_loss`` and map scores ``[2 H, N, s]`` to ``[N, C]``."""
-        sqrt_lambda, weight_e, weight_r, weight = at_least_float32(
-            self.sqrt_lambda, self.weight_e, self.weight_r, self.out.weight
-        )
-        num_nodes = scores.size(1)
-        squares = _SumOfSquares.apply(scores, 1).view(2, self.heads, self.rank).sum(dim=0) / max(num_nodes, 1)
+    def _out_weight(self) -> Tensor:
+        """The maps of scores of queries and of keys to the output, ``[2, s, D]``."""
+        (weight,) = at_least_float32(self.out.weight)
+        return weight.view(-1, 2, self.rank).permute(1, 2, 0)
+
+    def _finish(self, out: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
+        """Set ``auxiliary_loss`` by the scores' sums of squares ``[2 H, s]``, and return the output ``[N, C]``."""
+        sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
+        squares = squares.view(2, self.heads, self.rank).sum(dim=0) / max(out.size(0), 1)
         energy = (squares * sqrt_lambda.square()).sum() / 2
         self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
-        scores = dropout(scores, self.dropout, self.training)
-        # Compute W_c [e; r] as W_ce e + W_cr r, without concatenation.
-        halves = scores.view(2, self.heads * num_nodes, self.rank) @ weight.view(-1, 2, self.rank).permute(1, 2, 0)
-        out = halves.sum(dim=0).unflatten(0, (self.heads, num_nodes)).transpose(0, 1)
         if self.out.bias is not None:
             out = out + self.out.bias
-        return out.reshape(num_nodes, self.channels).to(dtype)
+        return out.reshape(-1, self.channels).to(dtype)
 
 
 class PrimphormerAttention(_Primal):
@@ -120,7 +99,8 @@ class PrimphormerAttention(_Primal):
     Reference: *Primphormer: Efficient Graph Transformers with Primal Representations*, ICML 2025. Equations 2.5 and
     2.8, Theorem 2 and Algorithm 1 are those of its submission, *Primphormer: Leveraging Primal Representation for Graph
     Transformers*, whose regulariser is parametrised by the square root of :math:`\Lambda`.
-    Cost: :math:`O(N C s + N_s C s)` operations and :math:`O(N H s + N C)` memory.
+    Cost: :math:`O(N C s + N_s C s)` operations and :math:`O(N H s + N C)` memory; compiled code on CPU needs
+    :math:`O(N C + N s)`, because it keeps no scores.
 
     Args:
         channels: Width ``C`` of input and output.
@@ -202,18 +182,18 @@ class PrimphormerAttention(_Primal):
             state = self.initial_carry(1 if batch is None else segments(batch).num_graphs)
         else:
             state = self._check_carry(carry, batch)
-        features, dtype = self._features(x)
+        qk, dtype = self._projected(x)
         with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
             mean = segment_mean(at_least_float32(x)[0], batch, state.size(0))
             state = state + self.virtual(mean.to(self.virtual.weight.dtype))
             weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
             weight = weight.view(2, self.num_virtual, self.heads, -1).permute(0, 2, 3, 1).flatten(0, 1)  # [2 H, D, N_s]
-            update = state if batch is None else state.index_select(0, batch)  # [N, s]
-            # One product for F W φ and 1ᵀ W φ, so that the gradient is one product as well.
+            update = state.expand(x.size(0), -1) if batch is None else state.index_select(0, batch)  # [N, s]
+            # One matrix for F W φ and 1ᵀ W φ.
             weight = torch.cat([weight @ projection.t(), weight.sum(dim=2, keepdim=True)], dim=2)
-            scores, factor = (features @ weight).split([self.rank, 1], dim=2)
-            scores = torch.addcmul(scores, factor.contiguous(), update)
-            out = self._finish(scores, dtype)
+            out = self._finish(
+                *primal_map(qk, update.to(qk.dtype), weight, self._out_weight(), self.dropout, self.training), dtype
+            )
         return out if carry is None else (out, state)
 
     def _check_carry(self, carry: Tensor, batch: Tensor | None) -> Tensor:
@@ -285,7 +265,7 @@ class PrimalAttention(_Primal):
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
-        features, dtype = self._features(x)
+        qk, dtype = self._projected(x)
         with torch.autocast(x.device.type, enabled=False):
             # This is linear attention: e_i = sum_j (φ_q(x_i) · x_j) w_j, where w_j sums the rows of W_e that belong to
             # samples of node j.
@@ -294,8 +274,10 @@ class PrimalAttention(_Primal):
             value = weight.new_zeros(x.size(0), *weight.shape[1:])  # [N, 2 H, s]
             value = value.index_add(0, node, weight.repeat(node.numel() // self.num_samples, 1, 1))
             key = key.unflatten(1, (self.heads, -1)).repeat(1, 2, 1)
-            scores = segment_linear_attention(features.transpose(0, 1), key, value, batch)
-            return self._finish(scores.transpose(0, 1).contiguous(), dtype)
+            scores = segment_linear_attention(unit_features(qk).transpose(0, 1), key, value, batch)
+            scores = scores.transpose(0, 1).contiguous()
+            mapped = map_scores(scores, self._out_weight(), lambda z: dropout(z, self.dropout, self.training))
+            return self._finish(*mapped, dtype)
 
     def _sampled(self, num_nodes: int, batch: Tensor | None) -> Tensor:
         """``num_samples`` nodes at evenly spaced positions in each graph that has nodes."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from pyg_topomask.cache import cache_dir, locked, private_folder, refuse_foreign, replacing
 from pyg_topomask.ops.native import sources
@@ -37,6 +38,26 @@ def load(name: str) -> ctypes.CDLL | str:
         return "TOPOMASK_NATIVE=0 switches compiled code off"
     compiler, cache = os.environ.get("CXX"), os.environ.get("TOPOMASK_CACHE")
     return _load(name, compiler, torch.backends.cpu.get_cpu_capability(), cache)
+
+
+def refuses(name: str, *tensors: Tensor | None) -> str | None:
+    """Why the functions of a library cannot compute with these tensors; :obj:`None` if they can.
+
+    This is for functions of float32 and float64 on CPU whose tensors have the same dtype.
+    """
+    given = [x for x in tensors if x is not None]
+    if any(x.device.type != "cpu" for x in given):
+        return "it runs on CPU only"
+    dtypes = {x.dtype for x in given}
+    if len(dtypes) > 1 or given[0].dtype not in (torch.float32, torch.float64):
+        return f"it computes in float32 or float64 (got {', '.join(map(str, dtypes))})"
+    return _no_library(name)
+
+
+@torch.compiler.assume_constant_result
+def _no_library(name: str) -> str | None:
+    library = load(name)
+    return library if isinstance(library, str) else None
 
 
 def refuse_failure(code: int, what: str) -> None:

@@ -25,12 +25,13 @@ inline int64_t padded(int64_t count) {
     return (count + unit - 1) / unit * unit;
 }
 
-// Copies a row, in vectors: a call of memcpy takes longer.
+// Copies a row, in vectors: a call of memcpy takes longer. The last vector may overlap the one before.
 template <class T>
 inline void copy(const T* from, int64_t count, T* to) {
     constexpr int64_t L = Vec<T>::L;
     int64_t i = 0;
     for (; i + L <= count; i += L) Vec<T>::store(Vec<T>::load(from + i), to + i);
+    if (i < count && count >= L) return Vec<T>::store(Vec<T>::load(from + count - L), to + count - L);
     for (; i < count; ++i) to[i] = from[i];
 }
 

@@ -22,6 +22,7 @@ LIBRARIES = {
     "forest": _REARRANGED,
     "gated": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
+    "primal": ("-fno-math-errno", *_REARRANGED),
     "products": (),
     "sparse": (),
     "topk": (),

@@ -1,0 +1,266 @@
+// Primphormer's map of queries and keys to its output, without an array of scores. For each node and each of the 2 H
+// features x (queries of all heads, then keys), with f = x / |x|:
+//
+//   z_j   = sum_d f_d W_dj + t u_j,      t = sum_d f_d W_ds,      j < s,
+//   out_h = sum over the query and the key of head h of dropout(z) M,
+//
+// and squares_j is the sum of z_j^2 over nodes. W has s + 1 columns, the last one for t, and u is a row of `update`.
+// Dropout draws as it would for an array [2 H, N, s] (`draws.h`). The backward pass computes f and z again.
+//
+// A task is a range of nodes, which depends on the number of nodes alone. Its sums over nodes are added to those of the
+// tasks before it: no result depends on the number of threads.
+//
+// Plain C++17 and its standard library.
+
+#include <cmath>
+
+#include "../draws.h"
+#include "../parallel.h"
+#include "../product.h"
+
+namespace {
+
+struct Call {
+    int64_t nodes, heads, width, rank, threads, by_node;  // by_node: stride of x; all other arrays have no gaps
+    int64_t seed, dropped;                                // of dropout; none if `dropped` is 0
+    const void *x, *update, *weight, *out_weight;         // [N, 2 H, D], [N, s], [2 H, D, s + 1], [2, s, D]
+    void *out, *squares;                                  // [N, H, D], [2 H, s]
+    const void *grad_out, *grad_squares;
+    void *grad_x, *grad_update, *grad_weight, *grad_out_weight;
+};
+
+template <class T>
+class Primal {
+   public:
+    explicit Primal(const Call& call)
+        : c(call), N(c.nodes), H(c.heads), D(c.width), s(c.rank), P(padded<T>(D)), S(padded<T>(s + 1)), kept(c.dropped) {
+        pad(c.weight, 2 * H, D, s + 1, S, weight);
+        pad_transposed(c.weight, 2 * H, D, s + 1, P, weight_t);
+        pad(c.out_weight, 2, s, D, P, out_weight);
+        pad_transposed(c.out_weight, 2, s, D, S, out_weight_t);
+        if (c.grad_squares) pad(c.grad_squares, 2 * H, 1, s, S, grad_squares);
+    }
+
+    void forward() {
+        const Array<T> sums = sum_tasks(2 * H * S, [&](Tile& tile, T* squares) { forward(tile, squares); });
+        cut(sums.data(), 2 * H, 1, s, S, c.squares);
+    }
+
+    void backward() {
+        const int64_t of_weight = 2 * H * P * S;
+        const Array<T> sums = sum_tasks(of_weight + 2 * S * P, [&](Tile& tile, T* to) { backward(tile, to, to + of_weight); });
+        for (int64_t a = 0; a < 2 * H; ++a) cut(&sums[a * P * S], 1, D, s + 1, S, at(c.grad_weight, a * D * (s + 1)));
+        for (int64_t half = 0; half < 2; ++half)
+            cut(&sums[of_weight + half * S * P], 1, s, D, P, at(c.grad_out_weight, half * s * D));
+    }
+
+   private:
+    using V = Vec<T>;
+    using Numbers = typename V::type;
+    static constexpr int64_t TILE = 64;  // nodes whose arrays stay in the nearest caches
+    static constexpr int64_t LEAST_TASK = 16, MOST_TASKS = 64;  // tiles of a task, and tasks
+    static constexpr T ZERO_NORM = T(1e-12);                    // below it, x counts as zero
+
+    // Rows of a range of nodes, padded to whole vectors. The numbers that pad x, u and their gradients are zero.
+    struct Tile {
+        int64_t first, count;
+        Array<T> u, f, inverse, z, left, out;  // inverse: 1 / |x|; left: z after dropout
+        Array<T> grad, grad_z, grad_f, grad_u;
+        Array<uint64_t> draws;
+        Array<int16_t> numbers;
+        Array<T> factors;  // of dropout
+        Tile(int64_t P, int64_t S)
+            : u(TILE * S), f(TILE * P), inverse(TILE), z(u), left(u), out(f), grad(f), grad_z(u), grad_f(f), grad_u(u),
+              draws(TILE * S / PER_DRAW + 2), numbers(draws.size() * PER_DRAW), factors(numbers.size(), T(1)) {}
+        int64_t rows() const { return whole_rows(count); }
+    };
+
+    const Call& c;
+    const int64_t N, H, D, s, P, S;
+    const Kept<T> kept;
+    Array<T> weight, weight_t, out_weight, out_weight_t, grad_squares;
+
+    static T sum(const Numbers& x) {
+        T total = 0;
+        for (int lane = 0; lane < V::L; ++lane) total += x[lane];
+        return total;
+    }
+
+    static int64_t whole_rows(int64_t count) { return (count + ROWS - 1) / ROWS * ROWS; }
+    static const T* at(const void* array, int64_t i) { return static_cast<const T*>(array) + i; }
+    static T* at(void* array, int64_t i) { return static_cast<T*>(array) + i; }
+
+    // `number` matrices [m, n] with rows of `wide` numbers.
+    static void pad(const void* from, int64_t number, int64_t m, int64_t n, int64_t wide, Array<T>& to) {
+        to.resize(number * m * wide);
+        for (int64_t i = 0; i < number * m; ++i) std::copy_n(at(from, i * n), n, &to[i * wide]);
+    }
+
+    static void pad_transposed(const void* from, int64_t number, int64_t m, int64_t n, int64_t wide, Array<T>& to) {
+        to.resize(number * n * wide);
+        for (int64_t k = 0; k < number; ++k)
+            for (int64_t i = 0; i < m; ++i)
+                for (int64_t j = 0; j < n; ++j) to[(k * n + j) * wide + i] = *at(from, (k * m + i) * n + j);
+    }
+
+    static void cut(const T* from, int64_t number, int64_t m, int64_t n, int64_t wide, void* to) {
+        for (int64_t i = 0; i < number * m; ++i) std::copy_n(from + i * wide, n, at(to, i * n));
+    }
+
+    // Calls run(tile, sums) for all tiles, and returns the sums over all.
+    template <class F>
+    Array<T> sum_tasks(int64_t size, const F& run) const {
+        const int64_t least = LEAST_TASK * TILE, equal = (N + MOST_TASKS - 1) / MOST_TASKS;
+        const int64_t nodes = std::max(least, (equal + TILE - 1) / TILE * TILE), tasks = (N + nodes - 1) / nodes;
+        std::vector<Tile> tiles(std::max<int64_t>(c.threads, 1), Tile(P, S));
+        std::vector<Array<T>> sums(tasks);
+        parallel(c.threads, tasks, [&](int64_t task, int64_t thread) {
+            sums[task].resize(size);
+            Tile& tile = tiles[thread];
+            const int64_t end = std::min((task + 1) * nodes, N);
+            for (tile.first = task * nodes; tile.first < end; tile.first += TILE) {
+                tile.count = std::min(TILE, end - tile.first);
+                for (int64_t r = 0; r < tile.count; ++r) copy(at(c.update, (tile.first + r) * s), s, &tile.u[r * S]);
+                run(tile, sums[task].data());
+            }
+        });
+        Array<T> total(size);
+        for (const Array<T>& part : sums)
+            for (int64_t i = 0; i < size; ++i) total[i] += part[i];
+        return total;
+    }
+
+    // f and z of feature a.
+    void score(int64_t a, Tile& tile) const {
+        for (int64_t r = 0; r < tile.count; ++r) {
+            T* f = &tile.f[r * P];
+            copy(at(c.x, (tile.first + r) * c.by_node + a * D), D, f);
+            Numbers square{};
+            for (int64_t d = 0; d < P; d += V::L) square += V::load(f + d) * V::load(f + d);
+            const T norm = std::sqrt(sum(square)), inverse = norm > ZERO_NORM ? T(1) / norm : T(0);
+            for (int64_t d = 0; d < P; d += V::L) V::store(V::load(f + d) * inverse, f + d);
+            tile.inverse[r] = inverse;
+        }
+        std::fill(tile.z.begin(), tile.z.end(), T(0));
+        add_product(tile.f.data(), P, 1, tile.rows(), D, &weight[a * D * S], S, S, tile.z.data(), S);
+        for (int64_t r = 0; r < tile.count; ++r) {
+            T* z = &tile.z[r * S];
+            const T t = z[s];
+            for (int64_t j = 0; j < S; j += V::L) V::store(V::load(z + j) + t * V::load(&tile.u[r * S + j]), z + j);
+        }
+    }
+
+    // The factors of dropout of feature a, in rows of s numbers. A row may be read beyond its end.
+    const T* draw_factors(int64_t a, Tile& tile) const {
+        const int64_t first = (a * N + tile.first) * s, skipped = first % PER_DRAW;
+        if (c.dropped) {
+            const int64_t draws = (skipped + tile.count * s + PER_DRAW - 1) / PER_DRAW;
+            draw(uint64_t(c.seed), first / PER_DRAW, draws, tile.draws.data(), tile.numbers.data());
+            const int16_t* numbers = tile.numbers.data();
+            const Kept<T> own = kept;  // in registers
+            T* __restrict factors = tile.factors.data();
+            for (int64_t i = 0; i < draws * PER_DRAW; ++i) factors[i] = own.factor(numbers[i]);
+        }
+        return tile.factors.data() + skipped;
+    }
+
+    void forward(Tile& tile, T* squares) const {
+        for (int64_t h = 0; h < H; ++h) {
+            std::fill(tile.out.begin(), tile.out.end(), T(0));
+            for (int64_t half = 0; half < 2; ++half) {
+                const int64_t a = half * H + h;
+                score(a, tile);
+                drop_and_square(a, tile, squares + a * S);
+                const T* to_out = &out_weight[half * s * P];
+                add_product(tile.left.data(), S, 1, tile.rows(), s, to_out, P, P, tile.out.data(), P);
+            }
+            for (int64_t r = 0; r < tile.count; ++r) copy(&tile.out[r * P], D, at(c.out, ((tile.first + r) * H + h) * D));
+        }
+    }
+
+    void drop_and_square(int64_t a, Tile& tile, T* squares) const {
+        const T* factor = draw_factors(a, tile);
+        for (int64_t r = 0; r < tile.count; ++r, factor += s)
+            for (int64_t j = 0; j < S; j += V::L) {
+                const Numbers z = V::load(&tile.z[r * S + j]);
+                V::store(z * V::load(factor + j), &tile.left[r * S + j]);
+                V::store(V::load(squares + j) + z * z, squares + j);
+            }
+    }
+
+    void backward(Tile& tile, T* of_weight, T* of_out_weight) const {
+        std::fill(tile.grad_u.begin(), tile.grad_u.end(), T(0));
+        for (int64_t h = 0; h < H; ++h) {
+            for (int64_t r = 0; r < tile.count; ++r) copy(at(c.grad_out, ((tile.first + r) * H + h) * D), D, &tile.grad[r * P]);
+            for (int64_t half = 0; half < 2; ++half) {
+                const int64_t a = half * H + h;
+                score(a, tile);
+                std::fill(tile.grad_z.begin(), tile.grad_z.end(), T(0));
+                add_product(tile.grad.data(), P, 1, tile.rows(), D, &out_weight_t[half * D * S], S, S, tile.grad_z.data(), S);
+                descend_scores(a, tile);
+                T *to_out = of_out_weight + half * S * P, *to = of_weight + a * P * S;
+                add_product(tile.left.data(), 1, S, whole_rows(s), tile.count, tile.grad.data(), P, P, to_out, P);
+                add_product(tile.f.data(), 1, P, whole_rows(D), tile.count, tile.grad_z.data(), S, S, to, S);
+                std::fill(tile.grad_f.begin(), tile.grad_f.end(), T(0));
+                add_product(tile.grad_z.data(), S, 1, tile.rows(), s + 1, &weight_t[a * (s + 1) * P], P, P, tile.grad_f.data(), P);
+                descend_norms(a, tile);
+            }
+        }
+        for (int64_t r = 0; r < tile.count; ++r) copy(&tile.grad_u[r * S], s, at(c.grad_update, (tile.first + r) * s));
+    }
+
+    // From the gradient of dropout(z) to that of z and t, in the same array, and of u.
+    void descend_scores(int64_t a, Tile& tile) const {
+        const T *factor = draw_factors(a, tile), *of_squares = &grad_squares[a * S];
+        for (int64_t r = 0; r < tile.count; ++r, factor += s) {
+            const T t = tile.z[r * S + s];
+            Numbers of_t{};
+            for (int64_t j = 0, i = r * S; j < S; j += V::L, i += V::L) {
+                const Numbers z = V::load(&tile.z[i]), kept_by = V::load(factor + j);
+                const Numbers grad = V::load(&tile.grad_z[i]) * kept_by + 2 * z * V::load(of_squares + j);
+                V::store(z * kept_by, &tile.left[i]);
+                V::store(grad, &tile.grad_z[i]);
+                V::store(V::load(&tile.grad_u[i]) + t * grad, &tile.grad_u[i]);
+                of_t += V::load(&tile.u[i]) * grad;
+            }
+            tile.grad_z[r * S + s] = sum(of_t);
+        }
+    }
+
+    // From the gradient of f to that of x.
+    void descend_norms(int64_t a, Tile& tile) const {
+        for (int64_t r = 0; r < tile.count; ++r) {
+            const T *f = &tile.f[r * P], inverse = tile.inverse[r];
+            T* grad = &tile.grad_f[r * P];
+            Numbers product{};
+            for (int64_t d = 0; d < P; d += V::L) product += V::load(f + d) * V::load(grad + d);
+            const T along = sum(product);
+            for (int64_t d = 0; d < P; d += V::L)
+                V::store((V::load(grad + d) - along * V::load(f + d)) * inverse, grad + d);
+            copy(grad, D, at(c.grad_x, ((tile.first + r) * 2 * H + a) * D));
+        }
+    }
+};
+
+template <class T>
+int run(const Call& call, int backward) try {
+    Primal<T> primal(call);
+    backward ? primal.backward() : primal.forward();
+    return 0;
+} catch (...) {
+    return error_code();
+}
+
+}  // namespace
+
+extern "C" {
+
+// The result, or the gradients of all inputs.
+int primal_float(const Call* call, int backward) {
+    return run<float>(*call, backward);
+}
+
+int primal_double(const Call* call, int backward) {
+    return run<double>(*call, backward);
+}
+}

@@ -1,0 +1,211 @@
+"""The map of Primphormer's queries and keys, compiled and in plain torch, against the formula, with all gradients."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from pyg_topomask.ops import primal as primal_ops
+from pyg_topomask.ops.dropout import dropout_reference
+from pyg_topomask.ops.hashing import draw_seeds
+from pyg_topomask.ops.primal import primal_map, refuses
+
+compiled = pytest.mark.skipif(isinstance(primal_ops.load(), str), reason="needs a C++ compiler")
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+SIZES = [(0, 1, 3, 2), (1, 1, 1, 1), (5, 2, 3, 4), (63, 3, 8, 7), (64, 1, 24, 30), (65, 2, 17, 15), (1500, 1, 33, 16)]
+"""Nodes, heads, width of a head, rank; around the sizes of vectors, tiles and tasks."""
+
+
+@pytest.fixture(params=[pytest.param("compiled", marks=compiled), "torch"])
+def engine(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+
+
+def draw(num_nodes, heads, width, rank, dtype=torch.float64):
+    torch.manual_seed(0)
+    shapes = [(num_nodes, 2 * heads, width), (num_nodes, rank), (2 * heads, width, rank + 1), (2, rank, width)]
+    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def primal_map_reference(qk, update, weight, out_weight, keep=None):
+    """From the formula, a query or key at a time; ``keep`` are dropout's factors ``[2 H, N, s]``."""
+    num_nodes, features, width = qk.shape
+    heads, rank = features // 2, update.size(1)
+    squares = torch.stack([weight.new_zeros(rank) for _ in range(features)])
+    rows = []
+    for i in range(num_nodes):
+        heads_of_node = []
+        for h in range(heads):
+            total = qk.new_zeros(width)
+            for half, a in enumerate((h, heads + h)):
+                unit = qk[i, a] / qk[i, a].norm()
+                z = weight[a, :, :rank].t() @ unit + (weight[a, :, rank] @ unit) * update[i]
+                squares = squares.index_add(0, torch.tensor([a]), z.square()[None])
+                total = total + out_weight[half].t() @ (z if keep is None else z * keep[a, i])
+            heads_of_node.append(total)
+        rows.append(torch.stack(heads_of_node))
+    return torch.stack(rows) if rows else qk.sum() * qk.new_zeros(0, heads, width), squares
+
+
+def results(function, inputs):
+    """The output, the squares, and gradients of a loss of both."""
+    out, squares = function(*inputs)
+    weights = [torch.linspace(-1, 1, part.numel(), dtype=part.dtype).view(part.shape) for part in (out, squares)]
+    loss = (out * weights[0]).sum() + (squares * weights[1]).sum()
+    return out, squares, *torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("sizes", SIZES[:6])
+def test_is_the_formula(sizes):
+    inputs = draw(*sizes)
+    torch.testing.assert_close(results(primal_map, inputs), results(primal_map_reference, inputs), **EXACT)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_compiled_is_plain_torch_with_the_same_dropout(monkeypatch, sizes, p, dtype):
+    inputs, found = draw(*sizes, dtype), []
+    for native in ("1", "0"):
+        monkeypatch.setenv("TOPOMASK_NATIVE", native)
+        torch.manual_seed(5)
+        found.append(results(lambda *x: primal_map(*x, p), inputs))
+    tol = EXACT if dtype == torch.float64 else {"rtol": 2e-4, "atol": 2e-4}  # sums over 1,500 nodes
+    torch.testing.assert_close(*found, **tol)
+
+
+@pytest.mark.usefixtures("engine")
+def test_dropout_of_scores_is_that_of_the_array_of_scores():
+    inputs, dropped = draw(5, 2, 3, 4), 20_000
+    torch.manual_seed(3)
+    keep = dropout_reference(torch.ones(4, 5, 4, dtype=torch.float64), int(draw_seeds(1)), dropped)
+    assert 0 < (keep == 0).sum() < keep.numel()
+
+    def run(*inputs):
+        torch.manual_seed(3)
+        return primal_map(*inputs, dropped / 2**16)
+
+    torch.testing.assert_close(
+        results(run, inputs), results(lambda *x: primal_map_reference(*x, keep), inputs), **EXACT
+    )
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("part", ["out", "squares", "both"])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+def test_first_and_second_derivatives(part, p):
+    def run(*inputs):
+        torch.manual_seed(2)
+        out, squares = primal_map(*inputs, p)
+        return {"out": out, "squares": squares, "both": (out, squares)}[part]
+
+    inputs = draw(4, 1, 3, 2)
+    assert gradcheck(run, inputs)
+    assert gradgradcheck(run, inputs)
+
+
+@pytest.mark.usefixtures("engine")
+def test_no_gradient_where_none_is_needed():
+    inputs = draw(6, 2, 3, 2)
+    inputs[1].requires_grad_(False)
+    out, squares = primal_map(*inputs)
+    *_, of_out_weight = torch.autograd.grad(squares.sum(), [inputs[0], inputs[3]], retain_graph=True, allow_unused=True)
+    assert of_out_weight is None  # squares do not depend on it
+    assert out.requires_grad
+    (out.sum() + squares.sum()).backward()
+    assert inputs[1].grad is None
+    assert all(inputs[i].grad is not None for i in (0, 2, 3))
+
+
+@compiled
+def test_an_input_with_gaps():
+    inputs = draw(70, 2, 5, 3)
+    wide = torch.randn(70, 31, dtype=torch.float64)
+    parts = wide[:, 3:23].unflatten(1, (4, 5))
+    spread = torch.randn(70, 5, 4, dtype=torch.float64).transpose(1, 2)
+    for qk in (parts, spread):
+        given = [qk.detach().requires_grad_(), *inputs[1:]]
+        same = [qk.detach().contiguous().requires_grad_(), *inputs[1:]]
+        assert all(torch.equal(*pair) for pair in zip(results(primal_map, given), results(primal_map, same)))
+
+
+@compiled
+def test_threads_change_nothing(monkeypatch):
+    monkeypatch.setattr(primal_ops, "_WORK_PER_THREAD", 1)
+    threads, inputs, found = torch.get_num_threads(), draw(5000, 2, 6, 5, torch.float32), []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            torch.manual_seed(1)
+            found.append(results(lambda *x: primal_map(*x, 0.2), inputs))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+
+
+@compiled
+@pytest.mark.parametrize("count", [1, 63, 64, 100])
+def test_a_row_does_not_depend_on_other_rows(count):
+    inputs = draw(150, 2, 24, 30, torch.float32)
+    spoilt = [torch.cat([x[:count], 1e6 * x[count:]]).detach().requires_grad_() for x in inputs[:2]] + inputs[2:]
+    alone = [x[:count].detach().requires_grad_() for x in inputs[:2]] + inputs[2:]
+    found = []
+    for given in (inputs, spoilt, alone):
+        out, _ = primal_map(*given)
+        grads = torch.autograd.grad(out[:count].square().sum(), given)
+        found.append([out[:count], grads[0][:count], grads[1][:count]])
+        assert (grads[0][count:] == 0).all()
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_query_without_a_direction():
+    inputs = draw(4, 1, 3, 2)
+    with torch.no_grad():
+        inputs[0][1, 0] = 0
+        inputs[0][2, 1] *= 1e-14
+    grads = results(primal_map, inputs)[2:]
+    assert all(grad.isfinite().all() for grad in grads)
+    assert (grads[0][1, 0] == 0).all()
+    assert (grads[0][2, 1] == 0).all()
+    assert (grads[0][1, 1] != 0).any()
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_is_not_hidden(value):
+    inputs = [x.detach() for x in draw(4, 1, 3, 2)]
+    inputs[0][2, 0, 1] = value
+    out, squares = primal_map(*inputs)
+    assert out.isnan().any(dim=(1, 2)).tolist() == [False, False, True, False]
+    assert squares.isnan().any(1).tolist() == [True, False]
+
+
+@compiled
+def test_only_inputs_are_kept():
+    inputs, kept = draw(500, 2, 24, 30), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        primal_map(*inputs, 0.1)
+    assert sum(x.numel() for x in kept) == sum(x.numel() for x in inputs) + 1  # and the seed
+
+
+def test_refusals(monkeypatch):
+    x = torch.zeros(3, 2)
+    assert "on CPU only" in refuses(x.to("meta"), x)
+    assert "float32 or float64" in refuses(x, x.double())
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    assert "TOPOMASK_NATIVE=0" in refuses(x)
+
+
+@compiled
+@pytest.mark.parametrize("dropped", [0, 20_000])
+def test_the_operators_are_ones_that_torch_can_compile(dropped):
+    inputs, seed = draw(7, 2, 3, 2), torch.tensor([9])
+    torch.library.opcheck(primal_ops._primal_map, (*inputs, seed, dropped))
+    detached = [x.detach() for x in inputs]
+    out, squares = primal_ops._primal_map(*detached, seed, dropped)
+    arguments = (out, squares, *detached, seed, dropped)
+    torch.library.opcheck(primal_ops._gradients, arguments, test_utils=("test_schema", "test_faketensor"))
