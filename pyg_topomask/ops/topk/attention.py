@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.inputs import check_qkv, from_origin
+from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.dropout import dropout as drop
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import spmm
-from pyg_topomask.ops.topk.search import head_rows, search_keys
+from pyg_topomask.ops.topk.search import Kept, head_rows, search_keys
 
 
 def topk_attention(
@@ -74,13 +76,12 @@ def indexed_topk_attention(
         raise ValueError(f"'q' and 'k' must have at least one channel per head (got {list(q.shape)})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
+        q, k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))  # copied once, heads first
         kept = search_keys(q, k, topk, batch, batch, backend, trim=True)
 
         def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
             values, origin = (values, None) if dropout > 0 else from_origin(values, batch)
-            weight = (kept.scores(head_rows(q), head_rows(k)) * q.size(-1) ** -0.5).softmax(-1)
-            weight = drop(weight, dropout) if dropout > 0 else weight
-            out = spmm(kept.pattern, kept.present(weight), head_rows(values))
+            out = _attend(kept, head_rows(q) * q.size(-1) ** -0.5, head_rows(k), head_rows(values), dropout)
             out = out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
             return out if origin is None else out + origin
 
@@ -89,6 +90,17 @@ def indexed_topk_attention(
         else:
             out = attend(q, k, values)
     return out.to(v.dtype), kept.keys.transpose(0, 1)
+
+
+def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+    """Softmax attention on the kept pairs, whose heads follow each other, ``[H N, *] → [H N, D]``."""
+    if fused_pairs.refuses(q[:, None], v[:, None]) is None and fused_pairs.divides(q):
+        ones, kernel = v.new_ones(kept.pattern.nnz), PairKernel("softmax", False, dropout=dropout)
+        eps = torch.finfo(v.dtype).eps
+        out, _ = fused_pairs.fused_means(kernel, kept.pattern, ones, ones, q[:, None], k[:, None], v[:, None], eps)
+        return out[:, 0]
+    weight = kept.scores(q, k).softmax(-1)
+    return spmm(kept.pattern, kept.present(drop(weight, dropout) if dropout > 0 else weight), v)
 
 
 def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyg_topomask.checks import NonFiniteError, check_integer
 from pyg_topomask.ops.numerics import at_least_float32
@@ -110,11 +111,15 @@ class Kept(NamedTuple):
 def _keep(index: Tensor, num_keys: int, complete: bool) -> Kept:
     heads, num_queries, topk = index.shape
     offset = torch.arange(heads, device=index.device)[:, None, None] * num_keys
-    row = torch.arange(heads * num_queries, device=index.device).repeat_interleave(topk)
-    exists = None if complete else index >= 0
-    column = (index + offset).view(-1) if exists is None else (index + offset)[exists]
-    row = row if exists is None else row[exists.view(-1)]
-    return Kept(index, exists, Pattern(row, column, heads * num_queries, heads * num_keys))
+    rows = heads * num_queries
+    if complete:
+        exists, column = None, (index + offset).view(-1)
+        rowptr = torch.arange(rows + 1, dtype=torch.int32, device=index.device) * topk
+    else:
+        exists = index >= 0
+        column = (index + offset)[exists]
+        rowptr = pad(exists.view(rows, topk).sum(1).cumsum(0), (1, 0)).int()
+    return Kept(index, exists, Pattern(None, column, rows, heads * num_keys, rowptr=rowptr))
 
 
 @torch.no_grad()

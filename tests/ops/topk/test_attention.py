@@ -22,9 +22,11 @@ def dense_attention(q, k, v, topk, batch):
     return (score.masked_fill(score < last, -torch.inf).softmax(-1) @ v.transpose(0, 1)).transpose(0, 1)
 
 
+@pytest.mark.parametrize("native", ["1", "0"])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("topk", [1, 5, 200])
-def test_attention_and_its_gradients_equal_the_dense_form(topk, recompute):
+def test_attention_and_its_gradients_equal_the_dense_form(monkeypatch, topk, recompute, native):
+    monkeypatch.setenv("TOPOMASK_NATIVE", native)
     batch = batch_of(SIZES)
     q, k, v = (data(153, 3, dim).requires_grad_() for dim in (4, 4, 6))
     out = topk_attention(q, k, v, topk, batch, recompute=recompute)
