@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import MISSING, machine, save_json, table_parser, write_table
+from _tables import MISSING, described, machine, save_json, table_parser, write_table
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
@@ -101,6 +101,17 @@ def one_row(dataset: str, method: str) -> dict[str, dict[str, str]]:
     return {f"{dataset}: {method}": {"dataset": dataset, "method": method}}
 
 
+def machines(report: Report) -> str:
+    """Where the runs were made; with the data sets if the machines differ."""
+    found: dict[str, dict[str, None]] = {}
+    for row in report["rows"].values():
+        for where in row["machine"]:
+            found.setdefault(where, {})[row["dataset"]] = None
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{', '.join(datasets)}: {where}" for where, datasets in found.items())
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Rows that a script compares run by run.
@@ -130,7 +141,8 @@ class Comparison:
 def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) -> None:
     """Make the first run of every row of a data set, then the second, and so on. Draw a plot at the end.
 
-    Finished runs are kept. Data sets that can neither be found nor downloaded are left out.
+    Finished runs are kept, also those of another machine. Data sets that can neither be found nor downloaded are left
+    out.
     """
     parser = table_parser(doc, made.name, "2 epochs, 1 run")
     parser.add_argument("--datasets", nargs="+", choices=list(made.epochs), default=made.default or list(made.epochs))
@@ -140,7 +152,7 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
     options = parser.parse_args(arguments)
     if options.quick:
         options.runs, options.epochs = 1, 2
-    settings = {"machine": machine(), "quick": options.quick, "epochs": options.epochs}
+    settings = {"quick": options.quick, "epochs": options.epochs}
     report = resumed(options.out / f"{made.name}.json", settings, "rows")
     for dataset in options.datasets:
         try:
@@ -162,7 +174,8 @@ def _fill(made: Comparison, report: dict[str, Any], dataset: str, run: int, opti
             row = report["rows"].get(key, dict(start))
             if len(row.get("test", [])) > run:
                 continue
-            for name, value in (made.run(row, run, epochs, options.out) | {"epochs": epochs}).items():
+            where = {"epochs": epochs, "machine": described(machine())}
+            for name, value in (made.run(row, run, epochs, options.out) | where).items():
                 row.setdefault(name, []).append(value)
             report["rows"][key] = row
             save_json(options.out / f"{made.name}.json", report)

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, difference, errica_fold, run_once, schedule
-from _tables import CONFIGS, described, format_metric, plot_runs, sample_std
+from _folds import Comparison, compare, difference, errica_fold, machines, run_once, schedule
+from _tables import CONFIGS, format_metric, plot_runs, sample_std
 
 from pyg_topomask.run import check_config
 
@@ -136,7 +136,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
-        f"{described(report['machine'])}. Validation and test results after the epoch of the best validation result: "
+        f"{machines(report)}. Validation and test results after the epoch of the best validation result: "
         "mean and standard deviation of the sample over runs. A run is an outer fold of Errica et al. with its inner "
         "split, or a seed with its own tenth of Peptides-func. The difference is to the method's first row, in "
         "percentage points with the 95 % interval of the paired t-test over runs. Settings are swept, not tuned. "

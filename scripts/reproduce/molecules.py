@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, difference, run_folder, run_once, schedule
-from _tables import CONFIGS, Curves, described, format_metric, plot_curves, read_curve, sample_std
+from _folds import Comparison, compare, difference, machines, run_folder, run_once, schedule
+from _tables import CONFIGS, Curves, format_metric, plot_curves, read_curve, sample_std
 
 from pyg_topomask.run import check_config
 
@@ -87,7 +87,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
-        f"{described(report['machine'])}. Validation and test results after the epoch of the best validation result: "
+        f"{machines(report)}. Validation and test results after the epoch of the best validation result: "
         "mean and standard deviation of the sample over seeds. The difference is to the same stack without attention, "
         "in percentage points with the 95 % interval of the paired t-test over seeds. Seconds are processor time "
         "of a run with loading and testing, over its number of epochs; median over seeds."

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, difference, errica_fold, interval, run_once, schedule
-from _tables import CONFIGS, described, format_metric, plot_runs, sample_std
+from _folds import Comparison, compare, difference, errica_fold, interval, machines, run_once, schedule
+from _tables import CONFIGS, format_metric, plot_runs, sample_std
 
 METHODS = {
     "baseline": ["gt.layer_type=None+None"],
@@ -116,7 +116,7 @@ def make_run(row: Mapping[str, Any], run: int, epochs: int, out: Path) -> dict[s
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
-        f"{described(report['machine'])}. Test accuracy in per cent after the epoch of the best validation accuracy: "
+        f"{machines(report)}. Test accuracy in per cent after the epoch of the best validation accuracy: "
         "mean and standard deviation of the sample over outer folds, with the 95 % interval of the mean (Student's t). "
         "The differences, in percentage points, are the means over the same folds, with the 95 % interval of the "
         "paired t-test. Folds share training graphs, so these intervals are too narrow. Seconds are processor time of "

@@ -64,12 +64,17 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
 
     monkeypatch.setattr("_folds.run_config", run_config)
     arguments = ["--datasets", "imdb-multi", "--out", str(tmp_path / "out")]
+    machines = {cpu: {"cpu": cpu, "threads": 1, "torch": "2"} for cpu in ("first", "second")}
+    monkeypatch.setattr("_folds.machine", lambda: machines["first"])
     script.main([*arguments, "--runs", "1"])
     assert len(made) == len(script.METHODS)
+    monkeypatch.setattr("_folds.machine", lambda: machines["second"])
     script.main([*arguments, "--runs", "2"])
     assert len(made) == 2 * len(script.METHODS)  # only the second fold
     table = (tmp_path / "out/tu_folds.md").read_text()
     assert "\n".join(script.lines(json.loads((tmp_path / "out/tu_folds.json").read_text()))) + "\n" == table
+    where = "imdb-multi: first, one thread, torch 2; imdb-multi: second, one thread, torch 2"
+    assert table.startswith(f"{where}. Test accuracy")
     # t = 12.706 with one degree of freedom: 55 ± 12.706 · 5; gaps of 2 and 4 points, 3 ± 12.706 · 1
     assert "| 55.00 ± 7.07 | -8.5 to 118.5 | – | -3.0 (-15.7 to +9.7) | 49.1 ± 3.5 |" in table
     assert "| +3.0 (-9.7 to +15.7) | – | 48.5 ± 3.3 |" in table
