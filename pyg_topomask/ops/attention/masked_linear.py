@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from pyg_topomask.ops.attention import feature_pairs, fused_pairs, linear_blocks
 from pyg_topomask.ops.attention.inputs import check_masked_attention, from_origin, with_ones
 from pyg_topomask.ops.attention.linear_blocks import block_sums, block_sums_in_torch
+from pyg_topomask.ops.attention.linear_means import key_scale, linear_means
 from pyg_topomask.ops.attention.mask import (
     BLOCK_ENTRIES,
     MOST_PAIRS,
@@ -38,11 +39,9 @@ from pyg_topomask.ops.numerics import (
     absolute,
     at_least_float32,
     non_negative,
-    power_of_two,
-    size_of_rows,
     weighted_mean,
 )
-from pyg_topomask.ops.segment import group_sizes, segment_linear_attention, segment_max, segment_sum
+from pyg_topomask.ops.segment import group_sizes, segment_linear_attention, segment_sum
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 
@@ -134,9 +133,13 @@ def masked_linear_attention(
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
         if signed_features is None:
             signed_features = not (non_negative(q) and non_negative(k))
-        scale_k = _key_scale(k, batch)
+        if mask is None and not signed_features:
+            v, origin = from_origin(v, batch)
+            out, size = linear_means(q, k, v, batch)
+            return (out if origin is None else out + torch.where(size == 0, 0, origin)).to(dtype)
+        scale_k = key_scale(k, batch)
         if mask is None:
-            return _unmasked(*scaled(q, k, scale_k), v, batch, normalizer, signed_features).to(dtype)
+            return _unmasked_signed(*scaled(q, k, scale_k), v, batch, normalizer == "signed").to(dtype)
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         values, origin = (v, None) if signed_features else masks.from_origin(v, batch)
         path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
@@ -204,21 +207,6 @@ def _prefers_compiled_blocks(mask: AttentionMask, batch: Tensor | None) -> bool:
     return num_sizes * _COMPILED_BLOCK_ENTRIES <= entries <= BLOCK_ENTRIES * mask.num_multiply_adds
 
 
-@torch.no_grad()
-def _key_scale(k: Tensor, batch: Tensor | None) -> Tensor:
-    """Scale ``[N, H, 1]`` of the keys of each graph that keeps products of features within the range.
-
-    Scales of keys, and those of queries by row, are powers of two and cancel in the quotient, so they do not change any
-    digit of the result.
-    """
-    top = size_of_rows(k)
-    if batch is not None:
-        top = segment_max(top, batch).index_select(0, batch)
-    elif top.size(0):
-        top = top.amax(0, keepdim=True)
-    return power_of_two(top).expand(k.size(0), -1, -1)
-
-
 def _kernel_size(q: Tensor, k: Tensor, batch: Tensor | None, power: int) -> Tensor:
     r"""Upper bound :math:`\sum_r |q_{ir}| \|k_{\cdot r}\|_p` on the norm of each row of the kernel, ``[N, H, 1]``."""
     terms = k.abs().pow(power)
@@ -226,17 +214,12 @@ def _kernel_size(q: Tensor, k: Tensor, batch: Tensor | None, power: int) -> Tens
     return (q.abs() * size.pow(1 / power)).sum(-1, keepdim=True)
 
 
-def _unmasked(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None, normalizer: str, signed_features: bool) -> Tensor:
-    signed = normalizer == "signed"
-    origin = None
-    if not signed_features:
-        v, origin = from_origin(v, batch)
-        sums = segment_linear_attention(q, k, with_ones(v), batch)
-    else:
-        size = segment_linear_attention(absolute(q), absolute(k), torch.ones_like(v[..., :1]), batch)
-        sums = segment_linear_attention(q, k, with_ones(v) if signed else v, batch)
-        sums = torch.cat([sums, size.detach() if signed else size], dim=-1)
-    return weighted_mean(sums, v.size(-1), row_tolerance(v, batch, signed), origin=origin)
+def _unmasked_signed(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None, signed: bool) -> Tensor:
+    """Attention without a mask for features that may be negative."""
+    size = segment_linear_attention(absolute(q), absolute(k), torch.ones_like(v[..., :1]), batch)
+    sums = segment_linear_attention(q, k, with_ones(v) if signed else v, batch)
+    sums = torch.cat([sums, size.detach() if signed else size], dim=-1)
+    return weighted_mean(sums, v.size(-1), row_tolerance(v, batch, signed))
 
 
 def _sums(

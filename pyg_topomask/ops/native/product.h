@@ -25,6 +25,9 @@ inline int64_t padded(int64_t count) {
     return (count + unit - 1) / unit * unit;
 }
 
+// The least number from `count` on that fills whole tiles.
+inline int64_t whole_tiles(int64_t count) { return (count + ROWS - 1) / ROWS * ROWS; }
+
 // Copies a row, in vectors: a call of memcpy takes longer. The last vector may overlap the one before.
 template <class T>
 inline void copy(const T* from, int64_t count, T* to) {

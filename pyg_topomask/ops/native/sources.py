@@ -21,6 +21,7 @@ LIBRARIES = {
     "features": ("-fno-math-errno", *_REARRANGED),
     "forest": _REARRANGED,
     "gated": ("-fno-math-errno", *_REARRANGED),
+    "linear": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
     "primal": ("-fno-math-errno", *_REARRANGED),
     "products": (),

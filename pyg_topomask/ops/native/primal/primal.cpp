@@ -72,7 +72,7 @@ class Primal {
         Tile(int64_t P, int64_t S)
             : u(TILE * S), f(TILE * P), inverse(TILE), z(u), left(u), out(f), grad(f), grad_z(u), grad_f(f), grad_u(u),
               draws(TILE * S / PER_DRAW + 2), numbers(draws.size() * PER_DRAW), factors(numbers.size(), T(1)) {}
-        int64_t rows() const { return whole_rows(count); }
+        int64_t rows() const { return whole_tiles(count); }
     };
 
     const Call& c;
@@ -86,7 +86,6 @@ class Primal {
         return total;
     }
 
-    static int64_t whole_rows(int64_t count) { return (count + ROWS - 1) / ROWS * ROWS; }
     static const T* at(const void* array, int64_t i) { return static_cast<const T*>(array) + i; }
     static T* at(void* array, int64_t i) { return static_cast<T*>(array) + i; }
 
@@ -199,8 +198,8 @@ class Primal {
                 add_product(tile.grad.data(), P, 1, tile.rows(), D, &out_weight_t[half * D * S], S, S, tile.grad_z.data(), S);
                 descend_scores(a, tile);
                 T *to_out = of_out_weight + half * S * P, *to = of_weight + a * P * S;
-                add_product(tile.left.data(), 1, S, whole_rows(s), tile.count, tile.grad.data(), P, P, to_out, P);
-                add_product(tile.f.data(), 1, P, whole_rows(D), tile.count, tile.grad_z.data(), S, S, to, S);
+                add_product(tile.left.data(), 1, S, whole_tiles(s), tile.count, tile.grad.data(), P, P, to_out, P);
+                add_product(tile.f.data(), 1, P, whole_tiles(D), tile.count, tile.grad_z.data(), S, S, to, S);
                 std::fill(tile.grad_f.begin(), tile.grad_f.end(), T(0));
                 add_product(tile.grad_z.data(), S, 1, tile.rows(), s + 1, &weight_t[a * (s + 1) * P], P, P, tile.grad_f.data(), P);
                 descend_norms(a, tile);

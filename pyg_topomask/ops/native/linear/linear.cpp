@@ -1,0 +1,254 @@
+// Linear attention without a mask: means over the nodes j of each node's own graph,
+//
+//   out_i = sum_j (q_i . k_j) v_j / size_i,   size_i = sum_j q_i . k_j,
+//
+// for features that are not negative. With w_j = (v_j, 1), both sums are columns of q_i^T S, where S = sum_j k_j w_j^T. The
+// output is 0 where the size is close to underflow.
+//
+// Powers of two, one for each query and one for the keys of a graph and head, keep all products within the range. They
+// cancel in the quotient.
+//
+// The gradient g of the output gives h_i = (g_i, -g_i . out_i) / size_i, and with T = sum_i q_i h_i^T the gradients
+// grad_q_i = S h_i,   grad_k_j = T w_j,   grad_v_j = T^T k_j (without its last number).
+//
+// A graph is cut into parts, whose number depends on its own size alone, and sums of parts are added in their order: no
+// result depends on the number of threads, or on other graphs.
+//
+// Plain C++17 and its standard library.
+
+#include <cmath>
+#include <limits>
+
+#include "../parallel.h"
+#include "../product.h"
+
+namespace {
+
+struct Call {
+    int64_t graphs, nodes, heads, width, channels, threads;
+    int64_t q_by_row, q_by_head, k_by_row, k_by_head, v_by_row, v_by_head;  // strides; the other arrays have no gaps
+    const int64_t* ptr;          // first node of each graph, and the number of nodes
+    const void *q, *k, *v;       // [N, H, R], [N, H, R], [N, H, D]
+    void *out, *size;            // [N, H, D], [N, H]; inputs of the backward pass
+    const void* grad;            // of the output; null in the forward pass, like all that follow
+    void *grad_q, *grad_k, *grad_v;
+};
+
+template <class T>
+class LinearMeans {
+   public:
+    explicit LinearMeans(const Call& call)
+        : c(call), H(c.heads), R(c.width), D(c.channels), wide_r(padded<T>(R)), wide_d(padded<T>(D + 1)), area(wide_r * wide_d),
+          key_scale(c.graphs * H), work(std::max<int64_t>(c.threads, 1), Work(wide_r, wide_d)) {
+        for (int64_t g = 0; g < c.graphs; ++g) {
+            first_part.push_back(parts.size());
+            const int64_t size = c.ptr[g + 1] - c.ptr[g], equal = (size + MOST_PARTS - 1) / MOST_PARTS;
+            const int64_t step = std::max(LEAST_PART, (equal + TILE - 1) / TILE * TILE);
+            for (int64_t i = 0; i < size; i += step) parts.push_back({g, c.ptr[g] + i, c.ptr[g] + std::min(i + step, size)});
+        }
+        first_part.push_back(parts.size());
+        find_key_scales();
+    }
+
+    void forward() {
+        const Array<T> sums = sum_products(&LinearMeans::read_keys, &LinearMeans::read_values);
+        for_tiles([&](int64_t, const Tile& tile, Work& w) {
+            read_queries(tile, w.r.data());
+            multiply(w.r, wide_r, R, &sums[at(tile)], wide_d, tile.count, w.d);
+            divide(tile, w.d.data());
+        });
+    }
+
+    void backward() {
+        const Array<T> sums = transposed(sum_products(&LinearMeans::read_keys, &LinearMeans::read_values));
+        const Array<T> grads = sum_products(&LinearMeans::read_queries, &LinearMeans::read_gradients);
+        const Array<T> turned = transposed(grads);
+        for_tiles([&](int64_t, const Tile& tile, Work& w) {
+            const int64_t first = at(tile);
+            read_gradients(tile, w.d.data());
+            multiply(w.d, wide_d, D + 1, &sums[first], wide_r, tile.count, w.r);
+            for (int64_t r = 0; r < tile.count; ++r)
+                write(&w.r[r * wide_r], R, query_scale(query(tile, r)), c.grad_q, tile, r);
+            read_values(tile, w.d.data());
+            multiply(w.d, wide_d, D + 1, &turned[first], wide_r, tile.count, w.r);
+            for (int64_t r = 0; r < tile.count; ++r) write(&w.r[r * wide_r], R, scale_of_keys(tile), c.grad_k, tile, r);
+            read_keys(tile, w.r.data());
+            multiply(w.r, wide_r, R, &grads[first], wide_d, tile.count, w.d);
+            for (int64_t r = 0; r < tile.count; ++r) write(&w.d[r * wide_d], D, T(1), c.grad_v, tile, r);
+        });
+    }
+
+   private:
+    using V = Vec<T>;
+    static constexpr int64_t TILE = 64;  // nodes whose arrays stay in the nearest caches
+    static constexpr int64_t LEAST_PART = 1024, MOST_PARTS = 64;
+    static constexpr T LEAST_SIZE = std::numeric_limits<T>::min() * T(1 << 14);  // as in `weighted_mean`
+
+    struct Part {  // nodes of a graph
+        int64_t graph, begin, end;
+    };
+    struct Tile {  // nodes of a graph, and a head
+        int64_t graph, head, begin, count;
+    };
+    struct Work {  // rows of a tile, padded to whole vectors
+        Array<T> r, d;
+        Work(int64_t wide_r, int64_t wide_d) : r(TILE * wide_r), d(TILE * wide_d) {}
+    };
+    using Reader = void (LinearMeans::*)(const Tile&, T*) const;
+
+    const Call& c;
+    const int64_t H, R, D, wide_r, wide_d, area;
+    Array<T> key_scale;  // of each graph and head
+    std::vector<Part> parts;
+    std::vector<int64_t> first_part;  // of each graph
+    std::vector<Work> work;           // of each thread
+
+    T scale_of_keys(const Tile& tile) const { return key_scale[tile.graph * H + tile.head]; }
+
+    // Calls run(part, tile, work) for all tiles; those of a part in their order.
+    template <class F>
+    void for_tiles(const F& run) {
+        parallel(c.threads, parts.size(), [&](int64_t p, int64_t thread) {
+            for (int64_t i = parts[p].begin; i < parts[p].end; i += TILE)
+                for (int64_t h = 0; h < H; ++h)
+                    run(p, Tile{parts[p].graph, h, i, std::min(TILE, parts[p].end - i)}, work[thread]);
+        });
+    }
+
+    static const T* row(const void* array, int64_t by_row, int64_t by_head, const Tile& tile, int64_t r) {
+        return static_cast<const T*>(array) + (tile.begin + r) * by_row + tile.head * by_head;
+    }
+    const T* query(const Tile& tile, int64_t r) const { return row(c.q, c.q_by_row, c.q_by_head, tile, r); }
+    const T* key(const Tile& tile, int64_t r) const { return row(c.k, c.k_by_row, c.k_by_head, tile, r); }
+    const T* result(const Tile& tile, int64_t r) const { return row(c.out, H * D, D, tile, r); }
+    int64_t number(const Tile& tile, int64_t r) const { return (tile.begin + r) * H + tile.head; }
+
+    // The sum of the features, which are not negative.
+    T sum(const T* x) const {
+        T total = 0;
+        for (int64_t i = 0; i < R; ++i) total += x[i];
+        return total;
+    }
+
+    // The power of two that brings x > 0 into [1/2, 1), as in `power_of_two`.
+    static T scale_of(T x) {
+        constexpr int most = sizeof(T) == 8 ? 1000 : 100;
+        int exponent = 0;
+        if (std::isfinite(x)) std::frexp(x, &exponent);
+        return std::ldexp(T(1), -std::max(-most, std::min(exponent, most)));
+    }
+    T query_scale(const T* q) const { return scale_of(sum(q)); }
+
+    void find_key_scales() {
+        Array<T> most(parts.size() * H);
+        for_tiles([&](int64_t p, const Tile& tile, Work&) {
+            T& top = most[p * H + tile.head];
+            for (int64_t r = 0; r < tile.count; ++r) top = std::max(top, sum(key(tile, r)));
+        });
+        for (int64_t g = 0; g < c.graphs; ++g)
+            for (int64_t h = 0; h < H; ++h) {
+                T top = 0;
+                for (int64_t p = first_part[g]; p < first_part[g + 1]; ++p) top = std::max(top, most[p * H + h]);
+                key_scale[g * H + h] = scale_of(top);
+            }
+    }
+
+    static void scale(const T* from, int64_t count, T factor, T* to) {
+        for (int64_t i = 0; i < count; ++i) to[i] = from[i] * factor;
+    }
+
+    void read_queries(const Tile& tile, T* to) const {
+        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) scale(query(tile, r), R, query_scale(query(tile, r)), to);
+    }
+
+    void read_keys(const Tile& tile, T* to) const {
+        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) scale(key(tile, r), R, scale_of_keys(tile), to);
+    }
+
+    // Values and a one.
+    void read_values(const Tile& tile, T* to) const {
+        for (int64_t r = 0; r < tile.count; ++r, to += wide_d) {
+            copy(row(c.v, c.v_by_row, c.v_by_head, tile, r), D, to);
+            to[D] = 1;
+        }
+    }
+
+    // (g, -g . out) / size, or 0 where the size counts as 0.
+    void read_gradients(const Tile& tile, T* to) const {
+        for (int64_t r = 0; r < tile.count; ++r, to += wide_d) {
+            const T *grad = row(c.grad, H * D, D, tile, r), *out = result(tile, r);
+            const T size = static_cast<const T*>(c.size)[number(tile, r)], inverse = size == 0 ? T(0) : T(1) / size;
+            T along = 0;
+            for (int64_t i = 0; i < D; ++i) along += grad[i] * out[i];
+            scale(grad, D, inverse, to);
+            to[D] = -along * inverse;
+        }
+    }
+
+    // The sums over each graph of a^T b for rows of R numbers and of D + 1, [wide_r, wide_d], each at `at`.
+    Array<T> sum_products(Reader read_a, Reader read_b) {
+        Array<T> sums(parts.size() * H * area);
+        for_tiles([&](int64_t p, const Tile& tile, Work& w) {
+            (this->*read_a)(tile, w.r.data()), (this->*read_b)(tile, w.d.data());
+            T* to = &sums[(p * H + tile.head) * area];
+            add_product(w.r.data(), 1, wide_r, whole_tiles(R), tile.count, w.d.data(), wide_d, wide_d, to, wide_d);
+        });
+        for (int64_t g = 0; g < c.graphs; ++g)
+            for (int64_t p = first_part[g] + 1; p < first_part[g + 1]; ++p)
+                for (int64_t i = 0; i < H * area; ++i) sums[first_part[g] * H * area + i] += sums[p * H * area + i];
+        return sums;
+    }
+
+    int64_t at(const Tile& tile) const { return (first_part[tile.graph] * H + tile.head) * area; }
+
+    Array<T> transposed(const Array<T>& from) const {
+        Array<T> to(from.size());
+        for (int64_t g = 0; g < c.graphs; ++g)
+            for (int64_t m = first_part[g] * H * area, h = 0; first_part[g] < first_part[g + 1] && h < H; ++h, m += area)
+                for (int64_t i = 0; i < R; ++i)
+                    for (int64_t j = 0; j <= D; ++j) to[m + j * wide_r + i] = from[m + i * wide_d + j];
+        return to;
+    }
+
+    // Rows of `a`, of which `depth` numbers count, times a matrix with rows of `wide` numbers.
+    static void multiply(const Array<T>& a, int64_t wide_a, int64_t depth, const T* matrix, int64_t wide, int64_t count, Array<T>& to) {
+        std::fill(to.begin(), to.end(), T(0));
+        add_product(a.data(), wide_a, 1, whole_tiles(count), depth, matrix, wide, wide, to.data(), wide);
+    }
+
+    void divide(const Tile& tile, const T* sums) const {
+        for (int64_t r = 0; r < tile.count; ++r, sums += wide_d) {
+            const bool vanishes = sums[D] < LEAST_SIZE;  // false for NaN
+            static_cast<T*>(c.size)[number(tile, r)] = vanishes ? T(0) : sums[D];
+            T* out = static_cast<T*>(c.out) + number(tile, r) * D;
+            for (int64_t i = 0; i < D; ++i) out[i] = vanishes ? T(0) : sums[i] / sums[D];
+        }
+    }
+
+    void write(const T* from, int64_t count, T factor, void* to, const Tile& tile, int64_t r) const {
+        scale(from, count, factor, static_cast<T*>(to) + number(tile, r) * count);
+    }
+};
+
+template <class T>
+int run(const Call& call, int backward) try {
+    LinearMeans<T> means(call);
+    backward ? means.backward() : means.forward();
+    return 0;
+} catch (...) {
+    return error_code();
+}
+
+}  // namespace
+
+extern "C" {
+
+// The means and their sizes, or the gradients of all inputs.
+int linear_float(const Call* call, int backward) {
+    return run<float>(*call, backward);
+}
+
+int linear_double(const Call* call, int backward) {
+    return run<double>(*call, backward);
+}
+}
