@@ -44,16 +44,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         Shape ``[N, out_channels]``.
     """
     if torch.compiler.is_compiling():
-        large = weight.numel() * _ASSUMED_ROWS >= _LEAST_PRODUCTS and not _is_transformed()
+        large = weight.numel() * _ASSUMED_ROWS >= _LEAST_PRODUCTS and not loader.is_transformed()
         return (_linear if large and _serves(x, weight, bias) else functional.linear)(x, weight, bias)
     if x.dim() == 2 and x.size(0) * weight.numel() >= _LEAST_PRODUCTS and _serves(x, weight, bias):
         return _Linear.apply(x, weight, bias)
     return functional.linear(x, weight, bias)
-
-
-def _is_transformed() -> bool:
-    """Whether a transform of `torch.func` is active: custom operators have no rules for them."""
-    return torch._C._functorch.maybe_current_level() is not None
 
 
 def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

@@ -90,9 +90,12 @@ class _SumOfSquares(torch.autograd.Function):
     """Sum of squares along one dimension, kept as a dimension of size 1; neither pass stores the squares."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(x: Tensor, dim: int) -> Tensor:
         return torch.linalg.vector_norm(x, dim=dim, keepdim=True).square()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

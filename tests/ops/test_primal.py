@@ -120,6 +120,14 @@ def test_no_gradient_where_none_is_needed():
     assert all(inputs[i].grad is not None for i in (0, 2, 3))
 
 
+def test_gradients_of_torch_func():
+    inputs = draw(6, 2, 3, 2)
+    found = torch.func.grad(lambda *x: sum(part.square().sum() for part in primal_map(*x)), (0, 1, 2, 3))(*inputs)
+    out, squares = primal_map(*inputs)
+    wanted = torch.autograd.grad(out.square().sum() + squares.square().sum(), inputs)
+    torch.testing.assert_close(found, wanted, **EXACT)
+
+
 @compiled
 def test_an_input_with_gaps():
     inputs = draw(70, 2, 5, 3)

@@ -45,6 +45,8 @@ def refuses(name: str, *tensors: Tensor | None) -> str | None:
 
     This is for functions of float32 and float64 on CPU whose tensors have the same dtype.
     """
+    if is_transformed():
+        return "transforms of torch.func have no rules for it"
     given = [x for x in tensors if x is not None]
     if any(x.device.type != "cpu" for x in given):
         return "it runs on CPU only"
@@ -52,6 +54,11 @@ def refuses(name: str, *tensors: Tensor | None) -> str | None:
     if len(dtypes) > 1 or given[0].dtype not in (torch.float32, torch.float64):
         return f"it computes in float32 or float64 (got {', '.join(map(str, dtypes))})"
     return _no_library(name)
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` is active: custom operators have no rules for them."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 @torch.compiler.assume_constant_result

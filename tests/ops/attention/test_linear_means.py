@@ -72,6 +72,13 @@ def test_first_and_second_derivatives():
     assert gradgradcheck(run, draw(4, 1, 2, 2))
 
 
+def test_gradients_of_torch_func():
+    inputs, batch = draw(7), batch_of([3, 4])
+    found = torch.func.grad(lambda *x: linear_means(*x, batch)[0].square().sum(), (0, 1, 2))(*inputs)
+    wanted = torch.autograd.grad(linear_means(*inputs, batch)[0].square().sum(), inputs)
+    torch.testing.assert_close(found, wanted, **EXACT)
+
+
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("power", [-90, 60])
 def test_scales_of_features_change_nothing(power):
