@@ -29,6 +29,12 @@ class Dropout(torch.nn.Dropout):
 
     def after(self, act: Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Dropout of ``act(x)``, plus ``residual``; in one pass over the memory if ``act`` is a ReLU."""
-        if type(act) is ReLU:
+        if type(act) is ReLU and not has_hooks(act):
             return dropout(x, self.p, self.training, relu=True, residual=residual)
         return self(act(x), residual)
+
+
+def has_hooks(module: Module) -> bool:
+    """Whether a call of the module would run hooks, so that it must not be bypassed."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)

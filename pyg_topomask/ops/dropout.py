@@ -57,7 +57,8 @@ def dropout(
     dropped = round(float(p) * LEVELS)
     if not training or x.device.type != "cpu" or not 0 < dropped < LEVELS:
         return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
-    compilable, compiling = x.dtype in _ENTRY and _has_library(), torch.compiler.is_compiling()
+    compilable = x.dtype in _ENTRY and not loader.is_transformed() and _has_library()
+    compiling = torch.compiler.is_compiling()
     if compiling and not compilable:
         return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
     seed = draw_seeds(1)

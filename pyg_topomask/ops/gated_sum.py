@@ -76,7 +76,7 @@ def gated_sum(
     """
     _check_shapes(target, source, value, edge, edge_index, scale)
     if refuses(target, source, value, edge, scale) is not None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or loader.is_transformed():
             return _traceable_sum(target, source, value, edge, edge_index, scale)
         patterns = incidence(edge_index, value.size(0))
         return _GatedSum.apply(target, source, value, edge, scale, edge_index, patterns)
@@ -104,7 +104,7 @@ def _check_shapes(
 def _traceable_sum(
     target: Tensor, source: Tensor, value: Tensor, edge: Tensor, edge_index: Tensor, scale: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """`gated_sum` from its definition, for ``torch.compile``."""
+    """`gated_sum` from its definition, for ``torch.compile`` and the transforms of `torch.func`."""
     first, second = edge_index
     e = target.index_select(0, second) + source.index_select(0, first) + edge
     gate = e.sigmoid() if scale is None else e.sigmoid() * scale

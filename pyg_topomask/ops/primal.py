@@ -7,7 +7,7 @@ torch. Plain torch does so on other devices, in other dtypes, without a compiler
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from pyg_topomask.ops.dropout import LEVELS, dropout, dropout_reference
 from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.second_derivatives import gradients_in_torch
 
 # Norm below which a query or key counts as zero, as in torch.nn.functional.normalize.
 _ZERO_NORM = 1e-12
@@ -88,6 +89,8 @@ def _plain_map(
 
 class _SumOfSquares(torch.autograd.Function):
     """Sum of squares along one dimension, kept as a dimension of size 1; neither pass stores the squares."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, dim: int) -> Tensor:
@@ -204,27 +207,22 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_squares: Tensor | None) ->
         grad_squares = qk.new_zeros(qk.size(1), update.size(1))
     tensors = (qk, update, weight, out_weight)
     if torch.is_grad_enabled():
-        grads = _differentiable_gradients(grad_out, grad_squares, tensors, seed, ctx.dropped)
+        grads = gradients_in_torch(partial(_map_again, seed, ctx.dropped), tensors, needed, (grad_out, grad_squares))
     else:
-        grads = _gradients(grad_out, grad_squares, *tensors, seed, ctx.dropped)
-    return (*(x if needs else None for x, needs in zip(grads, needed)), None, None)
+        found = _gradients(grad_out, grad_squares, *tensors, seed, ctx.dropped)
+        grads = [x if needs else None for x, needs in zip(found, needed)]
+    return (*grads, None, None)
 
 
 _primal_map.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _differentiable_gradients(
-    grad_out: Tensor, grad_squares: Tensor, tensors: Sequence[Tensor], seed: Tensor, dropped: int
-) -> Sequence[Tensor | None]:
-    """Gradients as functions that can be differentiated again."""
-    qk, update, weight, out_weight = tensors
+def _map_again(
+    seed: Tensor, dropped: int, qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The map in plain torch, with the dropout of that seed."""
 
     def drop(scores: Tensor) -> Tensor:
         return dropout_reference(scores, int(seed), dropped) if dropped else scores
 
-    results = _plain_map(qk, update, weight, out_weight, drop)
-    inputs = [x for x in tensors if x.requires_grad]
-    found = dict(
-        zip(map(id, inputs), torch.autograd.grad(results, inputs, (grad_out, grad_squares), create_graph=True))
-    )
-    return [found.get(id(x)) for x in tensors]
+    return _plain_map(qk, update, weight, out_weight, drop)

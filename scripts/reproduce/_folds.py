@@ -9,6 +9,7 @@ import argparse
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,14 +103,23 @@ def one_row(dataset: str, method: str) -> dict[str, dict[str, str]]:
 
 
 def machines(report: Report) -> str:
-    """Where the runs were made; with the data sets if the machines differ."""
-    found: dict[str, dict[str, None]] = {}
+    """Where the runs were made; with the numbers of runs on each data set if the machines differ."""
+    found: dict[str, Counter[str]] = {}
     for row in report["rows"].values():
         for where in row["machine"]:
-            found.setdefault(where, {})[row["dataset"]] = None
-    if len(found) == 1:
-        return next(iter(found))
-    return "; ".join(f"{', '.join(datasets)}: {where}" for where, datasets in found.items())
+            found.setdefault(where, Counter())[row["dataset"]] += 1
+    if len(found) < 2:
+        return next(iter(found), "No runs")
+    parts = (
+        f"{', '.join(f'{dataset} ({count} runs)' for dataset, count in runs.items())}: {where}"
+        for where, runs in found.items()
+    )
+    return f"{'; '.join(parts)}. The seconds of a row are those of the machine of its last run"
+
+
+def seconds(row: Mapping[str, Any]) -> list[float]:
+    """Seconds of the runs on the machine of the last run, since times of different machines cannot be compared."""
+    return [time for time, where in zip(row["seconds"], row["machine"]) if where == row["machine"][-1]]
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,7 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
         options.runs, options.epochs = 1, 2
     settings = {"quick": options.quick, "epochs": options.epochs}
     report = resumed(options.out / f"{made.name}.json", settings, "rows")
+    report["rows"] = {key: row for key, row in report["rows"].items() if "machine" in row}  # reports once lacked it
     for dataset in options.datasets:
         try:
             for run in range(options.runs):

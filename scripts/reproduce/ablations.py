@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, difference, errica_fold, machines, run_once, schedule
+from _folds import Comparison, compare, difference, errica_fold, machines, run_once, schedule, seconds
 from _tables import CONFIGS, format_metric, plot_runs, sample_std
 
 from pyg_topomask.run import check_config
@@ -150,7 +150,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         first = next(r for r in rows if (r["dataset"], r["method"]) == (row["dataset"], row["method"]))
         metric, number = DATASETS[row["dataset"]].metric, len(row["test"])
         cells = [row["dataset"], row["method"], row["row"], f"{row['parameters'][0]:,}", number, row["epochs"][0]]
-        cells += [f"{statistics.fmean(row['seconds']) / 60:.1f}", metric]
+        cells += [f"{statistics.fmean(seconds(row)) / 60:.1f}", metric]
         for part in ("val", "test"):
             cells.append(format_metric(metric, statistics.fmean(row[part]), sample_std(row[part])))
         cells.append("–" if row is first else difference(row["test"], first["test"]))

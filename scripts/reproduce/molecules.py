@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, difference, machines, run_folder, run_once, schedule
+from _folds import Comparison, compare, difference, machines, run_folder, run_once, schedule, seconds
 from _tables import CONFIGS, Curves, format_metric, plot_curves, read_curve, sample_std
 
 from pyg_topomask.run import check_config
@@ -100,7 +100,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         first = next(r for r in rows if r["dataset"] == row["dataset"])
         metric = DATASETS[row["dataset"]].metric
         cells = [row["dataset"], row["method"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
-        cells += [f"{statistics.median(row['seconds']) / row['epochs'][0]:.0f}", metric]
+        cells += [f"{statistics.median(seconds(row)) / row['epochs'][0]:.0f}", metric]
         for part in ("val", "test"):
             cells.append(format_metric(metric, statistics.fmean(row[part]), sample_std(row[part])))
         cells.append("–" if row is first else difference(row["test"], first["test"]))

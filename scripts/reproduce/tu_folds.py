@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _folds import Comparison, compare, difference, errica_fold, interval, machines, run_once, schedule
+from _folds import Comparison, compare, difference, errica_fold, interval, machines, run_once, schedule, seconds
 from _tables import CONFIGS, format_metric, plot_runs, sample_std
 
 METHODS = {
@@ -134,7 +134,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         dataset, method, test = row["dataset"], row["method"], row["test"]
         span = interval([100 * value for value in test])
         cells = [dataset, method, f"{row['parameters'][0]:,}", len(test), row["epochs"][0]]
-        cells += [f"{statistics.fmean(row['seconds']):.1f}"]
+        cells += [f"{statistics.fmean(seconds(row)):.1f}"]
         cells += [format_metric("accuracy", statistics.fmean(test), sample_std(test))]
         cells.append(f"{span[0]:.1f} to {span[1]:.1f}" if span else "–")
         for other in ("baseline", "GIN"):

@@ -205,3 +205,15 @@ def test_nan_is_not_hidden():
 def test_what_is_no_probability_is_refused(p):
     with pytest.raises(ValueError, match=r"'p' must be a probability"):
         dropout(torch.ones(4), p)
+
+
+def test_gradients_of_torch_func():
+    x = torch.randn(dropout_ops._LEAST_COMPILED)
+
+    def run(value):
+        torch.manual_seed(3)
+        return dropout(value, 0.4, relu=True).square().sum()
+
+    leaf = x.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(run(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(run)(x), wanted)

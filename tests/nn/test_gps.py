@@ -447,3 +447,21 @@ def test_a_layer_without_its_carry_warns_once_and_says_what_to_pass():
         layers[0](x, graph.edge_index, graph.batch, graph, layers[0].initial_carry(3))
         GPSStack(8, 2, attn=lambda _: PrimphormerAttention(8))(x, graph.edge_index, graph.batch, graph)
         GPSLayer(8, attn=MaskedAttention(8))(x, graph.edge_index, graph.batch, graph)
+
+
+def test_hooks_of_the_feed_forward_part_run_and_change_nothing():
+    layer, x, edge_index = GPSLayer(8, GCNConv(8, 8), dropout=0.3), torch.randn(5, 8), GRAPHS["star"].edge_index
+    torch.manual_seed(0)
+    plain, seen = layer(x, edge_index), []
+    for name, part in {"mlp": layer.mlp, "act": layer.mlp[1]}.items():
+        part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    torch.manual_seed(0)
+    assert torch.equal(layer(x, edge_index), plain)
+    assert seen == ["act", "mlp"]
+
+
+def test_the_feed_forward_part_can_be_replaced():
+    layer, x, edge_index = GPSLayer(8, GCNConv(8, 8), norm=None), torch.randn(5, 8), GRAPHS["star"].edge_index
+    layer.mlp = torch.nn.Linear(8, 8)
+    before = x + layer.conv(x, edge_index)
+    torch.testing.assert_close(layer(x, edge_index), before + layer.mlp(before))

@@ -195,3 +195,10 @@ def test_wrong_shapes_are_refused(name, shape):
     edge_index = torch.randint(0, 4, (2, 6))
     with pytest.raises(ValueError, match=rf"'{name}' must have shape"):
         gated_sum(edge_index=edge_index, **arguments)
+
+
+def test_gradients_of_torch_func():
+    *given, scale = draw(4, MULTI.size(1))
+    found = torch.func.grad(lambda x: gated_sum(x, *given[1:], MULTI, scale)[0].square().sum())(given[0])
+    (wanted,) = torch.autograd.grad(gated_sum(*given, MULTI, scale)[0].square().sum(), given[0])
+    torch.testing.assert_close(found, wanted)

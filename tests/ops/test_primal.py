@@ -217,3 +217,27 @@ def test_the_operators_are_ones_that_torch_can_compile(dropped):
     out, squares = primal_ops._primal_map(*detached, seed, dropped)
     arguments = (out, squares, *detached, seed, dropped)
     torch.library.opcheck(primal_ops._gradients, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@compiled
+def test_gradients_that_are_differentiated_again_are_the_same():
+    """Also if an argument depends on another one, and inside of a region of autocast."""
+    qk, _, weight, out_weight = draw(6, 2, 3, 4, torch.float32)
+    update = qk.flatten(1)[:, :4]
+    out, squares = primal_map(qk, update, weight, out_weight)
+    loss = out.square().sum() + squares.square().sum()
+    wanted = torch.autograd.grad(loss, (qk, weight), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(loss, (qk, weight), create_graph=True)
+    torch.testing.assert_close(found, wanted)
+
+
+@compiled
+def test_expanded_inputs_and_gradients():
+    qk, _, weight, out_weight = draw(70, 2, 3, 4)
+    row = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)
+    found, wanted = (
+        torch.autograd.grad(primal_map(qk, update, weight, out_weight)[0].sum(), (qk, row, weight))
+        for update in (row.expand(70, -1), row.repeat(70, 1))
+    )
+    torch.testing.assert_close(found, wanted, **EXACT)

@@ -73,8 +73,9 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     assert len(made) == 2 * len(script.METHODS)  # only the second fold
     table = (tmp_path / "out/tu_folds.md").read_text()
     assert "\n".join(script.lines(json.loads((tmp_path / "out/tu_folds.json").read_text()))) + "\n" == table
-    where = "imdb-multi: first, one thread, torch 2; imdb-multi: second, one thread, torch 2"
-    assert table.startswith(f"{where}. Test accuracy")
+    first, second = (f"imdb-multi (7 runs): {cpu}, one thread, torch 2" for cpu in machines)
+    last = "The seconds of a row are those of the machine of its last run"
+    assert table.startswith(f"{first}; {second}. {last}. Test accuracy")
     # t = 12.706 with one degree of freedom: 55 ± 12.706 · 5; gaps of 2 and 4 points, 3 ± 12.706 · 1
     assert "| 55.00 ± 7.07 | -8.5 to 118.5 | – | -3.0 (-15.7 to +9.7) | 49.1 ± 3.5 |" in table
     assert "| +3.0 (-9.7 to +15.7) | – | 48.5 ± 3.3 |" in table
@@ -82,6 +83,12 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
         "| imdb-multi | GKAT | 99 | 2 | 8 | 0.0 | 55.00 ± 7.07 | -8.5 to 118.5 | +0.0 |" in table
     )  # equal: no interval
     assert (tmp_path / "out/tu_folds.png").stat().st_size > 0
+
+
+def test_seconds_of_another_machine_do_not_count(scripts):
+    folds = importlib.import_module("_folds")
+    assert folds.seconds({"seconds": [1.0, 5.0, 6.0], "machine": ["old", "new", "new"]}) == [5.0, 6.0]
+    assert folds.machines({"rows": {}}) == "No runs"
 
 
 def test_a_long_schedule_is_of_the_same_data_set(script, tmp_path, monkeypatch):

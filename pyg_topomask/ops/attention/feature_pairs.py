@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
-from pyg_topomask.ops.attention.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.sparse import Pattern
 
 load = partial(loader.load, "features")

@@ -16,9 +16,9 @@ from torch import Tensor
 from pyg_topomask.ops.attention import compiled_pairs, fused_triton
 from pyg_topomask.ops.attention.compiled_pairs import Inputs, without_gaps
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel, scaled
-from pyg_topomask.ops.attention.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.numerics import weighted_mean
+from pyg_topomask.ops.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.sparse import Combination, Pattern
 
 # Numbers of a pair's key and value, above which products of whole matrices are faster.
@@ -149,10 +149,14 @@ def _attend(
 
 
 def _parts(entries: Tensor | Combination) -> tuple[Tensor, Tensor | None]:
-    """Weights and coefficients ``[Q, P]``; or entries without gaps, those of a pair or those of a head side by side."""
+    """Weights and coefficients ``[Q, P]``; or entries without gaps, those of a pair or those of a head side by side.
+
+    Equal entries of all pairs may be one number.
+    """
     if isinstance(entries, Combination):
         return entries.weights.contiguous(), entries.coeffs.t().contiguous()
-    return entries if entries.t().is_contiguous() else entries.contiguous(), None
+    fits = entries.stride() == (0,) or entries.t().is_contiguous()
+    return entries if fits else entries.contiguous(), None
 
 
 _NUM_TENSORS = 15  # of the inputs, which come first

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.attention.normalizer import sums_in_blocks
-from pyg_topomask.ops.attention.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import absolute
+from pyg_topomask.ops.second_derivatives import gradients_in_torch
 
 load = partial(loader.load, "blocks")
 """The library, compiled if necessary, or the reason why there is none."""

@@ -19,6 +19,7 @@ from pyg_topomask.ops.attention.pair_kernels import scaled
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import power_of_two, size_of_rows, weighted_mean
+from pyg_topomask.ops.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.segment import segment_linear_attention, segment_max, segments
 
 _ENTRY = {torch.float32: "linear_float", torch.float64: "linear_double"}
@@ -155,12 +156,15 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
     q, k, v, ptr, out, size = ctx.saved_tensors
     needed = ctx.needs_input_grad[:3]
     if torch.is_grad_enabled():
-        mean, _ = _plain_means(q, k, v, torch.repeat_interleave(ptr.diff()))
-        inputs = [x for x, needs in zip((q, k, v), needed) if needs]
-        found = iter(torch.autograd.grad(mean, inputs, grad, create_graph=True))
-        return (*(next(found) if needs else None for needs in needed), None)
-    grads = _gradients(grad, q, k, v, ptr, out, size)
-    return (*(x if needs else None for x, needs in zip(grads, needed)), None)
+        grads = gradients_in_torch(partial(_means_again, ptr), (q, k, v), needed, grad)
+    else:
+        grads = [x if needs else None for x, needs in zip(_gradients(grad, q, k, v, ptr, out, size), needed)]
+    return (*grads, None)
 
 
 _linear_means.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _means_again(ptr: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The means in plain torch."""
+    return _plain_means(q, k, v, torch.repeat_interleave(ptr.diff()))[0]

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t PER_DRAW = 4, LEVELS = 1 << 16;
 
-// Hashes of the numbers from `first` on: `mix(number * GOLDEN + seed)` in hashing.py; and their 16-bit numbers, as signed
-// integers, in the order in which they lie in memory.
+// Writes the hashes of the numbers from `first` on to `to`: `mix(number * GOLDEN + seed)` in hashing.py. Writes their
+// 16-bit parts to `numbers`, as signed integers, in the order in which they lie in memory.
 inline void draw(uint64_t seed, int64_t first, int64_t count, uint64_t* to, int16_t* numbers) {
     for (int64_t i = 0; i < count; ++i) {
         uint64_t z = seed + uint64_t(first + i) * 0x9E3779B97F4A7C15u;  // SplitMix64

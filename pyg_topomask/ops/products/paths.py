@@ -18,6 +18,7 @@ from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.trees import forest_product, hop_counts
+from pyg_topomask.ops.second_derivatives import gradients_in_torch
 
 load = partial(loader.load, "forest")
 """The library, compiled if necessary, or the reason why there is none."""
@@ -171,12 +172,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (x, weight, parent, order, above), needed = ctx.saved_tensors, ctx.needs_input_grad[:2]
     if torch.is_grad_enabled():  # plain torch can be differentiated again
-        inputs = [tensor for tensor, needs in zip((x, weight), needed) if needs]
-        found = iter(torch.autograd.grad(_plain(x, weight, parent, ctx.by_hop), inputs, grad, create_graph=True))
-        grads = tuple(next(found) if needs else None for needs in needed)
+        grads = gradients_in_torch(lambda x, weight: _plain(x, weight, parent, ctx.by_hop), (x, weight), needed, grad)
     else:
         grad_x, grad_weight = _gradients(grad, x, weight, order, above, ctx.by_hop, needed[1])
-        grads = (grad_x if needed[0] else None, grad_weight if needed[1] else None)
+        grads = [grad_x if needed[0] else None, grad_weight if needed[1] else None]
     return (*grads, None, None, None, None)
 
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.inputs import check_qkv, from_origin
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
-from pyg_topomask.ops.dropout import dropout as drop
+from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import spmm
 from pyg_topomask.ops.topk.search import Kept, head_rows, search_keys
@@ -76,8 +76,11 @@ def indexed_topk_attention(
         raise ValueError(f"'q' and 'k' must have at least one channel per head (got {list(q.shape)})")
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
-        q, k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))  # copied once, heads first
-        kept = search_keys(q, k, topk, batch, batch, backend, trim=True)
+        recompute = recompute and torch.is_grad_enabled()
+        heads_q, heads_k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))
+        kept = search_keys(heads_q, heads_k, topk, batch, batch, backend, trim=True)
+        if not recompute:  # otherwise, these copies would be kept besides the originals
+            q, k = heads_q, heads_k
 
         def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
             values, origin = (values, None) if dropout > 0 else from_origin(values, batch)
@@ -85,7 +88,7 @@ def indexed_topk_attention(
             out = out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
             return out if origin is None else out + origin
 
-        if recompute and torch.is_grad_enabled():
+        if recompute:
             out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
         else:
             out = attend(q, k, values)
@@ -95,12 +98,15 @@ def indexed_topk_attention(
 def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
     """Softmax attention on the kept pairs, whose heads follow each other, ``[H N, *] → [H N, D]``."""
     if fused_pairs.refuses(q[:, None], v[:, None]) is None and fused_pairs.divides(q):
-        ones, kernel = v.new_ones(kept.pattern.nnz), PairKernel("softmax", False, dropout=dropout)
+        ones, kernel = v.new_ones(1).expand(kept.pattern.nnz), PairKernel("softmax", False, dropout=dropout)
         eps = torch.finfo(v.dtype).eps
         out, _ = fused_pairs.fused_means(kernel, kept.pattern, ones, ones, q[:, None], k[:, None], v[:, None], eps)
         return out[:, 0]
-    weight = kept.scores(q, k).softmax(-1)
-    return spmm(kept.pattern, kept.present(drop(weight, dropout) if dropout > 0 else weight), v)
+    weight = kept.present(kept.scores(q, k).softmax(-1))
+    if dropout > 0:  # as in compiled code
+        number = torch.arange(weight.numel(), device=v.device)
+        weight = weight * keep_factors(dropout, draw_seeds(1).to(v.device), number).to(weight)
+    return spmm(kept.pattern, weight, v)
 
 
 def topk_edge_index(index: Tensor, head: int | None = None) -> Tensor:

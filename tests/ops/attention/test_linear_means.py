@@ -177,3 +177,15 @@ def test_the_operators_are_ones_that_torch_can_compile():
     out, size = means_ops._linear_means(*detached, ptr)
     arguments = (out, *detached, ptr, out, size)
     torch.library.opcheck(means_ops._gradients, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@compiled
+def test_gradients_that_are_differentiated_again_are_the_same():
+    """Also if an argument is another one or depends on it, and inside of a region of autocast."""
+    x, v = torch.rand(9, 2, 3, requires_grad=True), torch.randn(9, 2, 4, requires_grad=True)
+    for q, k in ((x, x), (x, 2 * x)):
+        out, _ = linear_means(q, k, v, batch_of([4, 5]))
+        wanted = torch.autograd.grad(out.square().sum(), (x, v), retain_graph=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = torch.autograd.grad(out.square().sum(), (x, v), create_graph=True)
+        torch.testing.assert_close(found, wanted)

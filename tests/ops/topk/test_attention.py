@@ -89,3 +89,30 @@ def test_edge_index():
     assert topk_edge_index(index).tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
     assert topk_edge_index(index, head=0).tolist() == [[0, 0, 1], [0, 1, 0]]
     assert topk_edge_index(index[:, 1]).tolist() == [[0, 1, 1], [1, 0, 1]]
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (40, 60)])
+def test_dropout_is_the_same_without_a_compiler(monkeypatch, sizes):
+    q, k, v = (data(sum(sizes), 2, 3) for _ in range(3))
+    found = []
+    for native in ("1", "0"):
+        monkeypatch.setenv("TOPOMASK_NATIVE", native)
+        torch.manual_seed(0)
+        found.append(topk_attention(q, k, v, 7, batch_of(sizes), dropout=0.4))
+    torch.testing.assert_close(*found)
+    assert not torch.allclose(found[0], topk_attention(q, k, v, 7, batch_of(sizes)))
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_no_number_of_each_pair_is_kept(recompute):
+    q, k, v = (torch.randn(500, 2, 4).requires_grad_() for _ in range(3))
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.__setitem__(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()) or x, lambda x: x
+    ):
+        topk_attention(q, k, v, 20, batch_of((200, 300)), recompute=recompute)
+    inputs = 3 * q.numel() * 4
+    if recompute:
+        assert sum(kept.values()) == inputs
+    else:  # columns of the pairs, row pointers, copies of the inputs, and results of nodes
+        assert sum(kept.values()) <= 500 * 2 * 20 * 4 + 2 * inputs

@@ -62,8 +62,8 @@ int drop(const Call& call) try {
 
 extern "C" {
 
-// Zeroes each entry of x with probability dropped / 2^16, and where `sign` is not positive, scales the others, and adds
-// `residual`.
+// Sets an entry of x to zero where `sign` is not positive, and otherwise with probability dropped / 2^16. Scales the
+// remaining entries, and adds `residual`.
 int dropout_float(const Call* call) {
     return drop<float>(*call);
 }

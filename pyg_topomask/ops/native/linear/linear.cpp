@@ -2,14 +2,14 @@
 //
 //   out_i = sum_j (q_i . k_j) v_j / size_i,   size_i = sum_j q_i . k_j,
 //
-// for features that are not negative. With w_j = (v_j, 1), both sums are columns of q_i^T S, where S = sum_j k_j w_j^T. The
-// output is 0 where the size is close to underflow.
+// for features that are not negative. With w_j = (v_j, 1), both sums are columns of q_i^T S, where S = sum_j k_j w_j^T is
+// the state of a graph and head. The output is 0 where the size is close to underflow.
 //
 // Powers of two, one for each query and one for the keys of a graph and head, keep all products within the range. They
 // cancel in the quotient.
 //
-// The gradient g of the output gives h_i = (g_i, -g_i . out_i) / size_i, and with T = sum_i q_i h_i^T the gradients
-// grad_q_i = S h_i,   grad_k_j = T w_j,   grad_v_j = T^T k_j (without its last number).
+// The gradient g of the output gives h_i = (g_i, -g_i . out_i) / size_i, and with G = sum_i q_i h_i^T, the gradient of the
+// state, grad_q_i = S h_i,   grad_k_j = G w_j,   grad_v_j = G^T k_j (without its last number).
 //
 // A graph is cut into parts, whose number depends on its own size alone, and sums of parts are added in their order: no
 // result depends on the number of threads, or on other graphs.
@@ -51,29 +51,29 @@ class LinearMeans {
     }
 
     void forward() {
-        const Array<T> sums = sum_products(&LinearMeans::read_keys, &LinearMeans::read_values);
+        const Array<T> state = sum_products(&LinearMeans::read_keys, &LinearMeans::read_values);
         for_tiles([&](int64_t, const Tile& tile, Work& w) {
             read_queries(tile, w.r.data());
-            multiply(w.r, wide_r, R, &sums[at(tile)], wide_d, tile.count, w.d);
+            multiply(w.r, wide_r, R, &state[offset(tile)], wide_d, tile.count, w.d);
             divide(tile, w.d.data());
         });
     }
 
     void backward() {
-        const Array<T> sums = transposed(sum_products(&LinearMeans::read_keys, &LinearMeans::read_values));
-        const Array<T> grads = sum_products(&LinearMeans::read_queries, &LinearMeans::read_gradients);
-        const Array<T> turned = transposed(grads);
+        const Array<T> state_t = transposed(sum_products(&LinearMeans::read_keys, &LinearMeans::read_values));
+        const Array<T> grad_state = sum_products(&LinearMeans::read_queries, &LinearMeans::read_gradients);
+        const Array<T> grad_state_t = transposed(grad_state);
         for_tiles([&](int64_t, const Tile& tile, Work& w) {
-            const int64_t first = at(tile);
+            const int64_t first = offset(tile);
             read_gradients(tile, w.d.data());
-            multiply(w.d, wide_d, D + 1, &sums[first], wide_r, tile.count, w.r);
+            multiply(w.d, wide_d, D + 1, &state_t[first], wide_r, tile.count, w.r);
             for (int64_t r = 0; r < tile.count; ++r)
                 write(&w.r[r * wide_r], R, query_scale(query(tile, r)), c.grad_q, tile, r);
             read_values(tile, w.d.data());
-            multiply(w.d, wide_d, D + 1, &turned[first], wide_r, tile.count, w.r);
+            multiply(w.d, wide_d, D + 1, &grad_state_t[first], wide_r, tile.count, w.r);
             for (int64_t r = 0; r < tile.count; ++r) write(&w.r[r * wide_r], R, scale_of_keys(tile), c.grad_k, tile, r);
             read_keys(tile, w.r.data());
-            multiply(w.r, wide_r, R, &grads[first], wide_d, tile.count, w.d);
+            multiply(w.r, wide_r, R, &grad_state[first], wide_d, tile.count, w.d);
             for (int64_t r = 0; r < tile.count; ++r) write(&w.d[r * wide_d], D, T(1), c.grad_v, tile, r);
         });
     }
@@ -185,7 +185,7 @@ class LinearMeans {
         }
     }
 
-    // The sums over each graph of a^T b for rows of R numbers and of D + 1, [wide_r, wide_d], each at `at`.
+    // The sums over each graph of a^T b for rows of R numbers and of D + 1, [wide_r, wide_d], each at its `offset`.
     Array<T> sum_products(Reader read_a, Reader read_b) {
         Array<T> sums(parts.size() * H * area);
         for_tiles([&](int64_t p, const Tile& tile, Work& w) {
@@ -199,7 +199,7 @@ class LinearMeans {
         return sums;
     }
 
-    int64_t at(const Tile& tile) const { return (first_part[tile.graph] * H + tile.head) * area; }
+    int64_t offset(const Tile& tile) const { return (first_part[tile.graph] * H + tile.head) * area; }
 
     Array<T> transposed(const Array<T>& from) const {
         Array<T> to(from.size());

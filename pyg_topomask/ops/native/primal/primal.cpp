@@ -197,9 +197,9 @@ class Primal {
                 std::fill(tile.grad_z.begin(), tile.grad_z.end(), T(0));
                 add_product(tile.grad.data(), P, 1, tile.rows(), D, &out_weight_t[half * D * S], S, S, tile.grad_z.data(), S);
                 descend_scores(a, tile);
-                T *to_out = of_out_weight + half * S * P, *to = of_weight + a * P * S;
-                add_product(tile.left.data(), 1, S, whole_tiles(s), tile.count, tile.grad.data(), P, P, to_out, P);
-                add_product(tile.f.data(), 1, P, whole_tiles(D), tile.count, tile.grad_z.data(), S, S, to, S);
+                T *of_half = of_out_weight + half * S * P, *of_feature = of_weight + a * P * S;
+                add_product(tile.left.data(), 1, S, whole_tiles(s), tile.count, tile.grad.data(), P, P, of_half, P);
+                add_product(tile.f.data(), 1, P, whole_tiles(D), tile.count, tile.grad_z.data(), S, S, of_feature, S);
                 std::fill(tile.grad_f.begin(), tile.grad_f.end(), T(0));
                 add_product(tile.grad_z.data(), S, 1, tile.rows(), s + 1, &weight_t[a * (s + 1) * P], P, P, tile.grad_f.data(), P);
                 descend_norms(a, tile);
