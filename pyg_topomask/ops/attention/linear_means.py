@@ -33,8 +33,8 @@ load = partial(loader.load, "linear")
 def linear_means(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
     r"""Means of the values of each node's own graph, with weights :math:`q_i \cdot k_j / \sum_j q_i \cdot k_j`.
 
-    Reference: Katharopoulos et al., *Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention*, ICML
-    2020, arXiv:2006.16236, equation 5.
+    Reference: Katharopoulos et al., *Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention*,
+    ICML 2020, arXiv:2006.16236, equation 5.
     Cost: :math:`O(N R D)` operations per head, and :math:`O(N (R + D) + B R D)` memory.
 
     Args:
