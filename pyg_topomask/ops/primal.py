@@ -35,7 +35,7 @@ refuses = partial(loader.refuses, "primal")
 def primal_map(
     qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor, p: float = 0.0, training: bool = True
 ) -> tuple[Tensor, Tensor]:
-    r"""Scores of unit queries and keys, summed over each head's query and key with weights.
+    r"""Map queries and keys to the output of each head, by scores that depend on the graph.
 
     For the query and the key :math:`a` of each head :math:`h`, with :math:`\phi(x) = x / \|x\|`:
 
@@ -43,6 +43,10 @@ def primal_map(
         z_{ia} &= W_a^\top \phi(x_{ia}) + \big(w_a^\top \phi(x_{ia})\big) u_i \in \mathbb{R}^s, \qquad
         \mathrm{out}_{ih} = \sum_{a} M_a^\top\, \mathrm{Dropout}(z_{ia}) \in \mathbb{R}^D, \qquad
         \mathrm{squares}_a = \sum_i z_{ia}^2
+
+    Reference: *Primphormer: Leveraging Primal Representation for Graph Transformers* (the submission), equations 2.5
+    and 2.8; :class:`~pyg_topomask.nn.PrimphormerAttention` says what each tensor is in the paper.
+    Cost: :math:`O(N H D s)` operations. Compiled code stores no scores, plain torch stores ``[2 H, N, s]``.
 
     Args:
         qk: Queries of all heads, then keys, shape ``[N, 2 H, D]``.
