@@ -72,9 +72,20 @@ def check_heads(channels: int, heads: int) -> tuple[int, int]:
 def readable(x: Tensor) -> bool:
     """Whether a check may read the values of ``x``: CUDA would have to wait, and ``torch.compile`` does not know them.
 
-    Where it may not, ``torch._assert_async`` checks later.
+    Where it may not, `holds` checks later.
     """
     return not x.is_cuda and not torch.compiler.is_compiling()
+
+
+def holds(condition: Tensor, message: str) -> bool:
+    """Whether a condition, one boolean, is true.
+
+    Where it is not `readable`, the answer is always true, and ``torch._assert_async`` checks it later.
+    """
+    if readable(condition):
+        return bool(condition)
+    torch._assert_async(condition, message)
+    return True
 
 
 def warn_once(cause: str, message: str, category: type[Warning] = UserWarning, stacklevel: int = 2) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pyg_topomask import nn
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_integer, holds
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
@@ -98,3 +98,13 @@ def test_layers_that_share_a_cause_warn_once_under_pythons_own_filter():
                 with warnings.catch_warnings():  # after this, Python forgets what it has shown
                     warnings.simplefilter("ignore")
         assert len(shown) == (path != "factored")  # the cause is that of the pairwise layers
+
+
+def test_a_condition_is_checked_now_or_when_compiled_code_runs():
+    true, false = torch.tensor(True), torch.tensor(False)
+    assert holds(true, "wrong")
+    assert not holds(false, "wrong")
+    called = torch.compile(lambda x: 2.0 if holds(x, "wrong") else x, backend="eager", fullgraph=True)
+    assert called(true) == 2
+    with pytest.raises(RuntimeError, match="wrong"):
+        called(false)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import warn_once
+from pyg_topomask.checks import holds, warn_once
 from pyg_topomask.ops.csr import edge_tensors
 from pyg_topomask.ops.memo import once_per_batch
 
@@ -96,9 +96,7 @@ def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "
         f"the {what} on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
         f"copy them unchanged. Add {remedy} after sampling"
     )
-    if same.is_cuda:
-        torch._assert_async(same.all(), message.format("another number of"))
-    elif not bool(same.all()):
+    if not holds(same.all(), message.format("another number of")):
         raise ValueError(message.format(int(total)))
 
 

@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from pyg_topomask.checks import check_floating
+from pyg_topomask.checks import check_floating, readable
 
 
 def per_head(name: str, value: float | Tensor) -> tuple[Tensor, int | None]:
@@ -46,8 +46,8 @@ def coefficient_heads(name: str, value: Tensor) -> int | None:
 
 
 def check_time(time: Tensor) -> None:
-    """Refuse diffusion times ``[H]`` that are negative or not finite (on CPU). Raises ValueError."""
-    if not time.is_cuda and not bool(((time >= 0) & time.isfinite()).all()):
+    """Refuse diffusion times ``[H]`` that are negative or not finite, where they are `readable`. Raises ValueError."""
+    if readable(time) and not bool(((time >= 0) & time.isfinite()).all()):
         raise ValueError(f"'time' must be a finite number of at least 0 (got {time.tolist()})")
 
 

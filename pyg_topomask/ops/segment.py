@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import holds
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import permute_rows
 
@@ -76,20 +78,14 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
         raise TypeError(f"'batch' must hold the integer graph of each node (got {batch.dtype})")
     if batch.dim() != 1 or batch.numel() != num_nodes:
         raise ValueError(f"'batch' must have shape [{num_nodes}], one graph per node (got {list(batch.shape)})")
-    if torch.compiler.is_compiling():
-        torch._assert_async((batch.diff() >= 0).all(), _UNSORTED)
-    elif not _is_sorted(batch):
+    if not _is_sorted(batch):
         raise ValueError(_UNSORTED)
 
 
-@once_per_batch
+@partial(once_per_batch, traced=True)
 def _is_sorted(batch: Tensor) -> bool:
-    """Whether a batch vector is sorted and not negative; on CUDA, an asynchronous assertion checks it later."""
-    in_order = (batch.diff() >= 0).all()
-    if batch.is_cuda:
-        torch._assert_async(in_order, _UNSORTED)
-        return True
-    return bool(in_order) and (batch.numel() == 0 or int(batch[0]) >= 0)
+    """Whether a batch vector is sorted and not negative; see `holds`."""
+    return holds((batch.diff(prepend=batch.new_zeros(1)) >= 0).all(), _UNSORTED)
 
 
 @once_per_batch

@@ -15,6 +15,8 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from pyg_topomask.checks import readable
+
 
 class Pattern:
     """Positions of the entries of an ``[num_rows, num_cols]`` matrix, sorted by row, and their transposed order.
@@ -164,7 +166,7 @@ def _order_by_column(pattern: Pattern) -> Tensor:
     500,000 entries.
     """
     col, num_cols = pattern.col, pattern.num_cols
-    if col.is_cuda or torch.compiler.is_compiling() or col.numel() == 0:
+    if not readable(col) or col.numel() == 0:
         return col.sort(stable=True)[1]
     least, most = col.aminmax()
     if int(least) < 0 or int(most) >= num_cols:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 from torch_geometric.nn.inits import reset
 
-from pyg_topomask.checks import NonFiniteError, check_heads, check_integer
+from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
 from pyg_topomask.nn.attention.untraced import number_of
 from pyg_topomask.ops.segment import check_batch
 
@@ -195,8 +194,7 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
         raise TypeError(f"'x' must be a floating-point tensor (got {getattr(x, 'dtype', type(x).__name__)})")
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'x' must have shape [N, {channels}] (got {list(x.shape)})")
-    checkable = not x.is_cuda and not torch.compiler.is_compiling()  # the others cannot read values without waiting
-    if checkable and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
+    if readable(x) and not bool(x.detach().sum().isfinite()) and not bool(x.isfinite().all()):
         row = int((~x.isfinite()).any(dim=1).nonzero()[0])
         raise NonFiniteError(f"'x' holds NaN or infinity, first at node {row}; are the input features clean?")
     if batch is None and graph is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.graph_attributes import check_table_size, read_attributes, read_edge_attr, read_edges
@@ -204,9 +204,7 @@ class ExphormerAttention(Attention):
             f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number; use the "
             "same number in both"
         )
-        if same.is_cuda:
-            torch._assert_async(same, message)
-        elif not bool(same):
+        if not holds(same, message):
             raise ValueError(message)
 
     def extra_repr(self) -> str:

@@ -10,7 +10,7 @@ from torch.nn import Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.checks import check_dropout, check_integer, readable
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.dropout import dropout
@@ -200,11 +200,10 @@ class PrimphormerAttention(_Primal):
         if not isinstance(carry, Tensor) or carry.dim() != 2 or carry.size(1) != self.rank:
             got = list(carry.shape) if isinstance(carry, Tensor) else type(carry).__name__
             raise ValueError(f"'carry' must have shape [B, {self.rank}], like initial_carry(B) (got {got})")
-        checkable = not carry.is_cuda and not torch.compiler.is_compiling()  # the others cannot read values
         if batch is None:
             fits, needed = carry.size(0) == 1, 1
         else:
-            needed = int(batch[-1]) + 1 if checkable and batch.numel() > 0 else 0
+            needed = int(batch[-1]) + 1 if readable(carry) and batch.numel() > 0 else 0
             fits = carry.size(0) >= needed
         if not fits:
             raise ValueError(f"'carry' has {carry.size(0)} rows, but the batch has {needed} graphs")

@@ -12,7 +12,7 @@ from torch.nn.init import normal_, xavier_uniform_
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
-from pyg_topomask.checks import check_integer, readable
+from pyg_topomask.checks import check_integer, holds
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.encoder.base import Encoder
 from pyg_topomask.nn.norm import apply_norm
@@ -69,9 +69,7 @@ class CategoricalEncoder(Encoder):
             )
         known = ((value >= 0) & (value < self.size)).all(0)
         message = f"{type(self).__name__}: '{self.attribute}' has a category outside the ranges {list(self.sizes)}"
-        if not readable(known):
-            torch._assert_async(known.all(), message)
-        elif not bool(known.all()):
+        if not holds(known.all(), message):
             column = int((~known).nonzero()[0])
             raise ValueError(
                 f"{message}: column {column} holds {int(value[:, column].min())} to {int(value[:, column].max())}"

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from pyg_topomask.checks import check_choice
+from pyg_topomask.checks import check_choice, readable
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import check_batch, segments
 
@@ -76,7 +76,7 @@ def from_origin(v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor | None]
     nodes = slice(1) if batch is None else _first_nodes(batch)
     first = v.detach()[nodes]
     huge = first.abs() > _HUGE
-    if not v.is_cuda and not torch.compiler.is_compiling() and not bool(huge.any()):
+    if readable(v) and not bool(huge.any()):
         return v, None
     origin = torch.where(huge, first, 0)
     origin = origin if batch is None else origin.index_select(0, batch)

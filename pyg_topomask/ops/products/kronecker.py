@@ -17,6 +17,8 @@ import torch
 from scipy.special import ive
 from torch import Tensor
 
+from pyg_topomask.checks import readable
+
 # Largest path whose kernel is multiplied as a matrix, and number of hypercube axes that one matrix handles. Matrix
 # products use the hardware better than transforms and butterflies, although these need fewer multiply-adds.
 _MOST_DENSE = 256
@@ -110,7 +112,7 @@ def _path_heat(time: Tensor, x: Tensor) -> Tensor:
     """
     num_nodes = x.size(2)
     # The largest time would be waited for on CUDA, and it is not known when a model is compiled.
-    if num_nodes > 2 * _ROWS and time.numel() and not time.is_cuda and not torch.compiler.is_compiling():
+    if num_nodes > 2 * _ROWS and time.numel() and readable(time):
         reach = _reach(float(time.detach().max()), torch.finfo(x.dtype).eps)
         if _ROWS + 2 * reach <= min(3 * num_nodes // 4, _MOST_DENSE):
             return _LocalHeat.apply(time, x, reach)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pyg_topomask.checks import NonFiniteError, check_integer
+from pyg_topomask.checks import NonFiniteError, check_integer, holds
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Pattern, sampled_product
@@ -182,10 +182,7 @@ def _check_finite(q: Tensor, k: Tensor) -> None:
     if q.numel() == 0 or k.numel() == 0:
         return
     largest = q.abs().amax() * k.abs().amax() * q.size(-1)
-    if q.is_cuda:
-        torch._assert_async(largest.isfinite(), "'q' or 'k' of a top-k search holds NaN, infinity or huge numbers")
-        return
-    if bool(largest.isfinite()):
+    if holds(largest.isfinite(), "'q' or 'k' of a top-k search holds NaN, infinity or huge numbers"):
         return
     for name, x in (("q", q), ("k", k)):
         bad = (~x.isfinite()).flatten(1).any(1).nonzero()
