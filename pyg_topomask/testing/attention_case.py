@@ -41,7 +41,7 @@ class AttentionCase:
     tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}
     """Tolerances of comparisons in float64."""
     transform: ClassVar[str] = ""
-    """Name of the transform that the error about a missing attribute must contain."""
+    """What the error about a missing attribute must say; needed if the attention requires attributes."""
     equivariant: ClassVar[bool] = True
     """Whether relabelling the nodes relabels the result. If not, it must change the result on the graphs `names`."""
 
@@ -220,6 +220,7 @@ class AttentionCase:
         attn, data = self.build(), self.prepare(GRAPHS["path"].clone())
         x = self._input(4, torch.float32)
         required: tuple[str, ...] = getattr(attn, "requires")  # noqa: B009
+        assert self.transform or not required, "'transform' must name what adds the required attributes"
         for name in required:
             bare = data.clone()
             del bare[name]

@@ -104,6 +104,8 @@ class OperatorCase:
     def test_gradcheck_in_parameters(self) -> None:
         data = self.graphs[self.moved]
         parameters = {name: value.clone().requires_grad_() for name, value in self.parameters(data).items()}
+        if not parameters:
+            pytest.skip("the operator has no parameters")
         x = _input(self.build(data), 2)
         layout = block_layout(torch.zeros(data.num_nodes, dtype=torch.long))
 
@@ -113,8 +115,7 @@ class OperatorCase:
             products += [] if op.num_pairs is None else [op.pairs()[1]]
             return products + (op.blocks(layout) if op.has_blocks else [])
 
-        if parameters:
-            assert torch.autograd.gradcheck(run, tuple(parameters.values()))
+        assert torch.autograd.gradcheck(run, tuple(parameters.values()))
 
     def test_narrow_inputs_are_summed_in_float32(self) -> None:
         for op, dense in self._cases():

@@ -29,6 +29,8 @@ class TestFull(AttentionCase):
 
 
 class TestFullBiased(AttentionCase):
+    transform = "one row for each ordered pair"
+
     def build(self):
         return FullAttention(self.channels, heads=2, attn_bias="attn_bias")
 
