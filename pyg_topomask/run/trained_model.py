@@ -13,13 +13,14 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.nn.dynamic_walks import redraw_walks
+from pyg_topomask.run.check import name_problems
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
-from pyg_topomask.run.output.saved import read_config, seed_folders
+from pyg_topomask.run.output.saved import IMPORT_ADVICE, read_config, seed_folders
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, read_checkpoint
 from pyg_topomask.tensor_files import reason_of
@@ -75,6 +76,8 @@ def open_run(folder: str | Path) -> OpenedRun:
     """
     seed = _seed_folder(Path(folder).expanduser())
     config = read_config(seed / "config.yaml")
+    for key, problem in name_problems(config):
+        raise RunError(f"{seed / 'config.yaml'}: {key}: {problem} If it is your own, {IMPORT_ADVICE}")
     saved = read_checkpoint(seed / BEST, "train that seed again")
     try:
         data = saved[OURS]["data"]

@@ -115,3 +115,12 @@ def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, tmp_path):
     (tmp_path / "first" / "0" / "config.yaml").write_text("gt: 3")
     with pytest.raises(RunError, match=r"config\.yaml is missing, damaged or of another version"):
         check_config(data, start)
+
+
+def test_each_split_starts_from_the_run_of_that_split(tiny, tmp_path):
+    tiny["dataset"]["split_mode"] = "cv-kfold-4"
+    tiny |= {"run_multiple_splits": [0, 1]}
+    first = run_config(tiny, tmp_path, overrides=["optim.max_epoch=1", "optim.num_warmup_epochs=0"], name="first")
+    again = ["train.mode=inference-only", f"pretrained.dir={tmp_path / 'first'}"]
+    second = run_config(tiny, tmp_path, overrides=again, name="second")
+    assert second["metrics"]["test_loss"]["values"] == pytest.approx(first["metrics"]["test_loss"]["values"], rel=1e-5)

@@ -36,14 +36,18 @@ MODULE = Path(__file__).parents[2] / "examples" / "own_module.py"
 
 @pytest.fixture
 def names():
-    """Restores both tables and the schema after the test."""
+    """Restores both tables and the schema after the test, or when it is called."""
     before = dict(ATTENTION), dict(MASK), dict(TopomaskConfig.model_fields)
-    yield
-    for table, known in zip((ATTENTION, MASK, TopomaskConfig.model_fields), before):
-        table.clear()
-        table.update(known)
-    TopomaskConfig.model_rebuild(force=True)
-    Config.model_rebuild(force=True)
+
+    def restore():
+        for table, known in zip((ATTENTION, MASK, TopomaskConfig.model_fields), before):
+            table.clear()
+            table.update(known)
+        TopomaskConfig.model_rebuild(force=True)
+        Config.model_rebuild(force=True)
+
+    yield restore
+    restore()
 
 
 @pytest.fixture
@@ -81,6 +85,27 @@ def test_both_are_listed_and_trained(folder, names, capsys):
     for name in ("mean", "decay"):
         assert main(["--import", "mine", "run", f"{name}.yaml", "--out", "out", "optim.max_epoch=1"]) == 0
         assert (folder / "out" / name / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["gt.layer_type=GIN+OwnMean", "topomask={}"], "gt.layer_type: no attention is called 'OwnMean'"),
+        (["topomask={mask: own_decay}", "gt.layer_type=GIN+Linear"], "topomask.mask: no mask is called 'own_decay'"),
+        (["topomask.mask_own_decay.decay=0.5"], "no mask has the settings topomask.mask_own_decay"),
+    ],
+)
+def test_a_trained_model_is_not_built_without_its_module(folder, names, capsys, settings, message):
+    config = yaml.safe_load((folder / "decay.yaml").read_text())
+    config["topomask"].pop("mask_own_decay")
+    (folder / "own.yaml").write_text(yaml.safe_dump(config))
+    assert main(["--import", "mine", "run", "own.yaml", "--out", "out", *settings, "optim.max_epoch=1"]) == 0
+    names()
+    capsys.readouterr()
+    assert main(["predict", "out/own/0"]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "import the module that registers it first: topomask --import MODULE" in error
 
 
 def test_modules_that_cannot_be_imported(folder, capsys):

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.config.schema import LOWER_IS_BETTER
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.finished_run import FinishedRun, find_run, seed_and_split
 from pyg_topomask.run.model.attentions import layers_text, mask_of
@@ -29,8 +30,6 @@ TIME = "training time (s)"
 """Horizontal axis of the picture."""
 
 _DATA_KEYS = ("format", "name", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
-_SPLIT_KEYS = {"split_mode": None, "split": ("random", "fixed"), "split_seed": None, "split_dir": ("errica",)}
-"""Keys that decide the split, with the modes that read them; None for all."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
     return Comparison(
         metric,
         baseline.config.dataset.name,
-        baseline.config.best_is_max,
+        metric not in LOWER_IS_BETTER,
         names[position],
         rows,
         _notes(runs, rows, position, kind),
@@ -149,7 +148,7 @@ def labels(runs: Sequence[FinishedRun]) -> list[str]:
 def _refuse_incomparable(run: FinishedRun, baseline: FinishedRun) -> None:
     for what, ours, theirs in (
         ("data set", _data(run.config), _data(baseline.config)),
-        ("split", _split(run.config), _split(baseline.config)),
+        ("split", run.config.dataset.split_settings, baseline.config.dataset.split_settings),
         ("evaluation", _evaluation(run.config), _evaluation(baseline.config)),
         ("metric", {"metric_best": run.config.metric_best}, {"metric_best": baseline.config.metric_best}),
     ):
@@ -177,11 +176,6 @@ def _incomparable(run: FinishedRun, baseline: FinishedRun, what: str, reason: st
 def _data(config: Config) -> dict[str, Any]:
     values = {f"dataset.{key}": getattr(config.dataset, key) for key in _DATA_KEYS}
     return values | {"dataset.name": config.dataset.name.lower().replace("_", "-")}  # spelled in several ways
-
-
-def _split(config: Config) -> dict[str, Any]:
-    keys = [key for key, modes in _SPLIT_KEYS.items() if modes is None or config.dataset.split_mode in modes]
-    return {f"dataset.{key}": getattr(config.dataset, key) for key in keys}
 
 
 def _evaluation(config: Config) -> dict[str, Any]:

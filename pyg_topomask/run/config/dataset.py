@@ -163,6 +163,23 @@ class DatasetConfig(Section):
         return int(self.split_mode.rsplit("-", 1)[1]) if self.split_mode.startswith("cv-") else None
 
     @property
+    def split_settings(self) -> dict[str, Any]:
+        """The keys that decide the split, with their values; those that ``split_mode`` does not read are left out.
+
+        The key ``dataset.split_seed`` is None if each run draws its split from its own seed.
+        """
+        found: dict[str, Any] = {"dataset.split_mode": self.split_mode}
+        if self.split_mode == "errica":
+            found["dataset.split_dir"] = self.split_dir
+        if self.split_mode in ("random", "fixed"):
+            found["dataset.split"] = self.split
+        if self.split_mode == "random":
+            found["dataset.split_seed"] = self.split_seed
+        if self.num_folds is not None:
+            found["dataset.split_seed"] = self.split_seed or 0
+        return found
+
+    @property
     def node_encoder_parts(self) -> list[str]:
         """The parts of ``node_encoder_name``; empty if node features are not encoded."""
         return [part.strip() for part in self.node_encoder_name.split("+")] if self.node_encoder else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,15 +106,28 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
             value = parse_value(text)
         except ValueError as error:
             raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
-        *sections, name = key.split(".")
-        inner: Any = values
-        for section in sections:
-            inner = inner.setdefault(section, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"command line: {key}: {section!r} is not a section")
-        inner[name] = value
-        keys.append(key)
+        keys += [_set(values, *pair) for pair in _flat(key, value)]
     return frozenset(keys)
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Pairs (key, value) of an override; a section such as ``gt={layers: 3}`` has one for each of its keys."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _flat(f"{key}.{name}", inner)
+    else:
+        yield key, value
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> str:
+    """Set the value of ``section.name`` in nested values, in place; return the key."""
+    *sections, name = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"command line: {key}: {section!r} is not a section")
+    values[name] = value
+    return key
 
 
 def _explain(error: Any, values: Mapping[Any, Any]) -> tuple[str, str]:

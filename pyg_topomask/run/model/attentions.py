@@ -132,12 +132,29 @@ def twice_given(config: Config, is_given: Callable[[str], bool]) -> list[tuple[s
     ]
 
 
+def _readers(config: Config) -> list[tuple[Callable[..., Any], Mapping[str, str]]]:
+    """The class of each attention and of the mask of a config, with the key of each constructor argument."""
+    mask = mask_of(config)
+    rows: list[Any] = [(ATTENTION[name], ATTENTION[name].config_keys) for name in attentions_of(config)]
+    return rows if mask is None else [*rows, (MASK[mask], _mask_keys(config, mask))]
+
+
 def argument_keys(config: Config) -> list[tuple[str, str]]:
     """Pairs (constructor argument, key) of the attentions and the mask of a config."""
-    mask = mask_of(config)
-    rows: list[Mapping[str, str]] = [ATTENTION[name].config_keys for name in attentions_of(config)]
-    rows += [] if mask is None else [_mask_keys(config, mask)]
-    return [pair for row in rows for pair in row.items()]
+    return [pair for _, keys in _readers(config) for pair in keys.items()]
+
+
+def class_defaults(config: Config) -> dict[str, Any]:
+    """The keys of ``topomask`` that are not given, with the default of the class that reads them.
+
+    A key that several classes with different defaults read has the list of these defaults.
+    """
+    found: dict[str, list[Any]] = {}
+    for made, keys in _readers(config):
+        for argument, key in keys.items():
+            if key.startswith("topomask.") and key not in (MASK_KEY, *_TRANSLATIONS) and not config.is_given(key):
+                found.setdefault(key, []).append(signature(made).parameters[argument].default)
+    return {key: values[0] if values.count(values[0]) == len(values) else values for key, values in found.items()}
 
 
 def requirements(config: Config) -> tuple[str, ...]:

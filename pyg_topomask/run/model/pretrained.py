@@ -31,8 +31,9 @@ def has_run(config: Config) -> bool:
 
 
 def _checkpoint(config: Config) -> Path | None:
-    folder = Path(config.pretrained.dir).expanduser()
-    found = [folder / BEST, folder / str(config.seed) / BEST, *sorted(folder.glob(f"*/{BEST}"), key=_number)]
+    folder, seed = Path(config.pretrained.dir).expanduser(), str(config.seed)
+    same_split = folder / f"{seed}-split{config.dataset.split_index}" / BEST
+    found = [folder / BEST, same_split, folder / seed / BEST, *sorted(folder.glob(f"*/{BEST}"), key=_number)]
     return next((path for path in found if path.is_file()), None)
 
 
@@ -72,7 +73,7 @@ def _completed(given: Part, finished: BaseModel, names: Iterable[str]) -> Part:
 
 
 def find_checkpoint(config: Config) -> Path:
-    """Path of the best checkpoint in ``pretrained.dir``: of the same seed, else of the first seed.
+    """Path of the best checkpoint in ``pretrained.dir``: of the same seed and split, else of the first seed.
 
     Raises:
         RunError: If there is none.
@@ -108,16 +109,10 @@ def _data_of(config: Config) -> tuple[str, str]:
 
 
 def _split_of(config: Config) -> dict[str, Any]:
-    """The keys that decide the split of a data set, with their effective values."""
-    data = config.dataset
-    found: dict[str, Any] = {"dataset.split_mode": data.split_mode, "dataset.split_index": data.split_index}
-    if data.split_mode == "errica":
-        found["dataset.split_dir"] = data.split_dir
-    if data.split_mode in ("random", "fixed"):
-        found["dataset.split"] = list(data.split)
-    if data.split_mode == "random" or data.num_folds is not None:
-        default = config.seed if data.split_mode == "random" else 0
-        found["dataset.split_seed"] = default if data.split_seed is None else data.split_seed
+    """The keys that decide the split of a run, with their values."""
+    found = config.dataset.split_settings | {"dataset.split_index": config.dataset.split_index}
+    if found.get("dataset.split_seed", 0) is None:
+        found["dataset.split_seed"] = config.seed
     return found
 
 

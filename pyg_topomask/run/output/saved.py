@@ -14,12 +14,16 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
 from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
+from pyg_topomask.run.model.attentions import class_defaults
 from pyg_topomask.run.model.budget import WIDTH_KEYS, searches_width
 from pyg_topomask.run.output.files import write_text
 
 # Keys that choose what a run is named after.
 _NAMES = "gt.layer_type", "topomask.mask"
 
+
+IMPORT_ADVICE = "import the module that registers it first: topomask --import MODULE …"
+"""What to do about a name that a user's module registers."""
 
 _SEED_FOLDER = re.compile(r"\d+(-split\d+)?", re.ASCII)
 """Name of the folder of a seed, or of a split of it."""
@@ -118,7 +122,10 @@ def read_config(path: Path) -> Config:
         reason = str(error).removeprefix(str(path)).lstrip(":, ")
     except ValidationError as error:
         first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+        key = ".".join(map(str, first["loc"]))
+        reason = f"{key}: {first['msg'].lower()}"
+        if key.startswith("topomask.mask_"):
+            reason = f"no mask has the settings {key}; {IMPORT_ADVICE}"
     raise RunError(f"{path} is missing, damaged or of another version ({reason})")
 
 
@@ -162,11 +169,12 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 
 def compared(config: Config) -> dict[str, Any]:
-    """The keys that define the experiment, and their values."""
+    """The keys that define the experiment, and the values with which the model is built."""
     free = [*FREE_KEYS, "dataset.dir"]  # only the place of the raw files
     if config.run_multiple_splits:
         free.append("dataset.split_index")  # differs between the runs of one folder
     if searches_width(config):
         free += WIDTH_KEYS  # the values given are replaced
     found = {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
+    found |= class_defaults(config)
     return found | {"run_multiple_splits": bool(config.run_multiple_splits)}  # more splits may follow

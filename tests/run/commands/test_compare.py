@@ -152,6 +152,20 @@ def test_methods_and_other_seeds_of_a_fixed_split_may_differ(make, tiny):
     assert found.rows[1].difference is None
 
 
+def test_keys_that_the_split_does_not_read_may_differ(make):
+    folds = [{"split_mode": "cv-kfold-4", "split_seed": seed} for seed in (None, 0, 1)]
+    first, same, other = (make(name, [0.5, 0.6], change={"dataset": data}) for name, data in zip("abc", folds))
+    assert compared(first, same).rows[1].shared == 2
+    with pytest.raises(RunError, match=r"split \(dataset\.split_seed is 1 and 0\)"):
+        compared(first, other)
+
+
+def test_the_direction_is_that_of_the_metric_in_the_table(make):
+    """The epoch may be chosen by the loss, while the table shows the accuracy."""
+    found = compared(*(make(name, [0.5, 0.6], change={"metric_best": "loss"}) for name in "ab"))
+    assert (found.metric, found.best_is_max) == ("accuracy", True)
+
+
 def test_notes_tell_of_folds_and_unfinished_seeds(make):
     folds = {"dataset": {"split_mode": "cv-kfold-4"}}
     a, b = make("a", [0.5, 0.6], change=folds), make("b", [0.5, 0.8, 0.9], change=folds)

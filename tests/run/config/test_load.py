@@ -109,6 +109,13 @@ def test_overrides_in_both_spellings(tiny):
     assert tiny == before
 
 
+def test_an_override_of_a_section_keeps_its_other_keys(tiny):
+    parsed = load(tiny, ["gt={layers: 3, sparse: {k: 4}}"])
+    gt = parsed.config.gt
+    assert (gt.layers, gt.sparse.k, gt.n_heads, gt.dim_hidden) == (3, 4, 2, 8)
+    assert parsed.overridden == {"gt.layers", "gt.sparse.k"}
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

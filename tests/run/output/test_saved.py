@@ -1,6 +1,11 @@
 """What differs between the configs of two runs."""
 
-from pyg_topomask.run.output.saved import differences
+import pytest
+
+from pyg_topomask.run import run_config
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.output.saved import compared, differences
 
 
 def test_only_the_attention_differs_if_its_keys_follow_from_it():
@@ -9,3 +14,25 @@ def test_only_the_attention_differs_if_its_keys_follow_from_it():
     there = here | {"gt.layer_type": "GCN+GRF", "topomask.num_walks": 8}
     assert differences(here, there) == ["gt.layer_type is GCN+GRF there and GCN+Linear here"]
     assert differences(here, here | {"optim.base_lr": 0.2}) == ["optim.base_lr is 0.2 there and 0.1 here"]
+
+
+def test_a_key_that_is_not_given_has_the_default_of_its_attention(tiny, tmp_path):
+    """GKAT's own kernel differs from that of the key, which is for all other attentions."""
+    del tiny["topomask"]
+    tiny["gt"]["layer_type"] = "GIN+GKAT"
+    plain, same, other = (
+        compared(load(tiny, overrides).config)
+        for overrides in ([], ["topomask.kernel=softmax_rf"], ["topomask.kernel=relu"])
+    )
+    assert differences(plain, same) == []
+    assert differences(plain, other) == ["topomask.kernel is relu there and softmax_rf here"]
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=1", "optim.num_warmup_epochs=0"])
+    with pytest.raises(RunError, match=r"topomask\.kernel is softmax_rf there and relu here"):
+        run_config(tiny, tmp_path, overrides=["optim.max_epoch=1", "optim.num_warmup_epochs=0", "topomask.kernel=relu"])
+
+
+def test_attentions_with_different_defaults_of_one_key(tiny):
+    del tiny["topomask"]
+    tiny["gt"]["layer_type"] = "GIN+GKAT+GRF"
+    plain, given = (compared(load(tiny, overrides).config) for overrides in ([], ["topomask.kernel=relu"]))
+    assert differences(plain, given) == ["topomask.kernel is relu there and ['softmax_rf', 'relu'] here"]
