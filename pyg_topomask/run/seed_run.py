@@ -24,7 +24,7 @@ from pyg_topomask.run.model.pretrained import load_pretrained
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.files import make_folder, write_json
-from pyg_topomask.run.output.loggers import build_loggers
+from pyg_topomask.run.output.loggers import build_loggers, finishing
 from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.saved import write_config
@@ -178,39 +178,47 @@ class SeedRun:
         if hasattr(train.sampler, "set_epoch"):
             train.sampler.set_epoch(start)
         seeds = EpochSeed(config.seed, start, splits.set_epoch)
-        batches = BatchProgress(job.step)
-        trainer = build_trainer(
-            config,
-            callbacks=[
-                seeds,
-                *self._redraw_walks(train.dataset),
-                *early_stopping(config),
-                recorder,
-                batches,
-                ReturnFreedMemory(),
-            ],
-            logger=build_loggers(config, folder, self.title, display.print) if is_main() else False,
-            default_root_dir=folder,
-        )
-        trainer.precision_plugin.convert_module(module)  # Lightning does so after it has read the weights
+        loggers = build_loggers(config, folder, self.title, display.print) if is_main() else []
+        callbacks = [
+            seeds,
+            *self._redraw_walks(train.dataset),
+            *early_stopping(config),
+            recorder,
+            BatchProgress(job.step),
+            ReturnFreedMemory(),
+        ]
+        with finishing(loggers):
+            trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
+            trainer.precision_plugin.convert_module(module)  # Lightning does so after it has read the weights
+            self._fit(trainer, module, (train, val), recorder, resumed=start > 0)
+            self._load_best(module, recorder.best_epoch)
+            trainer.test(module, test, verbose=False)
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
+
+    def _fit(
+        self, trainer: pl.Trainer, module: GraphModule, parts: tuple[Any, Any], recorder: Recorder, resumed: bool
+    ) -> None:
+        """Train, or resume from the last checkpoint."""
+        last = self.folder / LAST
         try:
-            trainer.fit(module, train, val, ckpt_path=folder / LAST if start else None)
+            trainer.fit(module, *parts, ckpt_path=last if resumed else None)
         except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
             signal.signal(signal.SIGINT, signal.default_int_handler)
             raise KeyboardInterrupt from error
         except (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError, StopIteration) as error:
-            if start and not recorder.started:
+            if resumed and not recorder.started:
                 raise RunError(
-                    f"{folder / LAST} is damaged, or of another version ({type(error).__name__}: {reason_of(error)}); "
+                    f"{last} is damaged, or of another version ({type(error).__name__}: {reason_of(error)}); "
                     "delete it to train that seed from the start"
                 ) from error
             raise
-        again = "delete it to train that seed again"
-        best = read_checkpoint(folder / BEST, again)
-        if best["epoch"] != recorder.best_epoch:  # such as after an interruption, on a device that does not repeat
-            epochs = f"it is of epoch {best['epoch']}, and the best epoch was {recorder.best_epoch}"
-            raise RunError(f"{folder / BEST} does not belong to the metrics ({epochs}); {again}")
-        load_weights(module, best["state_dict"], str(folder / BEST), again)
-        trainer.test(module, test, verbose=False)
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
+
+    def _load_best(self, module: GraphModule, epoch: int) -> None:
+        """Load the weights of the best epoch."""
+        path, again = self.folder / BEST, "delete it to train that seed again"
+        best = read_checkpoint(path, again)
+        if best["epoch"] != epoch:
+            epochs = f"it is of epoch {best['epoch']}, and the best epoch was {epoch}"
+            raise RunError(f"{path} does not belong to the metrics ({epochs}); {again}")
+        load_weights(module, best["state_dict"], str(path), again)

@@ -2,10 +2,12 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch.loggers import Logger
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.config.load import load
@@ -14,9 +16,11 @@ from pyg_topomask.run.data.loaders import prepare
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.output import loggers
 from pyg_topomask.run.output.report import summarize
 from pyg_topomask.run.output.saved import compared
 from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.training.lightning_module import GraphModule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -312,6 +316,49 @@ def test_without_wandb_a_run_says_so_and_goes_on(tiny, tmp_path, capsys, monkeyp
     run_config(tiny, tmp_path, overrides=["wandb.use=true", "optim.max_epoch=2"])
     assert "wandb is not installed; the run continues without it" in capsys.readouterr().out
     assert (tmp_path / "config" / "0" / "result.json").exists()
+
+
+def test_a_folder_that_is_called_wandb_is_not_the_package(tmp_path, monkeypatch):
+    (tmp_path / "wandb").mkdir()  # as W&B leaves it
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert not loggers.is_installed("wandb")
+
+
+class FakeWandb(Logger):
+    """A logger of Weights & Biases that notes the metrics and the end of its run."""
+
+    name = version = "fake"
+
+    def __init__(self, **settings):
+        super().__init__()
+        self.notes = []
+        self.runs.append(self.notes)
+        self.experiment = SimpleNamespace(finish=lambda exit_code: self.notes.append(f"finished with {exit_code}"))
+
+    def log_hyperparams(self, params):
+        self.notes.append(f"seed {params['seed']}")
+
+    def log_metrics(self, metrics, step=None):
+        self.notes += ["tested"] if "test_loss" in metrics else []
+
+
+def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(loggers, "is_installed", lambda package: True)
+    monkeypatch.setattr(loggers, "WandbLogger", FakeWandb)
+    monkeypatch.setattr(FakeWandb, "runs", [], raising=False)
+    tiny |= {"wandb": {"use": True}, "optim": {"max_epoch": 1}}
+    run_config(tiny, tmp_path, repeat=2)
+    assert FakeWandb.runs == [[f"seed {seed}", "tested", "finished with 0"] for seed in (0, 1)]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GraphModule, "training_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_config(tiny, tmp_path, name="interrupted")
+    assert FakeWandb.runs[-1] == ["seed 0", "finished with 1"]  # W&B shows it as failed
 
 
 def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch):

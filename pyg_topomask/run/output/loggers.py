@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from pyg_topomask.run.config import Config
 
 def is_installed(package: str) -> bool:
     """Whether a package can be imported."""
-    return importlib.util.find_spec(package) is not None
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None  # a folder of results, such as W&B's own, has no origin
 
 
 def build_loggers(config: Config, folder: Path, name: str, note: Callable[[str], None]) -> list[Logger]:
@@ -34,6 +36,19 @@ def build_loggers(config: Config, folder: Path, name: str, note: Callable[[str],
         else:
             note("note: wandb.use is true, but wandb is not installed; the run continues without it")
     return loggers
+
+
+@contextmanager
+def finishing(loggers: Sequence[Logger]) -> Iterator[None]:
+    """On exit, finish the run of Weights & Biases, which would otherwise also get the curves of the next seed."""
+    failed = 1
+    try:
+        yield
+        failed = 0
+    finally:
+        for logger in loggers:
+            if isinstance(logger, WandbLogger):
+                logger.experiment.finish(exit_code=failed)
 
 
 def _wandb(config: Config, folder: Path, name: str) -> Logger:
