@@ -97,6 +97,34 @@ def test_a_best_checkpoint_of_another_epoch_is_not_tested(tiny, tmp_path):
     run_config(tiny, tmp_path)
 
 
+@pytest.mark.parametrize(("file", "epoch", "best"), [("best.ckpt", 2, 0), ("last.ckpt", 3, 2)])
+def test_a_best_epoch_that_a_resumed_run_does_not_repeat(tiny, tmp_path, monkeypatch, file, epoch, best):
+    tiny["train"]["ckpt_period"] = 2
+    save = Recorder._save
+
+    def bests(*epochs):  # stands for a device whose numbers differ after the interruption
+        monkeypatch.setattr(Recorder, "_is_best", lambda self, row: row["epoch"] in epochs)
+
+    def die(self, trainer, name, weights_only=False):
+        save(self, trainer, name, weights_only)
+        if (name, trainer.current_epoch) == (file, epoch):
+            raise KilledError
+
+    bests(best)
+    wanted = run_config(tiny, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "_save", die)
+        bests(0, 2)
+        with pytest.raises(KilledError):
+            run_config(tiny, tmp_path / "killed")
+    bests(0)
+    found = run_config(tiny, tmp_path / "killed")
+    assert found["best_epochs"] == [best]
+    assert found["metrics"] == wanted["metrics"]
+    names = [{path.name for path in (tmp_path / name / "config" / "0").iterdir()} for name in ("whole", "killed")]
+    assert names[0] >= names[1]
+
+
 def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny, tmp_path, monkeypatch):
     tiny |= {"precision": "64-true", "accelerator": "cpu"}
     tiny["train"] |= {"ckpt_period": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,11 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
 from pyg_topomask.run.output.report import write_metrics
-from pyg_topomask.run.training.checkpoint import BEST, LAST
+from pyg_topomask.run.training.checkpoint import BEST, LAST, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks
+
+RESUMED_BEST = "best-of-last.ckpt"
+"""The best epoch up to ``last.ckpt``, while ``best.ckpt`` is of a later epoch, which a killed run may not repeat."""
 
 
 class EpochSeed(pl.Callback):
@@ -160,7 +164,9 @@ class BatchProgress(pl.Callback):
 class Recorder(Checkpoint):
     """Write the metrics of every evaluated epoch and the best and the last checkpoint, each completely or not at all.
 
-    Checkpoints contain its state, so that a resumed run keeps the rows and the best epoch.
+    Checkpoints contain its state, so that a resumed run keeps the rows and the best epoch. The first best epoch after
+    ``last.ckpt`` puts the weights of the one before aside, and a resumed run takes them back, because not every device
+    repeats the later epoch exactly.
 
     Args:
         folder: Folder of ``metrics.csv``, ``best.ckpt`` and ``last.ckpt``.
@@ -175,6 +181,7 @@ class Recorder(Checkpoint):
         self.lr = 0.0
         self.seconds = 0.0
         self.started = False
+        self.is_resumed_best = False  # whether last.ckpt refers to best.ckpt
         self._since = time.perf_counter()
 
     def state_dict(self) -> dict[str, Any]:
@@ -196,6 +203,16 @@ class Recorder(Checkpoint):
     def best_row(self) -> dict[str, float]:
         """Metrics of the best evaluated epoch."""
         return next(row for row in self.rows if row["epoch"] == self.best_epoch)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take back the best epoch up to ``last.ckpt``."""
+        self.is_resumed_best = self.best_epoch >= 0
+        path, aside = self.folder / BEST, self.folder / RESUMED_BEST
+        if is_main() and self.is_resumed_best and aside.exists():
+            if read_checkpoint(path, "delete it to train that seed from the start")["epoch"] == self.best_epoch:
+                aside.unlink()
+            else:
+                aside.replace(path)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop a resumed run that had already stopped early before it was killed."""
@@ -220,12 +237,18 @@ class Recorder(Checkpoint):
             self.rows.append(row)
             if self._is_best(row):
                 self.best_epoch = epoch
+                if is_main() and self.is_resumed_best:
+                    shutil.copyfile(self.folder / BEST, self.folder / RESUMED_BEST)
+                self.is_resumed_best = False
                 self._save(trainer, BEST, weights_only=True)  # written often, and never used to resume
             if is_main():
                 write_metrics(self.folder / "metrics.csv", self.rows)
         last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
         if last or (epoch + 1) % self.config.train.ckpt_period == 0:
             self._save(trainer, LAST)
+            self.is_resumed_best = self.best_epoch >= 0
+            if is_main():
+                (self.folder / RESUMED_BEST).unlink(missing_ok=True)
         self.on_epoch(epoch + 1, row)
 
     def _is_best(self, row: dict[str, float]) -> bool:
