@@ -136,7 +136,7 @@ def root_strengths(csr: CSR) -> Tensor:
         ValueError: If a node's weights add up to a negative number.
     """
     zeros, row = csr.weight.new_zeros(csr.num_nodes), csr.row
-    top = zeros.scatter_reduce(0, row, csr.weight.abs(), "amax")
+    top = zeros.scatter_reduce(0, row, csr.weight.detach().abs(), "amax")  # it cancels, also in the gradient
     top = torch.where(top > 0, top, 1)
     total = zeros.index_add(0, row, csr.weight / top[row])
     if bool((total < 0).any()):
@@ -144,7 +144,8 @@ def root_strengths(csr: CSR) -> Tensor:
             f"normalising needs node strengths ≥ 0 (got {float((top * total).min()):.3g}); "
             "are some edge weights negative?"
         )
-    return torch.where(total > 0, top.sqrt() * total.sqrt(), 1)
+    positive = total > 0
+    return torch.where(positive, top.sqrt() * torch.where(positive, total, 1).sqrt(), 1)  # no gradient of √0
 
 
 def sym_normalize(csr: CSR) -> CSR:

@@ -23,7 +23,7 @@ class PowerSeriesMask(Mask):
     ``f``, :math:`\Phi = \sum_\ell f_\ell W^\ell` and :math:`M = \Phi \Phi^\top`, so :math:`\alpha = f * f` if ``W`` is
     symmetric. Its bounding mask is that of ``|f|``, so that attention under graph random features converges to
     attention under this mask as the number of walks grows. ``f`` starts as :math:`2^{-\ell} / \ell!`, the mask
-    :math:`\exp(W)`; learning may turn entries negative.
+    :math:`\exp(W)`; learning may turn entries negative. Learned edge weights, ``edge_weight``, get a gradient as well.
 
     Reference: Reid et al. 2024, arXiv:2410.03462, Eq. 4 and Remark 3.1. Cost of a product: ``2 max_length`` sparse
     products; see :class:`~pyg_topomask.operators.PowerSeriesOperator`.
@@ -67,7 +67,8 @@ class PowerSeriesMask(Mask):
         """The mask of a graph or batch.
 
         Raises:
-            ValueError: If the graph has no edges, or the weights of a node add up to a negative number.
+            ValueError: If the graph has neither ``edge_index`` nor ``adj_t``, or the weights of a node add up to a
+                negative number.
         """
         (modulation,) = at_least_float32(self.modulation)
         edge_index, weight = read_normalized_edges(self, graph, modulation.dtype)

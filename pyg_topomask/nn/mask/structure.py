@@ -30,15 +30,23 @@ def read_tree(mask: Mask, graph: Data) -> tuple[Tensor, Tensor]:
     """
     index, length, size = mask.read(graph)
     check_table_size(graph, size, TREE_REMEDY, "spanning trees")
-    return _by_node(index, length)
+    # As with learned weights of edges, results for learned lengths are not stored.
+    return _parents(index), _by_node(index, length) if length.requires_grad else _by_node_once(index, length)
 
 
 @once_per_batch
-def _by_node(index: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """Parents and lengths in the order of the nodes."""
+def _parents(index: Tensor) -> Tensor:
+    """Parents in the order of the nodes; −1 for a root."""
     node, parent = index.long()
-    parent = torch.where(parent == node, -1, parent)
-    return torch.empty_like(parent).index_copy(0, node, parent), torch.empty_like(length).index_copy(0, node, length)
+    return _by_node(index, torch.where(parent == node, -1, parent))
+
+
+def _by_node(index: Tensor, values: Tensor) -> Tensor:
+    """Values in the order of the nodes, ``[N]``, given in the order of the depth."""
+    return torch.empty_like(values).index_copy(0, index[0].long(), values)
+
+
+_by_node_once = once_per_batch(_by_node)
 
 
 def grid_operator(mask: Mask, graph: Data, build: Callable[[tuple[int, ...], int], MaskOperator]) -> MaskOperator:
@@ -77,7 +85,7 @@ def read_weighted_edges(mask: Mask, graph: Data) -> tuple[Tensor, Tensor | None]
     """Edges ``[2, E]`` and their weights ``[E]``; :obj:`None` if all are one.
 
     Raises:
-        ValueError: If there is no graph, or it has no edges.
+        ValueError: If there is no graph, or it has neither ``edge_index`` nor ``adj_t``.
     """
     edge_index = read_edges(mask, graph)
     weight = edge_tensors(graph.adj_t)[1] if graph.get("edge_index") is None else graph.get("edge_weight")
@@ -87,20 +95,27 @@ def read_weighted_edges(mask: Mask, graph: Data) -> tuple[Tensor, Tensor | None]
 def read_normalized_edges(mask: Mask, graph: Data, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Edges ``[2, E]``, and weights ``[E]`` of :math:`W = D^{-1/2} A D^{-1/2}`, in which equal edges add up.
 
+    Learned weights get a gradient. They are normalised in each call, because a stored result would refer to an autograd
+    graph that is freed by its first backward pass.
+
     Raises:
-        ValueError: If there is no graph, it has no edges, or the weights of a node add up to a negative number.
+        ValueError: If there is no graph, it has neither ``edge_index`` nor ``adj_t``, or the weights of a node add up
+            to a negative number.
     """
     edge_index, weight = read_weighted_edges(mask, graph)
-    return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)
+    normalized = _normalized if weight is not None and weight.requires_grad else _normalized_once
+    return edge_index, normalized(edge_index, weight, int(graph.num_nodes), dtype)
 
 
-@once_per_batch
 def _normalized(edge_index: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype) -> Tensor:
     check_edges(edge_index, num_nodes, weight)
-    weight = torch.ones_like(edge_index[0], dtype=torch.float64) if weight is None else weight.detach().double()
+    weight = torch.ones_like(edge_index[0], dtype=torch.float64) if weight is None else weight.double()
     root = root_strengths(to_csr(edge_index, num_nodes, weight))
     row, col = edge_index.long()
     return (weight / root.index_select(0, row) / root.index_select(0, col)).to(dtype)
+
+
+_normalized_once = once_per_batch(_normalized)
 
 
 def batch_of(graph: Data) -> Tensor:

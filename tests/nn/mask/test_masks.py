@@ -174,6 +174,48 @@ def test_power_series_and_its_bound(name, symmetric):
     assert op.bound is op
 
 
+@pytest.mark.parametrize("build", [PowerSeriesMask, lambda: PowerSeriesMask(symmetric=False), HeatMask])
+def test_learned_weights_of_edges_have_a_gradient(build):
+    mask, edges = build().double(), torch.tensor([[0, 0, 1, 3], [1, 2, 2, 4]])
+    graph = Data(edge_index=torch.cat([edges, edges.flip(0)], 1), num_nodes=6)
+    x, once = torch.randn(6, 2, dtype=torch.float64), torch.rand(4, dtype=torch.float64, requires_grad=True)
+
+    def product(once):
+        graph.edge_weight = torch.cat([once, once])
+        return mask(graph) @ x
+
+    with torch.no_grad():
+        product(once)
+    assert torch.autograd.gradcheck(product, (once,))
+    graph.edge_weight = torch.cat([once, once]).detach().requires_grad_()
+    first, second = (torch.autograd.grad((mask(graph) @ x).sum(), graph.edge_weight)[0] for _ in range(2))
+    torch.testing.assert_close(first, second)
+    assert first.abs().sum() > 0
+
+
+def test_learned_weights_of_zero_have_a_finite_gradient():
+    graph = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
+    graph.edge_weight = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
+    (PowerSeriesMask()(graph) @ torch.ones(3, 1)).sum().backward()
+    assert graph.edge_weight.grad.isfinite().all()
+
+
+def test_learned_lengths_of_trees_have_a_gradient():
+    graph, mask = AddTreeOrder()(TREES["tree"].clone()), ForestMask(heads=2).double()
+    given, x = graph.tree_length.double(), torch.randn(12, 2, dtype=torch.float64)
+    graph.tree_length = given.clone().requires_grad_()
+    with torch.no_grad():
+        mask(graph)
+    first, second = (torch.autograd.grad((mask(graph) @ x).sum(), graph.tree_length)[0] for _ in range(2))
+    torch.testing.assert_close(first, second)
+
+    def product(length):
+        graph.tree_length = length
+        return mask(graph) @ x
+
+    assert torch.autograd.gradcheck(product, (given.clone().requires_grad_(),))
+
+
 def test_power_series_starts_where_graph_random_features_start():
     assert torch.equal(PowerSeriesMask(max_length=3).modulation, GRFMask(max_length=3).modulation)
     alpha = [1.0, 0.5, 0.25]
