@@ -20,6 +20,12 @@ def requirements_of(*parts: Module | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def stated_num_nodes(graph: Data) -> int | None:
+    """Number of nodes of a graph; :obj:`None` if PyG would guess it from the edges, which leave out isolated nodes."""
+    stated = any(graph.get(name) is not None for name in ("num_nodes", "x", "pos", "batch"))
+    return int(graph.num_nodes) if stated else None
+
+
 def read_attributes(reader: Module, graph: Any, names: tuple[str, ...], remedy: str) -> list[Tensor]:
     """The attributes ``names`` of a graph, for the module ``reader``.
 

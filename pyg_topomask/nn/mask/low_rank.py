@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, check_integer
+from pyg_topomask.checks import NonFiniteError, check_choice, check_integer, holds
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
+from pyg_topomask.nn.graph_attributes import stated_num_nodes
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.operators import LowRankOperator
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import at_least_float32
 
 ENCODINGS = ("sinusoidal", "stochastic")
@@ -96,9 +98,10 @@ class LowRankMask(Mask):
         """The mask of a graph or batch with positions.
 
         Raises:
-            ValueError: If the positions are missing.
+            ValueError: If the positions are missing, are not one number per node, or hold NaN or infinity.
         """
         (position,) = self.read(graph)
+        _check_position(position, stated_num_nodes(graph))
         left, right = self._factor(position, self.phase), self._factor(position, torch.zeros_like(self.phase))
         return LowRankOperator(left, right, graph.get("batch"))
 
@@ -117,3 +120,17 @@ class LowRankMask(Mask):
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, encoding={self.encoding!r}, num_waves={self.num_waves}"
+
+
+@once_per_batch
+def _check_position(position: Tensor, num_nodes: int | None) -> None:
+    """Refuse positions that are not one finite number per node, ``[N]`` or ``[N, 1]``. Raises ValueError."""
+    expected = position.shape[:1].numel() if num_nodes is None else num_nodes
+    if position.numel() != expected:
+        raise ValueError(
+            f"'position' must hold one position per node, [{expected}] (got {list(position.shape)}); does it come from "
+            "another graph?"
+        )
+    message = "'position' holds NaN or infinity; LowRankMask needs finite positions"
+    if not holds(position.isfinite().all(), message):
+        raise NonFiniteError(message)

@@ -35,6 +35,10 @@ def grid(*shape):
     return from_networkx(nx.relabel_nodes(graph, {node: number for number, node in enumerate(sorted(graph))}))
 
 
+def positioned(position):
+    return Data(position=position, num_nodes=4)
+
+
 def laplacian(data, kind="combinatorial"):
     adj = dense_adjacency(data)
     degree = adj.sum(1)
@@ -334,6 +338,9 @@ def test_attributes_of_another_graph_are_refused():
         (lambda: LowRankMask(encoding="learned"), "one of sinusoidal, stochastic"),
         (lambda: LowRankMask(max_period=1.0), "at least 4"),
         (lambda: LowRankMask(num_features=0), "'num_features' must be at least 1"),
+        (lambda: LowRankMask()(positioned(torch.ones(4, 2))), r"one position per node, \[4\] \(got \[4, 2\]\)"),
+        (lambda: LowRankMask()(positioned(torch.ones(3))), r"one position per node, \[4\] \(got \[3\]\)"),
+        (lambda: LowRankMask()(positioned(torch.tensor([0, 1, torch.nan, 3]))), "'position' holds NaN or infinity"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Unable to accurately infer")
