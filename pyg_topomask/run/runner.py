@@ -20,11 +20,11 @@ from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.model.attentions import layers_text, mask_of
-from pyg_topomask.run.model.pretrained import has_run, refuse_other_split, with_model_of
+from pyg_topomask.run.model.pretrained import find_checkpoint, has_run, refuse_other_split, with_model_of
 from pyg_topomask.run.output.files import make_folder, output_path, write_json
 from pyg_topomask.run.output.progress import Display, standard_output
 from pyg_topomask.run.output.report import summarize
-from pyg_topomask.run.output.saved import read_result, read_results, refuse_other_runs
+from pyg_topomask.run.output.saved import read_result, read_results, refuse_other_runs, unfinished_note
 from pyg_topomask.run.seed_run import SeedRun
 from pyg_topomask.run.training.trainer import device_problems
 
@@ -103,6 +103,9 @@ def run_config(
         given = [key for key in unused if key in parsed.overridden]  # a file's keys belong to the file's attention
         if given:
             shown.print(f"note: {config.gt.layer_type} does not use {', '.join(given)}")
+        notes = {unfinished_note(find_checkpoint(run.config).parent) for run in runs if config.pretrained.dir}
+        for note in sorted(filter(None, notes)):
+            shown.print(note)
         dataset = None
         for run in runs:
             with ExitStack() as held:

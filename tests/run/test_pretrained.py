@@ -5,6 +5,7 @@ import torch
 import yaml
 
 from pyg_topomask.run import run_config
+from pyg_topomask.run.cli import main
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.pretrained import refuse_other_split
@@ -124,3 +125,16 @@ def test_each_split_starts_from_the_run_of_that_split(tiny, tmp_path):
     again = ["train.mode=inference-only", f"pretrained.dir={tmp_path / 'first'}"]
     second = run_config(tiny, tmp_path, overrides=again, name="second")
     assert second["metrics"]["test_loss"]["values"] == pytest.approx(first["metrics"]["test_loss"]["values"], rel=1e-5)
+
+
+def test_an_unfinished_run_is_named(tiny, tmp_path, capsys):
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=2"], name="first")
+    start = [f"pretrained.dir={tmp_path / 'first'}", "train.mode=inference-only"]
+    run_config(tiny, tmp_path, overrides=start, name="second")
+    assert "not finished" not in capsys.readouterr().out
+    (tmp_path / "first" / "0" / "result.json").unlink()
+    run_config(tiny, tmp_path, overrides=[*start, "name_tag=again"], name="second")
+    note = f"note: the run in {tmp_path / 'first' / '0'} is not finished; its weights are those of its best epoch so far"
+    assert note in capsys.readouterr().out
+    assert main(["predict", str(tmp_path / "first"), "--out", str(tmp_path / "out.csv")]) == 0
+    assert note in capsys.readouterr().err

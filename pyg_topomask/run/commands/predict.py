@@ -21,6 +21,7 @@ from pyg_topomask.run.data.parts import evaluation_loader, graph_parts
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import rounded
+from pyg_topomask.run.output.saved import unfinished_note
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.trained_model import OpenedRun, open_run
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
@@ -62,6 +63,9 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
         RunError: If the run or the data cannot be read, or the graphs do not fit the model.
     """
     run = open_run(folder)
+    note = unfinished_note(run.folder)
+    if display is not None and note is not None:
+        display.print(note)
     items = _of_the_run(run, data) if data in (*PARTS, "all") else _of_a_file(Path(data).expanduser())
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

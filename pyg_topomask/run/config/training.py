@@ -113,7 +113,11 @@ class PretrainedConfig(Section):
         default="", description="Folder of that run, with its config and best checkpoint; empty: no such run."
     )
     reset_prediction_head: bool = Field(default=True, description="Start with a newly initialised head.")
-    freeze_main: bool = Field(default=False, description="Train only the head.")
+    freeze_main: bool = Field(
+        default=False,
+        description="Train only the head. Running means and variances of batch norms still follow the batches, as in "
+        "GraphGPS.",
+    )
 
 
 class WandbConfig(Section):

@@ -66,6 +66,13 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again")
 
 
+def unfinished_note(folder: Path) -> str | None:
+    """What to tell who reads the weights of a seed that has not been trained to its end; None if it has."""
+    if (folder / "result.json").exists() or not (folder / "last.ckpt").exists():
+        return None
+    return f"note: the run in {folder} is not finished; its weights are those of its best epoch so far"
+
+
 def seed_folders(folder: Path) -> list[Path]:
     """The folders of the seeds and splits of a config. Folders with other names, such as copies, are left out."""
     return sorted(path for path in folder.iterdir() if _SEED_FOLDER.fullmatch(path.name))
