@@ -205,6 +205,7 @@ _RENAMED = {
     "numpy.core.multiarray": "numpy._core.multiarray",
     "numpy.core.numeric": "numpy._core.numeric",
 }
+"""Names of Python 2 modules and numpy 1 modules, mapped to their current names."""
 _SAFE_FOR_PICKLE: dict[tuple[str, str], Any] = {
     **{("builtins", name): getattr(builtins, name) for name in
        ("list", "dict", "set", "frozenset", "tuple", "int", "float", "complex", "bool", "str", "bytes", "object")},
@@ -222,4 +223,3 @@ _SAFE_FOR_PICKLE: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor"): torch._utils._rebuild_tensor,
     ("torch.storage", "_load_from_bytes"): _load_storage,
 }  # fmt: skip
-"""Names of Python 2 modules and numpy 1 modules, mapped to their current names."""

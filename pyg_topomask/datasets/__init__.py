@@ -1,4 +1,4 @@
-"""Data sets that are generated from a seed; nothing is downloaded."""
+"""Data sets that are generated from a seed, and the digits of scikit-learn; nothing is downloaded."""
 
 from pyg_topomask.datasets.digits import DigitsDataset
 from pyg_topomask.datasets.induced_cycle import InducedCycleDataset

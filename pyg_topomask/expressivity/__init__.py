@@ -1,8 +1,8 @@
 r"""Which graphs a graph transformer can distinguish: the S-SEG-WL test.
 
 A GraphGPS model whose attention reads only node features can distinguish only graphs that this colour refinement
-distinguishes (*k-MIP attention and the expressive power of GraphGPS*, Theorem 1; the test is from Zhu et al., *On
-Structural Expressive Power of Graph Transformers*, KDD 2023):
+distinguishes (*On k-Maximum-Inner-Product Attention and the Expressive Power of GraphGPS*, Theorem 1; the test is from
+Zhu et al., *On Structural Expressive Power of Graph Transformers*, KDD 2023):
 
 .. math::
     c^0_v = f_A(v), \qquad

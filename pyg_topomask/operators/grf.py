@@ -25,7 +25,7 @@ class GRFOperator(MaskOperator):
     r"""Estimate :math:`\hat M = \Phi_1 \Phi_2^\top` of a power series of the adjacency, from stored random walks.
 
     :math:`\Phi_{iv} = \sum_\ell f_\ell\, \mathrm{load}(i, v, \ell)`. On the support of the mask, the entries are a
-    polynomial in ``f``, whose coefficients depend only on the walks (`ops.pairs`).
+    polynomial in ``f``, whose coefficients depend only on the walks (`ops.walks.pair_table`).
 
     With ``key_modulation``, an asymmetric pair of functions, :math:`\Phi_2` has :math:`f^2` instead; then the entries
     are summed from the factors.

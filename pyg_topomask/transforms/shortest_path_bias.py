@@ -33,7 +33,7 @@ class AddShortestPathBias(Encoding):
 
     Paths follow edges in their direction and count hops. Weights do not matter: an edge of weight 0 is an edge.
 
-    Reference: Ying et al., *Do Transformers Really Perform Bad for Graph Representation?*, NeurIPS 2021,
+    Reference: Ying et al., *Do Transformers Really Perform Badly for Graph Representation?*, NeurIPS 2021,
     arXiv:2106.05234, Section 3.1; distances beyond the largest share a type, as in GraphGPS's GraphormerBias.
 
     Args:

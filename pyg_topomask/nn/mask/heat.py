@@ -56,7 +56,8 @@ class HeatMask(DiffusionMask):
         """The mask of a graph or batch.
 
         Raises:
-            ValueError: If the graph has no edges, is not undirected, or has a negative weight.
+            ValueError: If the graph has neither ``edge_index`` nor ``adj_t``, is not undirected, or has a negative
+                weight.
         """
         edge_index, weight = read_weighted_edges(self, graph)
         return HeatOperator(edge_index, int(graph.num_nodes), self.time, weight, self.laplacian, self.tol)

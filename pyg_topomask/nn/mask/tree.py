@@ -30,7 +30,7 @@ class TreeMask(Mask):
         max_hops: Largest distance at which nodes see each other. 16 by default; the cost of a product grows with it up
             to the diameter.
         method: ``"auto"``, ``"histogram"`` or ``"centroid"``, which give the same numbers. By default the one with
-            fewer multiply-adds.
+            the lower estimated time.
 
     Shapes:
         - the parameter ``values``, ``f`` at 0, 1, … hops: ``[max_hops + 1]``, or ``[H, max_hops + 1]``
