@@ -33,8 +33,9 @@ def load(folder: str | Path) -> TrainedModel:
     The weights are those of the best validation epoch. The transform does what the run did with its graphs: features,
     encodings, and walks or expander edges, drawn as in the run's evaluations. ``data`` must be a graph as the class of
     the run's data set returns it. For MNIST, CIFAR10, MalNetTiny, digits with positions, and OGB's sets without node
-    features, the runner adds columns before; ``topomask predict`` reads these, too. ``model`` also takes a batch of
-    prepared graphs, ``Batch.from_data_list([transform(data), ...])``. Nothing in the files is executed.
+    features, the runner adds columns to the features when it loads the data set, and the transform does not.
+    ``topomask predict`` loads these data sets as the runner does. ``model`` also takes a batch of prepared graphs,
+    ``Batch.from_data_list([transform(data), ...])``. Nothing in the files is executed.
 
     Args:
         folder: Folder of a seed, or a results folder with a single seed.

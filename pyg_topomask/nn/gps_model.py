@@ -42,8 +42,8 @@ class GPSModel(Module):
         input_dropout: Probability of zeroing a node feature, in training. It helps on sparse bags of words.
         pre_norm: As in :class:`GPSLayer`, with one more norm after the last layer.
         num_positions: Number of nodes of every graph, for graphs that are equal, such as images of one size: a learned
-            vector for each node's number in its graph is added to the node (:class:`NodePositions`). None if
-            :obj:`None`.
+            vector for each node's number in its graph is added to the node (:class:`NodePositions`). If :obj:`None`,
+            no vectors are added.
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is not a function, or a count is not an integer.

@@ -36,7 +36,7 @@ class GRFMask(Mask):
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
         max_length: Longest walk ``K`` that ``f`` covers, in hops.
         symmetric: Use :math:`\Phi_1 \Phi_2^\top`. Otherwise :math:`\hat M = \Phi_1`, a weighted sum over the visited
-            nodes with :math:`\alpha = f`, which ``W`` need not be symmetric for.
+            nodes. Its :math:`\alpha` is ``f``, and ``W`` need not be symmetric.
         independent: Queries and keys have walks of their own (the default of ``AddRandomWalks``).
         name: Prefix of the walk attributes on the graph.
         diagonal: ``"independent"``, as ``independent=True``; ``"corrected"``: one table, whose products of walks with

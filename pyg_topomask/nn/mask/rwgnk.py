@@ -39,7 +39,8 @@ class RWGNKMask(Mask):
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
-        decay: :math:`\lambda \ge 0`, what a visit one hop later counts for. 1 by default, as in the paper.
+        decay: :math:`\lambda \ge 0`, the factor that each hop multiplies the weight of a visit by. 1 by default, as
+            in the paper.
         alpha: :math:`\alpha \ge 0`, exponent of the norms. 1 by default, as in the paper.
         max_length: Longest walk that is stored, in hops.
         learnable: Whether ``decay`` and ``alpha`` are parameters; their absolute values are used.
