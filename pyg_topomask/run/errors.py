@@ -17,6 +17,10 @@ class ConfigError(RunError):
     """A config that cannot be run; the message has a line for each problem, with file and line number."""
 
 
+class NoPictureError(RunError):
+    """A picture of a layer that has nothing of its kind to show."""
+
+
 @contextmanager
 def storage_errors() -> Iterator[None]:
     """Convert errors of the disk and the memory to a :class:`RunError`.

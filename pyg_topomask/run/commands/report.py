@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from pyg_topomask.run.commands.predict import predict
 from pyg_topomask.run.commands.show import picture
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import NoPictureError, RunError
 from pyg_topomask.run.finished_run import FinishedRun, find_run
 from pyg_topomask.run.model.attentions import layers_text, mask_of
 from pyg_topomask.run.output.report import headline
@@ -122,10 +122,8 @@ def _drawn(kind: str, folder: Path, graph: int, layer: int, head: int, node: int
     """A picture of the layer, or an empty text if its attention has none of this kind."""
     try:
         return _image(picture(kind, folder / "config.yaml", graph, layer, head, node, folder), kind)
-    except RunError as error:
-        if str(error).startswith(f"the picture '{kind}' needs"):
-            return ""
-        raise
+    except NoPictureError:
+        return ""
 
 
 def _errors(task: Task, table: str) -> str:

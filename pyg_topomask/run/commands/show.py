@@ -16,7 +16,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import served_features
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import NoPictureError, RunError
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms, build_walks, refusing_graphs
@@ -96,11 +96,11 @@ def picture(
 def _attention(
     config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str
 ) -> Figure:
-    attn: Any = model.layers[layer].attn
-    if not isinstance(attn, KMIPAttention):
-        raise RunError(
+    attn = _first_kmip(model, layer)
+    if attn is None:
+        raise NoPictureError(
             f"the picture 'attention' needs k-MIP attention, such as gt.layer_type={config.gt.first}+KMIP "
-            f"(got {config.gt.layer_type})" + _try_other(attn, "mask")
+            f"(got {config.gt.layer_type})" + ("" if _first_mask(model, layer) is None else _OTHER.format("mask"))
         )
     given: list[Any] = []
     handle = attn.register_forward_pre_hook(lambda module, inputs: given.extend(inputs))
@@ -112,12 +112,11 @@ def _attention(
 
 
 def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str) -> Figure:
-    attn: Any = model.layers[layer].attn
-    mask = getattr(attn, "mask", None)
+    mask = _first_mask(model, layer)
     if mask is None:
-        raise RunError(
+        raise NoPictureError(
             f"the picture 'mask' needs an attention with a mask, such as gt.layer_type={config.gt.first}+GRF "
-            f"(got {config.gt.layer_type})" + _try_other(attn, "attention")
+            f"(got {config.gt.layer_type})" + ("" if _first_kmip(model, layer) is None else _OTHER.format("attention"))
         )
     with torch.no_grad(), refusing_graphs(config):
         operator = mask(data)
@@ -127,9 +126,9 @@ def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, 
 def _walks(
     config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str
 ) -> Figure:
-    mask = getattr(model.layers[layer].attn, "mask", None)
-    if not isinstance(mask, GRFMask):
-        raise RunError(
+    mask = _first_mask(model, layer, GRFMask)
+    if mask is None:
+        raise NoPictureError(
             f"the picture 'walks' needs a mask of graph random features, such as gt.layer_type={config.gt.first}+GRF "
             f"(got {config.gt.layer_type})"
         )
@@ -146,9 +145,18 @@ KINDS: dict[str, Callable[..., Figure]] = {"attention": _attention, "mask": _mas
 """Functions that draw a picture, by its name."""
 
 
-def _try_other(attn: Module | None, kind: str) -> str:
-    has = isinstance(attn, KMIPAttention) if kind == "attention" else getattr(attn, "mask", None) is not None
-    return f"; 'topomask show {kind}' works for this config" if has else ""
+_OTHER = "; 'topomask show {}' works for this config"
+
+
+def _first_kmip(model: GPSNetwork, layer: int) -> KMIPAttention | None:
+    """The first k-MIP attention of a layer, which may have several attentions."""
+    return next((attn for attn in model.layers[layer].attentions if isinstance(attn, KMIPAttention)), None)
+
+
+def _first_mask(model: GPSNetwork, layer: int, kind: type[Module] = Module) -> Any:
+    """The first mask of this kind of a layer's attentions, or None."""
+    masks = (getattr(attn, "mask", None) for attn in model.layers[layer].attentions)
+    return next((mask for mask in masks if isinstance(mask, kind)), None)
 
 
 def _restore(model: GPSNetwork, path: Path) -> int:

@@ -14,10 +14,13 @@ from pyg_topomask.run.task import Task
 matplotlib.use("Agg")
 
 
-@pytest.fixture(params=["GIN+GRF", "GIN+KMIP", "GIN+Linear"])
+PICTURES = {"GIN+GRF": 1, "GIN+KMIP": 1, "GIN+Linear": 0, "GIN+KMIP+GRF": 2}  # of a layer
+
+
+@pytest.fixture(params=PICTURES)
 def layers(request, tiny):
     tiny["gt"]["layer_type"] = request.param
-    tiny["topomask"] = {"num_walks": 4, "max_length": 2} if request.param == "GIN+GRF" else {}
+    tiny["topomask"] = {"num_walks": 4, "max_length": 2} if "GRF" in request.param else {}
     return request.param
 
 
@@ -28,7 +31,7 @@ def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
     assert f"wrote {out}" in capsys.readouterr().out
     text = out.read_text()
     assert re.findall(r"(?:src|href)=\"(?!data:image/png;base64,)|url\(|@import|<script", text) == []
-    assert text.count("<img") == 3 + (layers != "GIN+Linear")  # two curves, errors, and a mask or kept pairs
+    assert text.count("<img") == 3 + PICTURES[layers]  # two curves, errors, and a mask or kept pairs
     assert ("neither a mask nor kept pairs" in text) == (layers == "GIN+Linear")
     assert "<h1>a&lt;b/0</h1>" in text
     assert f"layer_type: {layers}" in text

@@ -101,6 +101,14 @@ def test_mask_is_drawn_with_a_row(grf):
     assert (matrix.diagonal() > 0).all()
 
 
+@pytest.mark.parametrize("layer_type", ["GIN+KMIP+GRF", "GIN+GRF+KMIP", "GIN+Linear+GRF+KMIP"])
+def test_layers_with_several_attentions_have_every_picture(grf, layer_type):
+    choice = [f"gt.layer_type={layer_type}", "gt.sparse.k=3"]
+    assert "3 keys for each node" in picture("attention", grf, overrides=choice).axes[0].get_title()
+    assert "grf, graph 0" in picture("mask", grf, overrides=choice).axes[0].get_title()
+    assert "grf, graph 0" in picture("walks", grf, overrides=choice).axes[0].get_title()
+
+
 def test_quality_of_walks_is_drawn_against_their_number(grf, tmp_path, capsys):
     out = tmp_path / "walks.png"
     assert main(["show", "walks", str(grf), "--out", str(out), "gt.n_heads=2", "--head", "1"]) == 0
