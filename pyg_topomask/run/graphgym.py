@@ -53,8 +53,14 @@ __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", 
 _STABLE = "pe_EquivStableLapPE"
 """Attribute in which GraphGPS's encoder stores the encodings that gate messages."""
 
-_RUNNER_KEYS = ("topomask.redraw", "topomask.transition", "topomask.normalize_features", "topomask.encoder_dropout")
-"""Keys that only our own runner reads."""
+_RUNNER_KEYS = (
+    "topomask.redraw",
+    "topomask.transition",
+    "topomask.normalize_features",
+    "topomask.encoder_dropout",
+    "topomask.pre_norm",
+)
+"""Keys that only our own runner reads; for ``pre_norm``, it adds a norm after the last layer."""
 
 
 def _refuse(problems: Iterable[tuple[str, str]], *sections: str) -> None:
@@ -234,11 +240,17 @@ class TopomaskHead(Module):
         dim_in: Width of the node embeddings.
         dim_out: Number of classes or targets.
         name: Name in a config, such as ``san_graph``.
+
+    Raises:
+        ValueError: If ``model.graph_pooling`` is ``graph_token``, which our own runner adds to the layers.
     """
 
     def __init__(self, dim_in: int, dim_out: int, name: str) -> None:
         super().__init__()
-        self.head = build_head(translate(cfg, gnn={"head": name}, gt={"dim_hidden": dim_in}), dim_out, name)
+        config = translate(cfg, gnn={"head": name}, gt={"dim_hidden": dim_in})
+        if config.model.graph_pooling == "graph_token":
+            raise ValueError("model.graph_pooling: graph_token is not provided in GraphGym; use mean, add or max")
+        self.head = build_head(config, dim_out, name)
         self.level = name.split("_")[-1]  # node, edge or graph
 
     def forward(self, batch: Data) -> tuple[Tensor, Tensor | None]:

@@ -231,6 +231,8 @@ def test_keys_left_alone_give_an_attentions_own_defaults():
         ("gt.layer_type GCN+BiasedTransformer", "BiasedTransformer is not provided"),
         ("gt.layer_type GCN+KMIP topomask.rank 7", "topomask.rank"),
         ("topomask.redraw 1", "topomask.redraw"),
+        ("topomask.pre_norm True", r"topomask\.pre_norm: is not provided in GraphGym"),
+        ("gnn.head Topomaskgraph model.graph_pooling graph_token", "graph_token is not provided .* use mean, add or"),
         ("gt.dim_hidden 32", "gnn.dim_inner must equal gt.dim_hidden"),
         ("gt.n_heads 3", "gt.n_heads"),
         ("dataset.node_encoder False", "features have 8 columns"),
