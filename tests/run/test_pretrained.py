@@ -134,7 +134,8 @@ def test_an_unfinished_run_is_named(tiny, tmp_path, capsys):
     assert "not finished" not in capsys.readouterr().out
     (tmp_path / "first" / "0" / "result.json").unlink()
     run_config(tiny, tmp_path, overrides=[*start, "name_tag=again"], name="second")
-    note = f"note: the run in {tmp_path / 'first' / '0'} is not finished; its weights are those of its best epoch so far"
+    folder = tmp_path / "first" / "0"
+    note = f"note: the run in {folder} is not finished; its weights are those of its best epoch so far"
     assert note in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "first"), "--out", str(tmp_path / "out.csv")]) == 0
     assert note in capsys.readouterr().err

@@ -21,7 +21,7 @@ from pyg_topomask.run.advise.sample import MOST_BATCHES, Sample, Size
 from pyg_topomask.run.advise.stopwatch import Seconds, Step, Stopwatch
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
-from pyg_topomask.run.data.loaders import Served, Splits, complete, loaders, ready_loader
+from pyg_topomask.run.data.loaders import Served, Splits, build_splits, loaders, ready_loader
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.sampling import build_sampling_transforms
@@ -222,7 +222,7 @@ def _prepared(config: Config, sample: Sample) -> tuple[Splits, int]:
     dataset = LoadedDataset(graphs, sample.task, None if sample.masks is not None else parts, sample.resample)
     steps = build_sampling_transforms(config, config.seed)
     size = sum(map(_bytes, graphs))
-    return complete(config, dataset, graphs, parts, steps, cache=False), size
+    return build_splits(config, dataset, graphs, parts, steps, cache=False), size
 
 
 def _all(splits: Splits) -> list[Data]:

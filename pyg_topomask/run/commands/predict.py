@@ -144,14 +144,14 @@ def _together(run: OpenedRun, graphs: Sequence[Data]) -> Tensor:
 def _in_parts(run: OpenedRun, graph: Data, nodes: Tensor | None) -> Tensor:
     """Predictions for these nodes of one graph, from the parts of the run's evaluations; zeros for other nodes."""
     whole, size = run.transform.encoded(graph), int(graph.num_nodes or 0)
-    whole.mask = torch.ones(size, dtype=torch.bool) if nodes is None else index_to_mask(nodes, size)
+    whole.counted = torch.ones(size, dtype=torch.bool) if nodes is None else index_to_mask(nodes, size)
     whole.node_number = torch.arange(size)
     parts = graph_parts(run.config, whole, run.config.seed, run.transform.sampling)
     numbers, values = [], []
     for part in evaluation_loader(parts, whole, {}):
         with torch.no_grad():
-            values.append(run.task.shaped(run.model(part))[part.mask])
-        numbers.append(part.node_number[part.mask])
+            values.append(run.task.shaped(run.model(part))[part.counted])
+        numbers.append(part.node_number[part.counted])
     predicted = torch.cat(values)
     return predicted.new_zeros(size, *predicted.shape[1:]).index_copy(0, torch.cat(numbers), predicted)
 

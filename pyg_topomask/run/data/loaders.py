@@ -36,7 +36,7 @@ _GRAPHS_TOGETHER = 512  # graphs that get their walks between two ticks of the p
 
 @dataclass
 class Splits:
-    """The parts of one seed; if the data set is one graph, each part is that graph with its nodes in ``data.mask``.
+    """The parts of one seed; if the data set is one graph, each part is that graph with its nodes in ``counted``.
 
     Args:
         train: Training graphs.
@@ -63,13 +63,13 @@ class Splits:
     @property
     def is_one_graph(self) -> bool:
         """Whether the parts are nodes of one graph."""
-        return "mask" in self.train[0]
+        return "counted" in self.train[0]
 
     @property
     def sizes(self) -> dict[str, int]:
         """Number of labelled graphs or nodes in each part."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
-        return {name: int(part[0].mask.sum()) if self.is_one_graph else len(part) for name, part in parts.items()}
+        return {name: int(part[0].counted.sum()) if self.is_one_graph else len(part) for name, part in parts.items()}
 
     def data_format(self) -> dict[str, Any]:
         """What a trained model needs to know of its data, as plain containers: task, widths, fitted constants."""
@@ -97,10 +97,10 @@ def prepare(
     are computed on the whole graph, and walks are drawn on each part.
     """
     graphs, parts, fitted = read_features(config, dataset, seed)
-    return complete(config, dataset, graphs, parts, sampling_transforms, tick, fitted=fitted)
+    return build_splits(config, dataset, graphs, parts, sampling_transforms, tick, fitted=fitted)
 
 
-def complete(
+def build_splits(
     config: Config,
     dataset: LoadedDataset,
     graphs: Sequence[Data],
@@ -122,34 +122,53 @@ def complete(
         fitted: Constants of the fitted features.
         cache: Whether encodings are kept in the cache folder.
     """
-    in_parts = config.train.sampler != "full_batch"
-    if in_parts and not dataset.is_one_graph:
+    if config.train.sampler != "full_batch" and not dataset.is_one_graph:
         raise RunError(f"train.sampler: {config.train.sampler} takes parts of one graph (got {len(graphs)} graphs)")
     encodings = build_encodings(config)
     graphs = precompute(
         graphs, encodings, cache=cache, num_workers=config.num_workers, tick=lambda done: tick("encodings", done)
     )
-    redraws_walks = config.topomask.redraw > 0 and config.topomask.transition == "uniform"
-    evaluated_in_parts = config.val.sampler != "full_batch"
-    redrawn = [s for s in sampling_transforms if in_parts or (redraws_walks and isinstance(s, AddRandomWalks))]
-    if config.train.is_inference and not evaluated_in_parts:
-        redrawn = []  # all parts are evaluated
-    fresh = ([dataset.resample] if dataset.resample is not None else []) + redrawn
+    redrawn = [step for step in sampling_transforms if _is_redrawn(step, config)]
     once = [step for step in sampling_transforms if step not in redrawn]
-    whole, graphs, fixed = list(graphs), [], []
-    for first in range(0, len(whole), _GRAPHS_TOGETHER):
-        with refusing_graphs(config):
-            graphs += apply_all(once, whole[first : first + _GRAPHS_TOGETHER])
-            fixed += apply_all([] if evaluated_in_parts else redrawn, graphs[first:])
-        tick("walks, edges and trees", len(graphs))
+    in_evaluation = redrawn if config.val.sampler == "full_batch" else []  # otherwise drawn when a part is cut
+    graphs, evaluated = _drawn(config, list(graphs), once, in_evaluation, tick)
     if dataset.is_one_graph:
-        train, val, test = ([_with_mask(g, mask)] for g, mask in zip([graphs[0], fixed[0], fixed[0]], parts))
+        seen = (graphs[0], evaluated[0], evaluated[0])
+        train, val, test = ([_with_counted(graph, counted)] for graph, counted in zip(seen, parts))
     else:
         # Negatives are drawn once, for epoch 0, and are the same in all evaluations.
         resample = dataset.resample if dataset.task.ranked and dataset.resample is not None else lambda graph: graph
-        train, val, test = [graphs[i] for i in parts[0]], *([resample(fixed[i]) for i in part] for part in parts[1:])
+        train, val, test = [graphs[i] for i in parts[0]], *([resample(evaluated[i]) for i in p] for p in parts[1:])
+    fresh = (*([] if dataset.resample is None else [dataset.resample]), *redrawn)
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
-    return Splits(train, val, test, dataset.task, *sizes, tuple(fresh), max(1, config.topomask.redraw), fitted)
+    return Splits(train, val, test, dataset.task, *sizes, fresh, max(1, config.topomask.redraw), fitted)
+
+
+def _is_redrawn(step: BaseTransform, config: Config) -> bool:
+    """Whether a transform is applied each time a training graph, or a part of one, is served."""
+    if config.train.is_inference and config.val.sampler == "full_batch":
+        return False  # all parts are evaluated
+    if config.train.sampler != "full_batch":
+        return True
+    redraws_walks = config.topomask.redraw > 0 and config.topomask.transition == "uniform"
+    return redraws_walks and isinstance(step, AddRandomWalks)
+
+
+def _drawn(
+    config: Config,
+    graphs: Sequence[Data],
+    once: Sequence[BaseTransform],
+    in_evaluation: Sequence[BaseTransform],
+    tick: Tick,
+) -> tuple[list[Data], list[Data]]:
+    """The graphs after the transforms ``once``, and these graphs as evaluations see them."""
+    drawn, evaluated = [], []
+    for first in range(0, len(graphs), _GRAPHS_TOGETHER):
+        with refusing_graphs(config):
+            drawn += apply_all(once, graphs[first : first + _GRAPHS_TOGETHER])
+            evaluated += apply_all(in_evaluation, drawn[first:])
+        tick("walks, edges and trees", len(drawn))
+    return drawn, evaluated
 
 
 def read_features(
@@ -202,12 +221,13 @@ def _checked(data: Data, task: Task) -> Data:
     return data
 
 
-def _with_mask(data: Data, mask: Tensor) -> Data:
+def _with_counted(data: Data, counted: Tensor) -> Data:
+    """The graph, with the mask ``[N]`` of the nodes that losses and metrics count."""
     data = copy.copy(data)
     for name in ("train_mask", "val_mask", "test_mask"):
         if name in data:
             del data[name]
-    data.mask = mask
+    data.counted = counted
     return data
 
 

@@ -44,7 +44,7 @@ def training_loader(config: Config, parts: GraphParts, common: dict[str, Any]) -
 
 
 def evaluation_loader(parts: GraphParts, graph: Data, common: dict[str, Any]) -> DataLoader:
-    """A loader of the parts of epoch 0, with its draws, in which each node of ``graph.mask`` is counted once.
+    """A loader of the parts of epoch 0, with its draws, in which each node of ``graph.counted`` is counted once.
 
     Parts are cut each time they are served, so that their walks need not fit into memory together. Parts without a
     counted node are left out, and several processes take turns.
@@ -53,7 +53,7 @@ def evaluation_loader(parts: GraphParts, graph: Data, common: dict[str, Any]) ->
         RunError: If there are fewer parts than processes.
     """
     fixed = parts.of(graph, at_epoch_0(parts.transform))
-    order = [(0, part) for part in range(len(fixed)) if bool(graph.mask[fixed.dealt(0, part)].any())]
+    order = [(0, part) for part in range(len(fixed)) if bool(graph.counted[fixed.dealt(0, part)].any())]
     if len(order) < world_size():
         change = "lower train.batch_size" if isinstance(parts, Neighborhoods) else "raise train.num_parts"
         raise RunError(f"val.sampler: {world_size()} processes cannot share {len(order)} parts; {change}")

@@ -57,7 +57,7 @@ class Neighborhoods(GraphParts):
 
     def deal(self, generator: torch.Generator) -> Sequence[Tensor]:
         """Distribute the counted nodes over the parts."""
-        counted = self.graph.mask.nonzero().view(-1)
+        counted = self.graph.counted.nonzero().view(-1)
         return counted[torch.randperm(counted.numel(), generator=generator)].split(self.batch_size)
 
     def nodes(self, epoch: int, part: int) -> Tensor:
@@ -71,13 +71,13 @@ class Neighborhoods(GraphParts):
     def cut(self, epoch: int, part: int) -> Data:
         """A part, before the transform."""
         data = super().cut(epoch, part)
-        data.mask = torch.arange(int(data.num_nodes)) < self.dealt(epoch, part).numel()
+        data.counted = torch.arange(int(data.num_nodes)) < self.dealt(epoch, part).numel()
         return data
 
 
 def _num_batches(graph: Data, batch_size: int) -> int:
     """Number of batches of counted nodes."""
-    return -(-int(graph.mask.sum()) // batch_size)
+    return -(-int(graph.counted.sum()) // batch_size)
 
 
 def clusters(graph: Data, num_parts: int) -> list[Tensor]:

@@ -94,8 +94,8 @@ class GraphModule(pl.LightningModule):
             metrics["links"].update(prediction[count:].detach(), pairs)
             prediction = prediction[:count]
         target = self.task.target(data)
-        if "mask" in data:
-            prediction, target = prediction[data.mask], target[data.mask]
+        if "counted" in data:
+            prediction, target = prediction[data.counted], target[data.counted]
         loss = task_loss(self.config.model.loss_fun, prediction, target, self.task)
         self._update(metrics, data, prediction.detach(), target, loss.detach())
         return loss

@@ -177,7 +177,7 @@ def test_nodes_with_several_splits(tmp_path):
         config = load({"dataset": data | {"split_index": split}}).config
         splits = prepare(config, dataset, 0, [])
         assert splits.sizes == {"train": 5, "val": 2, "test": 3}
-        assert splits.train[0].mask.nonzero().view(-1).sort().values.tolist() == sorted(
+        assert splits.train[0].counted.nonzero().view(-1).sort().values.tolist() == sorted(
             (i + split) % 10 for i in range(5)
         )
     config = load({"dataset": data | {"split_index": 12}}).config

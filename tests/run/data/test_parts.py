@@ -74,7 +74,7 @@ def seen(monkeypatch):
     def step(self, data, part):
         numbers = data.x.view(-1).long()
         if part != "train":
-            counted = numbers[data.mask].tolist()
+            counted = numbers[data.counted].tolist()
             steps.append((part, self.current_epoch, counted, numbers.tolist(), data.walk_index.tolist()))
         return original(self, data, part)
 
@@ -94,7 +94,7 @@ def test_every_node_is_counted_once_on_parts_that_stay_the_same(tmp_path, graph,
     first = run_config(source(sampler), tmp_path / "a")["metrics"]
     _, splits = split_of(source(sampler), graph)
     wanted = {
-        name: part[0].mask.nonzero().view(-1).tolist() for name, part in (("val", splits.val), ("test", splits.test))
+        name: part[0].counted.nonzero().view(-1).tolist() for name, part in (("val", splits.val), ("test", splits.test))
     }
     evaluations = {}
     for part, epoch, *served in seen:
@@ -155,7 +155,7 @@ def test_inference_gives_the_metrics_of_the_run(tmp_path, graph, evaluated):
 def test_parts_without_a_counted_node_are_left_out_and_processes_share_the_others(graph, monkeypatch):
     config, splits = split_of(source(num_parts=36), graph)
     alone = [part.x.tolist() for part in loaders(config, splits, 0)[2]]
-    assert len(alone) == int(splits.test[0].mask.sum()) < 36
+    assert len(alone) == int(splits.test[0].counted.sum()) < 36
     monkeypatch.setattr("pyg_topomask.run.data.parts.world_size", lambda: 2)
     shares = []
     for number in (0, 1):

@@ -120,7 +120,7 @@ def test_a_large_graph_trains_in_parts_with_walks_of_their_own(tmp_path, monkeyp
         adjacent[data.edge_index[0], data.edge_index[1]] = True
         start, end = data.walk_index[:, data.walk_length == 1].long()
         assert adjacent[start, end].all()  # walks step along edges of the part
-        assert bool(data.mask.any())
+        assert bool(data.counted.any())
         seen.append((self.current_epoch, sorted(nodes.tolist()), data.walk_index.tolist()))
         return original(self, data, index)
 
@@ -143,15 +143,15 @@ def test_a_large_graph_trains_in_parts_with_walks_of_their_own(tmp_path, monkeyp
 @pytest.mark.sparse
 def test_a_neighborhood_has_the_nodes_trained_on_first_and_all_edges_between_its_nodes():
     graph = grid()
-    graph.mask = torch.arange(36) % 3 == 0  # 12 nodes
+    graph.counted = torch.arange(36) % 3 == 0  # 12 nodes
     parts = Neighborhoods(graph, 5, [2, 1], seed=0)
     state, epoch = torch.get_rng_state(), [parts[1, position] for position in range(len(parts))]
     assert torch.equal(torch.get_rng_state(), state)
-    assert [int(part.mask.sum()) for part in epoch] == [5, 5, 2]
-    assert sorted(int(node) for part in epoch for node in part.x[part.mask]) == [*range(0, 36, 3)]
+    assert [int(part.counted.sum()) for part in epoch] == [5, 5, 2]
+    assert sorted(int(node) for part in epoch for node in part.x[part.counted]) == [*range(0, 36, 3)]
     for part in epoch:
-        count, nodes = int(part.mask.sum()), part.x.view(-1).long()
-        assert part.mask[:count].all()
+        count, nodes = int(part.counted.sum()), part.x.view(-1).long()
+        assert part.counted[:count].all()
         assert count < part.num_nodes <= count * (1 + 2 + 2)
         assert len(nodes.unique()) == len(nodes)
         assert torch.equal(part.y, graph.y[nodes])
@@ -176,7 +176,7 @@ def test_neighborhoods_count_each_node_once_and_the_whole_graph_is_evaluated(
     original = GraphModule._step
 
     def step(self, data, part):
-        seen.append((part, self.current_epoch, sorted(data.x[data.mask].view(-1).tolist()), int(data.num_nodes)))
+        seen.append((part, self.current_epoch, sorted(data.x[data.counted].view(-1).tolist()), int(data.num_nodes)))
         return original(self, data, part)
 
     monkeypatch.setattr(GraphModule, "_step", step)
