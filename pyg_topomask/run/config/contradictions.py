@@ -119,7 +119,20 @@ def _encodings(config: Config) -> Iterator[Problem]:
 
 
 def _model(config: Config) -> Iterator[Problem]:
-    gt, gnn, kind, task = config.gt, config.gnn, config.model.type, config.dataset.task
+    yield from _widths(config)
+    yield from _layers(config)
+    task, head = config.dataset.task, config.gnn.head
+    if task not in _HEAD_TASKS.get(head, (task,)):
+        yield "gnn.head", f"{head!r} does not fit dataset.task {task!r}"
+    if (head == "ogb_code_graph") != (config.dataset.task_type == "subtoken_prediction"):
+        yield "gnn.head", "ogb_code_graph and task_type subtoken_prediction belong together"
+    if config.topomask.pair_table and not config.topomask.symmetric:
+        yield "topomask.pair_table", "only symmetric masks have a pair table, and topomask.symmetric is false"
+
+
+def _widths(config: Config) -> Iterator[Problem]:
+    """Widths, heads and norms."""
+    gt, gnn, kind = config.gt, config.gnn, config.model.type
     parts = gt.layer_type.split("+")
     if gnn.dim_inner not in (None, gt.dim_hidden) and kind != "custom_gnn":
         yield "gnn.dim_inner", f"must equal gt.dim_hidden (got {gnn.dim_inner} and {gt.dim_hidden})"
@@ -133,6 +146,12 @@ def _model(config: Config) -> Iterator[Problem]:
     if config.topomask.layer_norm_mode == "node" and (not gt.layer_norm or kind in ("MultiModel", "SingleModel")):
         message = "node needs gt.layer_norm: true, gt.batch_norm: false, and a model.type"
         yield "topomask.layer_norm_mode", f"{message} other than MultiModel and SingleModel"
+
+
+def _layers(config: Config) -> Iterator[Problem]:
+    """Types of models and layers."""
+    gt, gnn, kind = config.gt, config.gnn, config.model.type
+    parts = gt.layer_type.split("+")
     if len(parts) == 1 and kind == "GPSModel":
         message = "must be a convolution and an attention joined by '+', such as GCN+GRF or GCN+None"
         yield "gt.layer_type", f"{message} (got {gt.layer_type!r})"
@@ -150,12 +169,6 @@ def _model(config: Config) -> Iterator[Problem]:
         yield "gnn.layer_type", f"custom_gnn takes {', '.join(CUSTOM_GNN_CONVS)} (got {gnn.layer_type!r})"
     if kind == "custom_gnn" and not gnn.residual:
         yield "gnn.residual", "custom_gnn is provided with residuals only: set it to true"
-    if task not in _HEAD_TASKS.get(gnn.head, (task,)):
-        yield "gnn.head", f"{gnn.head!r} does not fit dataset.task {task!r}"
-    if (gnn.head == "ogb_code_graph") != (config.dataset.task_type == "subtoken_prediction"):
-        yield "gnn.head", "ogb_code_graph and task_type subtoken_prediction belong together"
-    if config.topomask.pair_table and not config.topomask.symmetric:
-        yield "topomask.pair_table", "only symmetric masks have a pair table, and topomask.symmetric is false"
 
 
 def _training(config: Config) -> Iterator[Problem]:
