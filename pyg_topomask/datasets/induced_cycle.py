@@ -8,10 +8,10 @@ import numpy as np
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, to_data
+from pyg_topomask.datasets.synthetic import BinaryTaskDataset, both_ways, to_data
 
 
-class InducedCycleDataset(SyntheticDataset):
+class InducedCycleDataset(BinaryTaskDataset):
     r"""Random binary trees with one more edge, which connects two farthest nodes in every second graph.
 
     The tree has the shape of a binary search tree of a random permutation: each new node takes one of the free child

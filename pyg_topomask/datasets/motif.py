@@ -9,7 +9,7 @@ import numpy as np
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, to_data
+from pyg_topomask.datasets.synthetic import BinaryTaskDataset, both_ways, to_data
 
 NUM_FEATURES = 5
 CROSS_EDGES_PER_NODE = 0.4
@@ -36,7 +36,7 @@ MOTIFS: dict[str, list[tuple[int, int]]] = {
 """Undirected edges of each motif, its nodes numbered from 0 (9 or 10 of them)."""
 
 
-class MotifDataset(SyntheticDataset):
+class MotifDataset(BinaryTaskDataset):
     r"""Random graphs with a planted motif in every second one.
 
     Each graph consists of an Erdős–Rényi graph with ``num_nodes`` nodes and the motif's average degree, and a small
@@ -116,19 +116,18 @@ def random_pairs(rng: np.random.Generator, num_nodes: int, num_pairs: int) -> np
     return np.stack([code - col * (col - 1) // 2, col])
 
 
-def largest_neighbour_degrees(edge_index: np.ndarray, num_nodes: int, num_largest: int = NUM_FEATURES) -> np.ndarray:
-    """The largest degrees among each node's neighbours, descending and padded with zeros: ``[N, num_largest]``.
+def largest_neighbour_degrees(edge_index: np.ndarray, num_nodes: int) -> np.ndarray:
+    """The 5 largest degrees among each node's neighbours, descending and padded with zeros: ``[N, 5]``.
 
     Args:
         edge_index: Both directions of each edge, sorted by source, shape ``[2, E]``.
         num_nodes: Number of nodes ``N``.
-        num_largest: Number of degrees per node.
     """
     degree = np.bincount(edge_index[0], minlength=num_nodes)
     source, value = edge_index[0], degree[edge_index[1]]
     order = np.lexsort((-value, source))
     rank = np.arange(source.size) - np.repeat(np.cumsum(degree) - degree, degree)
-    keep = rank < num_largest
-    out = np.zeros((num_nodes, num_largest))
+    keep = rank < NUM_FEATURES
+    out = np.zeros((num_nodes, NUM_FEATURES))
     out[source[keep], rank[keep]] = value[order][keep]
     return out

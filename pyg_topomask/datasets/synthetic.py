@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +23,13 @@ log = logging.getLogger(__name__)
 class SyntheticDataset(InMemoryDataset):
     r"""Graphs that are generated from a seed and stored in one processed file.
 
-    A subclass sets its ``settings`` and builds a graph in :meth:`generate`, or graph ``i`` in :meth:`graph`. The file's
-    name contains every setting, a hash of ``pre_transform`` and the version of the format, so that two data sets never
-    share a file.
+    A subclass sets its ``settings`` and builds graph ``i`` in :meth:`graph`. The file's name contains every
+    setting, a hash of ``pre_transform`` and the version of the format, so that two data sets never share a file.
 
     Args:
         root: Folder that contains the ``processed`` folder.
         settings: Settings that the graphs depend on, in the order of the file's name.
-        num_graphs: Number of graphs, at least 2 (half of them positive).
+        num_graphs: Number of graphs, at least 1.
         seed: Non-negative. Graph ``i`` depends only on ``seed``, ``i`` and the settings, not on ``num_graphs``.
         transform: Applied at each access.
         pre_transform: Applied once, before saving.
@@ -51,7 +51,7 @@ class SyntheticDataset(InMemoryDataset):
         pre_transform: Callable | None = None,
     ) -> None:
         self.settings = {**settings, "num_graphs": num_graphs, "seed": seed}
-        num_graphs = check_integer("num_graphs", num_graphs, 2, "half of the graphs are positive, half negative")
+        num_graphs = check_integer("num_graphs", num_graphs, 1)
         seed = check_integer("seed", seed, 0, "numpy's generators do not accept negative seeds")
         super().__init__(root, transform, pre_transform)
         path = Path(self.processed_paths[0])
@@ -70,13 +70,9 @@ class SyntheticDataset(InMemoryDataset):
             parts.append(stable_hash(self.pre_transform)[:12])
         return ["-".join(parts) + ".pt"]
 
-    def generate(self, rng: np.random.Generator, positive: bool) -> Data:
-        """One graph, with label 1 if ``positive``. Every draw must come from ``rng``."""
-        raise TypeError(f"{type(self).__name__} must define 'generate'")
-
     def graph(self, number: int, rng: np.random.Generator) -> Data:
-        """Graph ``number``, from its own random generator. Every second one is positive."""
-        return self.generate(rng, positive=number % 2 == 1)
+        """Graph ``number``. Every draw must come from ``rng``, its own random generator."""
+        raise NotImplementedError
 
     def load(self, path: str, data_cls: type[Data] = Data) -> None:
         """Load the graphs like PyG's method, but without executing code that the file refers to.
@@ -111,6 +107,21 @@ class SyntheticDataset(InMemoryDataset):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part:
             self.save(graphs, str(part))
+
+
+class BinaryTaskDataset(SyntheticDataset):
+    """Graphs of which every second one is positive; a subclass builds a graph in :meth:`generate`."""
+
+    def __init__(self, root: str, settings: dict[str, int | str], num_graphs: int, *rest: Any) -> None:
+        check_integer("num_graphs", num_graphs, 2, "half of the graphs are positive, half negative")
+        super().__init__(root, settings, num_graphs, *rest)
+
+    def generate(self, rng: np.random.Generator, positive: bool) -> Data:
+        """One graph, with label 1 if ``positive``. Every draw must come from ``rng``."""
+        raise NotImplementedError
+
+    def graph(self, number: int, rng: np.random.Generator) -> Data:
+        return self.generate(rng, positive=number % 2 == 1)
 
 
 def both_ways(row: np.ndarray, col: np.ndarray, num_nodes: int) -> np.ndarray:

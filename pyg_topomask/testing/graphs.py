@@ -65,7 +65,7 @@ def permute(data: Data, perm: Tensor) -> Data:
             continue
         if key.endswith("index"):
             moved[key] = label[value.long()].to(value.dtype)
-        elif key.startswith(tables or ("\0",)) and not key.endswith("_diagonal"):
+        elif key.startswith(tables) and not key.endswith("_diagonal"):
             continue
         elif key != "ptr" and data.is_node_attr(key):
             moved[key] = value[perm]

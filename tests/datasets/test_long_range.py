@@ -68,3 +68,12 @@ def test_graphs_depend_on_seed_and_number_alone(tmp_path, graphs):
 def test_what_has_no_targets_is_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         LongRangeDataset(tmp_path, **settings)
+
+
+def test_one_graph_is_enough(tmp_path):
+    several = LongRangeDataset(tmp_path, "tree", num_graphs=2)
+    for _ in range(2):  # written, then read
+        (graph,) = LongRangeDataset(tmp_path, "tree", num_graphs=1)
+        assert torch.equal(graph.y, several[0].y)
+    with pytest.raises(ValueError, match=r"'num_graphs' must be at least 1 \(got 0\)"):
+        LongRangeDataset(tmp_path, "tree", num_graphs=0)
