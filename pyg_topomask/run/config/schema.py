@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from pyg_topomask.run.config import masks
 from pyg_topomask.run.config.base import Count, Section, Size
-from pyg_topomask.run.config.dataset import DatasetConfig, PrepConfig, ShareConfig
+from pyg_topomask.run.config.dataset import OTHER_FORMATS, DatasetConfig, PrepConfig, ShareConfig
 from pyg_topomask.run.config.encodings import (
     EncodingConfig,
     EquivStableLapPEConfig,
@@ -34,6 +34,29 @@ LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 
 _METRIC_OF = {"regression": "mae", "classification_multilabel": "ap", "subtoken_prediction": "f1"}
 
+_BENCHMARKS = {
+    "auc": "ogbg-molhiv ogbg-molbace ogbg-molbbbp ogbg-molclintox ogbg-molsider ogbg-moltox21 ogbg-moltoxcast "
+    "ogbg-molchembl ogbn-proteins minesweeper tolokers questions",
+    "ap": "ogbg-molpcba ogbg-molmuv peptides-func peptides-functional",
+    "f1": "ogbg-code2 pascalvoc-sp coco-sp pyg-vocsuperpixels pyg-cocosuperpixels",
+    "mae": "pyg-zinc pyg-aqsol peptides-struct peptides-structural pcqm4mv2-subset pcqm4mv2-full pcqm4mv2-inference",
+    "rmse": "ogbg-molesol ogbg-molfreesolv ogbg-mollipo",
+    "mrr": "pcqm-contact pcqm4mv2contact-shuffle",
+    "hits@20": "ogbl-ddi",
+    "hits@50": "ogbl-collab",
+    "hits@100": "ogbl-ppa",
+    "accuracy-SBM": "pattern cluster",
+    "miou": "pyg-s3dis",
+    "instance_miou": "pyg-shapenet",
+}
+_METRIC_OF_BENCHMARK = {name: metric for metric, names in _BENCHMARKS.items() for name in names.split()}
+"""Metric of the leaderboard of a data set, by its name or format; accuracy for those that are not in the table.
+
+References: Hu et al., arXiv:2005.00687, and the files ``master.csv`` of the package ``ogb`` (OGB); Dwivedi et al.,
+arXiv:2206.08164 (LRGB), and arXiv:2003.00982 (ZINC, AQSOL, PATTERN, CLUSTER); Platonov et al.,
+arXiv:2302.11640 (Minesweeper, Tolokers, Questions); Qi et al., arXiv:1612.00593 (S3DIS, ShapeNet).
+"""
+
 FREE_KEYS = ("out_dir", "name_tag", "seed", "num_workers", "accelerator", "devices", "wandb", "tensorboard_each_run")
 """Keys that may differ between runs of one experiment: they change the seed, the place or the device."""
 
@@ -51,8 +74,9 @@ class Config(Section):
         "miou", "instance_miou", "category_miou", "loss",
     ] = Field(
         default="accuracy",
-        description="Validation metric that chooses the best epoch. If it is auto or not given: mae for regression, "
-        "ap for several labels, f1 for subtokens, accuracy otherwise. mIoU is read as miou.",
+        description="Validation metric that chooses the best epoch. If it is auto or not given: that of the data "
+        "set's leaderboard, such as auc for ogbg-molhiv; for other data mae for regression, ap for several labels, "
+        "accuracy otherwise. mIoU is read as miou.",
     )  # fmt: skip
     metric_agg: Literal["argmax", "argmin"] | None = Field(
         default=None, description="Whether the largest or the smallest value is best; none: decided by the metric."
@@ -117,8 +141,11 @@ class Config(Section):
             return values | {"metric_best": "miou"}  # the spelling in k-MIP's files
         if isinstance(values, dict) and values.get("metric_best", "auto") == "auto":
             data = values.get("dataset")
-            task_type = data.get("task_type") if isinstance(data, dict) else getattr(data, "task_type", None)
-            return values | {"metric_best": _METRIC_OF.get(str(task_type), "accuracy")}
+            read = data.get if isinstance(data, dict) else partial(getattr, data)
+            family, name, task_type = (str(read(key, None)) for key in ("format", "name", "task_type"))
+            benchmarks = (name.replace("_", "-").lower(), OTHER_FORMATS.get(family, family).lower())
+            known = next((_METRIC_OF_BENCHMARK[x] for x in benchmarks if x in _METRIC_OF_BENCHMARK), None)
+            return values | {"metric_best": known or _METRIC_OF.get(task_type, "accuracy")}
         return values
 
     @field_validator("name_tag", mode="before")

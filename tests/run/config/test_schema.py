@@ -9,9 +9,11 @@ from pyg_topomask.run.cli import main
 from pyg_topomask.run.config.base import parse_times
 from pyg_topomask.run.config.ignored import FIXED_KEYS, IGNORED_KEYS
 from pyg_topomask.run.config.load import _OTHER_NAMES, load
-from pyg_topomask.run.config.schema import Config, all_keys, section_of
+from pyg_topomask.run.config.schema import _METRIC_OF_BENCHMARK, Config, all_keys, section_of
 from pyg_topomask.run.config.unused import _READ_WITH
+from pyg_topomask.run.data.formats import FORMATS, possible_tasks
 from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.training.metrics import metric_names
 
 MOLECULES = """\
 out_dir: results
@@ -314,6 +316,21 @@ def test_metric_by_task(task_type, metric):
     values = {"dataset": {"format": "OGB", "name": "x", "task_type": task_type}, "model": {"loss_fun": "l1"}}
     assert load(values).config.metric_best == metric
     assert load(values | {"metric_best": "auto"}).config.metric_best == metric
+
+
+def test_the_metric_of_a_benchmark_is_one_that_its_task_has():
+    found = {}
+    for name, family in FORMATS.items():
+        for data in family.names if name != "PyG-LongRangeDataset" else ():  # ours: it has no leaderboard
+            config = Config.model_validate({"dataset": {"format": name, "name": data}})
+            tasks = possible_tasks(config.dataset)
+            assert config.metric_best in {x for task in tasks for x in metric_names(task, config.metric_best)}
+            found[data] = config.metric_best
+    some = {"ogbg-molhiv": "auc", "PATTERN": "accuracy-SBM", "pascalvoc-sp": "f1", "pcqm-contact": "mrr"}
+    some |= {"ogbl-collab": "hits@50", "Minesweeper": "auc", "subset": "mae", "Cora": "accuracy"}
+    assert found.items() >= some.items()
+    known = {name.lower() for name in (*FORMATS, *found)}
+    assert known >= {*_METRIC_OF_BENCHMARK}
 
 
 def test_split_by_format():
