@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from numbers import Real
 from operator import index
 
@@ -67,6 +67,13 @@ def check_heads(channels: int, heads: int) -> tuple[int, int]:
     if channels % heads != 0:
         raise ValueError(f"'channels' must be divisible by 'heads' (got {channels} and {heads})")
     return channels, heads
+
+
+def check_grid_shape(grid_shape: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of a grid's axes as Python integers. Raises ValueError and TypeError."""
+    if len(grid_shape) == 0:
+        raise ValueError("'grid_shape' must name the size of at least one axis (got none)")
+    return tuple(check_integer("grid_shape", size, 1) for size in grid_shape)
 
 
 def readable(x: Tensor) -> bool:

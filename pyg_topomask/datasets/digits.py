@@ -8,9 +8,11 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.datasets.synthetic import SyntheticDataset
+from pyg_topomask.transforms.grid_shape import grid_links
 
 NUM_DIGITS, SIDE = 1797, 8
 
@@ -25,7 +27,7 @@ class DigitsDataset(SyntheticDataset):
     Args:
         root: Folder of the processed file.
         side: Side of the canvas, at least 8. With the default, the images fill it.
-        num_graphs: Number of images, from 2 to 1,797; the first ones are taken.
+        num_graphs: Number of images, at most 1,797; the first ones are taken.
         seed: The place of image ``i`` depends only on ``(side, seed, i)``.
         transform: Applied at each access.
         pre_transform: Applied once, before saving.
@@ -82,8 +84,4 @@ class DigitsDataset(SyntheticDataset):
 
 def grid_edges(side: int) -> torch.Tensor:
     """Edges of the square grid, both ways, sorted."""
-    node = torch.arange(side**2).view(side, side)
-    pairs = (node[:, :-1], node[:, 1:]), (node[:-1], node[1:])
-    links = torch.cat([torch.stack([first.flatten(), second.flatten()]) for first, second in pairs], dim=1)
-    edges = torch.cat([links, links.flip(0)], dim=1)
-    return edges[:, (edges[0] * side**2 + edges[1]).argsort()]
+    return to_undirected(grid_links((side, side)))

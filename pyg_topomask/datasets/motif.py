@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.datasets.synthetic import BinaryTaskDataset, both_ways, to_data
+from pyg_topomask.transforms.grid_shape import grid_links
 
 NUM_FEATURES = 5
 CROSS_EDGES_PER_NODE = 0.4
@@ -20,9 +21,7 @@ def _ring(nodes: range) -> list[tuple[int, int]]:
 
 
 def _grid(rows: int, cols: int) -> list[tuple[int, int]]:
-    nodes = np.arange(rows * cols).reshape(rows, cols)
-    pairs = [(nodes[:, :-1], nodes[:, 1:]), (nodes[:-1], nodes[1:])]
-    return [(int(i), int(j)) for a, b in pairs for i, j in zip(a.flat, b.flat)]
+    return [(i, j) for i, j in grid_links((rows, cols)).t().tolist()]
 
 
 MOTIFS: dict[str, list[tuple[int, int]]] = {

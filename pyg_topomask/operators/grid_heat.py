@@ -9,10 +9,10 @@ from math import prod
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_grid_shape
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
-from pyg_topomask.operators.toeplitz import check_grid_shape
 from pyg_topomask.ops.products.kronecker import grid_heat, grid_multiply_adds, kronecker, path_kernel
 
 # Rounding error of an entry in machine epsilons; no entry exceeds 1.

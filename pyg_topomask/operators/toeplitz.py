@@ -7,7 +7,7 @@ from math import prod
 
 from torch import Tensor
 
-from pyg_topomask.checks import check_floating, check_integer
+from pyg_topomask.checks import check_floating, check_grid_shape
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
 from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
@@ -99,10 +99,3 @@ class ToeplitzOperator(EqualGraphsOperator):
         signal = x.transpose(2, 3).reshape(heads, num_graphs * channels, *self.grid_shape)
         product = toeplitz_product(self._weight().to(x.dtype), signal)
         return product.reshape(heads, num_graphs, channels, size).transpose(2, 3)
-
-
-def check_grid_shape(grid_shape: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of a grid's axes as Python integers. Raises ValueError and TypeError."""
-    if len(grid_shape) == 0:
-        raise ValueError("'grid_shape' must name the size of at least one axis (got none)")
-    return tuple(check_integer("grid_shape", size, 1) for size in grid_shape)

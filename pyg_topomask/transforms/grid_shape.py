@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_grid_shape
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
@@ -41,9 +41,7 @@ class AddGridShape(GraphTransform):
 
     def __init__(self, grid_shape: Sequence[int] | None = None) -> None:
         if grid_shape is not None:
-            grid_shape = tuple(check_integer("grid_shape", size, 1) for size in grid_shape)
-        if grid_shape == ():
-            raise ValueError("'grid_shape' must name the size of at least one axis (got none)")
+            grid_shape = check_grid_shape(grid_shape)
         self.grid_shape = grid_shape
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
@@ -59,7 +57,8 @@ class AddGridShape(GraphTransform):
             shape = _shape_of(torch.unique(links % max(num_nodes, 1) - links // max(num_nodes, 1)).tolist(), num_nodes)
         if prod(shape) != num_nodes:
             raise ValueError(f"the graph has {num_nodes} nodes, but the grid {list(shape)} has {prod(shape)}")
-        wanted = _grid_links(shape)
+        first, second = grid_links(shape)
+        wanted = first * num_nodes + second
         both, count = torch.cat([links, wanted]).unique(return_counts=True)
         if bool((count < 2).any()):
             link = int(both[count < 2][0])
@@ -84,12 +83,11 @@ def _shape_of(strides: list[int], num_nodes: int) -> tuple[int, ...]:
     return tuple(b // a for a, b in pairwise(ends))[::-1]
 
 
-def _grid_links(shape: tuple[int, ...]) -> Tensor:
-    """Keys of the links of a grid, sorted."""
-    num_nodes = prod(shape)
-    node = torch.arange(num_nodes).view(shape)
-    keys = []
-    for axis, size in enumerate(shape):
-        first, second = (node.narrow(axis, min(start, size), max(size - 1, 0)) for start in (0, 1))
-        keys.append((first * num_nodes + second).flatten())
-    return torch.cat(keys).sort().values
+def grid_links(shape: tuple[int, ...]) -> Tensor:
+    """Each link of a grid once, ``[2, L]``, from every node to the next one along each axis, the last axis first."""
+    node = torch.arange(prod(shape)).view(shape)
+    ends = [
+        [node.narrow(axis, min(start, size), max(size - 1, 0)).flatten() for start in (0, 1)]
+        for axis, size in reversed(list(enumerate(shape)))
+    ]
+    return torch.cat([torch.stack(pair) for pair in ends], dim=1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_choice, check_integer
+from pyg_topomask.checks import check_choice, check_grid_shape, check_integer
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.nn.mask.structure import grid_operator
 from pyg_topomask.operators import MaskOperator, ToeplitzOperator
@@ -55,7 +55,7 @@ class ToeplitzMask(Mask):
                 f"'grid_shape' must hold the sizes of the largest grid, such as [8, 8] (got {grid_shape!r})"
             )
         check_choice("function", function, FUNCTIONS)
-        self.grid_shape = tuple(check_integer("grid_shape", size, 1) for size in grid_shape)
+        self.grid_shape = check_grid_shape(grid_shape)
         self.heads, self.function = check_integer("heads", heads, 1), function
         self.register_buffer("distance", _distances(self.grid_shape), persistent=False)
         sizes = self.distance.shape if function == "offset" else (int(self.distance.max()) + 1,)
