@@ -24,6 +24,12 @@ _ROUNDING = 2.0
 _LEAST_TOL = 1e-13
 
 
+def check_tolerance(tol: float) -> None:
+    """Refuse a relative error that float64 does not reach, and 1 and more. Raises ValueError."""
+    if not _LEAST_TOL <= tol < 1:
+        raise ValueError(f"'tol' must be in [{_LEAST_TOL:g}, 1): a relative error (got {tol})")
+
+
 class HeatOperator(NonNegativeOperator):
     r"""Heat kernel :math:`M = \exp(-\lambda T)` of an undirected graph, whose product does not form the matrix.
 
@@ -64,8 +70,7 @@ class HeatOperator(NonNegativeOperator):
     ) -> None:
         check_edges(edge_index, num_nodes, edge_weight)
         check_choice("laplacian", laplacian, LAPLACIANS)
-        if not _LEAST_TOL <= tol < 1:
-            raise ValueError(f"'tol' must be in [{_LEAST_TOL:g}, 1): a relative error (got {tol})")
+        check_tolerance(tol)
         self.time, self.heads = per_head("time", time)
         check_time(self.time)
         self.num_nodes, self.laplacian, self.tol, self._transposed = num_nodes, laplacian, tol, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
@@ -36,8 +37,8 @@ class LowRankOperator(MaskOperator):
                 f"'left' and 'right' must both be [N, r] or [H, N, r] (got {list(left.shape)} and "
                 f"{list(right.shape)}); are they from the same graph?"
             )
-        if not (left.is_floating_point() and right.is_floating_point()):
-            raise TypeError(f"'left' and 'right' must be floating point (got {left.dtype} and {right.dtype})")
+        check_floating("left", left)
+        check_floating("right", right)
         self.num_nodes, self.heads = left.size(-2), left.size(0) if left.dim() == 3 else None
         if batch is not None:
             check_batch(batch, self.num_nodes)

@@ -8,6 +8,7 @@ from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.mask.structure import read_weighted_edges
 from pyg_topomask.nn.mask.time import DiffusionMask
 from pyg_topomask.operators import HeatOperator
+from pyg_topomask.operators.heat import check_tolerance
 from pyg_topomask.ops.products.laplacian import LAPLACIANS
 
 
@@ -48,8 +49,7 @@ class HeatMask(DiffusionMask):
     ) -> None:
         super().__init__(heads, time, max_time)
         check_choice("laplacian", laplacian, LAPLACIANS)
-        if not 1e-13 <= tol < 1:
-            raise ValueError(f"'tol' must be in [1e-13, 1): a relative error (got {tol})")
+        check_tolerance(tol)
         self.laplacian, self.tol = laplacian, tol
 
     def forward(self, graph: Data) -> HeatOperator:
