@@ -75,13 +75,7 @@ def refuses_features(num_features: int, device: torch.device) -> str | None:
         return f"it runs on CPU, and the queries are on {device}"
     if num_features < _FEWEST_FEATURES:
         return f"fewer than {_FEWEST_FEATURES} features are faster row by row"
-    return _no_library()
-
-
-@torch.compiler.assume_constant_result
-def _no_library() -> str | None:
-    library = load()
-    return library if isinstance(library, str) else None
+    return loader.missing("features")
 
 
 def feature_sums(

@@ -17,6 +17,7 @@ from pyg_topomask.ops.attention import compiled_pairs, fused_triton
 from pyg_topomask.ops.attention.compiled_pairs import Inputs, without_gaps
 from pyg_topomask.ops.attention.pair_kernels import EdgeVectors, PairKernel, scaled
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
+from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import weighted_mean
 from pyg_topomask.ops.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.sparse import Combination, Pattern
@@ -43,7 +44,7 @@ def refuses(q: Tensor, v: Tensor, edges: bool = False) -> str | None:
         return f"keys and values of more than {_MOST_NUMBERS} numbers are faster as matrices"
     if _uses_triton(q):
         return "edge vectors are served on CPU only" if edges else fused_triton.refuses(q)
-    return _no_library()
+    return loader.missing("pairs")
 
 
 def divides(q: Tensor) -> bool:
@@ -54,17 +55,11 @@ def divides(q: Tensor) -> bool:
 def serves_heads(width: int, channels: int, device: torch.device) -> bool:
     """Whether the compiled function on CPU serves float32 and float64 heads of so many features and channels."""
     fits = width > 0 < channels and width + channels <= _MOST_NUMBERS
-    return device.type == "cpu" and fits and _no_library() is None
+    return device.type == "cpu" and fits and loader.missing("pairs") is None
 
 
 def _uses_triton(q: Tensor) -> bool:
     return q.is_cuda
-
-
-@torch.compiler.assume_constant_result
-def _no_library() -> str | None:
-    library = compiled_pairs.load()
-    return library if isinstance(library, str) else None
 
 
 def fused_sums(

@@ -81,13 +81,7 @@ def refuses(device: torch.device) -> str | None:
     """Why the compiled function cannot serve features without signs on a device; :obj:`None` if it can."""
     if device.type != "cpu":
         return f"it runs on CPU, and the queries are on {device}"
-    return _no_library()
-
-
-@torch.compiler.assume_constant_result
-def _no_library() -> str | None:
-    library = load()
-    return library if isinstance(library, str) else None
+    return loader.missing("blocks")
 
 
 @torch.library.custom_op("topomask::block_sums", mutates_args=())

@@ -53,7 +53,7 @@ def refuses(name: str, *tensors: Tensor | None) -> str | None:
     dtypes = {x.dtype for x in given}
     if len(dtypes) > 1 or given[0].dtype not in (torch.float32, torch.float64):
         return f"it computes in float32 or float64 (got {', '.join(map(str, dtypes))})"
-    return _no_library(name)
+    return missing(name)
 
 
 def is_transformed() -> bool:
@@ -62,7 +62,8 @@ def is_transformed() -> bool:
 
 
 @torch.compiler.assume_constant_result
-def _no_library(name: str) -> str | None:
+def missing(name: str) -> str | None:
+    """Why there is no library of that name; :obj:`None` if there is one. Compiled code asks once."""
     library = load(name)
     return library if isinstance(library, str) else None
 

@@ -87,13 +87,7 @@ def refuses(x: Tensor) -> str | None:
         return f"it runs on CPU, and the input is on {x.device}"
     if x.dtype not in _ENTRY:
         return f"it computes in float32 and float64 (got {x.dtype})"
-    return _no_library()
-
-
-@torch.compiler.assume_constant_result
-def _no_library() -> str | None:
-    library = load()
-    return library if isinstance(library, str) else None
+    return loader.missing("forest")
 
 
 @once_per_batch
