@@ -13,6 +13,10 @@ class RunError(Exception):
     """An error that the user can fix: a wrong config, missing data, an output folder of another run."""
 
 
+class MissingDataError(RunError):
+    """The raw files of a data set, which were neither found nor downloaded."""
+
+
 class ConfigError(RunError):
     """A config that cannot be run; the message has a line for each problem, with file and line number."""
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import MISSING, described, machine, save_json, table_parser, write_table
+from _tables import described, machine, save_json, table_parser, write_table
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
+from pyg_topomask.run.errors import MissingDataError
 
 from _measure import resumed  # isort: skip (in a folder that _tables adds to the path)
 
@@ -169,9 +170,7 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
         try:
             for run in range(options.runs):
                 _fill(made, report, dataset, run, options)
-        except RunError as error:
-            if MISSING not in str(error):
-                raise
+        except MissingDataError as error:
             print(f"{dataset} is left out: {error}")
     made.plot(report, options.out / f"{made.name}.png")
     print("\n".join(made.lines(report)))

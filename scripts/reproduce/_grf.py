@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import MISSING, SPREAD, described, machine, plot_runs, sample_std, save_json, table_parser, write_table
+from _tables import SPREAD, described, machine, plot_runs, sample_std, save_json, table_parser, write_table
 
-from pyg_topomask.run import RunError, check_config, run_config
+from pyg_topomask.run import check_config, run_config
+from pyg_topomask.run.errors import MissingDataError
 
 FIRST = "GRF"
 """The row whose time is that of the second comparison."""
@@ -85,9 +86,7 @@ def _row(experiment: Experiment, method: str, seconds: float, options: argparse.
     """Both results of one method; ``seconds`` is the time of the first row."""
     try:
         first = _run(experiment, method, options.epochs or experiment.epochs, options)
-    except RunError as error:
-        if MISSING not in str(error):
-            raise
+    except MissingDataError as error:
         print(f"{experiment.config.stem}: {error}")
         return {"note": "not available here"}
     if method == FIRST:

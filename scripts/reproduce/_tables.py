@@ -20,6 +20,7 @@ from _measure import described, machine, pyplot, save_json, save_plot
 
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.errors import MissingDataError
 from pyg_topomask.run.output.report import format_metric
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -32,7 +33,6 @@ SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed 
 BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
 STORED = "results-published"  # folder of the reports behind RESULTS.md, next to it
-MISSING = "neither found nor downloaded"  # part of the runner's message about missing raw files
 
 
 Curves = Sequence[Sequence[tuple[float, float]]]
@@ -98,9 +98,7 @@ def run_row(method: str, dataset: str, published: Published, options: argparse.N
     try:
         overrides = shortened(path, folder, options)
         summary = run_config(path, folder, seeds, overrides)
-    except RunError as error:
-        if MISSING not in str(error):
-            raise
+    except MissingDataError as error:
         print(f"{dataset}: {error}")
         return row | {"note": "not available here"}
     metrics, epochs = summary["metrics"], summary["epochs"]

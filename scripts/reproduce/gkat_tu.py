@@ -22,9 +22,10 @@ from _folds import errica_fold
 from _gkat import finish, parser, positive, read_options, row_of, start, with_earlier, write_report
 from _gkat import lines as lines
 from _gkat import plot as plot
-from _tables import MISSING, read_curve
+from _tables import read_curve
 
 from pyg_topomask.run import RunError, run_config
+from pyg_topomask.run.errors import MissingDataError
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "gkat"
 PUBLISHED = {
@@ -67,9 +68,7 @@ def main() -> None:
     for name in options.datasets:
         try:
             runs = [averaged(run_fold(name, fold, seeds, epochs.get(name), options.out)) for fold in folds]
-        except RunError as error:
-            if MISSING not in str(error):
-                raise
+        except MissingDataError as error:
             print(f"{name} is left out: {error}")
             continue
         row = row_of(name.upper(), "GKAT", PUBLISHED[name], runs)

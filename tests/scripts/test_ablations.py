@@ -62,7 +62,7 @@ def test_data_that_are_missing_are_left_out(script, tmp_path, monkeypatch, capsy
     folds = importlib.import_module("_folds")
 
     def nowhere(*_):
-        raise folds.RunError(f"the raw files were {folds.MISSING}")
+        raise folds.MissingDataError("the raw files are nowhere")
 
     monkeypatch.setattr("_folds.run_config", nowhere)
     script.main(["--quick", "--datasets", "enzymes", "--out", str(tmp_path)])

@@ -42,13 +42,11 @@ def reproduce(tables, tmp_path, *options):
 
 
 def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkeypatch):
-    from pyg_topomask.run import RunError
-
     real = tables.run_config
 
     def run_config(path, *arguments, **keywords):
         if path.stem == "absent":  # as without a network, at once
-            raise RunError(f"the raw files of x were {tables.MISSING}: nowhere")
+            raise tables.MissingDataError("the raw files of x are nowhere")
         return real(path, *arguments, **keywords)
 
     monkeypatch.setattr(tables, "run_config", run_config)

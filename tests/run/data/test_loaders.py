@@ -13,7 +13,7 @@ from pyg_topomask.run.data.features import input_features
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import folds, split_items
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import MissingDataError, RunError
 
 
 def tu(folder, **more):
@@ -57,7 +57,7 @@ def test_missing_files_name_both_folders(tmp_path, own_cache, monkeypatch):
     monkeypatch.setattr("torch_geometric.datasets.tu_dataset.TUDataset.download", no_network)
     monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path / "two"))
     (tmp_path / "one" / "TUDataset" / "TINY" / "raw").mkdir(parents=True)
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(MissingDataError) as caught:
         load_dataset(tu(tmp_path / "one"))
     text = str(caught.value)
     assert "the raw files of TINY were neither found nor downloaded" in text

@@ -25,7 +25,7 @@ from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.cache import building, cache_dir, locked
 from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.errors import RunError
+from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.output.files import make_folder
 from pyg_topomask.run.task import Task
 from pyg_topomask.tensor_files import only_data, reason_of
@@ -125,9 +125,7 @@ class Raw:
                 (shutil.copytree if target.is_dir() else shutil.copy)(target, link)
 
 
-def from_raw(
-    raw: Raw, data: DatasetConfig, build: Callable[[Path], Made], key: str = "", download: bool = True
-) -> Made:
+def from_raw(raw: Raw, data: DatasetConfig, build: Callable[[Path], Made], key: str = "") -> Made:
     """Build a data set from its raw files, processed once into the cache folder.
 
     Args:
@@ -135,16 +133,14 @@ def from_raw(
         data: Gives the folder to search.
         build: Makes the data set, given its root; called again to load it from the cache.
         key: Settings that change the processed files.
-        download: Whether ``build`` may download missing files.
 
     Raises:
-        RunError: If the files are neither found nor can be downloaded, or are unreadable.
+        MissingDataError: If the files are neither found nor can be downloaded.
+        RunError: If they are unreadable.
     """
     folder, tried = raw.find(data)
     name = "-".join(filter(None, [raw.subfolder or raw.family, key]))
     if folder is None:
-        if not download:
-            raise RunError(_not_found(data.name, tried))
         return cached(Path(raw.family) / f"{name}-downloaded", lambda root: _download(build, root, data.name, tried))
     digest = hashlib.sha256("\n".join(_stamp(raw, folder)).encode()).hexdigest()[:12]
 
@@ -166,18 +162,14 @@ def _stamp(raw: Raw, folder: Path) -> Iterator[str]:
             yield f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}"
 
 
-def _not_found(name: str, tried: Sequence[str]) -> str:
-    lines = "\n  ".join(tried)
-    return f"the raw files of {name} were neither found nor downloaded:\n  {lines}"
-
-
 def _download(build: Callable[[Path], Made], root: Path, name: str, tried: list[str]) -> Made:
     try:
         return build(root)
     except RunError:
         raise
     except Exception as error:  # of urllib, http, zipfile, socket: the files could not be downloaded
-        raise RunError(_not_found(name, [*tried, f"download: {type(error).__name__}: {error}"])) from error
+        lines = "\n  ".join([*tried, f"download: {type(error).__name__}: {error}"])
+        raise MissingDataError(f"the raw files of {name} were neither found nor downloaded:\n  {lines}") from error
 
 
 def from_parts(
