@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Accuracy over the number of layers, as in Figure 7, with a horizontal line for GKAT, which has two layers."""
+    """Test accuracy over the number of layers, as in Figure 7, with a horizontal line for GKAT, which has two layers."""
     figure, axis = pyplot().subplots(figsize=(5.2, 3.6), layout="constrained")
     gkat, *others = report["rows"]
     axis.axhline(gkat["mean"], color=COLORS[0], label="GKAT, 2 layers")
@@ -45,7 +45,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
         spread = [row["std"] or 0 for row in found]
         depths, means = [row["depth"] for row in found], [row["mean"] for row in found]
         axis.errorbar(depths, means, spread, color=color, marker=marker, ms=4, lw=1.2, capsize=2, label=name)
-    axis.set(xlabel="layers", ylabel="validation accuracy (%)", xticks=sorted({row["depth"] for row in report["rows"]}))
+    axis.set(xlabel="layers", ylabel="test accuracy (%)", xticks=sorted({row["depth"] for row in report["rows"]}))
     axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     save_plot(figure, path)
 

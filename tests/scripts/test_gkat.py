@@ -118,6 +118,15 @@ def test_motifs_and_cycles(start, calls_of, tmp_path):
     assert depths["rows"][1]["values"] == report["rows"][7]["values"]
 
 
+def test_the_picture_of_depths_has_test_accuracies(scripts, calls_of, tmp_path):
+    import gkat_cycle
+
+    drawn = calls_of(gkat_cycle, "save_plot")
+    gkat = {"method": "GKAT", "depth": 2, "mean": 80.0, "std": None}
+    gkat_cycle.plot({"rows": [gkat, gkat | {"method": "GAT"}]}, tmp_path / "depths.png")
+    assert drawn[0][0].axes[0].get_ylabel() == "test accuracy (%)"
+
+
 def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
     import _gkat_synthetic
 
