@@ -1,11 +1,11 @@
 """GKAT on citation graphs (Choromanski et al., ICML 2022, arXiv:2107.07999, Appendix A.5, Table 10).
 
     python scripts/reproduce/gkat_citation.py --quick   # a trial
-    python scripts/reproduce/gkat_citation.py           # Cora and Citeseer, 10 seeds
+    python scripts/reproduce/gkat_citation.py           # Cora and CiteSeer, 10 seeds
     python scripts/reproduce/gkat_citation.py --methods "dynamic GKAT"  # one more row: walks that follow the attention
 
 The model is GAT's: 8 heads of width 8, then one head; dropout 0.6, L2 5e-4. Walks of one hop with decay 0.5 were chosen
-by validation accuracy on Cora and Citeseer among one to four hops and decays of 1 and 0.5. With them, a node attends to
+by validation accuracy on Cora and CiteSeer among one to four hops and decays of 1 and 0.5. With them, a node attends to
 its neighbours and their neighbours. Graphs are read from $TOPOMASK_DATA, or downloaded. The same command continues an
 interrupted one, and keeps finished runs and the rows of an earlier report with the same walks.
 """

@@ -186,7 +186,7 @@ def run_rows(options: argparse.Namespace, images: str, report: dict[str, Any]) -
 
 
 def percent(values: Sequence[float]) -> str:
-    """Mean and standard deviation in per cent."""
+    """Mean and standard deviation in percent."""
     return mean_and_spread([100 * value for value in values], 1)
 
 
@@ -250,7 +250,7 @@ def _kind(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _points(results: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Means and standard deviations in per cent."""
+    """Means and standard deviations in percent."""
     spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in results]
     return [100 * statistics.fmean(values) for values in results], spread
 

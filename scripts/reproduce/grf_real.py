@@ -45,7 +45,7 @@ EXPERIMENTS = {
 
 
 def figure(metric: str, found: Mapping[str, float], seeds: int) -> str:
-    """A result: accuracies in per cent, average precision as it is."""
+    """A result: accuracies in percent, average precision as it is."""
     return format_metric(metric, found["mean"], found["std"] if seeds > 1 else None)
 
 
