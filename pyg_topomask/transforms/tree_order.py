@@ -38,7 +38,6 @@ class AddTreeOrder(GraphTransform):
     - ``tree_index`` ``[2, N]``, int32: each node and its parent, sorted by depth; a root is its own parent
     - ``tree_length`` ``[N]``, float: length of the edge to the parent, in the same order; 0 for a root
     - ``tree_is_forest``: whether the graph had no cycle, so that it is its own spanning forest
-    - ``tree_method``: ``method``
     - ``tree_size``: the number of nodes that the trees were made for. PyG's samplers and ``subgraph`` copy
       ``tree_index`` unchanged, so masks compare this number with the graph. Add the transform after sampling.
 
@@ -96,7 +95,6 @@ class AddTreeOrder(GraphTransform):
                 "tree_index": pairs.clone(),
                 "tree_length": length.clone(),
                 "tree_is_forest": acyclic,
-                "tree_method": self.method,
                 "tree_size": size,
             }
             for (pairs, length), acyclic, size in zip(columns, is_forest, sizes)
