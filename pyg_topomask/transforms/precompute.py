@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
+from torch_geometric.transforms import BaseTransform, Compose
 
 import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked
@@ -48,12 +50,12 @@ def precompute(
     any number of workers. Transforms of this package process a group at once; other transforms are called on each
     graph. Each transform receives the result of the one before it.
 
-    The added attributes are stored in one file. Its name is a hash of the package's version, the code and settings of
-    the transforms (including seeds) and the graphs' contents, so that a change of these leads to another file. Global
-    names that a transform of your own reads are not part of it: give it what may change as settings. If several
-    processes need a missing file, one computes it and the others wait. The file is written completely before it gets
-    its name, so a killed process leaves no broken file. The file is mapped into memory, so that processes on one
-    machine share it.
+    The added attributes are stored in one file. Its name is a hash of the package's version, torch's default dtype, the
+    code and settings of the transforms (including seeds) and the graphs' contents, so that a change of these leads to
+    another file. Global names that a transform of your own reads are not part of it: give it what may change as
+    settings. If several processes need a missing file, one computes it and the others wait. The file is written
+    completely before it gets its name, so a killed process leaves no broken file. The file is mapped into memory, so
+    that processes on one machine share it.
 
     Args:
         graphs: Graphs, in the order of the result.
@@ -69,13 +71,14 @@ def precompute(
 
     Raises:
         TypeError: If a transform's settings cannot be described as text, or a graph is not homogeneous.
-        ValueError: If a transform draws at random without a seed, so that its draws must not be stored.
+        ValueError: If a transform draws at random without a seed, so that its draws must not be stored: if
+            its attribute ``seed`` is :obj:`None`, or it changes the global random state of torch, NumPy or Python.
     """
     steps = [transforms] if isinstance(transforms, BaseTransform) else list(transforms)
     if not steps or len(graphs) == 0:
         return [copy.copy(graph) for graph in graphs]
     if not cache:
-        return _attached(graphs, _compute(graphs, steps, num_workers, tick))
+        return _attached(graphs, _compute(graphs, steps, num_workers, tick, stored=False))
     folder = (cache_dir() if cache is True else Path(cache).expanduser()) / "encodings"
     path = folder / f"{cache_key(graphs, steps, fingerprint)}.pt"
     if (found := _load(path, len(graphs))) is None:
@@ -83,7 +86,7 @@ def precompute(
         with locked(path):
             if (found := _load(path, len(graphs))) is None:  # another process may have written it in the meantime
                 begin = time.perf_counter()
-                found = _compute(graphs, steps, num_workers, tick)
+                found = _compute(graphs, steps, num_workers, tick, stored=True)
                 save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
                 log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
     return _attached(graphs, found)
@@ -101,7 +104,8 @@ def cache_key(graphs: Sequence[Data], transforms: Sequence[BaseTransform], finge
             (num_nodes_of(graph), {key: graph.get(key) for key in (graph.keys() if reads is None else reads)})
             for graph in graphs
         ]
-    return stable_hash(_FORMAT, pyg_topomask.__version__, len(graphs), transforms, content)
+    dtype = torch.get_default_dtype()
+    return stable_hash(_FORMAT, pyg_topomask.__version__, dtype, len(graphs), transforms, content)
 
 
 def _check_seeded(transform: BaseTransform) -> None:
@@ -152,27 +156,56 @@ def _fits(part: Any, count: int) -> bool:
 class _Groups(Dataset[Packed]):
     """Groups of graphs as a data set, so that PyTorch's loader workers can share the work."""
 
-    def __init__(self, groups: list[list[Data]], transforms: list[BaseTransform]) -> None:
-        self.groups, self.transforms = groups, transforms
+    def __init__(self, groups: list[list[Data]], transforms: list[BaseTransform], stored: bool) -> None:
+        self.groups, self.transforms, self.stored = groups, transforms, stored
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, index: int) -> Packed:
         before = self.groups[index]
-        return _pack([_added(old, new) for old, new in zip(before, apply_all(self.transforms, before))])
+        after = (_apply_without_draws if self.stored else apply_all)(self.transforms, before)
+        return _pack([_added(old, new) for old, new in zip(before, after)])
+
+
+def _apply_without_draws(transforms: Sequence[BaseTransform], graphs: list[Data]) -> list[Data]:
+    """As `apply_all`, for transforms whose result is stored.
+
+    Raises:
+        ValueError: If a transform that is not of this package changes a global random state.
+    """
+    for transform in transforms:
+        if isinstance(transform, Compose):
+            graphs = _apply_without_draws(transform.transforms, graphs)
+            continue
+        before = _random_states()
+        graphs = apply_all([transform], graphs)
+        own = type(transform).__module__.partition(".")[0] == pyg_topomask.__name__
+        if not own and _random_states() != before:
+            raise ValueError(
+                f"{type(transform).__name__} draws at random from the global state of torch, NumPy or Python: every "
+                "call makes new draws, but the cache would keep one; let it draw from a generator with a seed of its "
+                "own, or precompute with cache=False"
+            )
+    return graphs
+
+
+def _random_states() -> str:
+    """Hash of the global random states."""
+    return stable_hash(torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate())
 
 
 def _compute(
     graphs: Sequence[Data],
     transforms: list[BaseTransform],
     num_workers: int,
-    tick: Callable[[int], Any] | None = None,
+    tick: Callable[[int], Any] | None,
+    stored: bool,
 ) -> Packed:
     sizes = [num_nodes_of(graph) for graph in graphs]
     order = sorted(range(len(graphs)), key=sizes.__getitem__)
     groups = [order[begin:end] for begin, end in together([sizes[position] for position in order], _CHUNK_NODES)]
-    data = _Groups([[graphs[position] for position in group] for group in groups], transforms)
+    data = _Groups([[graphs[position] for position in group] for group in groups], transforms, stored)
     workers = min(num_workers, len(groups))
     # A separate generator: the loader draws the workers' seed from it, and must not advance torch's global generator.
     loader = DataLoader(data, batch_size=None, num_workers=workers, generator=torch.Generator())

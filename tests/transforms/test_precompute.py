@@ -1,11 +1,14 @@
 """The cache of encodings: the same result however it was made, and never half a file."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
@@ -38,6 +41,16 @@ def equal(first, second):
                 torch.testing.assert_close(other[key], value, rtol=0, atol=0, equal_nan=True)
             else:
                 assert other[key] == value
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def stored(folder):
@@ -145,6 +158,27 @@ def test_other_transforms_are_kept_too(tmp_path):
     assert "walk_index" in precompute(UNWEIGHTED, AddRandomWalks(), cache=False)[0]
 
 
+class DrawFeatures(BaseTransform):
+    """Features from one of the global random states."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def forward(self, data):
+        data.drawn = torch.tensor([float(self.draw()) for _ in range(data.num_nodes)])
+        return data
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), lambda: np.random.rand(), lambda: random.random()])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_draws_of_other_transforms_are_not_stored(draw, num_workers, tmp_path):
+    for steps in (DrawFeatures(draw), Compose([AddRandomWalks(seed=0), Compose([DrawFeatures(draw)])])):
+        with pytest.raises(ValueError, match=r"DrawFeatures draws at random.*precompute with cache=False"):
+            precompute(UNWEIGHTED, steps, cache=tmp_path, num_workers=num_workers)
+        assert not stored(tmp_path)
+        assert "drawn" in precompute(UNWEIGHTED, steps, cache=False)[0]
+
+
 def test_what_a_transform_deletes_is_gone(tmp_path):
     paired = [AddRandomWalks(seed=1, pair_table=True)(data.clone()) for data in UNWEIGHTED]
     again = AddRandomWalks(seed=2)
@@ -169,6 +203,8 @@ def test_whatever_changes_changes_the_key(monkeypatch):
     for setting in ({"steps": [1, 3]}, {"seed": 1}, {"tol": 0.1}, {"method": "exact"}, {"name": "other"}):
         keys.append(cache_key(graphs, [AddRandomWalkEncoding(**{"steps": [1, 2], **setting})]))
     keys += [cache_key(graphs, [AddRelativeWalkEncoding([1, 2])]), cache_key(graphs, [*steps, STEPS[0]])]
+    with default_dtype(torch.float64):
+        keys.append(cache_key(graphs, steps))
     monkeypatch.setattr(module.pyg_topomask, "__version__", "99")
     keys.append(cache_key(graphs, steps))
     assert len(set(keys)) == len(keys)
@@ -188,11 +224,11 @@ from pyg_topomask.transforms import AddRandomWalkEncoding, precompute
 module = sys.modules[precompute.__module__]
 compute, save = module._compute, torch.save
 
-def counted(*args):
+def counted(*args, **more):
     with open(sys.argv[2], "a") as file:
         file.write("computed\\n")
     time.sleep(0.5)
-    return compute(*args)
+    return compute(*args, **more)
 
 def halting(value, file):
     save(value, file)
