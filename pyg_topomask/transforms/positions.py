@@ -18,9 +18,10 @@ from pyg_topomask.transforms.graph_input import check_one_graph, num_nodes_of
 class AddPositions(GraphTransform):
     """Add the position of each node in its sequence, for :class:`~pyg_topomask.nn.LowRankMask`.
 
-    Adds to the ``Data`` ``position`` ``[N]``, of torch's default dtype. Only differences of positions matter to the
-    mask, so positions that PyG's ``subgraph`` takes from a larger graph stay valid. Large positions that this dtype
-    would round by more than a millionth of their range, such as times since 1970, are counted from the smallest one.
+    Adds to the ``Data`` ``position`` ``[N]``, of torch's default dtype, on the graph's device. Only differences of
+    positions matter to the mask, so positions that PyG's ``subgraph`` takes from a larger graph stay valid. Large
+    positions that this dtype would round by more than a millionth of their range, such as times since 1970, are counted
+    from the smallest one.
 
     Args:
         source: Name of a node attribute ``[N]`` with the positions, such as times or residue numbers. If :obj:`None`,
@@ -41,7 +42,9 @@ class AddPositions(GraphTransform):
         num_nodes, dtype = num_nodes_of(data), torch.get_default_dtype()
         if self.source is None:
             check_one_graph(data, "AddPositions")
-            return torch.arange(num_nodes, dtype=dtype)
+            tensors = (value for name in ("x", "edge_index") if isinstance(value := data.get(name), Tensor))
+            device = next((value.device for value in tensors), None)
+            return torch.arange(num_nodes, dtype=dtype, device=device)
         found = data.get(self.source)
         if not isinstance(found, Tensor) or found.numel() != num_nodes or not bool(found.isfinite().all()):
             got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__

@@ -75,6 +75,9 @@ def test_positions_are_numbers_or_an_attribute():
     assert AddPositions("time")(data.clone()).position.tolist() == [5, 1, 2, 9]
     batch = Batch.from_data_list([AddPositions()(GRAPHS[name].clone()) for name in ("single", "path")])
     assert batch.position.tolist() == [0, 0, 1, 2, 3]
+    elsewhere = torch.empty(2, 0, dtype=torch.long, device="meta")
+    for given in ({"x": torch.ones(3, 1, device="meta")}, {"edge_index": elsewhere, "num_nodes": 3}):
+        assert AddPositions()(Data(**given)).position.device.type == "meta"
     with pytest.raises(ValueError, match="before batching"):
         AddPositions()(batch)
     with pytest.raises(ValueError, match=r"'x' must have one finite number per node, \[4\]"):
