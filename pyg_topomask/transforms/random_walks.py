@@ -18,7 +18,7 @@ from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.pair_table import pair_table, with_diagonal
 from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
 from pyg_topomask.ops.walks.settings import diagonal_of, table_name, walk_settings
-from pyg_topomask.ops.walks.transition import step_table
+from pyg_topomask.ops.walks.transition import check_transition, step_table
 from pyg_topomask.ops.walks.walkers import walk_graph
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import check_name, num_nodes_of
@@ -206,5 +206,12 @@ def _normalized(csr: CSR) -> CSR:
 
 
 def _transitions(graphs: Sequence[Data], name: str) -> Tensor:
-    """The edge attribute that steps follow, ``[E]``; one on graphs without it."""
-    return torch.cat([graph[name] if name in graph else torch.ones(graph.num_edges) for graph in graphs])
+    """The edge attribute that steps follow, ``[E]``; one on graphs without it.
+
+    Raises:
+        ValueError: If it is not one floating-point number per edge.
+    """
+    given = [graph[name] if name in graph else torch.ones(graph.num_edges) for graph in graphs]
+    for graph, transition in zip(graphs, given):
+        check_transition(transition, graph.num_edges)
+    return torch.cat(given)

@@ -422,6 +422,15 @@ def test_a_graph_of_many_that_is_wrong_is_refused():
         AddRandomWalks()([GRAPHS["star"], bad])
 
 
+@pytest.mark.parametrize("wrong", [torch.ones(1), torch.ones(2, 1), torch.ones(2, dtype=torch.long), [1.0, 1.0]])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_wrong_transition_is_refused_alone_and_in_a_list(wrong, alone):
+    edge = torch.tensor([[0, 1], [1, 0]])
+    graphs = [Data(edge_index=edge, num_nodes=2, step=wrong), Data(edge_index=edge, num_nodes=2, step=torch.ones(3))]
+    with pytest.raises(ValueError, match=r"'transition' must hold one floating-point number per edge, \[2\]"):
+        AddRandomWalks(transition="step", seed=0)(graphs[0] if alone else graphs)
+
+
 @pytest.mark.parametrize("layout", ["to_sparse_csr", "to_sparse_coo"])
 def test_edges_in_a_sparse_layout_of_torch_are_refused_by_its_name(layout):
     adj = getattr(torch.eye(3), layout)()

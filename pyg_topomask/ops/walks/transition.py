@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,14 @@ class StepTable(NamedTuple):
     """Probability of each edge, shape ``[E']``, float64; rounded like the intervals, so that loads are unbiased."""
 
 
+def check_transition(transition: Any, num_edges: int) -> None:
+    """Refuse weights of steps that are not one floating-point number per edge. Raises ValueError."""
+    given = isinstance(transition, Tensor)
+    if not given or transition.shape != (num_edges,) or not transition.is_floating_point():
+        got = f"{transition.dtype}, shape {list(transition.shape)}" if given else type(transition).__name__
+        raise ValueError(f"'transition' must hold one floating-point number per edge, [{num_edges}] (got {got})")
+
+
 def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
     """Table of steps along the edges of ``csr`` with probabilities proportional to ``transition`` ``[E]``.
 
@@ -30,11 +38,7 @@ def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
     Raises:
         ValueError: If ``transition`` is not one finite number ≥ 0 per edge, or all edges of a node have 0.
     """
-    if transition.shape != edge_index.shape[1:] or not transition.is_floating_point():
-        raise ValueError(
-            f"'transition' must hold one floating-point number per edge, [{edge_index.size(1)}] "
-            f"(got {transition.dtype}, shape {list(transition.shape)})"
-        )
+    check_transition(transition, edge_index.size(1))
     num_nodes, row, rowptr = csr.num_nodes, csr.row, csr.pattern.rowptr
     given = to_csr(edge_index, num_nodes, transition.detach().double())  # a superset of the edges of csr
     weight = given.weight[torch.searchsorted(given.row * num_nodes + given.col, row * num_nodes + csr.col)]
