@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 
+from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.encodings.diagonals import Diagonals, check_method, return_probabilities
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.heat_diagonals import heat_diagonals
@@ -44,6 +45,7 @@ class AddRandomWalkEncoding(Encoding):
         name: Prefix of the attributes.
 
     Raises:
+        TypeError: If ``steps`` is one number, or the seed is not an integer.
         ValueError: If a setting is out of range, or a weight is negative.
     """
 
@@ -57,7 +59,8 @@ class AddRandomWalkEncoding(Encoding):
     ) -> None:
         check_method(method, tol)
         check_name(name)
-        self.steps, self.method, self.tol, self.seed, self.name = check_steps(steps, 1), method, tol, seed, name
+        self.steps, self.method, self.tol = check_steps(steps, 1), method, tol
+        self.seed, self.name = check_integer("seed", seed), name
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
         found = return_probabilities(batch, self.steps, method=self.method, tol=self.tol, seed=self.seed)
@@ -89,6 +92,7 @@ class AddHeatDiagonalEncoding(Encoding):
         name: Prefix of the attributes.
 
     Raises:
+        TypeError: If the seed is not an integer.
         ValueError: If a setting is out of range, a weight is negative, or a time multiplied by a node's strength (sum
             of its edge weights) exceeds 1e7.
     """
@@ -101,7 +105,7 @@ class AddHeatDiagonalEncoding(Encoding):
         self.times = [float(time) for time in times]
         if not self.times or not all(0 <= time < float("inf") for time in self.times):
             raise ValueError(f"'times' must be finite numbers ≥ 0, at least one (got {list(times)})")
-        self.method, self.tol, self.seed, self.name = method, tol, seed, name
+        self.method, self.tol, self.seed, self.name = method, tol, check_integer("seed", seed), name
 
     def compute(self, batch: GraphBatch, graphs: Sequence[Data]) -> list[dict[str, Tensor]]:
         found = heat_diagonals(batch, self.times, method=self.method, tol=self.tol, seed=self.seed)

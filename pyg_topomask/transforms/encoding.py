@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -54,8 +55,13 @@ def check_steps(steps: Sequence[int], least: int) -> list[int]:
     """Steps as a list of integers.
 
     Raises:
+        TypeError: If it is one number.
         ValueError: If there are none, or one is not a whole number ≥ ``least``.
     """
+    if isinstance(steps, Integral):
+        raise TypeError(
+            f"'steps' must be a list of numbers (got {steps}); for all up to {steps}, use range({least}, {steps + 1})"
+        )
     found = [int(step) for step in steps]
     if not found or any(step != given for step, given in zip(found, steps)) or min(found) < least:
         raise ValueError(f"'steps' must be whole numbers ≥ {least}, at least one (got {list(steps)})")

@@ -30,6 +30,7 @@ class AddRelativeWalkEncoding(Encoding):
         name: Name of the attribute, after ``pair_``.
 
     Raises:
+        TypeError: If ``steps`` is one number.
         ValueError: If a step is out of range, a graph has more than 8192 nodes or is a batch, or a weight is negative.
     """
 

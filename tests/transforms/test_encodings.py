@@ -376,6 +376,20 @@ def test_bad_settings(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AddRandomWalkEncoding(8), r"'steps' must be a list of numbers \(got 8\); .* range\(1, 9\)"),
+        (lambda: AddRelativeWalkEncoding(3), r"'steps' must be a list of numbers \(got 3\); .* range\(0, 4\)"),
+        (lambda: AddRandomWalkEncoding([1], method="estimate", seed=None), r"'seed' must be an integer \(got None\)"),
+        (lambda: AddHeatDiagonalEncoding([1.0], seed=None), r"'seed' must be an integer \(got None\)"),
+    ],
+)
+def test_settings_of_a_wrong_type(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
 def test_bad_graphs():
     negative = Data(edge_index=torch.tensor([[0], [1]]), edge_weight=torch.tensor([-1.0]), num_nodes=2)
     with pytest.raises(ValueError, match=r"weights ≥ 0 \(got -1"):
