@@ -67,7 +67,7 @@ class SyntheticDataset(InMemoryDataset):
     def processed_file_names(self) -> list[str]:
         parts = [type(self).__name__, *map(str, self.settings.values()), f"v{self.version}"]
         if self.pre_transform is not None:
-            parts.append(stable_hash(self.pre_transform)[:12])
+            parts.append(stable_hash(self.pre_transform, torch.get_default_dtype())[:12])
         return ["-".join(parts) + ".pt"]
 
     def graph(self, number: int, rng: np.random.Generator) -> Data:

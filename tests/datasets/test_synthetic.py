@@ -43,6 +43,14 @@ def test_pre_transform_is_saved_and_its_settings_are_seen(tmp_path):
     again = InducedCycleDataset(tmp_path, num_graphs=2, pre_transform=AddRandomWalkPE(2))
     assert again[0].random_walk_pe.shape == (50, 2)
     assert len(files(tmp_path)) == 2
+    dtype = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        double = InducedCycleDataset(tmp_path, num_graphs=2, pre_transform=AddRandomWalkPE(2))
+    finally:
+        torch.set_default_dtype(dtype)
+    assert len(files(tmp_path)) == 3
+    assert double[0].random_walk_pe.dtype == torch.float64
     assert InducedCycleDataset(tmp_path, num_graphs=2, transform=Constant())[0].x.shape == (50, 2)
 
 
