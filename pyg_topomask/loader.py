@@ -38,7 +38,8 @@ class RandomPartitionLoader(DataLoader):
     Args:
         data: The graph.
         num_parts: Number of parts; each has about ``num_nodes / num_parts`` nodes.
-        transform: Transform of each part; none if :obj:`None`.
+        transform: Transform of each part; none if :obj:`None`. The loader uses a copy, whose epoch it sets, so that
+            several loaders may be given the same transform.
         seed: Seed of the parts and of their order.
         shuffle: Whether parts come in a new order in each epoch.
         rank: Number of this process, if several processes share the parts.
@@ -68,7 +69,7 @@ class RandomPartitionLoader(DataLoader):
             raise ValueError(f"'num_parts' must not exceed the number of nodes (got {num_parts} and {num_nodes})")
         kwargs.setdefault("generator", torch.Generator().manual_seed(seed))
         sampler = PartSampler(num_parts, seed, rank, num_processes, shuffle)
-        parts = GraphParts(data, num_parts, seed, transform)
+        parts = GraphParts(data, num_parts, seed, copy.deepcopy(transform))
         super().__init__(parts, sampler=sampler, batch_size=1, collate_fn=single, **kwargs)
 
     def set_epoch(self, epoch: int) -> None:

@@ -120,6 +120,19 @@ def test_parts_depend_on_seed_and_epoch_alone():
     assert passes(loader_of(seed=1), 1) != wanted[:1]
 
 
+def test_loaders_with_one_transform_do_not_change_each_other():
+    transform = AddRandomWalks(4, 2, seed=0)
+    first, second = (RandomPartitionLoader(grid(), 4, transform) for _ in range(2))
+    wanted = passes(loader_of(), 2)
+    second.set_epoch(1)
+    served = [[], []]
+    for parts in zip(first, second):
+        for number, part in enumerate(parts):
+            served[number] += passes([part], 1)[0]
+    assert served == wanted
+    assert int(transform._epoch) == 0  # it stays as it was
+
+
 def test_several_processes_share_out_the_parts():
     alone = passes(loader_of(shuffle=False), 2)
     shares = [passes(loader_of(shuffle=False, rank=rank, num_processes=2), 2) for rank in (0, 1)]
