@@ -43,6 +43,7 @@ from torch_geometric.utils import to_dense_batch, to_undirected
 from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, PrimalAttention, auxiliary_loss
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from pyg_topomask.viz.drawing import PALETTE
 
 
 @dataclass(frozen=True)
@@ -320,7 +321,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         ):
             values = [(y, found[name][key]) for y, name in enumerate(names) if isinstance(found[name], dict)]
             for y, value in values:  # points instead of bars, because a logarithmic axis has no zero
-                axis.plot(value, y, "o", color="#999999" if names[y] in PYG else "#0072B2")
+                axis.plot(value, y, "o", color="0.6" if names[y] in PYG else PALETTE[0])
                 axis.annotate(f"{value:,.0f}", (value, y), (6, 0), textcoords="offset points", va="center", size=7)
             log_axis(axis)
             axis.margins(x=0.3)  # room for the numbers

@@ -45,6 +45,7 @@ from pyg_topomask.ops.products import factors
 from pyg_topomask.ops.walks.pair_table import entry_table, pair_table
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.viz.drawing import PALETTE
 
 WIDTH = 16
 MAX_LENGTH = 4
@@ -207,7 +208,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
     """Draw the times of the forms as bars, and time and memory over N."""
     figure, (left, middle, right) = pyplot().subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     times = report["comparison"]["milliseconds"]
-    left.barh(list(times), list(times.values()), color=["#0072B2", "#E69F00", "#D55E00", "#999999", "#BBBBBB"])
+    left.barh(list(times), list(times.values()), color=[*PALETTE[:3], "0.6", "0.75"])
     left.invert_yaxis()
     left.set(xscale="log", xlabel="forward + backward (ms)", title=f"N = {report['comparison']['num_nodes']:,}")
     for index, value in enumerate(times.values()):
@@ -216,7 +217,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
     sizes = [row["num_nodes"] for row in report["scaling"]]
     for axis, key, name in ((middle, "milliseconds", "time"), (right, "peak MiB", "memory")):
         values = [row[key] for row in report["scaling"]]
-        axis.loglog(sizes, values, "o-", color="#0072B2", base=2, label=f"slope {report['exponents'][name]:.2f}")
+        axis.loglog(sizes, values, "o-", color=PALETTE[0], base=2, label=f"slope {report['exponents'][name]:.2f}")
         axis.set(xlabel="nodes N", ylabel="forward + backward (ms)" if name == "time" else "peak memory (MiB)")
         axis.legend()
     save_plot(figure, path)

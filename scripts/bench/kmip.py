@@ -32,6 +32,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from pyg_topomask.ops import topk_attention
 from pyg_topomask.ops.topk import cpp
 from pyg_topomask.ops.topk.backends import ENGINES, Problem, find
+from pyg_topomask.viz.drawing import PALETTE
 
 WIDTH = 10
 TOPK = 10
@@ -202,7 +203,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot().subplots(1, len(DATA), figsize=(11, 3.8), layout="constrained", sharex=True)
     for axis, kind in zip(axes, DATA):
         rows = report["comparison"][kind]["milliseconds"]
-        for shift, (what, color) in enumerate((("forward", "#0072B2"), ("forward + backward", "#E69F00"))):
+        for shift, (what, color) in enumerate(zip(("forward", "forward + backward"), PALETTE)):
             milliseconds = [row[what]["wall"] for row in rows.values()]
             axis.plot(milliseconds, range(len(rows)), "os"[shift], color=color, markersize=8, label=what)
         axis.set_yticks(range(len(rows)), list(rows))

@@ -58,6 +58,7 @@ from pyg_topomask.operators import (
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.viz.drawing import PALETTE
 
 COLUMNS = 64
 
@@ -270,7 +271,7 @@ def plot(report: dict[str, Any], folder: Path) -> None:
     plt, runs = pyplot(), report["scaling"]
     for name, times in runs["milliseconds"].items():
         figure, axis = plt.subplots(figsize=(4.5, 3.5), layout="constrained")
-        axis.loglog(runs["sizes"], times, "o-", color="#0072B2", label=f"slope {runs['exponents'][name]:.2f}", base=2)
+        axis.loglog(runs["sizes"], times, "o-", color=PALETTE[0], label=f"slope {runs['exponents'][name]:.2f}", base=2)
         axis.set(xlabel="nodes N", ylabel=f"product with {COLUMNS} columns (ms)", title=name)
         axis.legend()
         figure.savefig(folder / f"operators-{name.replace(', ', '-').replace(' ', '-').lower()}.png", dpi=120)

@@ -27,6 +27,7 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkP
 from torch_geometric.utils import erdos_renyi_graph, get_laplacian, to_dense_adj
 
 from pyg_topomask.transforms import AddHeatDiagonalEncoding, AddLaplacianEncoding, AddRandomWalkEncoding, precompute
+from pyg_topomask.viz.drawing import PALETTE
 
 FREQUENCIES, STEPS, LARGE_STEPS = 10, 20, 16
 
@@ -156,8 +157,8 @@ def plot(report: dict[str, Any], path: Path) -> None:
     rows = {f"{many['graphs']:,} graphs, {name}": many[name] for name in ("Laplacian", "random walk")}
     rows[f"{large['num_nodes']:,} nodes, random walk"] = large
     height = np.arange(len(rows))
-    left.barh(height - 0.2, [row["PyG s"] for row in rows.values()], 0.4, color="#999999", label="PyG")
-    left.barh(height + 0.2, [row["ours s"] for row in rows.values()], 0.4, color="#0072B2", label="pyg_topomask")
+    left.barh(height - 0.2, [row["PyG s"] for row in rows.values()], 0.4, color="0.6", label="PyG")
+    left.barh(height + 0.2, [row["ours s"] for row in rows.values()], 0.4, color=PALETTE[0], label="pyg_topomask")
     for y, row in zip(height, rows.values()):
         left.text(row["ours s"] * 1.1, y + 0.2, f"{row['times faster']:.1f} x faster", va="center")
     left.set(xscale="log", xlabel="seconds", yticks=height, yticklabels=list(rows))
@@ -165,8 +166,8 @@ def plot(report: dict[str, Any], path: Path) -> None:
     left.legend()
     huge = report["huge graph"]
     steps = range(1, LARGE_STEPS + 1)
-    right.plot(steps, huge["stated error by step"], "o-", color="#0072B2", label="stated by the estimate")
-    right.plot(steps, huge["true error by step, 1000 nodes"], "x", color="#D55E00", label="true, 1000 nodes")
+    right.plot(steps, huge["stated error by step"], "o-", color=PALETTE[0], label="stated by the estimate")
+    right.plot(steps, huge["true error by step, 1000 nodes"], "x", color=PALETTE[1], label="true, 1000 nodes")
     right.set(xlabel="steps", ylabel="root mean square error", title=f"{huge['num_nodes']:,} nodes")
     right.legend()
     save_plot(figure, path)

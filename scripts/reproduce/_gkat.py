@@ -19,9 +19,10 @@ from torch_geometric.data import Data
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import described, machine, pyplot, read_json, save_json, save_plot
-from _tables import COLORS, table_parser, write_table
+from _tables import table_parser, write_table
 
 from pyg_topomask.run import RunError
+from pyg_topomask.viz.drawing import PALETTE
 
 
 def num_parameters(model: Module) -> int:
@@ -198,7 +199,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     for axis in axes.flat[len(titles) :]:
         axis.remove()
     for row in report["rows"]:
-        axis, color = axes.flat[titles.index(row["title"])], COLORS[methods.index(row["method"]) % len(COLORS)]
+        axis, color = axes.flat[titles.index(row["title"])], PALETTE[methods.index(row["method"]) % len(PALETTE)]
         seconds, values = zip(*(point[:2] for point in row["curve"]))
         axis.plot(seconds, [100 * value for value in values], color=color, lw=1.2, label=row["method"])
         axis.set(title=row["title"], xlabel="seconds of training", ylabel="validation accuracy of the first run (%)")

@@ -22,13 +22,13 @@ from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.errors import MissingDataError
 from pyg_topomask.run.output.report import format_metric
+from pyg_topomask.viz.drawing import PALETTE
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FOLDERS = {"Primphormer": "primphormer", "Transformer": "full", "Exphormer": "exphormer", "GRF": "grf", "KMIP": "kmip"}
 """Method -> its folder of configs."""
 
 SPREAD = "± is the standard deviation of the sample over runs."
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed to plan a budget
 BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
@@ -276,7 +276,7 @@ def plot_curves(panels: Mapping[tuple[str, str], Mapping[str, Curves]], path: Pa
     size = (5 * len(panels), 3.8)
     figure, axes = pyplot().subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
     for axis, ((title, metric), methods) in zip(axes[0], panels.items()):
-        for color, (label, curves) in zip(COLORS, methods.items()):
+        for color, (label, curves) in zip(PALETTE, methods.items()):
             for number, points in enumerate(curves):
                 seconds, values = zip(*points)
                 shown = label if number == 0 else None
@@ -307,8 +307,8 @@ def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, p
         axis.remove()
     for axis, (title, methods) in zip(axes.flat, panels.items()):
         for row, values in enumerate(methods.values()):
-            axis.plot(values, [row] * len(values), "o", ms=4, color=COLORS[0], alpha=0.7)
-            axis.plot([statistics.fmean(values)] * 2, [row - 0.3, row + 0.3], color=COLORS[1])
+            axis.plot(values, [row] * len(values), "o", ms=4, color=PALETTE[0], alpha=0.7)
+            axis.plot([statistics.fmean(values)] * 2, [row - 0.3, row + 0.3], color=PALETTE[1])
         axis.set_yticks(range(len(methods)), list(methods))
         axis.invert_yaxis()
         axis.set(title=title, xlabel=label)

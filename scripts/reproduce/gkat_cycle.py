@@ -17,7 +17,9 @@ import torch
 from _gkat import finish, start, write_report
 from _gkat import lines as lines
 from _gkat_synthetic import CYCLE, GAT_HEADS, compare, described, quickened, synthetic_parser
-from _tables import COLORS, pyplot, save_plot
+from _tables import pyplot, save_plot
+
+from pyg_topomask.viz.drawing import PALETTE
 
 
 def main() -> None:
@@ -35,12 +37,12 @@ def main() -> None:
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
-    """Test accuracy over the number of layers, as in Figure 7, with a horizontal line for GKAT, which has two layers."""
+    """Test accuracy over the number of layers, as in Figure 7, with a horizontal line for GKAT's two layers."""
     figure, axis = pyplot().subplots(figsize=(5.2, 3.6), layout="constrained")
     gkat, *others = report["rows"]
-    axis.axhline(gkat["mean"], color=COLORS[0], label="GKAT, 2 layers")
+    axis.axhline(gkat["mean"], color=PALETTE[0], label="GKAT, 2 layers")
     names = list(dict.fromkeys(row["method"].partition(",")[0] for row in others))
-    for name, color, marker in zip(names, COLORS[1:], "osD^"):
+    for name, color, marker in zip(names, PALETTE[1:], "osD^"):
         found = [row for row in others if row["method"].partition(",")[0] == name]
         spread = [row["std"] or 0 for row in found]
         depths, means = [row["depth"] for row in found], [row["mean"] for row in found]

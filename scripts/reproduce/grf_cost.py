@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table  # isort: split
+from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table  # isort: split
 
 from _measure import exponent, median_ms  # in a folder that _tables adds to the path
 from torch import Tensor
@@ -30,6 +30,7 @@ from pyg_topomask.nn import GRFMask, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.masked_linear import choose_path
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks
+from pyg_topomask.viz.drawing import PALETTE
 
 FEATURES, CHANNELS, NUM_WALKS, HALT, LENGTH = 8, 8, 4, 0.5, 4
 NUM_COEFFS = (LENGTH + 1) * (LENGTH + 2) // 2
@@ -129,7 +130,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     """Both quantities over N, on logarithmic axes."""
     figure, axes = pyplot().subplots(1, 2, figsize=(10, 4), layout="constrained")
     for axis, key, label in zip(axes, ("madds", "ms"), ("multiply-adds", "processor time in ms")):
-        for color, name in zip(COLORS, next(iter(report["rows"].values()))):
+        for color, name in zip(PALETTE, next(iter(report["rows"].values()))):
             points = [(int(size), row[name][key]) for size, row in report["rows"].items() if name in row]
             axis.loglog(*zip(*points), "o-", ms=4, color=color, label=name)
         axis.set(xlabel="nodes N", ylabel=label)

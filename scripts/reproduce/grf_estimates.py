@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
@@ -25,6 +25,7 @@ from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dens
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.run.output.progress import track
 from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.viz.drawing import PALETTE
 
 MAX_LENGTH = 4
 SCHEMES = ("iid", "antithetic", "repelling")
@@ -116,7 +117,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     markers = dict(zip(dict.fromkeys((row["estimate"], row["walks"]) for row in report["rows"]), "os^vD*"))
     for row in report["rows"]:
         axis, kind = axes[0, names.index(row["graph"])], (row["estimate"], row["walks"])
-        for scheme, color in zip(SCHEMES, COLORS):
+        for scheme, color in zip(SCHEMES, PALETTE):
             found, label = row["schemes"][scheme], "{}, {} walkers, ".format(*kind) + scheme
             axis.plot(found["multiply_adds"], 100 * found["off"], markers[kind], color=color, ms=5, label=label)
     for axis, name in zip(axes[0], names):

@@ -45,12 +45,13 @@ from _images import (
     error_rate,
     fit_images,
 )
-from _tables import COLORS, described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.nn import GINConv
 
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.viz.drawing import PALETTE
 
 HOPS, HALT, WALKS = 4, 0.5, 16
 LAYERS = {"mean": 2, "token": 3}
@@ -226,7 +227,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     kinds = list(dict.fromkeys(map(_kind, rows)))
     names = [name for name in METHODS if name == FIRST or name not in WALKERS.values()]
     figure, axes = pyplot().subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for number, (kind, color) in enumerate(zip(kinds, COLORS)):
+    for number, (kind, color) in enumerate(zip(kinds, PALETTE)):
         found = {row["method"]: row["epochs"]["test"] for row in rows if _kind(row) == kind}
         label = f"{IMAGES[kind[0]]}, positions: {kind[1]}, read from {kind[2]}"
         shown = [name for name in names if name in found]

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from _fitting import PARTS, fill_row, fit, mean_and_spread
-from _tables import COLORS, SPREAD, described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import SPREAD, described, machine, pyplot, save_json, save_plot, table_parser, write_table
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.data import Data
@@ -39,6 +39,7 @@ from torch_geometric.nn import GCNConv, GINConv
 from pyg_topomask.datasets import FORCES, AddParticleGraph, ParticleDataset
 from pyg_topomask.nn import GPSModel, GRFAttention, MaskedAttention
 from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.viz.drawing import PALETTE
 
 WIDTH, HEADS, LAYERS, HOPS = 24, 2, 4, 3
 EPOCHS, BATCH, RATE, DECAY = 16, 2, 6e-3, 1e-4
@@ -209,8 +210,8 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     for row in report["rows"].values():
         axis, number = axes[0, panels.index((row["force"], row["particles"]))], drawn.index(row["method"])
         errors = [statistics.fmean(row["epochs"][f"frame {i + 1}"]) for i in range(FRAMES)]
-        style = ("o-", "s--")[number // len(COLORS)]
-        axis.plot(range(1, FRAMES + 1), errors, style, ms=4, color=COLORS[number % len(COLORS)], label=row["method"])
+        style = ("o-", "s--")[number // len(PALETTE)]
+        axis.plot(range(1, FRAMES + 1), errors, style, ms=4, color=PALETTE[number % len(PALETTE)], label=row["method"])
     for axis, (force, particles) in zip(axes[0], panels):
         axis.set(title=f"{force}, {particles} particles", xlabel="frames", yscale="log")
         axis.set_ylabel("position error / squared displacement")

@@ -24,6 +24,7 @@ from kmip import DATA, TOPK, forward, full, inputs, stages, step
 
 from pyg_topomask.ops import topk_attention
 from pyg_topomask.run.process_memory import peak_mib
+from pyg_topomask.viz.drawing import PALETTE
 
 METHODS = ("k-MIP", "full")
 QUANTITIES = ("forward ms", "training ms", "forward MiB", "training MiB")
@@ -99,7 +100,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     """Draw time and memory over N on logarithmic axes, and the stages as bars."""
     figure, axes = pyplot().subplots(1, 4, figsize=(16, 3.8), layout="constrained")
     for axis, what in zip(axes, ("forward ms", "training ms", "training MiB")):
-        for color, (name, rows) in zip(("#0072B2", "#009E73", "#D55E00"), report["rows"].items()):
+        for color, (name, rows) in zip(PALETTE, report["rows"].items()):
             known = [(row["num_nodes"], row[what]) for row in rows if row[what]]
             slope = report["exponents"][name][what]
             label = name if slope is None else f"{name}, slope {slope:.2f}"
@@ -108,7 +109,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
         axis.legend(loc="upper left")
     parts = report["stages"]
     bottom = [0.0] * len(parts)
-    for color, stage in zip(("#CC79A7", "#56B4E9", "#0072B2", "#E69F00", "#999999"), next(iter(parts.values()))):
+    for color, stage in zip(PALETTE, next(iter(parts.values()))):
         values = [part[stage] for part in parts.values()]
         axes[3].bar(list(parts), values, bottom=bottom, color=color, label=stage)
         bottom = [a + b for a, b in zip(bottom, values)]

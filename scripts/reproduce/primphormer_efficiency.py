@@ -20,11 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _tables import COLORS, table_parser, write_table
+from _tables import table_parser, write_table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from _measure import described, in_fresh_process, log_axis, machine, pyplot, resumed, save_json, save_plot
 from attention import measure
+
+from pyg_topomask.viz.drawing import PALETTE
 
 DATASETS = ("CIFAR10", "MalNet-Tiny", "PascalVOC-SP", "Peptides-func")
 PUBLISHED = {
@@ -91,7 +93,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
         column = DATASETS.index(dataset)
         ours = [row["epoch_s"] / rows["Transformer"]["epoch_s"] for row in rows.values()]
         paper = [PUBLISHED[name][0][column] / PUBLISHED["Transformer"][0][column] for name in rows]
-        for shift, values, label, color in ((-0.2, ours, "here", COLORS[0]), (0.2, paper, "paper, GPU", COLORS[1])):
+        for shift, values, label, color in ((-0.2, ours, "here", PALETTE[0]), (0.2, paper, "paper, GPU", PALETTE[1])):
             heights, lengths = [row + shift for row in range(len(rows))], [value - 1 for value in values]
             axis.barh(heights, lengths, 0.4, left=1, label=label, color=color)  # a logarithmic axis has no zero
         axis.axvline(1, color="black", lw=0.8)
