@@ -155,6 +155,23 @@ class GPSLayer(Module):
         """
         if batch is None and graph is not None:
             batch = graph.get("batch")
+        local, edges = self._local(x, edge_index, batch, conv_kwargs)
+        distant, next_carries = self._global(x, batch, graph, self._carries(carry))
+        branches = local + distant
+        out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
+        if self.mlp is not None and self.pre_norm:
+            out = self._feed_forward(apply_norm(self.norm_out, out, batch), out)
+        elif self.mlp is not None:
+            out = apply_norm(self.norm_out, self._feed_forward(out, out), batch)
+        result = (out, *edges) if edges else out
+        if carry is None:
+            return result
+        return result, next_carries if isinstance(self.attn, ModuleList) else next_carries[0]
+
+    def _local(
+        self, x: Tensor, edge_index: Adj, batch: Tensor | None, conv_kwargs: dict[str, Any]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The branches of the convolutions, and the edge features that one of them updated, if any."""
         branches: list[Tensor] = []
         edges: list[Tensor] = []
         several = isinstance(self.conv, ModuleList)
@@ -169,8 +186,13 @@ class GPSLayer(Module):
                 branches.append(apply_norm(norm, local, batch))
             else:
                 branches.append(self._branch_output(norm, local, x, batch))
-        carries = self._carries(carry)
-        next_carries = []
+        return branches, edges
+
+    def _global(
+        self, x: Tensor, batch: Tensor | None, graph: Data | None, carries: list[Any]
+    ) -> tuple[list[Tensor], list[Any]]:
+        """The branches of the attentions, and their carries for the next layer."""
+        branches, next_carries = [], []
         for attn, norm, given in zip(self.attentions, _listed(self.norm_attn, len(self.attentions)), carries):
             nodes = self._branch_input(norm, x, batch)
             if given is None:
@@ -179,15 +201,7 @@ class GPSLayer(Module):
                 update, given = attn(nodes, batch, graph, carry=given)
             next_carries.append(given)
             branches.append(self._branch_output(norm, update, x, batch))
-        out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
-        if self.mlp is not None and self.pre_norm:
-            out = self._feed_forward(apply_norm(self.norm_out, out, batch), out)
-        elif self.mlp is not None:
-            out = apply_norm(self.norm_out, self._feed_forward(out, out), batch)
-        result = (out, *edges) if edges else out
-        if carry is None:
-            return result
-        return result, next_carries if isinstance(self.attn, ModuleList) else next_carries[0]
+        return branches, next_carries
 
     def _branch_input(self, norm: Module | None, x: Tensor, batch: Tensor | None) -> Tensor:
         return apply_norm(norm, x, batch) if self.pre_norm else x

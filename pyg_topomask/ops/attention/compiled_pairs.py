@@ -99,17 +99,6 @@ def call(inputs: Inputs, results: dict[str, Tensor]) -> None:
     tensors = {name: getattr(inputs, name) for name in named}
     tensors |= {"q": q, "k": k, "v": v, "entry": inputs.entries, "bound": inputs.bounds, "edge": edge}
     tensors |= {"low": low, "high": high, **results}
-    strides = {}
-    for name, array in (("q", q), ("k", k), ("v", v), ("edge", edge), ("scale", inputs.key_scale)):
-        if array is not None:
-            strides[f"{name}_by_row"], strides[f"{name}_by_head"] = array.stride()[:2]
-    weighed = ("entry", inputs.entries, inputs.coeffs), ("bound", inputs.bounds, inputs.bound_coeffs)
-    for name, x, table in weighed:
-        if x is not None:
-            by_pair, by_head = x.stride() if x.dim() == 2 else (x.stride(0), 0)
-            # Weights are [H, Q] or [Q], entries are [P, H] or [P].
-            by_pair, by_head = (by_pair, by_head) if table is None else (0, by_pair if x.dim() == 2 else 0)
-            strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = by_pair, by_head
     work = inputs.col.numel() * q.size(1) * (q.size(-1) + v.size(-1))
     call = _Call(
         rows=q.size(0),
@@ -127,11 +116,26 @@ def call(inputs: Inputs, results: dict[str, Tensor]) -> None:
         terms=0 if coeffs is None else coeffs.size(0),
         common_edges=inputs.common_edges,
         tolerance_by_row=int(inputs.tolerance is not None and inputs.tolerance.numel() > 1),
-        **strides,
+        **_strides(inputs, q, k, v, edge),
         **{name: x.data_ptr() for name, x in tensors.items() if x is not None},
     )
     failure = getattr(library, ENTRY[q.dtype])(ctypes.byref(call))
     loader.refuse_failure(failure, f"attention on {inputs.col.numel()} pairs of {q.size(1)} heads")
+
+
+def _strides(inputs: Inputs, q: Tensor, k: Tensor, v: Tensor, edge: Tensor | None) -> dict[str, int]:
+    """The arguments of `_Call` that say how many numbers lie between rows, pairs and heads."""
+    strides = {}
+    for name, array in (("q", q), ("k", k), ("v", v), ("edge", edge), ("scale", inputs.key_scale)):
+        if array is not None:
+            strides[f"{name}_by_row"], strides[f"{name}_by_head"] = array.stride()[:2]
+    weighed = ("entry", inputs.entries, inputs.coeffs), ("bound", inputs.bounds, inputs.bound_coeffs)
+    for name, x, table in weighed:
+        if x is not None and table is None:  # [P] or [P, H]
+            strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = x.stride() if x.dim() == 2 else (x.stride(0), 0)
+        elif x is not None:  # weights [Q] or [H, Q]
+            strides[f"{name}_by_pair"], strides[f"{name}_by_head"] = 0, x.stride(0) if x.dim() == 2 else 0
+    return strides
 
 
 @once_per_batch
