@@ -27,7 +27,7 @@ class EncodedGraph:
 
 
 @dataclass
-class Union:
+class JoinedGraphs:
     """A disjoint union of graphs with edges sorted by source; ``relation`` numbers the values of f_R on edges."""
 
     graph: Array  # [N]
@@ -38,7 +38,7 @@ class Union:
     num_graphs: int
 
 
-def unite(graphs: Sequence[EncodedGraph], tolerance: float, exact_only: bool) -> Union:
+def unite(graphs: Sequence[EncodedGraph], tolerance: float, exact_only: bool) -> JoinedGraphs:
     """Join graphs, and number their colours and relations together."""
     counts = np.array([graph.num_nodes for graph in graphs])
     offset, num_nodes = np.cumsum(counts) - counts, int(counts.sum())
@@ -49,7 +49,7 @@ def unite(graphs: Sequence[EncodedGraph], tolerance: float, exact_only: bool) ->
     order = np.argsort(source, kind="stable")
     rowptr = np.searchsorted(source[order], np.arange(num_nodes + 1))
     number = np.repeat(np.arange(len(graphs)), counts)
-    return Union(number, color, rowptr, target[order], relation[order], len(graphs))
+    return JoinedGraphs(number, color, rowptr, target[order], relation[order], len(graphs))
 
 
 def _columns(encodings: Sequence[dict[str, Array]]) -> list[Array]:
@@ -88,7 +88,7 @@ def _is_exact(column: Array) -> bool:
     return column.dtype.kind == "i" or bool(((column == np.rint(column)) & (np.abs(column) <= 2**24)).all())
 
 
-def refine(union: Union, color: Array, rounds: int | None) -> Array:
+def refine(union: JoinedGraphs, color: Array, rounds: int | None) -> Array:
     """Colours after ``rounds`` rounds, or earlier if no colour splits or two graphs already differ.
 
     A round reads only the edges from nodes with a new colour. This suffices: two nodes of one colour had equal
@@ -124,7 +124,7 @@ def differ(graph: Array, color: Array) -> bool:
     return bool(np.bincount(ids, weights=1 - 2 * graph).any())
 
 
-def _signatures(union: Union, color: Array, changed: Array) -> tuple[Array, Array]:
+def _signatures(union: JoinedGraphs, color: Array, changed: Array) -> tuple[Array, Array]:
     """The targets of edges from changed nodes, and for each a number of its multiset of (colour, relation)."""
     lengths = union.rowptr[changed + 1] - union.rowptr[changed]
     start = np.cumsum(lengths) - lengths

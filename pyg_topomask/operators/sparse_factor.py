@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, common_heads
-from pyg_topomask.ops.attention.mask import MOST_PAIRS
+from pyg_topomask.ops.attention.mask import PAIRS_PER_NUMBER
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.products import compiled
@@ -214,7 +214,7 @@ class SparseFactorOperator(MaskOperator):
 
 def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]) -> int:
     """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
-    return num_terms if num_terms > MOST_PAIRS * max(num_entries, 1) else pattern().nnz
+    return num_terms if num_terms > PAIRS_PER_NUMBER * max(num_entries, 1) else pattern().nnz
 
 
 @torch.compiler.disable

@@ -25,7 +25,7 @@ _ENTRIES_PER_SIZE = 7000
 
 # Pairs are listed up to this many per number that the mask stores, so that memory (about 100 bytes per pair) stays
 # proportional to the stored numbers, even if every walk visits the same hub and the support is dense.
-MOST_PAIRS = 64
+PAIRS_PER_NUMBER = 64
 
 
 class AttentionMask(Protocol):

@@ -19,7 +19,7 @@ from pyg_topomask.ops.attention.linear_blocks import block_sums, block_sums_in_t
 from pyg_topomask.ops.attention.linear_means import key_scale, linear_means
 from pyg_topomask.ops.attention.mask import (
     BLOCK_ENTRIES,
-    MOST_PAIRS,
+    PAIRS_PER_NUMBER,
     AttentionMask,
     cost_of_blocks,
     prefers_blocks,
@@ -145,7 +145,7 @@ def masked_linear_attention(
         path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
         if path == "pairwise":
             kernel = PairKernel("linear", masks.signed, signed_features)
-            return means_of_pairs(kernel, masks, q, k, values, batch, origin, scale_k, MOST_PAIRS).to(dtype)
+            return means_of_pairs(kernel, masks, q, k, values, batch, origin, scale_k, PAIRS_PER_NUMBER).to(dtype)
         (q, k), floor = scaled(q, k, scale_k), None
         sums = _sums(path, q, k, values, masks, batch, signed_features)
         if path in ("factored", "dense"):
@@ -189,7 +189,7 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
         gain = _GAIN_OF_BLOCKS if mask.shares_blocks and linear_blocks.refuses(mask.device) is None else 1
         most = min(gain * mask.num_nodes * num_features * (head_channels + 1), _MOST_BLOCK_ENTRIES)
         return "blocks" if cost_of_blocks(mask.num_nodes if batch is None else batch) <= most else "factored"
-    if num_pairs is None or num_pairs > MOST_PAIRS * num_multiply_adds:
+    if num_pairs is None or num_pairs > PAIRS_PER_NUMBER * num_multiply_adds:
         return "factored"
     scoring = num_pairs * (num_features + head_channels + _PAIR_OVERHEAD)
     if grouped:

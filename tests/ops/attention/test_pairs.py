@@ -35,7 +35,7 @@ def limit(monkeypatch, pairs_at_once: int, weights: int = 2**24):
     monkeypatch.setattr(pairs, "_PAIRS_AT_ONCE", pairs_at_once)
     monkeypatch.setattr(pairs, "_WEIGHTS_KEPT", weights)
     monkeypatch.setattr(pairs, "_PAIRS_PER_NUMBER", 0)
-    monkeypatch.setattr("pyg_topomask.ops.attention.masked_linear.MOST_PAIRS", 0)
+    monkeypatch.setattr("pyg_topomask.ops.attention.masked_linear.PAIRS_PER_NUMBER", 0)
 
 
 def values_and_gradients(module, batch, width):
