@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators import (
     BlockDiagonalOperator,
     CausalOperator,
@@ -35,19 +36,14 @@ def factor_dense(data, power=1):
     return out
 
 
-def batch_vector(data):
-    batch = data.get("batch")
-    return torch.zeros(data.num_nodes, dtype=torch.long) if batch is None else batch
-
-
 def ones_dense(data):
-    batch = batch_vector(data).tolist()
+    batch = batch_of(data).tolist()
     return torch.tensor([[float(a == b) for b in batch] for a in batch], dtype=torch.float64)
 
 
 class TestOnesOperator(OperatorCase):
     def build(self, data):
-        return OnesOperator(batch_vector(data))
+        return OnesOperator(batch_of(data))
 
     def reference(self, data):
         return ones_dense(data)
@@ -116,7 +112,7 @@ class TestScaledOperator(OperatorCase):
 
 class TestSumOperator(OperatorCase):
     def build(self, data):
-        return SparseFactorOperator(factor(data), None, data.num_nodes) + OnesOperator(batch_vector(data))
+        return SparseFactorOperator(factor(data), None, data.num_nodes) + OnesOperator(batch_of(data))
 
     def reference(self, data):
         return factor_dense(data) + ones_dense(data)
@@ -126,7 +122,7 @@ class TestSumWithSharedMask(OperatorCase):
     """A mask per head plus one for all heads."""
 
     def build(self, data):
-        return TestDenseOperatorPerHead.build(self, data) + OnesOperator(batch_vector(data))
+        return TestDenseOperatorPerHead.build(self, data) + OnesOperator(batch_of(data))
 
     def reference(self, data):
         return TestDenseOperatorPerHead.reference(self, data) + ones_dense(data)
@@ -134,7 +130,7 @@ class TestSumWithSharedMask(OperatorCase):
 
 class TestHeadStackOperator(OperatorCase):
     def build(self, data):
-        return HeadStackOperator([OnesOperator(batch_vector(data)), DenseOperator(factor_dense(data))])
+        return HeadStackOperator([OnesOperator(batch_of(data)), DenseOperator(factor_dense(data))])
 
     def reference(self, data):
         return torch.stack([ones_dense(data), factor_dense(data)])

@@ -6,6 +6,7 @@ from torch_geometric.data import Batch
 from torch_geometric.utils import subgraph
 
 from pyg_topomask.nn import GRFMask
+from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators import (
     BorderedOperator,
     DenseOperator,
@@ -24,14 +25,9 @@ from pyg_topomask.transforms import AddRandomWalks
 SERIES = torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
 
 
-def batch_vector(data):
-    batch = data.get("batch")
-    return torch.zeros(data.num_nodes, dtype=torch.long) if batch is None else batch
-
-
 def real_nodes(data):
     """Whether each node is not the first one of its graph."""
-    batch = batch_vector(data)
+    batch = batch_of(data)
     return torch.cat([torch.zeros(min(1, batch.numel()), dtype=torch.bool), batch[1:] == batch[:-1]])
 
 
@@ -40,14 +36,14 @@ class TestBorderedOperator(OperatorCase):
     series = SERIES
 
     def build(self, data, coeffs=None):
-        real, batch = real_nodes(data), batch_vector(data)
+        real, batch = real_nodes(data), batch_of(data)
         edges, weight = subgraph(real, data.edge_index, data.get("edge_weight"), True, num_nodes=data.num_nodes)
         weight = None if weight is None else weight.double()
         inner = PowerSeriesOperator(edges, int(real.sum()), self.series if coeffs is None else coeffs, weight)
         return BorderedOperator(inner, batch[real], int((~real).sum()))
 
     def reference(self, data):
-        real, batch = real_nodes(data), batch_vector(data)
+        real, batch = real_nodes(data), batch_of(data)
         adjacency = dense_adjacency(data)[real][:, real]
         inner = [sum(a * adjacency.matrix_power(k) for k, a in enumerate(f)) for f in self.series.view(-1, 3)]
         both = real[:, None] & real
@@ -69,7 +65,7 @@ class TestBorderedPairs(TestBorderedOperator):
     series = torch.tensor([0.0, -0.5, 0.0], dtype=torch.float64)
 
     def build(self, data, coeffs=None):
-        real, batch = real_nodes(data), batch_vector(data)
+        real, batch = real_nodes(data), batch_of(data)
         edges, weight = subgraph(real, data.edge_index, data.get("edge_weight"), True, num_nodes=data.num_nodes)
         weight = torch.ones(edges.size(1)) if weight is None else weight
         factor = (self.series if coeffs is None else coeffs)[1]
@@ -83,14 +79,14 @@ class TestBorderedApproximation(OperatorCase):
     equivariant = False
 
     def build(self, data):
-        real, batch = real_nodes(data), batch_vector(data)
+        real, batch = real_nodes(data), batch_of(data)
         edges = subgraph(real, data.edge_index, None, True, num_nodes=data.num_nodes)[0]
         edges = torch.cat([edges, edges.flip(0)], dim=1)
         inner = HeatOperator(edges, int(real.sum()), torch.tensor(0.5, dtype=torch.float64), tol=1e-12)
         return BorderedOperator(inner, batch[real], int((~real).sum()))
 
     def reference(self, data):
-        real, batch = real_nodes(data), batch_vector(data)
+        real, batch = real_nodes(data), batch_of(data)
         edges = subgraph(real, data.edge_index, None, True, num_nodes=data.num_nodes)[0]
         adjacency = torch.zeros(int(real.sum()), int(real.sum()), dtype=torch.float64)
         for i, j in edges.t().tolist():

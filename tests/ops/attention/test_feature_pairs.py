@@ -18,16 +18,10 @@ from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
+from tests.ops.attention.pair_cases import gradients, random_pattern
 
 LINEAR = {"bound": PairKernel("linear", False), "signed": PairKernel("linear", True)}
 compiled = pytest.mark.skipif(isinstance(feature_pairs.load(), str), reason="needs a C++ compiler")
-
-
-def random_pattern(num_nodes, share, order=None):
-    dense = torch.rand(num_nodes, num_nodes) < share
-    dense[1] = False  # a row without pairs
-    row, col = dense.nonzero().t()
-    return Pattern(row, col, num_nodes, num_nodes, order)
 
 
 def shuffled(pattern):
@@ -45,13 +39,6 @@ def inputs(pattern, heads, width, channels, entries="shared", own_bound=False):
     entry = (entry.t() if entries == "heads" else entry).requires_grad_()
     bound = entry if own_bound else (entry.detach().abs() + 0.1).requires_grad_()
     return entry, bound, *qkv.split([width, width, channels], dim=-1)
-
-
-def gradients(sums, tensors):
-    weight = torch.randn(sums.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(sums)
-    wanted = list(dict.fromkeys(tensors))
-    grads = torch.autograd.grad(sums, wanted, weight, allow_unused=True)
-    return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(wanted, grads)]
 
 
 def check(kernel, pattern, tensors, **tol):

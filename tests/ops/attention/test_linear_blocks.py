@@ -9,6 +9,7 @@ from pyg_topomask.operators import GridHeatOperator, ToeplitzOperator
 from pyg_topomask.ops.attention import linear_blocks, masked_linear
 from pyg_topomask.ops.attention.linear_blocks import block_sums, block_sums_in_torch, refuses
 from pyg_topomask.ops.attention.masked_linear import masked_linear_attention, masked_linear_attention_reference
+from tests.ops.attention.pair_cases import gradients
 
 compiled = pytest.mark.skipif(isinstance(linear_blocks.load(), str), reason="needs a C++ compiler")
 pytestmark = compiled
@@ -20,13 +21,6 @@ def inputs(graphs, heads, nodes, width, channels, mask=(1, 1), own_bound=False, 
     entry = torch.randn(*mask, nodes, nodes, dtype=dtype).requires_grad_()
     bound = entry if own_bound else (entry.detach().abs() + 0.1).requires_grad_()
     return entry, bound, *(x.transpose(1, 2) for x in qkv.split([width, width, channels], dim=-1))
-
-
-def gradients(sums, tensors):
-    weight = torch.randn(sums.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(sums)
-    wanted = list(dict.fromkeys(tensors))
-    grads = torch.autograd.grad(sums, wanted, weight, allow_unused=True)
-    return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(wanted, grads)]
 
 
 def check(tensors, signed, **tol):

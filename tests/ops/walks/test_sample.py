@@ -8,6 +8,7 @@ from pyg_topomask.ops import sample_walks
 from pyg_topomask.ops.walks import sample as walks
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
+from tests.ops.walks.draws import draw, seeded
 
 
 def dense(table, column, num_nodes, max_length):
@@ -19,16 +20,6 @@ def dense(table, column, num_nodes, max_length):
 
 def same(a, b):
     return all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("index", "length", "load", "count"))
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(data, seed=0, **settings):
-    settings = {"num_walks": 8, "max_length": 3, "halt_prob": 0.3, **settings}
-    weight = data.get("edge_weight")
-    return sample_walks(data.edge_index, data.num_nodes, edge_weight=weight, generator=seeded(seed), **settings)
 
 
 ONE_WAY_WEIGHTED = GRAPHS["one_way"].clone()

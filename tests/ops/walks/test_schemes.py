@@ -16,21 +16,12 @@ from pyg_topomask.ops.walks import sample as walks
 from pyg_topomask.ops.walks.merge import revisits
 from pyg_topomask.ops.walks.settings import walk_settings
 from pyg_topomask.testing import GRAPHS, dense_adjacency
+from tests.ops.walks.draws import draw, seeded
 
 SCHEMES = [("iid", {}), ("antithetic", {}), ("repelling", {}), ("repelling", {"block_size": 3})]
 each_scheme = pytest.mark.parametrize(("scheme", "more"), SCHEMES, ids=["iid", "antithetic", "repelling", "blocks"])
 MODULATION = torch.tensor([1.0, 0.5, 0.25, -0.125], dtype=torch.float64)
 LOW = 2**64 - 1
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(data, seed=0, **settings):
-    settings = {"num_walks": 8, "max_length": 3, "halt_prob": 0.3, **settings}
-    weight = data.get("edge_weight")
-    return sample_walks(data.edge_index, data.num_nodes, edge_weight=weight, generator=seeded(seed), **settings)
 
 
 def dense(table, num_nodes, max_length=3):
