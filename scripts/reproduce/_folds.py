@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _bench import resumed
 from _tables import described, machine, save_json, table_parser, write_table
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.errors import MissingDataError
-
-from _measure import resumed  # isort: skip (in a folder that _tables adds to the path)
 
 SOCIAL = ("imdb-binary", "imdb-multi", "reddit-binary", "reddit-multi-5k", "collab")
 """Data sets without node features. Errica et al. have other folds for them where degrees are the features."""

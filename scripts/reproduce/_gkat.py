@@ -13,13 +13,11 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import torch
+from _bench import described, machine, pyplot, read_json, save_json, save_plot
+from _tables import table_parser, write_table
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, machine, pyplot, read_json, save_json, save_plot
-from _tables import table_parser, write_table
 
 from pyg_topomask.run import RunError
 from pyg_topomask.viz.drawing import PALETTE

@@ -9,14 +9,12 @@ import json
 import math
 import re
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, machine, pyplot, save_json, save_plot
+from _bench import described, machine, pyplot, save_json, save_plot
 
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.data.formats import load_dataset

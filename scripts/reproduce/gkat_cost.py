@@ -21,8 +21,8 @@ from statistics import median
 from typing import Any
 
 import torch
+from _bench import described, in_fresh_process, machine, pyplot, resumed, save_json, save_plot
 from _gkat import parser, positive, read_options, start
-from _measure import described, in_fresh_process, machine, pyplot, resumed, save_json, save_plot
 from _tables import write_table
 from torch import Tensor
 from torch.nn import Module

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table  # isort: split
-
-from _measure import exponent, median_ms  # in a folder that _tables adds to the path
+from _bench import exponent, median_ms
+from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch_geometric.data import Data

@@ -10,15 +10,12 @@ Run: python scripts/reproduce/kmip_scaling.py [--quick] [--limit 60] [--results 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, exponent, in_fresh_process, machine, median_ms, pyplot, save_json, save_plot
+from _bench import described, exponent, in_fresh_process, machine, median_ms, pyplot, save_json, save_plot
 from _tables import table_parser, write_table
 from kmip import DATA, TOPK, forward, full, inputs, stages, step
 

@@ -14,16 +14,13 @@ Run: python scripts/reproduce/primphormer_efficiency.py [--quick] [--results RES
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from _bench import described, in_fresh_process, log_axis, machine, pyplot, resumed, save_json, save_plot
 from _tables import table_parser, write_table
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from _measure import described, in_fresh_process, log_axis, machine, pyplot, resumed, save_json, save_plot
 from attention import measure
 
 from pyg_topomask.viz.drawing import PALETTE

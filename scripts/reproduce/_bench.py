@@ -1,0 +1,7 @@
+"""Common parts of the benchmarks, for the scripts of this folder. Only this file adds the benchmarks to the path."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from _measure import *  # noqa: F403
