@@ -156,10 +156,10 @@ class GNNConfig(Section):
     act: Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"] = Field(
         default="relu", description="Activation."
     )
-    batchnorm: bool = Field(
-        default=False, description="BatchNorm in the layers before the GraphGPS layers and in the head."
+    batchnorm: bool = Field(default=False, description="BatchNorm in the layers of `layers_pre_mp`.")
+    dropout: Probability = Field(
+        default=0.0, description="Dropout in the layers of `layers_pre_mp`, in the head mlp_graph and in custom_gnn."
     )
-    dropout: Probability = Field(default=0.0, description="Dropout in the same layers.")
     residual: bool = Field(default=False, description="Residual connections of custom_gnn; they must be on.")
     layers_mp: int = Field(default=2, ge=1, le=MAX_DEPTH, description="Number of layers of custom_gnn.")
     layer_type: str = Field(

@@ -10,7 +10,7 @@ from pyg_topomask.run.config.base import parse_times
 from pyg_topomask.run.config.ignored import FIXED_KEYS, IGNORED_KEYS
 from pyg_topomask.run.config.load import _OTHER_NAMES, load
 from pyg_topomask.run.config.schema import _METRIC_OF_BENCHMARK, Config, all_keys, section_of
-from pyg_topomask.run.config.unused import _READ_WITH
+from pyg_topomask.run.config.unused import _CONDITIONS, _READ_WITH, keys_without_effect
 from pyg_topomask.run.data.formats import FORMATS, possible_tasks
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.training.metrics import metric_names
@@ -78,6 +78,9 @@ optim:
   num_warmup_epochs: 5
 """
 
+BIASES = "dataset.node_encoder_name=TypeDictNode+GraphormerBias posenc_GraphormerBias.enable=true " + " ".join(
+    f"posenc_GraphormerBias.num_{name}=5" for name in ("spatial_types", "in_degrees", "out_degrees")
+)
 RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
 
 
@@ -258,6 +261,7 @@ def test_keys_without_effect_are_named(molecules, capsys):
         "no effect: gnn.agg, gnn.normalize_adj (GraphGym's own network is not used)",
         "no effect: model.edge_decoding (graphs are predicted, not edges)",
         "no effect: gt.sparse.k (gt.layer_type does not contain KMIP)",
+        "no effect: gnn.batchnorm (gnn.layers_pre_mp is 0)",
         "no effect: optim.momentum (optim.optimizer is adamW)",
         "no effect: posenc_SignNet (dataset.node_encoder_name does not contain it)",
     ]
@@ -275,9 +279,65 @@ def test_keys_without_effect_are_named(molecules, capsys):
     assert "gt.sparse.k" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("overrides", "note"),
+    [
+        (
+            "gt.layer_type=GIN+KMIP",
+            "dataset.edge_encoder, dataset.edge_encoder_name, dataset.edge_encoder_bn, dataset.edge_encoder_num_types "
+            "(no part of gt.layer_type reads edge features)",
+        ),
+        ("gt.layer_type=GIN+Exphormer prep.add_edge_index=false", "(no part of gt.layer_type reads edge features)"),
+        ("gt.layer_type=GINE+SGFormer gt.attn_dropout=0.5", "gt.attn_dropout (no part of gt.layer_type has it)"),
+        ("gnn.dropout=0.5", "gnn.dropout (gnn.layers_pre_mp is 0, and only the head mlp_graph and custom_gnn have it)"),
+        ("dataset.resample_negative=true", "dataset.resample_negative (only pcqm-contact draws such edges)"),
+        ("dataset.split_seed=3", "dataset.split_seed (dataset.split_mode draws nothing)"),
+        ("prep.add_self_loops=true", "prep.add_self_loops (the data set is not one graph)"),
+        ("wandb.use=false", "wandb.project (wandb.use is False)"),
+    ],
+)
+def test_keys_without_effect_by_the_layers_and_the_data(molecules, overrides, note):
+    with_it, without = (keys_without_effect(load(molecules, more)) for more in (overrides.split(), []))
+    assert any(note in f"{', '.join(keys)} ({why})" for why, keys in with_it.items())
+    assert not any(note in f"{', '.join(keys)} ({why})" for why, keys in without.items())
+
+
+def test_keys_without_effect_on_one_graph():
+    values = {"dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}}
+    values |= {"model": {"graph_pooling": "max"}, "train": {"batch_size": 7, "shuffle": False}}
+    found = keys_without_effect(load(values))
+    assert found == {
+        "only graphs are pooled, and the data set has other targets": ["model.graph_pooling"],
+        "the data set is one graph": ["train.batch_size", "train.shuffle"],
+    }
+    for sampler, unread in (("cluster", [["train.batch_size"]]), ("neighbor", [])):
+        found = keys_without_effect(load(values, [f"train.sampler={sampler}"]))
+        assert [*found.values()] == [*unread, ["model.graph_pooling"]]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "gt.layer_type=GIN+Exphormer",
+        "gt.layer_type=None+SAN",
+        "gt.layer_type=GAT+None",
+        f"gt.layer_type=GIN+BiasedTransformer {BIASES}",
+        "gnn.layers_pre_mp=1 gnn.dropout=0.5 gnn.batchnorm=true",
+        "gnn.head=mlp_graph gnn.dropout=0.5",
+        "dataset.split_mode=random dataset.split_seed=3",
+        "dataset.split_mode=cv-kfold-10 dataset.split_seed=3",
+    ],
+)
+def test_keys_with_effect_are_not_named(molecules, overrides):
+    given = {item.split("=")[0] for item in overrides.split()}
+    found = {key for keys in keys_without_effect(load(molecules, overrides.split())).values() for key in keys}
+    assert not found & {*given, "dataset.edge_encoder"}
+
+
 def test_every_table_of_keys_names_keys_that_there_are():
     sections = {key.rpartition(".")[0] for key in all_keys()}
     assert {*_READ_WITH} <= {*all_keys(), *sections}
+    assert {*_CONDITIONS} <= {*all_keys()}
     assert {decisive for decisive, *_ in _READ_WITH.values()} <= {*all_keys()}
     assert {*_OTHER_NAMES.values()} <= {*all_keys()}
     assert not {*IGNORED_KEYS} & {*FIXED_KEYS}
