@@ -50,7 +50,7 @@ def schedule(epochs: int, warmup: int, tag: str) -> list[str]:
     letters = "".join(letter if letter.isalnum() or letter == "." else "-" for letter in tag)
     return [
         f"optim.max_epoch={epochs}",
-        f"optim.num_warmup_epochs={min(warmup, epochs - 1)}",
+        f"optim.num_warmup_epochs={warmup}",
         f"name_tag={letters}",
     ]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import SPREAD, described, machine, plot_runs, sample_std, save_json, table_parser, write_table
+from _tables import SPREAD, described, machine, plot_runs, sample_std, save_json, table_parser, warmup_of, write_table
 
-from pyg_topomask.run import check_config, run_config
+from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import MissingDataError
 
 FIRST = "GRF"
@@ -99,9 +99,8 @@ def _row(experiment: Experiment, method: str, seconds: float, options: argparse.
 def _run(experiment: Experiment, method: str, epochs: int, options: argparse.Namespace) -> dict[str, Any]:
     """Results of one method after a number of epochs."""
     path, metric = experiment.config, experiment.metric
-    optim = check_config(path)[0].config.optim
-    warmup = min(round(optim.num_warmup_epochs * epochs / optim.max_epoch), epochs - 1)
-    settings = [*experiment.methods[method], f"optim.max_epoch={epochs}", f"optim.num_warmup_epochs={warmup}"]
+    schedule = [f"optim.max_epoch={epochs}", f"optim.num_warmup_epochs={warmup_of(path, epochs)}"]
+    settings = [*experiment.methods[method], *schedule]
     tag = f"name_tag={method.replace(' ', '-')}-{epochs}" + ("-quick" if options.quick else "")
     seconds = _processor_time(path, options, [*settings, tag])
     summary = run_config(path, options.out / "runs", options.seeds, [*settings, tag])

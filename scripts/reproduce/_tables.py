@@ -116,15 +116,19 @@ def shortened(path: Path, folder: Path, options: argparse.Namespace) -> list[str
         return _sample(QUICK, QUICK_EPOCHS, "quick")
     if options.minutes is None:
         return []
-    optim = check_config(path)[0].config.optim
     epochs = planned_epochs(path, folder, options.minutes)
-    warmup = round(optim.num_warmup_epochs * epochs / optim.max_epoch)
     return [
         f"optim.max_epoch={epochs}",
-        f"optim.num_warmup_epochs={warmup}",
+        f"optim.num_warmup_epochs={warmup_of(path, epochs)}",
         "train.ckpt_period=1",
         f"name_tag={options.minutes:g}min",
     ]
+
+
+def warmup_of(path: Path, epochs: int) -> int:
+    """Warm-up of a config that is shortened to ``epochs``: the same share of them, halves rounded up, never all."""
+    optim = check_config(path)[0].config.optim
+    return min(int(optim.num_warmup_epochs * epochs / optim.max_epoch + 0.5), epochs - 1)
 
 
 def planned_epochs(path: Path, folder: Path, minutes: float) -> int:

@@ -23,9 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, errica_fold, machines, run_once, schedule, seconds
-from _tables import CONFIGS, format_metric, plot_runs, sample_std
-
-from pyg_topomask.run import check_config
+from _tables import CONFIGS, format_metric, plot_runs, sample_std, warmup_of
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,7 @@ TENTH = "[1087,233,233]"
 def settings_of(dataset: str, method: str, row: str, run: int, epochs: int) -> list[str]:
     """Overrides of a config for one run."""
     data = DATASETS[dataset]
-    optim = check_config(CONFIGS / METHODS[method].folder / f"{dataset}.yaml")[0].config.optim
-    warmup = round(optim.num_warmup_epochs * epochs / optim.max_epoch)
+    warmup = warmup_of(CONFIGS / METHODS[method].folder / f"{dataset}.yaml", epochs)
     tenth = ["dataset.split_mode=random", f"dataset.split={TENTH}"]
     return [
         *(setting.format(conv=data.conv, most_nodes=data.most_nodes) for setting in METHODS[method].rows[row]),

@@ -21,9 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, machines, run_folder, run_once, schedule, seconds
-from _tables import CONFIGS, Curves, format_metric, plot_curves, read_curve, sample_std
-
-from pyg_topomask.run import check_config
+from _tables import CONFIGS, Curves, format_metric, plot_curves, read_curve, sample_std, warmup_of
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,12 @@ METHODS = {
 
 def settings_of(dataset: str, method: str, run: int, epochs: int) -> list[str]:
     """Overrides of a config for one run."""
-    optim = check_config(_config(dataset))[0].config.optim
-    warmup = max(1, round(optim.num_warmup_epochs * epochs / optim.max_epoch))
     return [
         *DATASETS[dataset].settings,
         *METHODS[method],
         f"seed={run}",
         "train.ckpt_period=1",
-        *schedule(epochs, warmup, f"{method}-{epochs}-{run}"),
+        *schedule(epochs, warmup_of(_config(dataset), epochs), f"{method}-{epochs}-{run}"),
     ]
 
 

@@ -34,6 +34,11 @@ def test_rows_differ_only_in_their_attention(script, dataset):
             assert getattr(config, section) == getattr(first, section)
 
 
+def test_a_shortened_schedule_has_the_same_share_of_warm_up(script):
+    path = script.CONFIGS / "primphormer" / "ogbg-molhiv.yaml"  # 5 of 100 epochs
+    assert [script.warmup_of(path, epochs) for epochs in (1, 9, 10, 29, 100)] == [0, 0, 1, 1, 5]
+
+
 def test_runs_fill_the_table_and_draw_curves(script, tmp_path, monkeypatch):
     """Each epoch takes two seconds. A run that has made 6 of its 10 epochs before takes 8 seconds, and 20 in all."""
     clock = [0.0]
