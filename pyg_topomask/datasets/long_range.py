@@ -36,8 +36,9 @@ class LongRangeDataset(SyntheticDataset):
     Args:
         root: Folder of the processed file.
         task: ``"share"``, ``"tree"`` or ``"ring"``.
-        num_graphs: Number of graphs.
-        num_nodes: Nodes ``N`` of each graph, at least 10; even for ``"ring"``.
+        num_graphs: Number of graphs; 256 by default, as in our configs.
+        num_nodes: Nodes ``N`` of each graph, at least 10; even for ``"ring"``. With the default, 64, opposite nodes of
+            a ring are 32 hops apart.
         seed: Graph ``i`` depends only on ``(task, num_nodes, seed, i)``.
         transform: Applied at each access.
         pre_transform: Applied once, before saving.

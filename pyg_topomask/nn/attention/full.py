@@ -49,6 +49,9 @@ class FullAttention(Attention):
             :obj:`None`. The attribute is a floating-point tensor of shape ``[P, H]`` or ``[P, 1]`` with
             :math:`P = \sum_g n_g^2`.
 
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; bias: ``[P, H]`` or ``[P, 1]``; output: ``[N, C]``
+
     Raises:
         TypeError: If a size or count is not an integer.
         ValueError: If ``heads`` does not divide ``channels``, or ``dropout`` is out of range.

@@ -38,13 +38,19 @@ class GKATAttention(MaskedAttention):
         channels: Width ``C`` of input and output.
         heads: Number of heads ``H``; they share one mask unless ``learnable`` is true.
         num_features: Random features per head for ``"softmax_rf"``. The paper uses 256 on citation graphs and 8 to 16
-            on small graphs.
+            on small graphs; the default, 64, lies between them.
         kernel: As in :class:`MaskedAttention`.
         max_length: Longest walk in hops; 4, because the paper finds no gain from longer walks on citation graphs.
         decay, alpha: As in :class:`~pyg_topomask.nn.RWGNKMask`.
         learnable: Whether to learn ``decay`` and ``alpha``, one of each per head.
         name: Prefix of the walk attributes on the graph.
         path, dropout, bias, seed, normalizer: As in :class:`MaskedAttention`.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        TypeError, ValueError: As :class:`MaskedAttention` and :class:`~pyg_topomask.nn.RWGNKMask`.
     """
 
     config_keys: ClassVar[dict[str, str]] = {

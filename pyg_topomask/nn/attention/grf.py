@@ -27,6 +27,12 @@ class GRFAttention(MaskedAttention):
         max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
         initial, positive, key_modulation: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
+    Raises:
+        TypeError, ValueError: As :class:`MaskedAttention` and :class:`GRFMask`.
     """
 
     config_keys: ClassVar[dict[str, str]] = {

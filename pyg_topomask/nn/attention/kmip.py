@@ -44,6 +44,9 @@ class KMIPAttention(Attention):
         checkpoint: Whether to store only the chosen keys for the backward pass and compute scores and weights again
             there. The search is not repeated.
 
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
     Raises:
         TypeError: If a size or count is not an integer.
         ValueError: If a size is below 1, heads and widths do not fit together, ``dropout`` is out of range, or a name

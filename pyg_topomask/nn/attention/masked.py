@@ -64,6 +64,9 @@ class MaskedAttention(Attention):
         normalizer: ``"bound"`` divides by the sum of the bounding mask's weights. ``"signed"`` divides by the sum of
             the mask's weights, as in the papers; if signs cancel, outputs and gradients then grow without bound.
 
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; output: ``[N, C]``
+
     Raises:
         TypeError: If a size or count is not an integer, or ``mask`` is not a module.
         ValueError: If ``heads`` does not divide ``channels``, ``dropout`` is out of range, or a name is unknown.

@@ -57,6 +57,9 @@ class SANAttention(Attention):
         bias: Whether the projections of nodes and edges have a bias; none, as in the authors' program. The output
             projection always has one.
 
+    Shapes:
+        - ``x``: ``[N, C]``, ``batch``: ``[N]``, sorted; ``edge_attr``: ``[E, edge_dim]``; output: ``[N, C]``
+
     Raises:
         TypeError: If a size or count is not an integer.
         ValueError: If ``heads`` does not divide ``channels``, or a number is out of range.

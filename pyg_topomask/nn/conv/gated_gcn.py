@@ -41,6 +41,13 @@ class GatedGCN(Module):
         equivariant_stable: Whether gates are scaled by the distance of positional encodings ``pe``.
         update_edges: Whether edges are updated. Turn it off in the last layer, where nothing reads them: parameters
             without a gradient stop distributed training.
+
+    Shapes:
+        - ``x``: ``[N, C]``, ``edge_index``: ``[2, E]``, ``edge_attr``: ``[E, C]``; output: those of ``x`` and
+          ``edge_attr``
+
+    Raises:
+        ValueError: If ``dropout`` is not in [0, 1], or ``act`` is unknown.
     """
 
     def __init__(

@@ -19,6 +19,9 @@ class StableGINEConv(Module):
     Args:
         nn: The map :math:`h`.
         channels: Hidden width of the gate's MLP.
+
+    Raises:
+        ValueError: When called, if there are no positional encodings.
     """
 
     def __init__(self, nn: Module, channels: int) -> None:

@@ -60,11 +60,11 @@ class LapPE(_EigenEncoder):
 
     Args:
         channels: Width of the encoding (``dim_pe``).
-        max_freqs: Number ``k`` of eigenvectors.
+        max_freqs: Number ``k`` of eigenvectors; 10 by default, as in GraphGPS.
         model: The network :math:`\phi`: ``"DeepSet"``, an MLP with ReLU of hidden width ``2 * channels``, or
             ``"Transformer"`` over a node's pairs.
-        layers: Layers of :math:`\phi`.
-        heads: Heads of the Transformer.
+        layers: Layers of :math:`\phi`; 2 by default, as in GraphGPS's config ``zinc-GPS-LapPE+RWSE``.
+        heads: Heads of the Transformer; 4 by default, as in GraphGPS.
         post_layers: Layers of the MLP :math:`\rho`; the identity if 0.
         raw_norm: ``"batch_norm"`` normalises each frequency before :math:`\phi`; no norm if :obj:`None`.
         name: Name of the transform's attributes.
@@ -179,12 +179,13 @@ class SignNet(_EigenEncoder):
 
     Args:
         channels: Width of the encoding (``dim_pe``).
-        max_freqs: Number ``k`` of eigenvectors.
+        max_freqs: Number ``k`` of eigenvectors; 10 by default, as in GraphGPS.
         model: ``"MLP"`` or ``"DeepSet"``.
-        layers: Layers of :math:`\phi`, at least 2.
+        layers: Layers of :math:`\phi`, at least 2. This default and the next are those of GraphGPS's config
+            ``zinc-GPS+SNMLP``.
         post_layers: Layers of :math:`\rho`, at least 1.
-        phi_hidden_dim: Hidden width.
-        phi_out_dim: Output width of :math:`\phi`.
+        phi_hidden_dim: Hidden width; 64 by default, as in GraphGPS.
+        phi_out_dim: Output width of :math:`\phi`; 4 by default, as in GraphGPS.
         name: Name of the transform's attributes.
 
     Raises:

@@ -32,7 +32,8 @@ class GraphormerBias(Encoder):
 
     Args:
         heads: Number of heads ``H``.
-        num_spatial_types: Number of distances that are distinguished, from 0 on.
+        num_spatial_types: Number of distances that are distinguished, from 0 on; 20 by default, as in GraphGPS's
+            Graphormer for ZINC.
         num_edge_types: Number of edge types along paths; only distances are used if :obj:`None`.
         name: Name of the transform's attributes.
     """
@@ -118,7 +119,7 @@ class GraphormerDegrees(Encoder):
     Args:
         channels: Width ``C``.
         num_in_degrees, num_out_degrees: Number of degrees that are distinguished, from 0 on. Greater degrees count as
-            the last one.
+            the last one. 64 by default, as in GraphGPS's Graphormer for ZINC.
         name: Name of the transform's attributes.
     """
 

@@ -39,6 +39,10 @@ class GraphHead(_Pooled):
     Args:
         channels, out_channels, layers, dropout, act, l2_norm: As in `NodeHead`.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
+
+    Raises:
+        TypeError: If ``layers`` is not an integer.
+        ValueError: If ``layers`` is not positive, ``dropout`` is not in [0, 1], or a name is unknown.
     """
 
     def __init__(

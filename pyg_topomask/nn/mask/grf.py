@@ -34,7 +34,8 @@ class GRFMask(Mask):
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
-        max_length: Longest walk ``K`` that ``f`` covers, in hops.
+        max_length: Longest walk ``K`` that ``f`` covers, in hops. 4 by default, because a pair has
+            ``(K + 1)(K + 2) / 2`` coefficients, and the default ``initial`` is below 1/3000 for longer walks.
         symmetric: Use :math:`\Phi_1 \Phi_2^\top`. Otherwise :math:`\hat M = \Phi_1`, a weighted sum over the visited
             nodes. Its :math:`\alpha` is ``f``, and ``W`` need not be symmetric.
         independent: Queries and keys have walks of their own (the default of ``AddRandomWalks``).
