@@ -74,10 +74,21 @@ def unit_features(qk: Tensor) -> Tensor:
     return qk / torch.where(norm > _ZERO_NORM, norm, torch.inf)
 
 
+def primal_scores(qk: Tensor, update: Tensor, weight: Tensor) -> Tensor:
+    """The scores :math:`z` of `primal_map`, ``[2 H, N, s]``."""
+    scores, factor = (unit_features(qk) @ weight).split([weight.size(2) - 1, 1], dim=2)
+    return torch.addcmul(scores, factor.contiguous(), update)
+
+
+def sums_of_squares(scores: Tensor) -> Tensor:
+    """Sums over the nodes of the squares of scores, ``[2 H, N, s] → [2 H, s]``."""
+    return _SumOfSquares.apply(scores, 1).squeeze(1)
+
+
 def map_scores(scores: Tensor, out_weight: Tensor, drop: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """The results of `primal_map` for scores ``[2 H, N, s]``, of which ``drop`` zeroes some."""
     features, num_nodes, rank = scores.shape
-    squares = _SumOfSquares.apply(scores, 1).view(features, rank)
+    squares = sums_of_squares(scores)
     # Compute W_c [e; r] as W_ce e + W_cr r, without concatenation.
     halves = drop(scores).reshape(2, features // 2 * num_nodes, rank) @ out_weight
     return halves.sum(dim=0).unflatten(0, (features // 2, num_nodes)).transpose(0, 1), squares
@@ -87,8 +98,7 @@ def _plain_map(
     qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor, drop: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """`primal_map` in plain torch."""
-    scores, factor = (unit_features(qk) @ weight).split([weight.size(2) - 1, 1], dim=2)
-    return map_scores(torch.addcmul(scores, factor.contiguous(), update), out_weight, drop)
+    return map_scores(primal_scores(qk, update, weight), out_weight, drop)
 
 
 class _SumOfSquares(torch.autograd.Function):

@@ -12,10 +12,11 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, readable
 from pyg_topomask.nn.attention.base import Attention, check_input
+from pyg_topomask.nn.dropout import has_hooks
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32
-from pyg_topomask.ops.primal import map_scores, primal_map, unit_features
+from pyg_topomask.ops.primal import map_scores, primal_map, primal_scores, sums_of_squares, unit_features
 from pyg_topomask.ops.segment import segment_linear_attention, segment_mean, segments
 
 
@@ -56,13 +57,25 @@ class _Primal(Attention):
         (weight,) = at_least_float32(self.out.weight)
         return weight.view(-1, 2, self.rank).permute(1, 2, 0)
 
+    def _out_is_called(self) -> bool:
+        """Whether ``out`` was replaced or has hooks, so that it must be called and its weight not be read."""
+        return type(self.out) is not Linear or has_hooks(self.out)
+
+    def _call_out(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """As `map_scores` with dropout, for scores ``[2 H, N, s]``, by a call of ``out``."""
+        dropped = dropout(scores, self.dropout, self.training)
+        both = dropped.unflatten(0, (2, self.heads)).permute(2, 1, 0, 3).flatten(2)  # [N, H, 2 s]
+        dtype = next((parameter.dtype for parameter in self.out.parameters()), both.dtype)
+        (out,) = at_least_float32(self.out(both.to(dtype)))
+        return out, sums_of_squares(scores)
+
     def _finish(self, out: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
         """Set ``auxiliary_loss`` by the scores' sums of squares ``[2 H, s]``, and return the output ``[N, C]``."""
         sqrt_lambda, weight_e, weight_r = at_least_float32(self.sqrt_lambda, self.weight_e, self.weight_r)
         squares = squares.view(2, self.heads, self.rank).sum(dim=0) / max(out.size(0), 1)
         energy = (squares * sqrt_lambda.square()).sum() / 2
         self.auxiliary_loss = ((energy - (weight_e * weight_r).sum()) / self.heads).square()
-        if self.out.bias is not None:
+        if not self._out_is_called() and self.out.bias is not None:
             out = out + self.out.bias
         return out.reshape(-1, self.channels).to(dtype)
 
@@ -191,9 +204,12 @@ class PrimphormerAttention(_Primal):
             update = state.expand(x.size(0), -1) if batch is None else state.index_select(0, batch)  # [N, s]
             # One matrix for F W φ and 1ᵀ W φ.
             weight = torch.cat([weight @ projection.t(), weight.sum(dim=2, keepdim=True)], dim=2)
-            out = self._finish(
-                *primal_map(qk, update.to(qk.dtype), weight, self._out_weight(), self.dropout, self.training), dtype
-            )
+            update = update.to(qk.dtype)
+            if self._out_is_called():
+                mapped = self._call_out(primal_scores(qk, update, weight))
+            else:
+                mapped = primal_map(qk, update, weight, self._out_weight(), self.dropout, self.training)
+            out = self._finish(*mapped, dtype)
         return out if carry is None else (out, state)
 
     def _check_carry(self, carry: Tensor, batch: Tensor | None) -> Tensor:
@@ -275,7 +291,10 @@ class PrimalAttention(_Primal):
             key = key.unflatten(1, (self.heads, -1)).repeat(1, 2, 1)
             scores = segment_linear_attention(unit_features(qk).transpose(0, 1), key, value, batch)
             scores = scores.transpose(0, 1).contiguous()
-            mapped = map_scores(scores, self._out_weight(), lambda z: dropout(z, self.dropout, self.training))
+            if self._out_is_called():
+                mapped = self._call_out(scores)
+            else:
+                mapped = map_scores(scores, self._out_weight(), lambda z: dropout(z, self.dropout, self.training))
             return self._finish(*mapped, dtype)
 
     def _sampled(self, num_nodes: int, batch: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.prune import l1_unstructured
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
@@ -422,6 +423,51 @@ def test_primal_is_the_definition():
 def test_bad_arguments_are_refused(cls, arguments, message):
     with pytest.raises(ValueError, match=message):
         cls(8, **arguments)
+
+
+class Doubled(torch.nn.Module):
+    """A wrapper, such as those for low-rank updates of a weight."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return 2 * self.inner(x)
+
+
+@pytest.mark.parametrize("build", [TestPrimphormer, TestPrimal])
+@pytest.mark.parametrize("bias", [True, False])
+def test_hooks_and_replacements_of_the_output_map_count(build, bias):
+    attn, x = build().build().double(), torch.randn(9, build.channels, dtype=torch.float64)
+    if not bias:
+        attn.out.bias = None
+    batch = torch.tensor([0] * 4 + [1] * 5)
+    plain, seen = attn(x, batch), []
+    loss = attn.auxiliary_loss
+    hook = attn.out.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0].shape))
+    torch.testing.assert_close(attn(x, batch), plain, **EXACT)
+    torch.testing.assert_close(attn.auxiliary_loss, loss, **EXACT)
+    assert seen == [(9, 2, 2 * attn.rank)]
+    hook.remove()
+    attn.out = Doubled(attn.out)
+    torch.testing.assert_close(attn(x, batch), 2 * plain, **EXACT)
+    attn.reset_parameters()
+
+
+def test_a_pruned_output_map_is_used():
+    attn, x = PrimphormerAttention(8, heads=2, num_virtual=5, rank=3), torch.randn(5, 8)
+    l1_unstructured(attn.out, "weight", 0.5)
+    attn(x).square().sum().backward()
+    with torch.no_grad():
+        attn.out.weight_orig.mul_(2)
+        attn.out.bias.mul_(2)
+    twin = PrimphormerAttention(8, heads=2, num_virtual=5, rank=3)
+    others = {key: value for key, value in attn.state_dict().items() if "out.weight" not in key}
+    twin.load_state_dict(others, strict=False)
+    with torch.no_grad():
+        twin.out.weight.copy_(attn.out.weight_orig * attn.out.weight_mask)
+    torch.testing.assert_close(attn(x), twin(x))
 
 
 def test_bad_sizes_and_carries_are_refused():
