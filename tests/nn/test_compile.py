@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import ATTENTION, GPSModel, MaskedAttention, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, GKATConv, GPSModel, MaskedAttention, auxiliary_loss
 from pyg_topomask.nn.attention import untraced
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.run.check import fake_batch
@@ -95,6 +95,24 @@ def test_compiled_attention_is_one_graph_for_all_batches(name, settings, batches
         if batch is batches[0]:
             first = len(counts)  # with an autograd function in the graph, torch calls the back end twice
     assert len(counts) == first
+
+
+@pytest.mark.parametrize("concat", [True, False])
+def test_compiled_convolution_of_another_width_is_one_graph(concat, batches):
+    torch.manual_seed(0)
+    conv, counts = GKATConv(8, 5, heads=2, concat=concat), []
+    conv = copy.deepcopy(conv)
+    called = compiled(conv, counts, dynamic=True)
+    for batch in batches:
+        x = torch.randn(batch.num_nodes, 8)
+        assert_same(results(conv, called, x, batch), results(conv, conv, x, batch))
+        if batch is batches[0]:
+            first = len(counts)
+    assert len(counts) == first
+    with torch.autocast("cpu", torch.bfloat16):
+        found, wanted = (function(x, batch.batch, batch) for function in (called, conv))
+    assert found.dtype == wanted.dtype
+    assert_same([found], [wanted])
 
 
 @pytest.mark.parametrize("name", ["primphormer", "exphormer"])  # GatedGCN, carries, encodings, edge features
@@ -257,6 +275,8 @@ def arguments(attn, x):
         "",
         x.dtype,
         False,
+        x.size(1),
+        x.dtype,
     )
 
 

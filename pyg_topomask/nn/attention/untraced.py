@@ -39,8 +39,10 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Let ``torch.compile`` call the method ``forward`` of an attention without tracing it.
 
     Its arguments must be ``x``, ``batch``, ``graph`` and perhaps ``carry``, and its results must have the shapes of
-    ``x`` and ``carry``. It must neither write to its arguments nor set ``auxiliary_loss``. A call with other arguments
-    is traced, as is one with a graph that stores a required attribute in another form than tensors and integers.
+    ``x`` and ``carry``. A module with an attribute ``out_width`` instead returns ``[N, out_width]`` in the dtype of
+    ``x``, also under autocast. It must neither write to its arguments nor set ``auxiliary_loss``. A call with other
+    arguments is traced, as is one with a graph that stores a required attribute in another form than tensors and
+    integers.
     """
 
     @wraps(forward)
@@ -58,6 +60,8 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
         sizes = {name: value for name, value in stored.items() if type(value) is int}
         tensors = [*given.values(), *attributes.values(), *self.parameters()]
         autocast = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        width = getattr(self, "out_width", None)
         out, carry, _ = _attend(
             torch.empty(0, device=x.device),
             tensors,
@@ -66,18 +70,21 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
             " ".join(given),
             None if graph is None else " ".join(attributes),
             " ".join(sizes),
-            torch.get_autocast_dtype(x.device.type) if autocast else x.dtype,
+            dtype,
             autocast,
+            x.size(1) if width is None else width,
+            dtype if width is None else x.dtype,
         )
         return (out, carry) if "carry" in given else out
 
     return call
 
 
+# PyTorch 2.6 cannot infer lists.
 _SCHEMA = (
     "(Tensor call, Tensor[] tensors, bool[] needs, SymInt[] numbers, str arguments, str? attributes, str size_names, "
 )
-_SCHEMA += "ScalarType dtype, bool autocast) -> (Tensor, Tensor, Tensor)"  # PyTorch 2.6 cannot infer lists
+_SCHEMA += "ScalarType dtype, bool autocast, SymInt width, ScalarType out_dtype) -> (Tensor, Tensor, Tensor)"
 
 
 # With activation checkpoints, a recomputed call must draw the same numbers for dropout. PyTorch 2.6 has no tags here.
@@ -96,6 +103,8 @@ def _attend(
     size_names: str,
     dtype: torch.dtype,
     autocast: bool,
+    width: int,
+    out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Call the module of that number.
 
@@ -106,8 +115,10 @@ def _attend(
         numbers: The module's number, and the integer attributes of the graph.
         arguments, attributes, size_names: Names, separated by spaces. There is no graph if ``attributes`` is
             :obj:`None`.
-        dtype: Dtype of the results.
+        dtype: Dtype of autocast, or of ``x``.
         autocast: Whether autocast to ``dtype`` is on.
+        width: Width of the result.
+        out_dtype: Dtype of the results.
 
     Returns:
         The result, the new carry or an empty tensor, and the key of the record for the backward pass.
@@ -133,7 +144,7 @@ def _attend(
     key = torch.zeros(1, dtype=torch.int64)
     if recorded:
         _records[key] = outputs, [x for x, need in zip(inputs, needs) if need]
-    out, carry = (_copy(part.to(dtype)) for part in (*outputs, x.new_empty(0))[:2])
+    out, carry = (_copy(part.to(out_dtype)) for part in (*outputs, x.new_empty(0))[:2])
     return out, carry, key
 
 
@@ -170,10 +181,11 @@ def _forward(module: Module, others: dict[str, Tensor], *inputs: Any, **more: An
 
 @_attend.register_fake
 def _(call: Tensor, tensors: list[Tensor], needs: Any, numbers: Any, arguments: str, *rest: Any) -> tuple[Tensor, ...]:
-    x, carry, dtype = tensors[0], tensors[0].new_empty(0), rest[-2]
+    x, carry, (width, dtype) = tensors[0], tensors[0].new_empty(0), rest[-2:]
     if "carry" in arguments:
         carry = tensors[arguments.split().index("carry")]
-    return *(part.new_empty(part.shape, dtype=dtype) for part in (x, carry)), torch.empty(1, dtype=torch.int64)
+    shapes = (x.size(0), width), carry.shape
+    return *(x.new_empty(shape, dtype=dtype) for shape in shapes), torch.empty(1, dtype=torch.int64)
 
 
 _BACKWARD_SCHEMA = "(Tensor[] grads, Tensor key, Tensor[] inputs) -> Tensor[]"
@@ -210,7 +222,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
     key, *inputs = ctx.saved_tensors
     found = iter(_attend_backward(list(grads[:2]), key, inputs))
-    return None, [next(found) if need else None for need in ctx.needs], *(None,) * 7
+    return None, [next(found) if need else None for need in ctx.needs], *(None,) * 9
 
 
 _attend.register_autograd(_backward, setup_context=_setup_context)
