@@ -24,7 +24,8 @@ class SyntheticDataset(InMemoryDataset):
     r"""Graphs that are generated from a seed and stored in one processed file.
 
     A subclass sets its ``settings`` and builds graph ``i`` in :meth:`graph`. The file's name contains every
-    setting, a hash of ``pre_transform`` and the version of the format, so that two data sets never share a file.
+    setting, a hash of ``pre_transform`` and torch's default dtype, and the version of the format, so that two data sets
+    never share a file.
 
     Args:
         root: Folder that contains the ``processed`` folder.
