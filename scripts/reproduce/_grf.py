@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _tables import SPREAD, described, machine, plot_runs, sample_std, save_json, table_parser, warmup_of, write_table
+from _tables import SPREAD, described, plot_runs, sample_std, save_json, table_parser, tabulate, warmup_of
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import MissingDataError
@@ -46,7 +46,7 @@ def compare(
     plot: Callable[[Mapping[str, Any], Path], None],
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Train every method on every data set, twice. Write JSON and Markdown after each row, and a plot at the end.
+    """Train every method on every data set, twice. Write the report after each row, and a plot at the end.
 
     Args:
         name: Name of the table.
@@ -65,21 +65,18 @@ def compare(
     options = made.parse_args(arguments)
     if options.quick:
         options.seeds, options.epochs = 1, 2
-    rows: list[dict[str, Any]] = []
-    report = {"machine": machine(), "seeds": options.seeds, "rows": rows}
+    tabulate(name, {"seeds": options.seeds}, _rows(experiments, options), lines, plot, options)
+
+
+def _rows(experiments: Mapping[str, Experiment], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for dataset in options.datasets:
         seconds = 0.0
         for method in experiments[dataset].methods:
-            if method != FIRST and method not in options.methods:
-                continue
-            rows.append({"dataset": dataset, "method": method} | _row(experiments[dataset], method, seconds, options))
-            if method == FIRST and "by" in rows[-1]:
-                seconds = rows[-1]["by"]["epochs"]["seconds"]
-            save_json(options.out / f"{name}.json", report)
-            text = "\n".join(lines(report)) + "\n"
-            write_table(options, name, text)
-    plot(report, options.out / f"{name}.png")
-    print(text)
+            if method == FIRST or method in options.methods:
+                row = _row(experiments[dataset], method, seconds, options)
+                if method == FIRST and "by" in row:
+                    seconds = row["by"]["epochs"]["seconds"]
+                yield {"dataset": dataset, "method": method} | row
 
 
 def _row(experiment: Experiment, method: str, seconds: float, options: argparse.Namespace) -> dict[str, Any]:

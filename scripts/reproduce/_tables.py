@@ -9,8 +9,9 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -69,20 +70,33 @@ def parser(doc: str, datasets: Sequence[str], name: str) -> argparse.ArgumentPar
 
 
 def reproduce(name: str, table: Mapping[str, Published], options: argparse.Namespace) -> None:
-    """Run every method on every data set. Write JSON and Markdown after each run, and a plot at the end.
+    """Run every method on every data set, as :func:`tabulate` does.
 
     Finished runs are kept. To continue after an interruption, start the same command again.
     """
-    rows: list[dict[str, Any]] = []
-    report = {"machine": machine(), "quick": options.quick, "minutes": options.minutes, "rows": rows}
-    for dataset in options.datasets:
-        for method in options.methods:
-            rows.append(run_row(method, dataset, table[dataset], options))
-            save_json(options.out / f"{name}.json", report)
-            text = "\n".join(lines(report)) + "\n"
-            write_table(options, name, text)
+    rows = (
+        run_row(method, dataset, table[dataset], options)
+        for dataset, method in product(options.datasets, options.methods)
+    )
+    tabulate(name, {"quick": options.quick, "minutes": options.minutes}, rows, lines, plot, options)
+
+
+def tabulate(
+    name: str,
+    settings: Mapping[str, Any],
+    rows: Iterable[dict[str, Any]],
+    lines: Callable[[Mapping[str, Any]], Iterator[str]],
+    plot: Callable[[Mapping[str, Any], Path], None],
+    options: argparse.Namespace,
+) -> None:
+    """Make the rows of a report. Write JSON and Markdown after each, and a plot at the end."""
+    report = {"machine": machine(), **settings, "rows": []}
+    for row in rows:
+        report["rows"].append(row)
+        save_json(options.out / f"{name}.json", report)
+        write_table(options, name, "\n".join(lines(report)) + "\n")
     plot(report, options.out / f"{name}.png")
-    print(text)
+    print("\n".join(lines(report)))
 
 
 def run_row(method: str, dataset: str, published: Published, options: argparse.Namespace) -> dict[str, Any]:
@@ -189,7 +203,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         minutes = statistics.fmean(row["seconds"]) / 60
         cells = (row["title"], row["method"], f"{row['parameters']:,}", max(row["epochs"]))
         cells += (f"{row['seconds_per_epoch']:.1f}", f"{minutes:.1f}", row["metric"])
-        cells += (_figure(row, "val"), _figure(row, "test"), published)
+        cells += (*(mean_and_std(row["metric"], row[part]["values"]) for part in ("val", "test")), published)
         yield "| " + " | ".join(map(str, cells)) + " |"
     if report["minutes"]:
         yield from _curve_lines(report["rows"])
@@ -208,9 +222,9 @@ def _curve_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"| {row['title']}, {row['method']} | " + " | ".join(cells) + " |"
 
 
-def _figure(row: Mapping[str, Any], part: str) -> str:
-    found = row[part]
-    return format_metric(row["metric"], found["mean"], sample_std(found["values"]))
+def mean_and_std(metric: str, values: Sequence[float]) -> str:
+    """Text of the mean of runs and their standard deviation."""
+    return format_metric(metric, statistics.fmean(values), sample_std(values))
 
 
 def sample_std(values: Sequence[float]) -> float | None:
@@ -262,7 +276,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     for row in report["rows"]:
         if "curves" in row:
             panel = panels.setdefault((row["title"], row["metric"]), {})
-            panel[f"{row['method']}, test {_figure(row, 'test')}"] = row["curves"]
+            panel[f"{row['method']}, test {mean_and_std(row['metric'], row['test']['values'])}"] = row["curves"]
     plot_curves(panels, path)
 
 

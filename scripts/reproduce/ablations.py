@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, errica_fold, machines, run_once, schedule, seconds
-from _tables import CONFIGS, format_metric, plot_runs, sample_std, warmup_of
+from _tables import CONFIGS, mean_and_std, plot_runs, warmup_of
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         metric, number = DATASETS[row["dataset"]].metric, len(row["test"])
         cells = [row["dataset"], row["method"], row["row"], f"{row['parameters'][0]:,}", number, row["epochs"][0]]
         cells += [f"{statistics.fmean(seconds(row)) / 60:.1f}", metric]
-        for part in ("val", "test"):
-            cells.append(format_metric(metric, statistics.fmean(row[part]), sample_std(row[part])))
+        cells += [mean_and_std(metric, row[part]) for part in ("val", "test")]
         cells.append("–" if row is first else difference(row["test"], first["test"]))
         yield "| " + " | ".join(map(str, cells)) + " |"
 

@@ -37,12 +37,11 @@ from _tables import (
     SPREAD,
     described,
     format_metric,
-    machine,
+    mean_and_std,
     plot_runs,
-    sample_std,
     save_json,
     table_parser,
-    write_table,
+    tabulate,
 )
 from torch import Tensor
 from torch.nn import functional
@@ -211,7 +210,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|--:|--:|"
     for row in report["rows"]:
         values = row["test"]["values"]
-        figure, lowest = format_metric("accuracy", row["test"]["mean"], sample_std(values)), min(values)
+        figure, lowest = mean_and_std("accuracy", values), min(values)
         largest = f"{max(row['ratios']):.7g}" if "ratios" in row else "–"
         fallen = sum(ratio < 0.5 for ratio in row["falls"])
         denominator = "–" if row["dataset"].startswith(UNMASKED) else row["normalizer"]
@@ -235,17 +234,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument("--seeds", type=int, default=5, help="runs of each row")
     options = made.parse_args(arguments)
     options.seeds = 1 if options.quick else options.seeds
-    rows: list[dict[str, Any]] = []
-    report = {"machine": machine(), "seeds": options.seeds, "rows": rows}
-    for dataset in options.datasets:
-        for normalizer in DENOMINATORS[dataset]:
-            same = dataset == SAME_WALKS
-            rows.append(same_walks_row(normalizer, options) if same else run_row(dataset, normalizer, options))
-            save_json(options.out / "grf_smooth.json", report)
-            text = "\n".join(lines(report)) + "\n"
-            write_table(options, "grf_smooth", text)
-    plot(report, options.out / "grf_smooth.png")
-    print(text)
+    rows = (
+        same_walks_row(normalizer, options) if dataset == SAME_WALKS else run_row(dataset, normalizer, options)
+        for dataset in options.datasets
+        for normalizer in DENOMINATORS[dataset]
+    )
+    tabulate("grf_smooth", {"seeds": options.seeds}, rows, lines, plot, options)
 
 
 if __name__ == "__main__":

@@ -16,21 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from _tables import (
-    CONFIGS,
-    SPREAD,
-    described,
-    format_metric,
-    machine,
-    plot_runs,
-    sample_std,
-    save_json,
-    table_parser,
-    write_table,
-)
+from _tables import CONFIGS, SPREAD, described, mean_and_std, plot_runs, table_parser, tabulate
 
 from pyg_topomask.run import run_config
 
@@ -86,7 +76,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield "| images | positions | attention | parameters | test accuracy | minutes |"
     yield "|---|---|---|--:|--:|--:|"
     for row in rows:
-        figure = format_metric("accuracy", row["test"]["mean"], sample_std(row["test"]["values"]))
+        figure = mean_and_std("accuracy", row["test"]["values"])
         minutes = sum(row["seconds"]) / len(row["seconds"]) / 60
         cells = (row["images"], "encoded" if row["positions"] else "none", row["method"], f"{row['parameters']:,}")
         yield "| " + " | ".join([*cells, figure, f"{minutes:.1f}"]) + " |"
@@ -113,18 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = made.parse_args(arguments)
     if options.quick:
         options.seeds, options.epochs = 1, 1
-    rows: list[dict[str, Any]] = []
-    report = {"machine": machine(), "seeds": options.seeds, "epochs": options.epochs, "rows": rows}
-    for images in options.images:
-        for positions in options.positions:
-            for method in options.methods:
-                row = run_row(images, positions == "yes", method, options)
-                rows += [] if row is None else [row]
-                save_json(options.out / "masks_digits.json", report)
-                text = "\n".join(lines(report)) + "\n"
-                write_table(options, "masks_digits", text)
-    plot(report, options.out / "masks_digits.png")
-    print(text)
+    names = product(options.images, options.positions, options.methods)
+    rows = (run_row(images, positions == "yes", method, options) for images, positions, method in names)
+    settings = {"seeds": options.seeds, "epochs": options.epochs}
+    tabulate("masks_digits", settings, filter(None, rows), lines, plot, options)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, machines, run_folder, run_once, schedule, seconds
-from _tables import CONFIGS, Curves, format_metric, plot_curves, read_curve, sample_std, warmup_of
+from _tables import CONFIGS, Curves, mean_and_std, plot_curves, read_curve, warmup_of
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         metric = DATASETS[row["dataset"]].metric
         cells = [row["dataset"], row["method"], f"{row['parameters'][0]:,}", len(row["test"]), row["epochs"][0]]
         cells += [f"{statistics.median(seconds(row)) / row['epochs'][0]:.0f}", metric]
-        for part in ("val", "test"):
-            cells.append(format_metric(metric, statistics.fmean(row[part]), sample_std(row[part])))
+        cells += [mean_and_std(metric, row[part]) for part in ("val", "test")]
         cells.append("–" if row is first else difference(row["test"], first["test"]))
         yield "| " + " | ".join(map(str, cells)) + " |"
 

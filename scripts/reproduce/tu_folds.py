@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, errica_fold, interval, machines, run_once, schedule, seconds
-from _tables import CONFIGS, format_metric, plot_runs, sample_std
+from _tables import CONFIGS, mean_and_std, plot_runs
 
 METHODS = {
     "baseline": ["gt.layer_type=None+None"],
@@ -135,7 +135,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         span = interval([100 * value for value in test])
         cells = [dataset, method, f"{row['parameters'][0]:,}", len(test), row["epochs"][0]]
         cells += [f"{statistics.fmean(seconds(row)):.1f}"]
-        cells += [format_metric("accuracy", statistics.fmean(test), sample_std(test))]
+        cells += [mean_and_std("accuracy", test)]
         cells.append(f"{span[0]:.1f} to {span[1]:.1f}" if span else "–")
         for other in ("baseline", "GIN"):
             others = rows.get(f"{dataset}: {other}", {"test": []})["test"]
