@@ -320,7 +320,6 @@ def test_without_wandb_a_run_says_so_and_goes_on(tiny, tmp_path, capsys, monkeyp
 
 def test_a_folder_that_is_called_wandb_is_not_the_package(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()  # as W&B leaves it
-    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert not loggers.is_installed("wandb")
