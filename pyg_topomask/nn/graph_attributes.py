@@ -26,6 +26,12 @@ def stated_num_nodes(graph: Data) -> int | None:
     return int(graph.num_nodes) if stated else None
 
 
+def check_rows(graph: Data, num_rows: int) -> None:
+    """Refuse a graph that states another number of nodes than ``x`` has rows. Raises ValueError."""
+    if stated_num_nodes(graph) not in (None, num_rows):
+        raise ValueError(f"the graph has {graph.num_nodes} nodes, but 'x' has {num_rows} rows")
+
+
 def read_attributes(reader: Module, graph: Any, names: tuple[str, ...], remedy: str) -> list[Tensor]:
     """The attributes ``names`` of a graph, for the module ``reader``.
 

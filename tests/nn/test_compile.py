@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import ATTENTION, GKATConv, GPSModel, MaskedAttention, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, GKATConv, GPSModel, MaskedAttention, SANAttention, auxiliary_loss
 from pyg_topomask.nn.attention import untraced
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.run.check import fake_batch
@@ -137,6 +137,16 @@ def test_compiled_model_of_a_config_is_one_graph(name):
         found.append([out, loss, *torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)])
     assert_same(*found)
     assert 1 <= len(counts) <= 2
+
+
+def test_compiled_model_with_tokens(batches):
+    """SAN compares the rows of x with the nodes of the graph, which the tokens change."""
+    torch.manual_seed(0)
+    model = GPSModel(8, 8, 3, 1, attn=lambda _: SANAttention(8, 2), norm=None, pool="graph_token")
+    called = torch.compile(model, backend="aot_eager", dynamic=True)
+    for batch in batches:
+        inputs = torch.randn(batch.num_nodes, 8), batch.edge_index, batch.batch, batch
+        assert_same([called(*inputs)], [model(*inputs)])
 
 
 def test_carry_dropout_and_autocast_are_compiled(batches):

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.untraced import untraced
-from pyg_topomask.nn.graph_attributes import check_table_size, read_attributes, read_edge_attr, read_edges
+from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.attention.edge_softmax import typed_edge_attention
 from pyg_topomask.ops.attention.inputs import from_origin
@@ -130,8 +130,8 @@ class ExphormerAttention(Attention):
         Given a ``carry [B, V, C]`` from `initial_carry` or the previous layer, return ``(x, carry)``.
 
         Raises:
-            ValueError: Also if the expander edges belong to a graph of another size or were prepared for another
-                ``num_virtual``.
+            ValueError: Also if the graph has another number of nodes than ``x`` has rows, or the expander edges belong
+                to a graph of another size or were prepared for another ``num_virtual``.
         """
         batch = check_input(x, self.channels, batch, graph)
         num_nodes, num_graphs = x.size(0), 1 if batch is None else segments(batch).num_graphs
@@ -190,8 +190,7 @@ class ExphormerAttention(Attention):
         if self.expander:
             check_table_size(graph, tables[1], remedy, "expander edges")
             self._check_num_virtual(graph.get("expander_virtual"))
-            if graph.num_nodes != num_nodes:
-                raise ValueError(f"the graph has {graph.num_nodes} nodes, but 'x' has {num_nodes} rows")
+        check_rows(graph, num_nodes)
         edge_index = read_edges(self, graph)
         return edge_index if self.graph_edges else edge_index[:, :0], tables[0] if self.expander else None
 

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.untraced import untraced
-from pyg_topomask.nn.graph_attributes import read_edge_attr, read_edges
+from pyg_topomask.nn.graph_attributes import check_rows, read_edge_attr, read_edges
 from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.attention.san import san_attention
 from pyg_topomask.ops.numerics import at_least_float32
@@ -126,6 +126,7 @@ class SANAttention(Attention):
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
         edge_index = read_edges(self, graph)
+        check_rows(graph, x.size(0))
         edge = self._edge_vectors(graph, edge_index.size(1), x.dtype)
         q, k, v = self._split_heads(self.qkv(x))
         non_edges = self._non_edge_tensors(x)

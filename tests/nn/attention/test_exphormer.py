@@ -353,8 +353,14 @@ def test_bad_graphs_and_carries_are_refused():
     for shape in ((1, 1, 8), (0, 2, 8), (2, 8)):
         with pytest.raises(ValueError, match=r"'carry' must have shape \[1, 2, 8\].*initial_carry"):
             attn(x, None, data, carry=torch.zeros(shape))
-    with pytest.raises(ValueError, match="graph has 5 nodes, but 'x' has 4 rows"):
-        attn(x[:4], None, data)
+    for other in (attn, ExphormerAttention(8, expander=False)):
+        with pytest.raises(ValueError, match="graph has 5 nodes, but 'x' has 4 rows"):
+            other(x[:4], None, data)
+        with pytest.raises(ValueError, match="graph has 5 nodes, but 'x' has 6 rows"):
+            other(torch.randn(6, 8), None, data)
+    plain = ExphormerAttention(8, expander=False)
+    unstated = Data(edge_index=torch.tensor([[0], [1]]))  # PyG would guess 2 nodes
+    assert plain(x, None, unstated).shape == (5, 8)
     with pytest.raises(ValueError, match=r"num_virtual=2, but AddExpanderEdges was given another"):
         attn(x, None, expanded(GRAPHS["star"], num_virtual=1))
     attn(x, None, expanded(GRAPHS["star"], num_virtual=2))

@@ -250,8 +250,12 @@ def test_bad_graphs_are_refused():
         attn(x, torch.zeros(5, dtype=torch.long), data.edge_index)
     with pytest.raises(ValueError, match="needs the graph's edges, 'edge_index' or 'adj_t'"):
         attn(x, None, Data(x=x))
+    for rows in (4, 6):
+        with pytest.raises(ValueError, match=f"graph has 5 nodes, but 'x' has {rows} rows"):
+            attn(torch.randn(rows, 8), None, data)
     with pytest.raises(ValueError, match="'edge_index' contains node 4, but nodes are 0 to 3"):
-        attn(x[:4], None, data)
+        attn(x[:4], None, Data(edge_index=data.edge_index))
+    assert attn(x, None, Data(edge_index=torch.tensor([[0], [1]]))).shape == (5, 8)  # PyG would guess 2 nodes
     with pytest.raises(ValueError, match="joins nodes 0 and 4 of different graphs"):
         attn(x, torch.tensor([0, 0, 0, 0, 1]), data)
     with pytest.raises(ValueError, match="edge_dim=3, but the graph has no 'edge_attr'"):
