@@ -25,6 +25,10 @@ class GPSModel(Module):
 
     Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
 
+    Compiled by ``torch.compile(model, dynamic=True)``, the model is not compiled again for batches of other sizes. An
+    exception are lists on the batch, such as names of the graphs: then it is compiled for each number of graphs. Leave
+    them out by the argument ``exclude_keys`` of PyG's ``DataLoader``.
+
     Args:
         in_channels: Width of the node features.
         channels: Width ``C`` of the layers.
@@ -48,7 +52,7 @@ class GPSModel(Module):
     Raises:
         TypeError: If ``conv`` or ``attn`` is not a function, or a count is not an integer.
         ValueError: If a name is unknown, a count is not positive, or with a graph token no layer has attention or an
-            attention reads tables of the nodes.
+            attention reads tables of the nodes or a bias of node pairs.
     """
 
     def __init__(

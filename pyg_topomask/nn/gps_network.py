@@ -50,9 +50,10 @@ class GPSNetwork(Module):
         norm_out: Norm of the nodes after the last layer, for layers with ``pre_norm``.
 
     Raises:
-        ValueError: If widths differ; if no convolution accepts the output of ``pe_encoder``; if there is a
-            ``pool_token`` without a ``graph_token`` or without attention, which alone lets a token see its graph; or if
-            there is a ``graph_token`` and an attention reads tables of the nodes, such as expander edges.
+        ValueError: If widths differ; if an attention has ``edge_dim`` and there is no ``edge_encoder``; if no
+            convolution accepts the output of ``pe_encoder``; if there is a ``pool_token`` without a ``graph_token`` or
+            without attention, which alone lets a token see its graph; or if there is a ``graph_token`` and an attention
+            reads tables of the nodes, such as expander edges, or a bias that the token does not extend.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class GPSNetwork(Module):
         norm_out: Module | None = None,
     ) -> None:
         super().__init__()
-        self.attends_edges = any(
-            isinstance(attn, Attention) and attn.edge_dim is not None for layer in layers for attn in layer.attentions
-        )
+        attentions = [attn for layer in layers for attn in layer.attentions]
+        readers = [attn for attn in attentions if isinstance(attn, Attention) and attn.edge_dim is not None]
+        self.attends_edges = bool(readers)
         takes_edges = layers.takes("edge_attr") or self.attends_edges
         for name, part in (("node_encoder", node_encoder), ("edge_encoder", edge_encoder if takes_edges else None)):
             width = getattr(part, "channels", layers.channels)
@@ -81,10 +82,16 @@ class GPSNetwork(Module):
             raise ValueError("'pe_encoder' is given, but no convolution takes 'pe'; GatedGCN and StableGINEConv do")
         self.node_encoder, self.pe_encoder, self.bias_encoder = node_encoder, pe_encoder, bias_encoder
         self.edge_encoder = edge_encoder if takes_edges else None
+        if readers and edge_encoder is None:
+            raise ValueError(
+                f"{type(readers[0]).__name__} has edge_dim={readers[0].edge_dim} and reads encoded edge features, but "
+                f"there is no 'edge_encoder'; give one, such as LinearEdgeEncoder({layers.channels}, …)"
+            )
         if pool_token and graph_token is None:
             raise ValueError("'pool_token' needs a 'graph_token'")
         if graph_token is not None:
-            check_tokens(layers, pool_token)
+            extends_bias = bias_encoder is not None and graph_token.pair is not None
+            check_tokens(layers, pool_token, BIAS if extends_bias else None)
         self.dropout, self.graph_token, self.pool_token = Dropout(dropout), graph_token, pool_token
         self.layers, self.norm_out, self.head = layers, norm_out, head
 

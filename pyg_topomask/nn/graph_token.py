@@ -85,16 +85,17 @@ def mask_of_graph(mask: Module, graph: Data | None) -> AttentionMask:
     return BorderedOperator(mask(tokenless), batch, graph[_COUNT])
 
 
-def check_tokens(layers: Iterable[Any], predicts: bool) -> None:
+def check_tokens(layers: Iterable[Any], predicts: bool, bias: str | None = None) -> None:
     """Refuse layers that are wrong on graphs with tokens.
 
     Args:
         layers: The layers.
         predicts: Whether the prediction is read from the tokens.
+        bias: Name of the bias of node pairs that `GraphToken` extends; none if :obj:`None`.
 
     Raises:
         ValueError: If no attention could tell a token that predicts about its graph, or an attention reads tables that
-            number the nodes without tokens.
+            number the nodes without tokens, or another bias.
     """
     attentions = [attn for layer in layers for attn in layer.attentions]
     if predicts and not attentions:
@@ -104,4 +105,11 @@ def check_tokens(layers: Iterable[Any], predicts: bool) -> None:
             raise ValueError(
                 f"{type(attn).__name__} reads {', '.join(map(repr, attn.requires))}, which are for the nodes without "
                 "graph tokens; pool by 'mean' instead"
+            )
+        name = getattr(attn, "attn_bias", None)
+        if isinstance(name, str) and name != bias:
+            raise ValueError(
+                f"{type(attn).__name__} reads the bias {name!r}, which lacks the pairs of graph tokens; use "
+                "GPSNetwork(bias_encoder=…, graph_token=GraphToken(channels, heads)) with attn_bias='attn_bias', or "
+                "pool by 'mean' instead"
             )

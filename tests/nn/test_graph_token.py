@@ -4,7 +4,7 @@ from torch.nn import Identity
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
 
-from pyg_topomask.nn import FullAttention, GPSNetwork, GPSStack
+from pyg_topomask.nn import FullAttention, GPSModel, GPSNetwork, GPSStack
 from pyg_topomask.nn.encoder import Encoder, LinearNodeEncoder
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.head import GraphHead, NodeHead
@@ -79,6 +79,19 @@ def test_a_token_sees_the_graph_and_is_seen():
     with torch.no_grad():
         net.graph_token.node.add_(1)
     assert not torch.allclose(net(batch), before)
+
+
+def test_a_model_with_a_token_refuses_a_bias_that_it_cannot_extend():
+    with pytest.raises(ValueError, match=r"FullAttention reads the bias 'attn_bias'.*GPSNetwork\(bias_encoder="):
+        GPSModel(C, C, 3, 1, attn=lambda _: FullAttention(C, attn_bias="attn_bias"), pool="graph_token")
+    with pytest.raises(ValueError, match="FullAttention reads the bias 'other'"):
+        GPSNetwork(
+            LinearNodeEncoder(C, 4),
+            GPSStack(C, 1, attn=lambda _: FullAttention(C, attn_bias="other")),
+            GraphHead(C, 1),
+            bias_encoder=Bias(),
+            graph_token=GraphToken(C, H),
+        )
 
 
 def test_pooling_a_token_needs_one():

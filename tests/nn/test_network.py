@@ -5,7 +5,16 @@ from torch.nn.functional import cosine_similarity, normalize
 from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, InstanceNorm
 
-from pyg_topomask.nn import HEADS, GatedGCN, GPSModel, GPSNetwork, GPSStack, KMIPAttention, MaskedAttention
+from pyg_topomask.nn import (
+    HEADS,
+    GatedGCN,
+    GPSModel,
+    GPSNetwork,
+    GPSStack,
+    KMIPAttention,
+    MaskedAttention,
+    SANAttention,
+)
 from pyg_topomask.nn.encoder import ConstantEdgeEncoder, Encoder, LinearEdgeEncoder, LinearNodeEncoder
 from pyg_topomask.nn.head import GraphHead
 from pyg_topomask.testing import GRAPHS, empty_graph
@@ -61,6 +70,12 @@ def test_network_is_encoders_layers_head_and_edges_go_on():
     assert net(batch).shape == (4, 3)
     alone = torch.cat([net(part) for part in batch.to_data_list()])
     torch.testing.assert_close(net(batch), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_an_attention_with_edge_features_needs_their_encoder():
+    layers = stack(attn=lambda _: SANAttention(C, edge_dim=C))
+    with pytest.raises(ValueError, match=r"SANAttention has edge_dim=8.*no 'edge_encoder'"):
+        GPSNetwork(LinearNodeEncoder(C, 4), layers, GraphHead(C, 3))
 
 
 def test_every_parameter_has_a_gradient():

@@ -74,7 +74,7 @@ class FullAttention(Attention):
     ) -> None:
         super().__init__(channels, heads)
         check_dropout(dropout)
-        self.dropout, self.requires = dropout, self.requirements(attn_bias=attn_bias)
+        self.dropout, self.attn_bias, self.requires = dropout, attn_bias, self.requirements(attn_bias=attn_bias)
         self.qkv = Linear(self.channels, 3 * self.channels, bias=bias)
         self.out = Linear(self.channels, self.channels, bias=bias)
 
