@@ -11,6 +11,7 @@ from typing import Any
 from pyg_topomask import __version__
 from pyg_topomask.cache import sole_writer
 from pyg_topomask.run.check import check_parsed
+from pyg_topomask.run.config.contradictions import model_contradictions
 from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.config.schema import Config
 from pyg_topomask.run.config.unused import keys_without_effect
@@ -52,7 +53,8 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
     if parsed.config.pretrained.dir:
         if not has_run(parsed.config):
             return parsed, []
-        parsed = replace(parsed, config=with_model_of(parsed.config))
+        parsed = replace(parsed, config=with_model_of(parsed.config), written=parsed.config)
+        parsed.refuse(model_contradictions(parsed.config))
     unused = check_parsed(parsed)
     return replace(parsed, config=parsed.config.with_defaults(unused)), unused
 

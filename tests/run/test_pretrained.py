@@ -139,3 +139,16 @@ def test_an_unfinished_run_is_named(tiny, tmp_path, capsys):
     assert note in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "first"), "--out", str(tmp_path / "out.csv")]) == 0
     assert note in capsys.readouterr().err
+
+
+def test_keys_copied_from_the_finished_run_make_no_notes_but_must_fit(tiny, tmp_path, capsys):
+    run_config(tiny, tmp_path, overrides=["optim.max_epoch=1", "optim.num_warmup_epochs=0"], name="first")
+    bare = {"dataset": tiny["dataset"], "train": {"mode": "inference-only"}}
+    bare["pretrained"] = {"dir": str(tmp_path / "first")}
+    capsys.readouterr()
+    run_config(bare, tmp_path, name="second")
+    assert "no effect" not in capsys.readouterr().out
+    with pytest.raises(RunError, match=r"gnn\.dim_inner: must equal gt\.dim_hidden"):
+        check_config(bare | {"gnn": {"dim_inner": 77}})
+    with pytest.raises(RunError, match="layer_norm and batch_norm are both true"):
+        check_config(bare | {"gt": {"layer_norm": True}})

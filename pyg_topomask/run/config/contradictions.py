@@ -30,11 +30,18 @@ _REGRESSION_METRICS = ("mae", "mse", "rmse", "r2", "spearmanr", "loss")
 
 
 def contradictions(config: Config) -> list[Problem]:
-    """Pairs (key, what is wrong) of a config whose values are valid one by one."""
+    """Pairs (key, what is wrong) of a config whose values are valid one by one.
+
+    Those of `model_contradictions` are left out if the config takes missing keys of the model from another run.
+    """
     checks = [_dataset, _encoders, _training, _walks, _sizes]
-    # GraphGPS takes the model and encodings of an inference run from the config of the pretrained run.
-    checks += [] if config.pretrained.dir else [_encodings, _model]
-    return list(chain.from_iterable(check(config) for check in checks))
+    found = list(chain.from_iterable(check(config) for check in checks))
+    return found if config.pretrained.dir else [*found, *model_contradictions(config)]
+
+
+def model_contradictions(config: Config) -> list[Problem]:
+    """Pairs (key, what is wrong) of the model and its encodings."""
+    return [*_encodings(config), *_model(config)]
 
 
 def _sizes(config: Config) -> Iterator[Problem]:

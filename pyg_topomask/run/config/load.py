@@ -29,6 +29,7 @@ class ParsedConfig:
         lines: The line of each key in the file.
         overridden: The keys that were given on the command line.
         ignored: The given keys that the runner does not read.
+        written: The config before missing keys were copied from another run; None if none were.
     """
 
     config: Config
@@ -37,6 +38,7 @@ class ParsedConfig:
     lines: dict[str, int] = field(default_factory=dict)
     overridden: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
+    written: Config | None = None
 
     def refuse(self, problems: Iterable[tuple[str, str]]) -> None:
         """Raise a :class:`ConfigError` for pairs (key, what is wrong), if there are any."""

@@ -108,15 +108,15 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
     Args:
         parsed: A config without errors.
     """
-    config, found = parsed.config, dict[str, list[str]]()
+    config, written, found = parsed.config, parsed.written or parsed.config, dict[str, list[str]]()
     for key in parsed.ignored:
         found.setdefault(IGNORED_KEYS[key], []).append(key)
-    for key in filter(config.is_given, all_keys()):
+    for key in filter(written.is_given, all_keys()):
         reason = _reason(config, key)
         if reason is not None:
             found.setdefault(reason, []).append(key)
     for section in (name for name in type(config).model_fields if name.startswith("posenc_")):
-        given = getattr(config, section).model_fields_set - {"enable"}
+        given = getattr(written, section).model_fields_set - {"enable"}
         if given and section.removeprefix("posenc_") not in config.dataset.node_encoder_parts:
             found.setdefault("dataset.node_encoder_name does not contain it", []).append(section)
     return found
