@@ -183,7 +183,7 @@ class GraphParts(Dataset[Data]):
         return self.num_parts
 
     def of(self, graph: Data, transform: BaseTransform | None) -> Self:
-        """The same parts of a graph that differs only in its ``mask``, with another transform."""
+        """The same parts of a graph that differs only in its ``counted`` nodes, with another transform."""
         parts = copy.copy(self)
         parts.graph, parts.transform, parts._dealt = graph, transform, (-1, ())
         return parts
