@@ -110,11 +110,12 @@ def machines(report: Report) -> str:
             found.setdefault(where, Counter())[row["dataset"]] += 1
     if len(found) < 2:
         return next(iter(found), "No runs")
-    parts = (
-        f"{', '.join(f'{dataset} ({count} runs)' for dataset, count in runs.items())}: {where}"
-        for where, runs in found.items()
-    )
+    parts = (f"{', '.join(_counted(*pair) for pair in runs.items())}: {where}" for where, runs in found.items())
     return f"{'; '.join(parts)}. The seconds of a row are those of the machine of its last run"
+
+
+def _counted(dataset: str, count: int) -> str:
+    return f"{dataset} ({count} {'run' if count == 1 else 'runs'})"
 
 
 def seconds(row: Mapping[str, Any]) -> list[float]:
