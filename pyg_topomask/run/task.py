@@ -14,6 +14,12 @@ from pyg_topomask.run.errors import RunError
 Level = Literal["graph", "node", "edge"]
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
 
+PARTS = ("train", "val", "test")
+"""Names of the parts of a split."""
+
+Parts = tuple[Tensor, Tensor, Tensor]
+"""Indices of the training, validation and test graphs, or masks of nodes."""
+
 
 @dataclass(frozen=True)
 class Task:

@@ -22,11 +22,9 @@ from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display
 from pyg_topomask.run.output.report import rounded
 from pyg_topomask.run.output.saved import unfinished_note
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.trained_model import OpenedRun, open_run
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
-
-PARTS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)

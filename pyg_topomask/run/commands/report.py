@@ -21,7 +21,7 @@ from pyg_topomask.run.errors import NoPictureError, RunError
 from pyg_topomask.run.finished_run import FinishedRun, find_run
 from pyg_topomask.run.model.attentions import layers_text, mask_of
 from pyg_topomask.run.output.report import headline
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.trained_model import open_run
 from pyg_topomask.viz import plot_curves
 
@@ -83,8 +83,7 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _metrics_table(result: Mapping[str, Any]) -> str:
     values = result["metrics"]
     names = dict.fromkeys(["loss", *(key.partition("_")[2] for key in sorted(values))])
-    parts = ("train", "val", "test")
-    rows = [[name, *(_shown(values.get(f"{part}_{name}")) for part in parts)] for name in names]
+    rows = [[name, *(_shown(values.get(f"{part}_{name}")) for part in PARTS)] for name in names]
     return _table(["", "training", "validation", "test"], rows)
 
 

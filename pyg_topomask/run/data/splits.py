@@ -13,8 +13,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import RunError
-
-Parts = tuple[Tensor, Tensor, Tensor]
+from pyg_topomask.run.task import Parts
 
 
 def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Parts | None, seed: int) -> Parts:

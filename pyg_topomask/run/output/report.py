@@ -17,6 +17,7 @@ from rich.text import Text
 from pyg_topomask.cache import replacing
 from pyg_topomask.run.model.attentions import layers_text
 from pyg_topomask.run.output.files import write_text
+from pyg_topomask.run.task import PARTS
 from pyg_topomask.viz.drawing import literal
 
 PERCENT = ("accuracy", "accuracy-SBM")
@@ -151,7 +152,7 @@ def summary_table(summary: Mapping[str, Any]) -> Group:
     table.add_column("test", justify="right")
     for name in dict.fromkeys(["loss", headline(summary["metrics"], summary["metric_best"])]):
         cells = []
-        for part in ("train", "val", "test"):
+        for part in PARTS:
             value = summary["metrics"].get(f"{part}_{name}")
             spread = value["std"] if value and len(seeds) > 1 else None
             cells.append(format_metric(name, value["mean"], spread) if value else "–")

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from pyg_topomask.run.data.formats.base import need
+from pyg_topomask.run.task import PARTS
 from pyg_topomask.run.training.lightning_module import GraphModule
 
 HIDDEN = {"val": "test-dev", "test": "test-challenge"}
@@ -21,7 +22,7 @@ HIDDEN = {"val": "test-dev", "test": "test-challenge"}
 def evaluate(trainer: pl.Trainer, module: GraphModule, loaders: Iterable[DataLoader]) -> dict[str, float]:
     """Metrics of all three parts, without training."""
     metrics: dict[str, float] = {}
-    for part, loader in zip(("train", "val", "test"), loaders):
+    for part, loader in zip(PARTS, loaders):
         trainer.test(module, loader, verbose=False)
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         metrics |= {name.replace("test_", f"{part}_", 1): value for name, value in values.items()}

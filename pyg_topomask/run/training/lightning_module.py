@@ -20,14 +20,12 @@ from pyg_topomask.nn import auxiliary_loss
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.sampling import refusing_graphs
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import PARTS, Task
 from pyg_topomask.run.training.checkpoint import FORMAT, OURS
 from pyg_topomask.run.training.losses import task_loss
 from pyg_topomask.run.training.metrics import build_metrics
 from pyg_topomask.run.training.optim import build_optimizer, build_scheduler
 from pyg_topomask.run.training.ranking import Candidates, candidates
-
-PARTS = ("train", "val", "test")
 
 
 class GraphModule(pl.LightningModule):

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch_geometric
-from torch import Tensor
 from torch.utils.data import ConcatDataset
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
@@ -27,12 +26,10 @@ from pyg_topomask.cache import building, cache_dir, locked
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.output.files import make_folder
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import PARTS, Parts, Task
 from pyg_topomask.tensor_files import only_data, reason_of
 
 Made = TypeVar("Made")
-Parts = tuple[Tensor, Tensor, Tensor]
-SPLITS = ("train", "val", "test")
 
 
 @dataclass
@@ -175,8 +172,8 @@ def _download(build: Callable[[Path], Made], root: Path, name: str, tried: list[
 def from_parts(
     raw: Raw, data: DatasetConfig, build: Callable[[str, str], Sequence[Data]], task: Task, key: str = ""
 ) -> LoadedDataset:
-    """:func:`from_raw` for a class that reads one part at a time, ``build(root, part)`` with a name in ``SPLITS``."""
-    graphs, parts = joined(from_raw(raw, data, lambda root: [build(str(root), split) for split in SPLITS], key))
+    """:func:`from_raw` for a class that reads one part at a time, ``build(root, part)`` with a name in ``PARTS``."""
+    graphs, parts = joined(from_raw(raw, data, lambda root: [build(str(root), split) for split in PARTS], key))
     return LoadedDataset(graphs, task, parts)
 
 

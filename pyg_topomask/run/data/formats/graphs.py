@@ -14,9 +14,9 @@ from torch_geometric.utils import one_hot
 from pyg_topomask import __version__
 from pyg_topomask.datasets import DigitsDataset, InducedCycleDataset, LongRangeDataset, MotifDataset
 from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats.base import SPLITS, LoadedDataset, Raw, cached, from_parts, from_raw, need
+from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, cached, from_parts, from_raw, need
 from pyg_topomask.run.data.formats.tu_files import CheckedTUDataset
-from pyg_topomask.run.task import Task, classification
+from pyg_topomask.run.task import PARTS, Task, classification
 
 BENCHMARK = {
     "MNIST": classification("graph", 10),
@@ -131,14 +131,14 @@ class _ConcatenatePosition(BaseTransform):
 
 def zinc(data: DatasetConfig) -> LoadedDataset:
     """ZINC: ``subset`` of 12,000 molecules, or ``full``."""
-    raw = Raw("ZINC", "", tuple(f"raw/{split}.{kind}" for split in SPLITS for kind in ("pickle", "index")))
+    raw = Raw("ZINC", "", tuple(f"raw/{split}.{kind}" for split in PARTS for kind in ("pickle", "index")))
     subset = data.name == "subset"
     return from_parts(raw, data, lambda root, split: ZINC(root, subset, split), MOLECULE, key=data.name)
 
 
 def aqsol(data: DatasetConfig) -> LoadedDataset:
     """AQSOL: solubility of molecules."""
-    raw = Raw("AQSOL", "", tuple(f"raw/{name}.pickle" for name in (*SPLITS, "atom_dict", "bond_dict")))
+    raw = Raw("AQSOL", "", tuple(f"raw/{name}.pickle" for name in (*PARTS, "atom_dict", "bond_dict")))
     return from_parts(raw, data, AQSOL, MOLECULE)
 
 

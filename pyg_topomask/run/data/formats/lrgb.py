@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch_geometric.datasets import LRGBDataset
 
 from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats.base import SPLITS, LoadedDataset, Raw, from_parts
+from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_parts
 from pyg_topomask.run.data.formats.negatives import ResampleNegatives
 from pyg_topomask.run.data.formats.ogb_files import open_dataset, three_parts
-from pyg_topomask.run.task import Task, classification
+from pyg_topomask.run.task import PARTS, Task, classification
 
 LRGB = {
     "peptides-func": Task("graph", "multilabel", 10),
@@ -49,7 +49,7 @@ def lrgb(data: DatasetConfig, name: str = "") -> LoadedDataset:
     """
     name = name or data.name.lower()
     kind = "pickle" if name.endswith("-sp") else "pt"
-    raw = Raw("LRGBDataset", name, tuple(f"raw/{split}.{kind}" for split in SPLITS))
+    raw = Raw("LRGBDataset", name, tuple(f"raw/{split}.{kind}" for split in PARTS))
     if name == "peptides-func" and raw.find(data)[0] is None:
         files = tuple(f"raw/{part}.csv.gz" for part in ("edge", "node-feat", "edge-feat", "graph-label"))
         csv = Raw("LRGB-ogb-layout", "peptides_func", (*files, "split/stratified", "RELEASE_v1.txt"))

@@ -15,7 +15,7 @@ from pyg_topomask.run.data.formats.lrgb import LRGB, lrgb
 from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
 from pyg_topomask.run.data.formats.ogb_files import open_dataset, reading_split, split_of, three_parts
 from pyg_topomask.run.data.formats.words import code2
-from pyg_topomask.run.task import Kind, Task, classification
+from pyg_topomask.run.task import PARTS, Kind, Task, classification
 
 LINK_HITS = {"ogbl-collab": 50, "ogbl-ppa": 100, "ogbl-ddi": 20}
 NODE_NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-proteins")
@@ -107,7 +107,7 @@ def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
         graph.y = graph.y.view(-1)
         graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
         task = classification("node", int(dataset.num_classes))
-    for part, index in zip(("train", "val", "test"), three_parts(dataset)):
+    for part, index in zip(PARTS, three_parts(dataset)):
         graph[f"{part}_mask"] = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, index, True)
     return LoadedDataset([graph], task)
 
