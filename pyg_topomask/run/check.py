@@ -131,8 +131,9 @@ def unused_keys(config: Config) -> list[tuple[str, str]]:
 
 def _kernel(config: Config, cls: type[Attention]) -> str:
     """The kernel of an attention: that of the config, or the class's own default."""
-    given = config.is_given("topomask.kernel")
-    return config.topomask.kernel if given else signature(cls).parameters["kernel"].default
+    parameters = signature(cls).parameters
+    own = "kernel" in parameters and not config.is_given("topomask.kernel")
+    return parameters["kernel"].default if own else config.topomask.kernel
 
 
 def check_parsed(parsed: ParsedConfig) -> list[str]:

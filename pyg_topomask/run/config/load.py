@@ -114,7 +114,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Pairs (key, value) of an override; a section such as ``gt={layers: 3}`` has one for each of its keys."""
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and value and section_of(key.split(".")) is not None:
         for name, inner in value.items():
             yield from _flat(f"{key}.{name}", inner)
     else:

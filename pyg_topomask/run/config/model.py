@@ -156,7 +156,7 @@ class GNNConfig(Section):
     act: Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"] = Field(
         default="relu", description="Activation."
     )
-    batchnorm: bool = Field(default=False, description="BatchNorm in the layers of `layers_pre_mp`.")
+    batchnorm: bool = Field(default=True, description="BatchNorm in the layers of `layers_pre_mp`.")
     dropout: Probability = Field(
         default=0.0, description="Dropout in the layers of `layers_pre_mp`, in the head mlp_graph and in custom_gnn."
     )

@@ -53,8 +53,14 @@ def _reads_edges(config: Config) -> bool:
     convs = (name for name in config.gt.parts if name in CONVS and not (alone and name == "GAT"))
     named = "GraphormerBias" in config.dataset.node_encoder_parts and uses_pair_bias(config)
     paths = named and config.dataset.edge_encoder_name == "TypeDictEdge"
-    attends = any(attention_arguments(config, name).get("edge_dim") is not None for name in attentions_of(config))
+    attends = any(_may_attend_to_edges(config, name) for name in attentions_of(config))
     return attends or paths or any(CONVS[name].takes_edges for name in convs)
+
+
+def _may_attend_to_edges(config: Config, name: str) -> bool:
+    """Whether an attention reads edge features; taken as true for one that is defined outside of the package."""
+    is_ours = ATTENTION[name].__module__.startswith("pyg_topomask.")
+    return not is_ours or attention_arguments(config, name).get("edge_dim") is not None
 
 
 def _has_attn_dropout(config: Config) -> bool:
@@ -111,8 +117,10 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
     config, written, found = parsed.config, parsed.written or parsed.config, dict[str, list[str]]()
     for key in parsed.ignored:
         found.setdefault(IGNORED_KEYS[key], []).append(key)
+    if config.pretrained.dir and parsed.written is None:
+        return found  # the model is that of a run which does not exist yet
     for key in filter(written.is_given, all_keys()):
-        reason = _reason(config, key)
+        reason = unread_because(config, key)
         if reason is not None:
             found.setdefault(reason, []).append(key)
     for section in (name for name in type(config).model_fields if name.startswith("posenc_")):
@@ -122,7 +130,7 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
     return found
 
 
-def _reason(config: Config, key: str) -> str | None:
+def unread_because(config: Config, key: str) -> str | None:
     """Why a key is not read with the values of the others; None if it is read."""
     if key.startswith("pretrained.") and not config.pretrained.dir:
         return "pretrained.dir is not given"

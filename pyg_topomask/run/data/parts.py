@@ -18,7 +18,7 @@ from pyg_topomask.run.errors import RunError
 
 
 def graph_parts(config: Config, graph: Data, seed: int, transforms: Sequence[BaseTransform]) -> GraphParts:
-    """The parts that ``train.sampler`` makes of a graph, whose ``mask`` gives the training nodes.
+    """The parts that ``train.sampler`` makes of a graph, in which ``counted`` marks the training nodes.
 
     Raises:
         RunError: If the graph has fewer nodes than parts, or processes cannot share a batch.

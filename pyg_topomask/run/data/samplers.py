@@ -33,8 +33,8 @@ class Neighborhoods(GraphParts):
     Reference: Hamilton et al., *Inductive Representation Learning on Large Graphs*, NeurIPS 2017, arXiv:1706.02216.
 
     Args:
-        graph: The graph; its ``mask`` gives the counted nodes, those of the loss or the metrics.
-        batch_size: Number of counted nodes in a part. They are its first nodes, and its ``mask`` contains only them.
+        graph: The graph; ``counted`` marks the nodes of the loss or the metrics.
+        batch_size: Number of counted nodes in a part. They are its first nodes, and its ``counted`` marks only them.
         sizes: Number of neighbours drawn per node, for each hop.
         seed: Seed of the order and the neighbours.
         transform: Applied to each part.

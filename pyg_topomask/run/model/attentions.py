@@ -151,9 +151,11 @@ def class_defaults(config: Config) -> dict[str, Any]:
     """
     found: dict[str, list[Any]] = {}
     for made, keys in _readers(config):
+        parameters = signature(made).parameters
         for argument, key in keys.items():
             if key.startswith("topomask.") and key not in (MASK_KEY, *_TRANSLATIONS) and not config.is_given(key):
-                found.setdefault(key, []).append(signature(made).parameters[argument].default)
+                default = parameters[argument].default if argument in parameters else config.value(key)
+                found.setdefault(key, []).append(default)
     return {key: values[0] if values.count(values[0]) == len(values) else values for key, values in found.items()}
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
+from pyg_topomask.run.config.unused import unread_because
 from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.attentions import class_defaults
@@ -68,7 +69,8 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 def unfinished_note(folder: Path) -> str | None:
     """What to tell who reads the weights of a seed that has not been trained to its end; None if it has."""
-    if (folder / "result.json").exists() or not (folder / "last.ckpt").exists():
+    is_training = any((folder / name).exists() for name in ("last.ckpt", "metrics.csv"))
+    if (folder / "result.json").exists() or not is_training:  # a shared model has no such files
         return None
     return f"note: the run in {folder} is not finished; its weights are those of its best epoch so far"
 
@@ -131,7 +133,7 @@ def read_config(path: Path) -> Config:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         reason = f"{key}: {first['msg'].lower()}"
-        if key.startswith("topomask.mask_"):
+        if first["type"] == "extra_forbidden" and key.startswith("topomask.mask_") and key.count(".") == 1:
             reason = f"no mask has the settings {key}; {IMPORT_ADVICE}"
     raise RunError(f"{path} is missing, damaged or of another version ({reason})")
 
@@ -169,19 +171,20 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     If attention or mask differ, these alone: keys that only one of the two uses have their defaults in the other, which
     nobody has set.
     """
-    shared = [key for key in here if key in there]  # one of the two may search its width, or run several splits
+    shared = [key for key in here if key in there]  # one may search its width, run several splits, or not read a key
     keys = [key for key in shared if here[key] != there[key]]
     keys = [key for key in _NAMES if key in keys] or keys
     return [f"{key} is {there[key]} there and {here[key]} here" for key in keys]
 
 
 def compared(config: Config) -> dict[str, Any]:
-    """The keys that define the experiment, and the values with which the model is built."""
+    """The keys that define the experiment, without those that it does not read, and the values with which it runs."""
     free = [*FREE_KEYS, "dataset.dir"]  # only the place of the raw files
     if config.run_multiple_splits:
         free.append("dataset.split_index")  # differs between the runs of one folder
     if searches_width(config):
         free += WIDTH_KEYS  # the values given are replaced
-    found = {key: config.value(key) for key in all_keys() if key not in free and key.partition(".")[0] not in free}
+    keys = [key for key in all_keys() if key not in free and key.partition(".")[0] not in free]
+    found = {key: config.value(key) for key in keys if unread_because(config, key) is None}
     found |= class_defaults(config)
     return found | {"run_multiple_splits": bool(config.run_multiple_splits)}  # more splits may follow

@@ -114,6 +114,8 @@ def test_an_override_of_a_section_keeps_its_other_keys(tiny):
     gt = parsed.config.gt
     assert (gt.layers, gt.sparse.k, gt.n_heads, gt.dim_hidden) == (3, 4, 2, 8)
     assert parsed.overridden == {"gt.layers", "gt.sparse.k"}
+    with pytest.raises(ConfigError, match=r"gt\.layers: input should be a valid integer"):
+        load(tiny, ["gt=&a {layers: *a}"])
 
 
 @pytest.mark.parametrize(

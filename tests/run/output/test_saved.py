@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyg_topomask.run import run_config
+from pyg_topomask.nn import ATTENTION, PrimphormerAttention
+from pyg_topomask.run import check_config, run_config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.output.saved import compared, differences
@@ -29,6 +30,28 @@ def test_a_key_that_is_not_given_has_the_default_of_its_attention(tiny, tmp_path
     run_config(tiny, tmp_path, overrides=["optim.max_epoch=1", "optim.num_warmup_epochs=0"])
     with pytest.raises(RunError, match=r"topomask\.kernel is softmax_rf there and relu here"):
         run_config(tiny, tmp_path, overrides=["optim.max_epoch=1", "optim.num_warmup_epochs=0", "topomask.kernel=relu"])
+
+
+def test_a_key_that_is_not_read_may_differ(tiny):
+    plain, given, read = (
+        compared(load(tiny, overrides).config)
+        for overrides in ([], ["gnn.batchnorm=false", "optim.momentum=0.5"], ["gnn.layers_pre_mp=1"])
+    )
+    assert differences(plain, given) == []
+    assert differences(plain, read) == ["gnn.layers_pre_mp is 1 there and 0 here"]
+
+
+def test_an_attention_may_take_its_settings_as_keywords(tiny, monkeypatch):
+    class Keywords(PrimphormerAttention):
+        def __init__(self, channels, heads=1, **settings):
+            super().__init__(channels, heads, **settings)
+
+    monkeypatch.setitem(ATTENTION, "Keywords", Keywords)
+    del tiny["topomask"]
+    tiny["gt"]["layer_type"] = "GIN+Keywords"
+    plain, given = (compared(load(tiny, overrides).config) for overrides in ([], ["topomask.rank=3"]))
+    assert differences(plain, given) == ["topomask.rank is 3 there and 30 here"]
+    check_config(tiny)
 
 
 def test_attentions_with_different_defaults_of_one_key(tiny):
