@@ -38,8 +38,8 @@ class RandomPartitionLoader(DataLoader):
     Args:
         data: The graph.
         num_parts: Number of parts; each has about ``num_nodes / num_parts`` nodes.
-        transform: Transform of each part; none if :obj:`None`. The loader uses a copy, whose epoch it sets, so that
-            several loaders may be given the same transform.
+        transform: Transform of each part; none if :obj:`None`. The loader sets the epoch of transforms that have one.
+            It uses copies of those of this package, so that several loaders may be given the same `AddRandomWalks`.
         seed: Seed of the parts and of their order.
         shuffle: Whether parts come in a new order in each epoch.
         rank: Number of this process, if several processes share the parts.
@@ -69,7 +69,7 @@ class RandomPartitionLoader(DataLoader):
             raise ValueError(f"'num_parts' must not exceed the number of nodes (got {num_parts} and {num_nodes})")
         kwargs.setdefault("generator", torch.Generator().manual_seed(seed))
         sampler = PartSampler(num_parts, seed, rank, num_processes, shuffle)
-        parts = GraphParts(data, num_parts, seed, copy.deepcopy(transform))
+        parts = GraphParts(data, num_parts, seed, _with_own_epoch(transform))
         super().__init__(parts, sampler=sampler, batch_size=1, collate_fn=single, **kwargs)
 
     def set_epoch(self, epoch: int) -> None:
@@ -80,6 +80,19 @@ class RandomPartitionLoader(DataLoader):
         epoch = self.sampler.begin()
         set_epoch(self.dataset.transform, epoch)  # type: ignore[attr-defined]
         return super().__iter__()
+
+
+def _with_own_epoch(transform: BaseTransform | None) -> BaseTransform | None:
+    """The transform with copies of those of this package that have an epoch.
+
+    Others are not copied, because a copy may lose the memory that it shares with the loader's workers.
+    """
+    if isinstance(transform, Compose):
+        composed = copy.copy(transform)
+        composed.transforms = [_with_own_epoch(part) for part in transform.transforms]
+        return composed
+    is_ours = type(transform).__module__.startswith("pyg_topomask.")
+    return copy.deepcopy(transform) if is_ours and hasattr(transform, "set_epoch") else transform
 
 
 def set_epoch(transform: BaseTransform | None, epoch: int) -> None:

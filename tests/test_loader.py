@@ -1,7 +1,7 @@
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.transforms import Compose
+from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.loader import EpochSampler, GraphParts, PartSampler, RandomPartitionLoader
 from pyg_topomask.nn import ExphormerAttention, GRFAttention
@@ -131,6 +131,26 @@ def test_loaders_with_one_transform_do_not_change_each_other():
             served[number] += passes([part], 1)[0]
     assert served == wanted
     assert int(transform._epoch) == 0  # it stays as it was
+
+
+class StampEpoch(BaseTransform):
+    """A transform of a user, whose epoch reaches the workers through shared memory."""
+
+    def __init__(self):
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch):
+        self.epoch.fill_(epoch)
+
+    def forward(self, data):
+        data.epoch = int(self.epoch)
+        return data
+
+
+def test_transforms_of_users_keep_their_shared_memory():
+    steps = Compose([StampEpoch(), AddRandomWalks(4, 2, seed=0)])
+    loader = RandomPartitionLoader(grid(), 4, steps, num_workers=1, persistent_workers=True)
+    assert [{part.epoch for part in loader} for _ in range(3)] == [{0}, {1}, {2}]
 
 
 def test_several_processes_share_out_the_parts():

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 from torch.nn import Module, ReLU
+from torch.nn.modules.module import _has_any_global_hook
 
 from pyg_topomask.ops.dropout import dropout
 
@@ -35,6 +36,6 @@ class Dropout(torch.nn.Dropout):
 
 
 def has_hooks(module: Module) -> bool:
-    """Whether a call of the module would run hooks, so that it must not be bypassed."""
+    """Whether a call of the module would run hooks or a ``forward`` of its own, so that it must not be bypassed."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks)
+    return any(hooks) or "forward" in vars(module) or bool(_has_any_global_hook())

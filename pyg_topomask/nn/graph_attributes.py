@@ -21,7 +21,12 @@ def requirements_of(*parts: Module | None) -> tuple[str, ...]:
 
 
 def stated_num_nodes(graph: Data) -> int | None:
-    """Number of nodes of a graph; :obj:`None` if PyG would guess it from the edges, which leave out isolated nodes."""
+    """Number of nodes of a graph; :obj:`None` if PyG would guess it from the edges, which leave out isolated nodes.
+
+    It is also :obj:`None` while a model is compiled, because PyG's lookup cannot be traced.
+    """
+    if torch.compiler.is_compiling():
+        return None
     stated = any(graph.get(name) is not None for name in ("num_nodes", "x", "pos", "batch"))
     return int(graph.num_nodes) if stated else None
 
@@ -29,7 +34,10 @@ def stated_num_nodes(graph: Data) -> int | None:
 def check_rows(graph: Data, num_rows: int) -> None:
     """Refuse a graph that states another number of nodes than ``x`` has rows. Raises ValueError."""
     if stated_num_nodes(graph) not in (None, num_rows):
-        raise ValueError(f"the graph has {graph.num_nodes} nodes, but 'x' has {num_rows} rows")
+        raise ValueError(
+            f"the graph has {graph.num_nodes} nodes, but 'x' has {num_rows} rows; if its attributes 'x', 'pos' or "
+            "'batch' are not of its nodes, set graph.num_nodes"
+        )
 
 
 def read_attributes(reader: Module, graph: Any, names: tuple[str, ...], remedy: str) -> list[Tensor]:

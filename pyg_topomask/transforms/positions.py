@@ -42,8 +42,7 @@ class AddPositions(GraphTransform):
         num_nodes, dtype = num_nodes_of(data), torch.get_default_dtype()
         if self.source is None:
             check_one_graph(data, "AddPositions")
-            tensors = (value for name in ("x", "edge_index") if isinstance(value := data.get(name), Tensor))
-            device = next((value.device for value in tensors), None)
+            device = next((value.device for value in data.to_dict().values() if isinstance(value, Tensor)), None)
             return torch.arange(num_nodes, dtype=dtype, device=device)
         found = data.get(self.source)
         if not isinstance(found, Tensor) or found.numel() != num_nodes or not bool(found.isfinite().all()):

@@ -172,22 +172,27 @@ def _apply_without_draws(transforms: Sequence[BaseTransform], graphs: list[Data]
     """As `apply_all`, for transforms whose result is stored.
 
     Raises:
-        ValueError: If a transform that is not of this package changes a global random state.
+        ValueError: If a transform that is not of this package draws from a global random state. It is applied twice if
+            it changes one, because it may also seed it, or overwrite what it has drawn.
     """
     for transform in transforms:
         if isinstance(transform, Compose):
             graphs = _apply_without_draws(transform.transforms, graphs)
             continue
-        before = _random_states()
-        graphs = apply_all([transform], graphs)
+        given, before = graphs, _random_states()
+        graphs = apply_all([transform], given)
         own = type(transform).__module__.partition(".")[0] == pyg_topomask.__name__
-        if not own and _random_states() != before:
+        if not own and _random_states() != before and _content(apply_all([transform], given)) != _content(graphs):
             raise ValueError(
                 f"{type(transform).__name__} draws at random from the global state of torch, NumPy or Python: every "
                 "call makes new draws, but the cache would keep one; let it draw from a generator with a seed of its "
                 "own, or precompute with cache=False"
             )
     return graphs
+
+
+def _content(graphs: Sequence[Data]) -> str:
+    return stable_hash([graph.to_dict() for graph in graphs])
 
 
 def _random_states() -> str:

@@ -179,6 +179,21 @@ def test_draws_of_other_transforms_are_not_stored(draw, num_workers, tmp_path):
         assert "drawn" in precompute(UNWEIGHTED, steps, cache=False)[0]
 
 
+class SeedFirst(BaseTransform):
+    """Not random, although it changes the global random state."""
+
+    def forward(self, data):
+        torch.manual_seed(7)
+        data.drawn = torch.rand(data.num_nodes)
+        return data
+
+
+def test_transforms_that_seed_the_global_state_are_stored(tmp_path):
+    with torch.random.fork_rng():
+        equal([SeedFirst()(data.clone()) for data in UNWEIGHTED], precompute(UNWEIGHTED, SeedFirst(), cache=tmp_path))
+    assert stored(tmp_path)
+
+
 def test_what_a_transform_deletes_is_gone(tmp_path):
     paired = [AddRandomWalks(seed=1, pair_table=True)(data.clone()) for data in UNWEIGHTED]
     again = AddRandomWalks(seed=2)

@@ -65,8 +65,7 @@ class _Primal(Attention):
         """As `map_scores` with dropout, for scores ``[2 H, N, s]``, by a call of ``out``."""
         dropped = dropout(scores, self.dropout, self.training)
         both = dropped.unflatten(0, (2, self.heads)).permute(2, 1, 0, 3).flatten(2)  # [N, H, 2 s]
-        dtype = next((parameter.dtype for parameter in self.out.parameters()), both.dtype)
-        (out,) = at_least_float32(self.out(both.to(dtype)))
+        (out,) = at_least_float32(self.out(both.to(_dtype_of(self.out, both))))
         return out, sums_of_squares(scores)
 
     def _finish(self, out: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor:
@@ -78,6 +77,11 @@ class _Primal(Attention):
         if not self._out_is_called() and self.out.bias is not None:
             out = out + self.out.bias
         return out.reshape(-1, self.channels).to(dtype)
+
+
+def _dtype_of(module: Module, x: Tensor) -> torch.dtype:
+    """The dtype of a module's parameters; that of ``x`` if it has none."""
+    return next((parameter.dtype for parameter in module.parameters()), x.dtype)
 
 
 class PrimphormerAttention(_Primal):
@@ -198,7 +202,7 @@ class PrimphormerAttention(_Primal):
         qk, dtype = self._projected(x)
         with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
             mean = segment_mean(at_least_float32(x)[0], batch, state.size(0))
-            state = state + self.virtual(mean.to(self.virtual.weight.dtype))
+            state = state + self.virtual(mean.to(_dtype_of(self.virtual, mean)))
             weight, projection = at_least_float32(torch.stack([self.weight_e, self.weight_r]), self.projection)
             weight = weight.view(2, self.num_virtual, self.heads, -1).permute(0, 2, 3, 1).flatten(0, 1)  # [2 H, D, N_s]
             update = state.expand(x.size(0), -1) if batch is None else state.index_select(0, batch)  # [N, s]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import pi
 from typing import ClassVar
 
@@ -122,7 +123,7 @@ class LowRankMask(Mask):
         return f"heads={self.heads}, encoding={self.encoding!r}, num_waves={self.num_waves}"
 
 
-@once_per_batch
+@partial(once_per_batch, traced=True)
 def _check_position(position: Tensor, num_nodes: int | None) -> None:
     """Refuse positions that are not one finite number per node, ``[N]`` or ``[N, 1]``. Raises ValueError."""
     expected = position.shape[:1].numel() if num_nodes is None else num_nodes

@@ -89,7 +89,8 @@ def read_weighted_edges(mask: Mask, graph: Data) -> tuple[Tensor, Tensor | None]
     """
     edge_index = read_edges(mask, graph)
     weight = edge_tensors(graph.adj_t)[1] if graph.get("edge_index") is None else graph.get("edge_weight")
-    return edge_index, None if weight is None else weight.view(-1)
+    # A view is a new tensor in each call, for which no earlier result is found.
+    return edge_index, weight.view(-1) if weight is not None and weight.dim() > 1 else weight
 
 
 def read_normalized_edges(mask: Mask, graph: Data, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

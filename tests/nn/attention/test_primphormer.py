@@ -452,7 +452,18 @@ def test_hooks_and_replacements_of_the_output_map_count(build, bias):
     hook.remove()
     attn.out = Doubled(attn.out)
     torch.testing.assert_close(attn(x, batch), 2 * plain, **EXACT)
+    attn.out = attn.out.inner
+    attn.out.forward = lambda scores: torch.zeros_like(attn.out.weight[:, 0].expand(*scores.shape[:-1], -1))
+    assert not attn(x, batch).any()
+    del attn.out.forward
     attn.reset_parameters()
+
+
+def test_the_map_of_the_virtual_node_may_be_wrapped():
+    attn, x = PrimphormerAttention(8, heads=2), torch.randn(5, 8)
+    plain = attn(x)
+    attn.virtual = Doubled(attn.virtual)
+    assert not torch.allclose(attn(x), plain)
 
 
 def test_a_pruned_output_map_is_used():

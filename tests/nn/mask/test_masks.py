@@ -22,8 +22,10 @@ from pyg_topomask.nn import (
     ToeplitzMask,
     TreeMask,
 )
+from pyg_topomask.nn.mask import structure
 from pyg_topomask.operators import TreeDistanceOperator
 from pyg_topomask.ops import deconvolve
+from pyg_topomask.ops.csr import root_strengths
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
@@ -202,6 +204,23 @@ def test_learned_weights_of_zero_have_a_finite_gradient():
     graph.edge_weight = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
     (PowerSeriesMask()(graph) @ torch.ones(3, 1)).sum().backward()
     assert graph.edge_weight.grad.isfinite().all()
+
+
+def test_fixed_weights_are_normalised_once_for_all_layers(monkeypatch):
+    calls = []
+    monkeypatch.setattr(structure, "root_strengths", lambda csr: calls.append(csr) or root_strengths(csr))
+    graph = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), edge_weight=torch.rand(3), num_nodes=3)
+    for mask in (PowerSeriesMask(), PowerSeriesMask(heads=2)):
+        mask(graph)
+    assert len(calls) == 1
+
+
+def test_masks_of_positions_are_compiled_as_one_graph():
+    mask = LowRankMask()
+    graphs = [Data(x=torch.ones(n, 1), position=torch.arange(float(n))) for n in (4, 5)]
+    compiled = torch.compile(lambda graph: mask(graph).left, backend="eager", fullgraph=True, dynamic=True)
+    for graph in graphs:
+        torch.testing.assert_close(compiled(graph), mask(graph).left)
 
 
 def test_learned_lengths_of_trees_have_a_gradient():
