@@ -6,8 +6,9 @@ import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -108,8 +109,18 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
             value = parse_value(text)
         except ValueError as error:
             raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
+        if isinstance(value, (int, float, date)) and not isinstance(value, bool) and _takes_text(key):
+            value = text  # 007 is no number in a name
         keys += [_set(values, *pair) for pair in _flat(key, value)]
     return frozenset(keys)
+
+
+def _takes_text(key: str) -> bool:
+    """Whether all values of a key are texts, such as those of names and folders."""
+    *sections, name = key.split(".")
+    section = section_of(sections)
+    found = None if section is None else section.model_fields.get(name)
+    return found is not None and {*(get_args(found.annotation) or [found.annotation])} <= {str, type(None)}
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -292,9 +292,12 @@ def test_sizes_that_are_absurd_together_are_refused(tiny, overrides, message):
         load(tiny, overrides.split())
 
 
-@pytest.mark.parametrize(("tag", "name"), [("3", "config-3"), ("2024-01-02", "config-2024-01-02"), ("", "config")])
-def test_tags_may_look_like_numbers(tiny, tag, name):
-    assert load(tiny, [f"name_tag={tag}"]).name == name
+@pytest.mark.parametrize("tag", ["3", "007", "1e5", "2024-01-02"])
+def test_names_may_look_like_numbers(tiny, tag):
+    parsed = load(tiny, [f"name_tag={tag}", f"out_dir={tag}", f"wandb.project={tag}"])
+    assert (parsed.name, parsed.config.out_dir, parsed.config.wandb.project) == (f"config-{tag}", tag, tag)
+    assert load(tiny, ["name_tag="]).name == "config"
+    assert load(tiny, ["metric_agg=null"]).config.metric_agg is None
 
 
 @pytest.mark.parametrize("key", ["out_dir", "dataset.dir", "pretrained.dir", "dataset.split_dir", "name_tag"])
