@@ -1,58 +1,20 @@
 import warnings
+from itertools import product
 
 import pytest
 import torch
-from torch.nn import Linear, Module
-from torch_geometric.data import Batch
-from torch_geometric.nn import GCNConv, GINEConv
+from torch.nn import Linear
+from torch_geometric.nn import GCNConv
 
 from pyg_topomask.nn import (
     GPSLayer,
-    GPSModel,
     GPSStack,
     GRFAttention,
     MaskedAttention,
     PrimphormerAttention,
-    auxiliary_loss,
 )
-from pyg_topomask.testing import GRAPHS, empty_graph
-from pyg_topomask.transforms import AddRandomWalks
-
-NAMES = ("path", "isolated", "star")
-
-
-def batch_of(*names):
-    return Batch.from_data_list([AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in names or NAMES])
-
-
-class Conv(Module):
-    """Sums neighbours; where asked to, updates edges as well."""
-
-    def __init__(self, channels=8, edges=False):
-        super().__init__()
-        self.lin, self.edges = Linear(channels, channels), edges
-
-    def forward(self, x, edge_index, edge_attr=None):
-        message = x[edge_index[0]] if edge_attr is None else x[edge_index[0]] + edge_attr
-        out = self.lin(torch.zeros_like(x).index_add(0, edge_index[1], message))
-        return (out, 2 * edge_attr) if self.edges else out
-
-
-class Carrying(Module):
-    """Hands on the running sum of each graph's mean, and says what it was handed."""
-
-    requires = ("walk_index",)
-
-    def initial_carry(self, num_graphs):
-        return torch.zeros(num_graphs, 8)
-
-    def forward(self, x, batch=None, graph=None, carry=None):
-        batch = torch.zeros(x.size(0), dtype=torch.long) if batch is None else batch
-        start = self.initial_carry(int(batch.max()) + 1) if carry is None else carry
-        start = start + torch.zeros_like(start).index_add(0, batch, x)
-        out = x + start[batch]
-        self.auxiliary_loss = start.square().sum()
-        return out if carry is None else (out, start)
+from pyg_topomask.testing import GRAPHS
+from tests.nn.gps_cases import NAMES, Carrying, Conv, batch_of
 
 
 def batch_norm(norm, x):
@@ -85,11 +47,11 @@ def randomise(module):
 
 
 @pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
-@pytest.mark.parametrize("branches", ["both", "conv", "attn", "none"])
-@pytest.mark.parametrize("feed_forward", [True, False])
+@pytest.mark.parametrize(
+    ("branches", "feed_forward"),
+    [*product(["both", "conv", "attn"], [True, False]), ("none", True)],  # ("none", False) is refused
+)
 def test_layer_is_the_formula(norm, branches, feed_forward):
-    if branches == "none" and not feed_forward:
-        pytest.skip("refused")
     batch = batch_of()
     conv = Conv() if branches in ("both", "conv") else None
     attn = GRFAttention(8, heads=2) if branches in ("both", "attn") else None
@@ -172,20 +134,6 @@ def test_conv_that_updates_edges():
     assert torch.equal(plain(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr), out)
 
 
-def test_updated_edges_reach_the_next_layer():
-    batch = batch_of()
-    edge_attr, x = torch.randn(batch.num_edges, 3), torch.randn(13, 4)
-    model = GPSModel(4, 8, 2, 3, conv=lambda _: Conv(edges=True), edge_dim=3, norm=None).eval()
-    seen = []
-    for layer in model.layers:
-        layer.conv.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["edge_attr"]), with_kwargs=True)
-    model(x, batch.edge_index, edge_attr=edge_attr)
-    encoded = model.edge_encoder(edge_attr)
-    for power, value in enumerate(seen):
-        torch.testing.assert_close(value, 2**power * encoded)
-    assert len(seen) == 3
-
-
 def test_carry_goes_from_layer_to_layer():
     batch, x = batch_of(), torch.randn(13, 8)
     layer = GPSLayer(8, Conv(edges=True), Carrying(), norm=None, feed_forward=False)
@@ -198,118 +146,6 @@ def test_carry_goes_from_layer_to_layer():
     with pytest.warns(UserWarning, match="Carrying passes a carry from layer to layer"):
         afresh = layer(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)[0]
     torch.testing.assert_close(out - afresh, torch.ones_like(out))
-
-    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None, feed_forward=False)
-    model.encoder, model.head = torch.nn.Identity(), torch.nn.Identity()
-    first = 2 * x + sums[batch.batch]
-    second_sums = sums + torch.stack([first[batch.batch == graph].sum(0) for graph in range(3)])
-    torch.testing.assert_close(model(x, batch.edge_index, batch.batch, batch), 2 * first + second_sums[batch.batch])
-    torch.testing.assert_close(model(x, batch.edge_index, None, batch), 2 * first + second_sums[batch.batch])
-    assert model(x[:4], GRAPHS["path"].edge_index).shape == (4, 8)  # one graph, no batch vector, no graph
-
-
-def test_carry_with_a_batch_vector_alone():
-    batch, x = batch_of(), torch.randn(13, 8)
-    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None)
-    wanted = model(x, batch.edge_index, batch.batch, batch)
-    torch.testing.assert_close(model(x, batch.edge_index, batch.batch), wanted)
-
-
-def test_auxiliary_loss_sums_what_modules_set():
-    batch, x = batch_of(), torch.randn(13, 8)
-    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None)
-    model(x, batch.edge_index, batch.batch, batch)
-    parts = [layer.attn.auxiliary_loss for layer in model.layers]
-    torch.testing.assert_close(auxiliary_loss(model), parts[0] + parts[1])
-    assert auxiliary_loss(model).requires_grad
-    plain = Linear(2, 2)
-    assert auxiliary_loss(plain).item() == 0
-    assert not auxiliary_loss(plain).requires_grad
-    assert auxiliary_loss(torch.nn.ReLU()).item() == 0
-
-
-def test_requires_is_the_union_of_the_layers():
-    model = GPSModel(4, 8, 2, 2, conv=lambda _: Conv(), attn=lambda n: GRFAttention(8) if n else MaskedAttention(8))
-    assert model.requires == GRFAttention(8).requires
-    assert GPSLayer(8, Conv()).requires == ()
-    assert GPSModel(4, 8, 2, 2, conv=lambda _: Conv()).requires == ()
-
-
-@pytest.mark.parametrize("pool", ["mean", "add", "max", None])
-@pytest.mark.parametrize("head_layers", [1, 2])
-def test_model_is_encoder_layers_pool_head(pool, head_layers):
-    batch = batch_of()
-    model = GPSModel(
-        4, 8, 3, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool=pool, head_layers=head_layers, dropout=0.4
-    )
-    model.double().eval()
-    x = batch.x @ model.encoder.weight.t() + model.encoder.bias
-    for layer in model.layers:
-        x = layer(x, batch.edge_index, batch.batch, batch)
-    if pool is not None:
-        reduce = {"mean": lambda v: v.mean(0), "add": lambda v: v.sum(0), "max": lambda v: v.amax(0)}[pool]
-        x = torch.stack([reduce(x[batch.batch == graph]) for graph in range(3)])
-    linear = [module for module in model.head.layers if isinstance(module, Linear)]
-    assert len(linear) == head_layers
-    for module in linear[:-1]:
-        x = (x @ module.weight.t() + module.bias).clamp(min=0)
-    wanted = x @ linear[-1].weight.t() + linear[-1].bias
-    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, batch), wanted, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(model(batch.x, batch.edge_index, None, batch), wanted, rtol=1e-10, atol=1e-10)
-
-
-def test_pool_of_one_graph_and_of_a_batch_with_an_empty_graph():
-    model = GPSModel(4, 8, 3, 1, lambda _: GCNConv(8, 8), pool="add").double().eval()
-    data = GRAPHS["path"]
-    assert model(data.x, data.edge_index).shape == (1, 3)
-    parts = [GRAPHS["path"], empty_graph(), GRAPHS["star"], empty_graph()]
-    batch = Batch.from_data_list(parts)
-    out = model(batch.x, batch.edge_index, batch.batch, batch)
-    assert out.shape == (4, 3)
-    torch.testing.assert_close(out[0], model(data.x, data.edge_index)[0])
-    torch.testing.assert_close(out[[1, 3]], model.head.layers[-1].bias.expand(2, -1))
-
-
-def test_edge_features_reach_the_convolution():
-    batch = batch_of()
-    edge_attr, x = torch.randn(batch.num_edges, 3, requires_grad=True), batch.x.float()
-
-    def conv(_):
-        return GINEConv(Linear(8, 8))
-
-    model = GPSModel(4, 8, 2, 2, conv, lambda _: GRFAttention(8), edge_dim=3, pool="mean")
-    out = model(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)
-    out.sum().backward()
-    assert (edge_attr.grad != 0).any()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-    assert model.edge_encoder.weight.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
-@pytest.mark.parametrize("names", [("single",), ("single", "single"), ("isolated",)])
-def test_tiny_graphs_train(norm, names):
-    batch = batch_of(*names)
-    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool="mean", norm=norm)
-    out = model(batch.x.float(), batch.edge_index, batch.batch, batch)
-    assert out.shape == (len(names), 2)
-    out.sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
-def test_a_graph_without_nodes(norm):
-    data = AddRandomWalks(seed=0)(empty_graph())
-    model = GPSModel(4, 8, 2, 1, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), norm=norm)
-    assert model(data.x.float(), data.edge_index, None, data).shape == (0, 2)
-
-
-def test_relabelling_and_batching_of_the_whole_model():
-    parts = [AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in NAMES]
-    batch = Batch.from_data_list(parts)
-    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8, heads=2), pool="mean")
-    model.double().eval()
-    alone = torch.cat([model(part.x, part.edge_index, None, part) for part in parts])
-    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, batch), alone, rtol=1e-9, atol=1e-9)
 
 
 def test_gradient_checkpointing_changes_nothing():
@@ -333,13 +169,6 @@ def test_gradient_checkpointing_changes_nothing():
             lambda: GPSLayer(8, Conv(), norm="group"),
             r"batch_norm, layer_norm, node_layer_norm, graph_norm, None \(got 'group'\)",
         ),
-        (lambda: GPSModel(4, 8, 2, 0, lambda _: Conv()), r"'num_layers' must be at least 1 \(got 0\)"),
-        (
-            lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), pool="median"),
-            r"mean, add, max, graph_token, None \(got 'median'\)",
-        ),
-        (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), head_layers=0), r"'head_layers' must be at least 1 \(got 0\)"),
-        (lambda: GPSModel(4, 8, 2, 1), "both are None"),
     ],
 )
 def test_bad_arguments_are_refused(build, message):
@@ -350,20 +179,8 @@ def test_bad_arguments_are_refused(build, message):
 def test_wrong_parts_are_refused():
     with pytest.raises(TypeError, match="'attn' must be a module"):
         GPSLayer(4, attn="GRF")
-    with pytest.raises(TypeError, match=r"'conv' must be a function of the layer's number"):
-        GPSModel(3, 4, 2, 1, conv=GCNConv(4, 4))
-    with pytest.raises(TypeError, match=r"'attn' must be a function of the layer's number"):
-        GPSModel(3, 4, 2, 1, attn=MaskedAttention)
     with pytest.raises(TypeError, match="'mask' must be a module"):
         MaskedAttention(4, mask=torch.eye(3))
-
-
-@pytest.mark.parametrize(("edge_dim", "given"), [(None, True), (2, False)])
-def test_edge_features_without_an_encoder_and_the_other_way_round(edge_dim, given):
-    model = GPSModel(3, 4, 2, 1, conv=lambda layer: GCNConv(4, 4), edge_dim=edge_dim)
-    edge_index = torch.tensor([[0, 1], [1, 0]])
-    with pytest.raises(ValueError, match=r"edge_dim.*edge_attr"):
-        model(torch.rand(2, 3), edge_index, edge_attr=torch.rand(2, 2) if given else None)
 
 
 @pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
@@ -383,41 +200,6 @@ def test_several_branches_are_summed(norm):
     torch.testing.assert_close(out, sum(parts))
     torch.testing.assert_close(edges, 2 * edge_attr)
     assert layer.requires == attentions[1].requires
-
-
-def test_carries_of_several_attentions_are_kept_apart():
-    torch.manual_seed(0)
-    graph = batch_of()
-    sizes = {"norm": None, "feed_forward": False}
-    x = torch.randn(graph.num_nodes, 8)
-    both = GPSStack(8, 3, attn=lambda n: [Carrying(), MaskedAttention(8)], **sizes)
-    seen = []
-    for layer in both:
-        layer.attentions[0].register_forward_hook(
-            lambda m, args, kwargs, out: seen.append(kwargs["carry"]), with_kwargs=True
-        )
-    both(x, graph.edge_index, graph.batch, graph, graph.num_graphs).sum().backward()
-    assert [tuple(carry.shape) for carry in seen] == [(3, 8)] * 3
-    assert not torch.equal(seen[0], seen[1])
-    assert not torch.equal(seen[1], seen[2])
-
-
-def test_carries_and_ties_pass_over_layers_of_another_kind():
-    torch.manual_seed(0)
-    graph = batch_of()
-    x = torch.randn(graph.num_nodes, 8)
-    kinds = [MaskedAttention, PrimphormerAttention, GRFAttention, PrimphormerAttention]
-    stack = GPSStack(8, 4, attn=lambda n: kinds[n](8), norm=None, feed_forward=False)
-    assert stack[3].attn.projection is stack[1].attn.projection
-    seen = []
-    for layer in (stack[1], stack[3]):
-        layer.attn.register_forward_hook(
-            lambda m, args, kwargs, out: seen.append((kwargs["carry"], out[1])), with_kwargs=True
-        )
-    stack(x, graph.edge_index, graph.batch, graph, graph.num_graphs).sum().backward()
-    torch.testing.assert_close(seen[1][0], seen[0][1])
-    assert seen[0][0].count_nonzero() == 0
-    assert seen[1][0].count_nonzero() > 0
 
 
 def test_carries_that_do_not_fit_are_refused():
