@@ -73,7 +73,7 @@ class SyntheticDataset(InMemoryDataset):
 
     def graph(self, number: int, rng: np.random.Generator) -> Data:
         """Graph ``number``. Every draw must come from ``rng``, its own random generator."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define 'graph'")
 
     def load(self, path: str, data_cls: type[Data] = Data) -> None:
         """Load the graphs like PyG's method, but without executing code that the file refers to.
@@ -119,7 +119,7 @@ class BinaryTaskDataset(SyntheticDataset):
 
     def generate(self, rng: np.random.Generator, positive: bool) -> Data:
         """One graph, with label 1 if ``positive``. Every draw must come from ``rng``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define 'generate'")
 
     def graph(self, number: int, rng: np.random.Generator) -> Data:
         return self.generate(rng, positive=number % 2 == 1)

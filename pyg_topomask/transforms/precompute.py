@@ -71,8 +71,9 @@ def precompute(
 
     Raises:
         TypeError: If a transform's settings cannot be described as text, or a graph is not homogeneous.
-        ValueError: If a transform draws at random without a seed, so that its draws must not be stored: if
-            its attribute ``seed`` is :obj:`None`, or it changes the global random state of torch, NumPy or Python.
+        ValueError: If a transform draws at random without a seed, so that its draws must not be stored: its attribute
+            ``seed`` is :obj:`None`, or it draws from the global random state of torch, NumPy or Python. Draws from
+            generators of its own are not noticed.
     """
     steps = [transforms] if isinstance(transforms, BaseTransform) else list(transforms)
     if not steps or len(graphs) == 0:

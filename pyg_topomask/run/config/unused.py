@@ -27,8 +27,6 @@ _READERS: dict[tuple[Any, ...], str] = {
     "prep.exp_max_num_iters prep.add_edge_index prep.num_virt_node",
     ("model.type", "custom_gnn"): "gnn.layer_type gnn.layers_mp gnn.residual",
     ("model.auto_satisfy_param_budget", True): "model.param_budget",
-    ("dataset.split_mode", "random", "fixed"): "dataset.split",
-    ("dataset.split_mode", "errica"): "dataset.split_dir",
     ("wandb.use", True): "wandb.entity wandb.project wandb.name",
     ("dataset.node_encoder_name", "TypeDictNode"): "dataset.node_encoder_num_types",
     ("dataset.edge_encoder_name", "TypeDictEdge"): "dataset.edge_encoder_num_types",
@@ -45,6 +43,9 @@ _READERS: dict[tuple[Any, ...], str] = {
 }
 _READ_WITH = {key: row for row, keys in _READERS.items() for key in keys.split()}
 """Key or section, mapped to the key that decides whether it is read, and the values with which it is read."""
+
+
+_SPLIT_KEYS = ("dataset.split", "dataset.split_seed", "dataset.split_dir")
 
 
 def _reads_edges(config: Config) -> bool:
@@ -85,10 +86,6 @@ _UNREAD: dict[str, tuple[Callable[[Config], bool], str]] = {
     "dataset.resample_negative": (
         lambda config: not possible_tasks(config.dataset)[0].ranked,
         "only pcqm-contact draws such edges",
-    ),
-    "dataset.split_seed": (
-        lambda config: "dataset.split_seed" not in config.dataset.split_settings,
-        "dataset.split_mode draws nothing",
     ),
     "model.graph_pooling": (
         lambda config: level_of(config.dataset) != "graph" and config.model.graph_pooling != "graph_token",
@@ -134,6 +131,8 @@ def unread_because(config: Config, key: str) -> str | None:
     """Why a key is not read with the values of the others; None if it is read."""
     if key.startswith("pretrained.") and not config.pretrained.dir:
         return "pretrained.dir is not given"
+    if key in _SPLIT_KEYS and key not in config.dataset.split_settings:
+        return f"dataset.split_mode is {config.dataset.split_mode}"
     if key == "model.edge_decoding" and level_of(config.dataset) != "edge":
         return f"{level_of(config.dataset)}s are predicted, not edges"
     is_unread, why = _CONDITIONS.get(key, (None, None))

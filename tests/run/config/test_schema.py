@@ -10,85 +10,12 @@ from pyg_topomask.run.config.base import parse_times
 from pyg_topomask.run.config.ignored import FIXED_KEYS, IGNORED_KEYS
 from pyg_topomask.run.config.load import _OTHER_NAMES, load
 from pyg_topomask.run.config.schema import _METRIC_OF_BENCHMARK, Config, all_keys, section_of
-from pyg_topomask.run.config.unused import _CONDITIONS, _READ_WITH, keys_without_effect
+from pyg_topomask.run.config.unused import _CONDITIONS, _READ_WITH
 from pyg_topomask.run.data.formats import FORMATS, possible_tasks
 from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.training.metrics import metric_names
 
-MOLECULES = """\
-out_dir: results
-metric_best: mae
-metric_agg: argmin
-wandb: {use: True, project: some}
-dataset:
-  format: PyG-ZINC
-  name: subset
-  task: graph
-  task_type: regression
-  transductive: False
-  node_encoder: True
-  node_encoder_name: TypeDictNode+LapPE+RWSE
-  node_encoder_num_types: 28
-  node_encoder_bn: False
-  edge_encoder: True
-  edge_encoder_name: TypeDictEdge
-  edge_encoder_num_types: 4
-  edge_encoder_bn: False
-posenc_LapPE:
-  enable: True
-  eigen: {laplacian_norm: none, eigvec_norm: L2, max_freqs: 8}
-  model: DeepSet
-  dim_pe: 8
-  layers: 2
-  raw_norm_type: none
-posenc_RWSE:
-  enable: True
-  kernel:
-    times_func: range(1,17)
-  model: Linear
-  dim_pe: 16
-  raw_norm_type: BatchNorm
-train: {mode: custom, batch_size: 32, eval_period: 1, ckpt_period: 100}
-model: {type: GPSModel, loss_fun: l1, edge_decoding: dot, graph_pooling: add}
-gt:
-  layer_type: CustomGatedGCN+Transformer
-  layers: 3
-  n_heads: 4
-  dim_hidden: 64
-  dropout: 0
-  attn_dropout: 0.5
-  layer_norm: False
-  batch_norm: True
-gnn:
-  head: san_graph
-  layers_pre_mp: 0
-  layers_post_mp: 3
-  dim_inner: 64
-  batchnorm: True
-  act: relu
-  agg: mean
-  normalize_adj: False
-optim:
-  clip_grad_norm: True
-  optimizer: adamW
-  weight_decay: 1e-5
-  base_lr: 0.001
-  max_epoch: 20
-  scheduler: cosine_with_warmup
-  num_warmup_epochs: 5
-"""
-
-BIASES = "dataset.node_encoder_name=TypeDictNode+GraphormerBias posenc_GraphormerBias.enable=true " + " ".join(
-    f"posenc_GraphormerBias.num_{name}=5" for name in ("spatial_types", "in_degrees", "out_degrees")
-)
 RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
-
-
-@pytest.fixture
-def molecules(tmp_path):
-    path = tmp_path / "molecules.yaml"
-    path.write_text(MOLECULES)
-    return path
 
 
 def test_a_config_of_graphgps(molecules):
@@ -113,7 +40,9 @@ def test_san_is_layers_of_its_attention(molecules):
     named = load(molecules, ["model.type=SANTransformer", "gt.layer_type=SANLayer", "gt.gamma=0.1"]).config
     assert (named.gt.parts, named.gt.first, named.gt.gamma) == (["SAN"], "None", 0.1)
     assert Config.model_validate(json.loads(named.model_dump_json())) == named
-    molecules.write_text(MOLECULES.replace("GPSModel", "SANTransformer").replace("  layer_type", "  # layer_type"))
+    molecules.write_text(
+        molecules.read_text().replace("GPSModel", "SANTransformer").replace("  layer_type", "  # layer_type")
+    )
     assert load(molecules).config.gt.parts == ["SAN"]
     again = load(load(molecules).config, ["gt.layers=2"]).config
     assert (again.gt.parts, again.gt.layers) == (["SAN"], 2)
@@ -250,88 +179,6 @@ def test_a_fixed_key_takes_one_value(key):
     other = {"true": "false", "false": "true"}.get(value, "other")
     with pytest.raises(ConfigError, match=f"command line: {re.escape(key)}: must be {re.escape(value)}: nothing else"):
         load(data, [f"{key}={other}"])
-
-
-def test_keys_without_effect_are_named(molecules, capsys):
-    assert main(["check", str(molecules), "gt.sparse.k=3", "optim.momentum=0.5", "posenc_SignNet.dim_pe=3"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0].startswith("ok")
-    assert lines[1:] == [
-        "no effect: dataset.transductive (known from the data)",
-        "no effect: gnn.agg, gnn.normalize_adj (GraphGym's own network is not used)",
-        "no effect: model.edge_decoding (graphs are predicted, not edges)",
-        "no effect: gt.sparse.k (gt.layer_type does not contain KMIP)",
-        "no effect: gnn.batchnorm (gnn.layers_pre_mp is 0)",
-        "no effect: optim.momentum (optim.optimizer is adamW)",
-        "no effect: posenc_SignNet (dataset.node_encoder_name does not contain it)",
-    ]
-    more = ["dataset.split=[8,1,1]", "dataset.split_dir=x", "pretrained.freeze_main=true"]
-    assert main(["check", str(molecules), *more]) == 0
-    found = capsys.readouterr().out
-    assert "no effect: dataset.split, dataset.split_dir (dataset.split_mode is standard)" in found
-    assert "no effect: pretrained.freeze_main (pretrained.dir is not given)" in found
-    encoders = ["dataset.node_encoder_name=LinearNode+LapPE+RWSE", "dataset.edge_encoder_name=LinearEdge"]
-    assert main(["check", str(molecules), *encoders]) == 0
-    found = capsys.readouterr().out
-    assert "dataset.node_encoder_num_types (dataset.node_encoder_name does not contain TypeDictNode)" in found
-    assert "dataset.edge_encoder_num_types (dataset.edge_encoder_name is LinearEdge)" in found
-    assert main(["check", str(molecules), "gt.layer_type=CustomGatedGCN+KMIP", "gt.sparse.k=3"]) == 0
-    assert "gt.sparse.k" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("overrides", "note"),
-    [
-        (
-            "gt.layer_type=GIN+KMIP",
-            "dataset.edge_encoder, dataset.edge_encoder_name, dataset.edge_encoder_bn, dataset.edge_encoder_num_types "
-            "(no part of gt.layer_type reads edge features)",
-        ),
-        ("gt.layer_type=GIN+Exphormer prep.add_edge_index=false", "(no part of gt.layer_type reads edge features)"),
-        ("gt.layer_type=GINE+SGFormer gt.attn_dropout=0.5", "gt.attn_dropout (no part of gt.layer_type has it)"),
-        ("gnn.dropout=0.5", "gnn.dropout (gnn.layers_pre_mp is 0, and only the head mlp_graph and custom_gnn have it)"),
-        ("dataset.resample_negative=true", "dataset.resample_negative (only pcqm-contact draws such edges)"),
-        ("dataset.split_seed=3", "dataset.split_seed (dataset.split_mode draws nothing)"),
-        ("prep.add_self_loops=true", "prep.add_self_loops (the data set is not one graph)"),
-        ("wandb.use=false", "wandb.project (wandb.use is False)"),
-    ],
-)
-def test_keys_without_effect_by_the_layers_and_the_data(molecules, overrides, note):
-    with_it, without = (keys_without_effect(load(molecules, more)) for more in (overrides.split(), []))
-    assert any(note in f"{', '.join(keys)} ({why})" for why, keys in with_it.items())
-    assert not any(note in f"{', '.join(keys)} ({why})" for why, keys in without.items())
-
-
-def test_keys_without_effect_on_one_graph():
-    values = {"dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node"}}
-    values |= {"model": {"graph_pooling": "max"}, "train": {"batch_size": 7, "shuffle": False}}
-    found = keys_without_effect(load(values))
-    assert found == {
-        "only graphs are pooled, and the data set has other targets": ["model.graph_pooling"],
-        "the data set is one graph": ["train.batch_size", "train.shuffle"],
-    }
-    for sampler, unread in (("cluster", [["train.batch_size"]]), ("neighbor", [])):
-        found = keys_without_effect(load(values, [f"train.sampler={sampler}"]))
-        assert [*found.values()] == [*unread, ["model.graph_pooling"]]
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        "gt.layer_type=GIN+Exphormer",
-        "gt.layer_type=None+SAN",
-        "gt.layer_type=GAT+None",
-        f"gt.layer_type=GIN+BiasedTransformer {BIASES}",
-        "gnn.layers_pre_mp=1 gnn.dropout=0.5 gnn.batchnorm=true",
-        "gnn.head=mlp_graph gnn.dropout=0.5",
-        "dataset.split_mode=random dataset.split_seed=3",
-        "dataset.split_mode=cv-kfold-10 dataset.split_seed=3",
-    ],
-)
-def test_keys_with_effect_are_not_named(molecules, overrides):
-    given = {item.split("=")[0] for item in overrides.split()}
-    found = {key for keys in keys_without_effect(load(molecules, overrides.split())).values() for key in keys}
-    assert not found & {*given, "dataset.edge_encoder"}
 
 
 def test_every_table_of_keys_names_keys_that_there_are():
