@@ -148,6 +148,9 @@ def test_keys_copied_from_the_finished_run_make_no_notes_but_must_fit(tiny, tmp_
     capsys.readouterr()
     run_config(bare, tmp_path, name="second")
     assert "no effect" not in capsys.readouterr().out
+    run_config(bare | {"optim": {"momentum": 0.5}}, tmp_path, name="third")
+    notes = [line for line in capsys.readouterr().out.splitlines() if "no effect" in line]
+    assert notes == ["note: no effect: optim.momentum (optim.optimizer is adamW)"]
     with pytest.raises(RunError, match=r"gnn\.dim_inner: must equal gt\.dim_hidden"):
         check_config(bare | {"gnn": {"dim_inner": 77}})
     with pytest.raises(RunError, match="layer_norm and batch_norm are both true"):
