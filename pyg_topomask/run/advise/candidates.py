@@ -73,7 +73,8 @@ def _every(config: Config) -> Iterator[Candidate]:
         yield _candidate("none", "", None, (f"gt.layer_type={convs}+None", *kind), config)
     for name in ATTENTION:
         if name != "Masked":
-            yield _candidate(name, name, None, (f"gt.layer_type={convs}+{name}", *kind), config)
+            unmasked = (f"{MASK_KEY}=none",) if name == "Linear" and config.topomask.mask != "none" else ()
+            yield _candidate(name, name, None, (f"gt.layer_type={convs}+{name}", *unmasked, *kind), config)
     for mask in MASK:
         if mask not in OWN_MASKS.values():
             settings = (f"gt.layer_type={convs}+Masked", f"{MASK_KEY}={mask}", *kind)

@@ -33,7 +33,9 @@ class TopomaskConfig(Section):
         "of layer l uses set (l * gt.n_heads + h) mod num_tables.",
     )
     symmetric: bool = Field(
-        default=True, description="Use one modulation function for both tables, so that the mask is symmetric."
+        default=True,
+        description="true: the mask is the product of two tables of walks, one of them transposed; false: it is one "
+        "table, a weighted sum over the visited nodes, for graphs whose edges have a direction.",
     )
     redraw: Count = Field(
         default=0,

@@ -12,6 +12,7 @@ from pyg_topomask.run.advise.trial import run_trial
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import advise as command
 from pyg_topomask.run.config.load import load
+from pyg_topomask.run.model.attentions import mask_of
 from pyg_topomask.run.output.advice import as_text, duration
 from pyg_topomask.run.output.progress import Job
 from pyg_topomask.run.runner import check_config
@@ -84,6 +85,13 @@ def test_every_attention_and_mask_is_a_candidate(tiny):
     assert {one.mask for one in found} - {None} == set(MASK) - {"grf", "rwgnk"}
     for one in found:
         assert load(tiny, one.settings).config.gt.layer_type.startswith("GIN+")
+
+
+@pytest.mark.parametrize("mask", ["none", "heat"])
+def test_a_candidate_has_its_own_mask_and_not_the_configs(tiny, mask):
+    given = [f"topomask.mask={mask}"]
+    for one in candidates(load(tiny, given).config):
+        assert mask_of(load(tiny, [*given, *one.settings]).config) == one.mask, one.name
 
 
 def test_names_of_data_sets_give_configs(monkeypatch, tmp_path):
