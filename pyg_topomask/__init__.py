@@ -1,5 +1,10 @@
 """Scalable, topologically masked attention for graph transformers in PyTorch Geometric.
 
+``nn`` has attentions, masks, and GraphGPS layers and models. ``transforms`` prepares graphs for them. ``operators`` has
+masks as linear operators, and ``ops`` functions on tensors. ``datasets`` and ``loader`` have generated data and a loader
+for large graphs. ``expressivity``, ``viz`` and ``testing`` have analyses, pictures and test cases. ``run`` trains from
+YAML, as the command ``topomask``.
+
 On CPU, results repeat bit for bit for one seed and one number of threads. On CUDA they repeat up to rounding only: sums
 over the nodes of a graph (linear attention, pooling, graph norms), over the edges of a node (PyG's convolutions) and
 into the blocks of a mask are added atomically, in an order that changes from call to call. So are some gradients of

@@ -41,10 +41,12 @@ _CAFFEINE += [(0, 9), (1, 10), (2, 11), (5, 12), (6, 13)]
 
 PAGE = """# Masks
 
-A mask is a matrix `M` that says how strongly node `i` sees node `j`. It is known by its product with node features.
-`MaskedAttention` takes any of these modules with any kernel, and each head may have a mask of its own. In a config,
-use `gt.layer_type: GCN+Masked`, `topomask.mask: heat` and `topomask.mask_heat: {{time: 2.0}}`; the runner adds what the
-mask needs to the graphs. [A tutorial](tutorials/extend.md) shows how to write your own.
+A mask is a matrix `M`; its entry `M_ij` multiplies the weight of node `j` for node `i`. Most masks are not stored as
+matrices: an operator computes their products with node features. `MaskedAttention` takes any of these modules with any
+kernel, and each head may have its own mask. In a config, use `gt.layer_type: GCN+Masked`, `topomask.mask: heat` and
+`topomask.mask_heat: {{time: 2.0}}`; the runner adds what the mask needs to the graphs. `toeplitz` also needs the size of
+the largest grid: `topomask.mask_toeplitz: {{grid_shape: [8, 8]}}`. [A tutorial](tutorials/extend.md) shows how to write
+your own mask.
 
 ```python
 {example}```
@@ -53,12 +55,12 @@ mask needs to the graphs. [A tutorial](tutorials/extend.md) shows how to write y
 
 `N` is the number of nodes, `E` that of edges (both directions), `n` that of nodes of one grid, `nᵢ` that of nodes along
 an axis. `W` is the normalised adjacency `D^-1/2 A D^-1/2`, and `L` a Laplacian, `D^-1/2 (D - A) D^-1/2` by default.
-The counts are those that operators declare (`op.num_multiply_adds`). By them, attention chooses whether to multiply by
-the mask, to list its pairs, or to form the dense blocks of small graphs (`path="auto"`). The results are equal up to
-rounding. Counts and times are for {num_nodes:,} nodes: a grid with eight neighbours per node, or a random tree for
-`forest` and `tree` (8 hops). The time is that of a product with 64 columns ({machine}). The last of these
-columns compares it with the product with the same mask stored as a dense matrix. `scripts/bench/operators.py` measures
-them.
+The columns "multiply-adds" and "per node" are what an operator declares (`op.num_multiply_adds`), as a formula and as a
+number. With `path="auto"`, attention uses these numbers to choose between products with the mask, a list of its pairs,
+and the dense blocks of small graphs. All give the same results up to rounding. Numbers and times are for {num_nodes:,}
+nodes: a grid with eight neighbours per node, or a random tree for `forest` and `tree` (8 hops). The column "ms" is the
+time of a product with 64 columns ({machine}), and "speed-up" compares it with the same mask stored as a dense
+matrix. `scripts/bench/operators.py` measures them.
 
 Masks of trees measure distances in a spanning forest. On a graph with cycles, these are upper bounds on the distances
 in the graph. `AddTreeOrder` stores in `tree_is_forest` whether the graph has no cycle; its `method` chooses the forest.
@@ -149,7 +151,7 @@ ENTRIES = (
     Entry(
         "toeplitz",
         "Toeplitz, 2 axes",
-        "w(p − q) of the places p, q on a grid",
+        "w(p − q) of the positions p, q on a grid",
         "a weight for each offset, or each distance",
         "N log N, or N n for small grids",
         "images and sequences: the only mask here that knows directions on grids",

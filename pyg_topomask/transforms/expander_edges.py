@@ -46,7 +46,7 @@ class AddExpanderEdges(GraphTransform):
     - ``expander_virtual``: ``num_virtual``, if it is given
 
     Reference: Shirzad et al., *Exphormer: Sparse Transformers for Graphs*, ICML 2023, arXiv:2303.06147; as in the
-    authors' program, ``degree`` counts cycles (or permutations), not neighbours. For the spectral gap of random
+    authors' code, ``degree`` counts cycles (or permutations), not neighbours. For the spectral gap of random
     cycles: Friedman, *A proof of Alon's second eigenvalue conjecture and related problems*, 2008.
     Cost: :math:`O(d N)`, plus the cost of the gap: an :math:`O(N^3)` eigenvalue problem up to 192 nodes, for larger
     graphs a Lanczos iteration of sparse products (0.2 ms at 60 nodes, 12 ms at 5,000 and 0.7 s at 100,000 on one core).
@@ -57,7 +57,7 @@ class AddExpanderEdges(GraphTransform):
             number. With 0, the attention decides.
         seed: The edges depend only on (seed, graph), for any number of loader workers. With :obj:`None`, every call
             draws from torch's default generator.
-        max_iters: Number of draws after which the best one is used. 100 by default, as in the authors' program.
+        max_iters: Number of draws after which the best one is used. 100 by default, as in the authors' code.
         algorithm: ``"Hamiltonian"`` (cycles), or random permutations, whose fixed nodes get no self loop:
             ``"Random-d"`` uses one permutation for each degree (the authors' default), ``"Random-d-2"`` one of
             ``degree`` copies of all nodes.

@@ -33,7 +33,7 @@ def fit(
         model: The model.
         batches: Returns the batches of an epoch.
         loss: The loss of a batch.
-        validate: Error on the validation part.
+        validate: Error on the validation set.
         epochs, steps: Number of epochs, and of steps in each.
         rate, decay: Largest learning rate, and weight decay.
 

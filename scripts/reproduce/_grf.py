@@ -28,7 +28,7 @@ class Experiment:
     Args:
         config: The file with all settings that a row does not change.
         epochs: Epochs of the first comparison.
-        metric: Metric of the test part.
+        metric: Metric of the test set.
         methods: Row -> its settings; `FIRST` comes first.
     """
 

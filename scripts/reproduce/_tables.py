@@ -40,7 +40,7 @@ Curves = Sequence[Sequence[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Published:
-    """Published mean and standard deviation of a metric on a data set's test part."""
+    """Published mean and standard deviation of a metric on a data set's test set."""
 
     title: str
     metric: str

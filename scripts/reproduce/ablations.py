@@ -10,7 +10,7 @@ passing in each layer, too, with the settings of configs/primphormer and configs
 the settings of configs/grf and 50 walks of each node. GKAT-0 is the exact softmax kernel under the same mask. All rows
 of a data set have equal epochs and folds. On ENZYMES and PROTEINS, run i has Errica et al.'s outer fold i with its
 inner split, and seed i; on Peptides-func, run i has seed i and its own random tenth of the graphs. The epoch is chosen
-on the validation part. No setting is chosen, and no choice looks at the test part.
+on the validation set. No setting is chosen, and no choice looks at the test set.
 The same command continues an interrupted one and keeps finished runs.
 """
 
@@ -45,7 +45,7 @@ class DataSet:
 
     Args:
         epochs: Number of epochs.
-        metric: Metric of the test part.
+        metric: Metric of the test set.
         conv: Message passing of its configs.
         most_nodes: Number of nodes of its largest graph.
     """

@@ -7,7 +7,7 @@ Times are processor time, so that other programs disturb them less, and layers t
 alike. Memory is the rise of the peak during a forward and backward pass in a new process, including the graph's tables.
 A batch of graphs is new in each call, as in shuffled training, so its masks are built again; a single graph stays the
 same. Walks are drawn in advance. All layers have the same heads and widths. PyG's GATConv scores only edges, but GAT
-and GKAT-0 in the authors' program form all pairs of nodes, as "GAT, all pairs" (which computes the function of GATConv)
+and GKAT-0 in the authors' code form all pairs of nodes, as "GAT, all pairs" (which computes the function of GATConv)
 and "GKAT-0, all pairs" do here. The citation graphs are random graphs of the same size.
 """
 

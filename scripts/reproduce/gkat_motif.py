@@ -6,7 +6,7 @@
 
 As in Table 4, the other methods get the time that 100 epochs of GKAT take: GKAT is trained first, and its seconds are
 their budget. A method with cheaper epochs does more of them, until neither its validation loss nor its accuracy has
-improved for 80 epochs. No choice looks at the test part, an eighth of the graphs. Times are processor time of one
+improved for 80 epochs. No choice looks at the test set, an eighth of the graphs. Times are processor time of one
 thread, so that other programs do not change the budget.
 Finished runs are kept, so the same command continues; a run is repeated if its budget has changed.
 """

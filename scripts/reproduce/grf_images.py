@@ -7,14 +7,14 @@
 
 Layers have pre-norm and attention alone. The prediction is read from the mean of pixels, or from a class token, whose
 row and column of a mask are ones. A token does not see what the last layer does to pixels, so it has one layer more.
-Norms are batch norms: 10 epochs of GRF reached 87 % on the validation part, and 23 % with norms of single nodes.
+Norms are batch norms: 10 epochs of GRF reached 87 % on the validation set, and 23 % with norms of single nodes.
 Positions are none, or learned and absolute as in the paper's experiments on photographs (arXiv:2410.03462, Section 4
 and Appendix C.2). Walks of the row "GRF" are drawn once for each layer and seed and are shared by all images, as in
 the paper; so they also tell pixels apart. The row "GRF, redrawn" has new walks in each batch, also in the test. The
 column "other walks" is the same trained model under walks of another draw. "Eq. 21" weights all walks alike, and
 "dense features" are free numbers for each pair of pixels. GIN is message passing, which does not reach a token: it
 always has the mean. Each method is trained twice: for an equal number of epochs, and for as many as take the time of
-the row "GRF". Epochs are chosen on the validation part, and no setting on the test part.
+the row "GRF". Epochs are chosen on the validation set, and no setting on the test set.
 The same command continues an interrupted one.
 """
 

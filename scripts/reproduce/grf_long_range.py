@@ -7,8 +7,8 @@ Tasks are those of `LongRangeDataset`, with the settings of configs/grf/long-ran
 own label within 4 hops, the distance to a marked node of a tree, and the number at the opposite node of a ring. Layers
 are attention alone, or message passing alone, which sees one hop per layer: at equal depth, and with twice the layers.
 Each method is trained twice: for an equal number of epochs, and for as many epochs as take the time of the GRF row,
-with the schedule planned for them. Epochs are chosen on the validation part, and so were the nodes and the halting
-probability of "share"; no choice looks at the test part.
+with the schedule planned for them. Epochs are chosen on the validation set, and so were the nodes and the halting
+probability of "share"; no choice looks at the test set.
 The same command continues an interrupted one, and keeps finished runs.
 """
 
@@ -43,13 +43,13 @@ def figure(metric: str, found: Mapping[str, float], seeds: int) -> str:
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
-    what = "Mean squared error over variance (share, ring) or share of wrong classes (tree) of the test part"
+    what = "Mean squared error over variance (share, ring) or share of wrong classes (tree) of the test set"
     return table_lines(report, figure, what)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """What all runs leave to explain."""
-    plot_comparisons(report, lambda result: 1 - result, "error on the test part", path)
+    plot_comparisons(report, lambda result: 1 - result, "error on the test set", path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

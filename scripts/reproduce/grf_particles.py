@@ -93,7 +93,7 @@ TRANSFORM = AddRandomWalks(16, max_length=HOPS, halt_prob=0.3, seed=0)
 
 @dataclass(frozen=True)
 class Systems:
-    """Graphs of the three parts, and the scale of the targets ``[6]`` on the training part."""
+    """Graphs of the three sets, and the scale of the targets ``[6]`` on the training set."""
 
     train: list[Data]
     val: list[Data]
@@ -113,7 +113,7 @@ def load_systems(force: str, particles: int, counts: Sequence[int]) -> Systems:
 
 
 def train(method: Method, systems: Systems, epochs: int, seed: int) -> dict[str, float]:
-    """Train one model; errors on the test part are those of the epoch with the best validation error."""
+    """Train one model; errors on the test set are those of the epoch with the best validation error."""
     torch.manual_seed(seed)
     model = GPSModel(7, method.width, 6, LAYERS, **method.parts)
     loader = DataLoader(systems.train, BATCH, shuffle=True)
@@ -177,7 +177,7 @@ def run_rows(options: argparse.Namespace, force: str, particles: int, report: di
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The table, and how it was measured."""
     yield (
-        f"{described(report['machine'])}. Errors on the test part after the epoch of the best validation error; "
+        f"{described(report['machine'])}. Errors on the test set after the epoch of the best validation error; "
         f"{report['seeds']} seed(s). {SPREAD} Seconds are processor time of the training."
     )
     yield ""

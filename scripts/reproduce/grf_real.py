@@ -6,8 +6,8 @@
 
 Layers are attention alone, or message passing alone, with the settings of configs/grf/<data set>.yaml. The paper has no
 figures for these data sets. Each method is trained twice: for an equal number of epochs, and for as many epochs as take
-the time of the GRF row, with the schedule planned for them. Epochs are chosen on the validation part, and no setting on
-the test part. Without a mask or message passing, a layer knows of the graph only what the features tell.
+the time of the GRF row, with the schedule planned for them. Epochs are chosen on the validation set, and no setting on
+the test set. Without a mask or message passing, a layer knows of the graph only what the features tell.
 The same command continues an interrupted one, and keeps finished runs.
 """
 

@@ -7,8 +7,8 @@
 The stack is that of configs/primphormer: GatedGCN beside the attention, with equal encodings, optimiser, seeds and
 epochs in all rows. Linear attention shows what the mask of GRF adds. On ogbg-molhiv, the published stack of 10 layers
 takes too long for a machine without an accelerator. There, all rows have 4 layers, batches of 256 graphs, and a
-learning rate of 0.001. Both data sets have their published split. The epoch is chosen on the validation part. No
-setting is tuned, and no choice looks at the test part.
+learning rate of 0.001. Both data sets have their published split. The epoch is chosen on the validation set. No
+setting is tuned, and no choice looks at the test set.
 The same command continues an interrupted one and keeps finished runs.
 """
 
@@ -30,7 +30,7 @@ class DataSet:
 
     Args:
         epochs: Number of epochs.
-        metric: Metric of the test part.
+        metric: Metric of the test set.
         settings: Overrides of all rows.
     """
 

@@ -1,7 +1,7 @@
 """Table 4 of the Primphormer paper: seconds per epoch and peak memory of attentions in one GraphGPS stack.
 
 The stack has GatedGCN and one attention per layer, with the paper's layers, widths and batch sizes. An epoch is the
-median training step times the steps of the training part; peak memory is that of a step. The methods are measured in
+median training step times the steps of the training set; peak memory is that of a step. The methods are measured in
 turns, each time in a new process, and the table has the median of these rounds, so that other work on the machine
 affects all methods. The batch has real graphs for Peptides-func, and random graphs of about the published sizes for the
 other data sets. The paper measured on a GPU, so only ratios to the Transformer can be compared; the table shows them.

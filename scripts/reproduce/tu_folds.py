@@ -6,7 +6,7 @@
     python scripts/reproduce/tu_folds.py --datasets enzymes-long         # 200 epochs instead of 30; 1.6 hours
 
 Run i has Errica et al.'s outer fold i with its inner split (ICLR 2020), and seed i. The epoch is chosen on the
-validation part of the inner split. No setting is chosen, and no choice looks at the test part. All rows of a data set
+validation set of the inner split. No setting is chosen, and no choice looks at the test set. All rows of a data set
 have equal features, width, depth, epochs and optimiser. Two layers of width 64 with 4 heads, a feed-forward part and
 batch norm are summed over the nodes and followed by an MLP; the optimiser is that of configs/grf. The baseline has no
 branches: its layers are feed-forward networks on each node, which read no edges. GKAT is alone in its layers, with the

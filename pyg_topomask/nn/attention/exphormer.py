@@ -37,7 +37,7 @@ class ExphormerAttention(Attention):
     for edges to virtual nodes has a zero gradient.
 
     Reference: Shirzad et al., *Exphormer: Sparse Transformers for Graphs*, ICML 2023, arXiv:2303.06147. As in the
-    paper, weights are a softmax and :math:`W_O` mixes the heads. The authors' program clips scores to [−5, 5], which
+    paper, weights are a softmax and :math:`W_O` mixes the heads. The authors' code clips scores to [−5, 5], which
     stops their gradient, adds 1e-6 to the denominator, which shrinks the output of nodes with low scores, and has no
     :math:`W_O`.
     Cost: :math:`O((E + E' + N V) C)` operations and :math:`O(E + E' + N (V + C))` memory for ``E'`` expander edges,

@@ -35,8 +35,8 @@ class SANAttention(Attention):
     nothing gets the output of zero values.
 
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021, arXiv:2106.03893.
-    As in the authors' program (``SANLayer`` in GraphGPS), edges and non-edges share one denominator, so that only the
-    ratio :math:`\gamma` of the two factors matters. Unlike that program, this is an exact softmax: the program clips
+    As in the authors' code (``SANLayer`` in GraphGPS), edges and non-edges share one denominator, so that only the
+    ratio :math:`\gamma` of the two factors matters. Unlike that code, this is an exact softmax: the code clips
     scores to [−5, 5], which stops their gradient, and adds 1e-6 to the denominator, which shrinks the output of nodes
     without edges if :math:`\gamma` is as small. The paper's layer, with its norms and feed-forward part, is a
     :class:`~pyg_topomask.nn.GPSLayer` without convolution.
@@ -53,8 +53,8 @@ class SANAttention(Attention):
         gamma: Weight :math:`\gamma > 0` of non-edges relative to edges; 1e-5 as in GraphGPS, whose configs use 1e-6 to
             1e-1.
         full_graph: Whether to attend to non-edges.
-        dropout: Probability of zeroing a normalised attention weight, in training; 0, as in the authors' program.
-        bias: Whether the projections of nodes and edges have a bias; none, as in the authors' program. The output
+        dropout: Probability of zeroing a normalised attention weight, in training; 0, as in the authors' code.
+        bias: Whether the projections of nodes and edges have a bias; none, as in the authors' code. The output
             projection always has one.
 
     Shapes:

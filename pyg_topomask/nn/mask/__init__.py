@@ -1,4 +1,4 @@
-"""Learnable topological masks, one published topology per file."""
+"""Topological masks: modules that build a mask operator from a graph. All but `CausalMask` may learn parameters."""
 
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.causal import CausalMask

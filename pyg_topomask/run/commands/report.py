@@ -39,7 +39,7 @@ _LEGIBLE = 20
 
 
 def report(folder: str | Path, graph: int = 0, layer: int = 0, head: int = 0, node: int | None = None) -> str:
-    """The report of one seed as HTML: metrics, curves, pictures of a layer, errors of the test part, and the config.
+    """The report of one seed as HTML: metrics, curves, pictures of a layer, errors of the test set, and the config.
 
     Args:
         folder: Folder of the seed.

@@ -92,7 +92,7 @@ class DatasetConfig(Section):
     )
     node_encoder_bn: bool | None = Field(
         default=None,
-        description="BatchNorm after the node encoder; none: only in MultiModel, as in the authors' programs.",
+        description="BatchNorm after the node encoder; none: only in MultiModel, as in the authors' code.",
     )
     node_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Number of node types of TypeDictNode.")
     edge_encoder: bool = Field(default=False, description="Whether edge features are encoded for the layers.")

@@ -306,7 +306,7 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
 
 
 def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, DataLoader, DataLoader]:
-    """Loaders that serve each item of all three parts once, as in an evaluation."""
+    """Loaders that serve each item of all three sets once, as in an evaluation."""
     if config.val.sampler != "full_batch":
         common, (graph,) = {"num_workers": config.num_workers}, splits.train
         parts = graph_parts(config, graph, config.seed, splits.redraw)

@@ -1,4 +1,4 @@
-"""Training, validation and test parts: of the data set itself, random, folds, or published."""
+"""Training, validation and test sets: of the data set itself, random, folds, or published."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Part
     """Indices of the training, validation and test items, graphs or nodes.
 
     Folds are drawn with ``split_seed`` (0 if it is not given), so that all seeds share them. Fold ``split_index`` is
-    the test part, and the next fold is the validation part. A random split is drawn with ``split_seed``, or with
+    the test set, and the next fold is the validation set. A random split is drawn with ``split_seed``, or with
     ``seed`` if it is not given.
 
     Args:
@@ -72,7 +72,7 @@ def _sizes(data: DatasetConfig, size: int) -> tuple[int, int, int]:
         counts = tuple(int(count) for count in data.split)
     else:
         num_train, num_val = int(data.split[0] * size), int(data.split[1] * size)
-        rest = size - num_train - num_val  # the test part if the shares add up to 1
+        rest = size - num_train - num_val  # the test set if the shares add up to 1
         whole = math.isclose(sum(data.split), 1)
         counts = (num_train, num_val, rest if whole else min(rest, round(data.split[2] * size)))
     if min(counts) < 1 or sum(counts) > size:

@@ -99,7 +99,7 @@ def refuse_other_split(config: Config) -> None:
     if other:
         raise RunError(
             f"pretrained.dir: {path.parent} was trained on another split of {config.dataset.name} "
-            f"({', '.join(other)}), so its training part may be tested; give a run with this split, or choose its"
+            f"({', '.join(other)}), so its training set may be tested; give a run with this split, or choose its"
         )
 
 

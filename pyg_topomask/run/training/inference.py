@@ -20,7 +20,7 @@ HIDDEN = {"val": "test-dev", "test": "test-challenge"}
 
 
 def evaluate(trainer: pl.Trainer, module: GraphModule, loaders: Iterable[DataLoader]) -> dict[str, float]:
-    """Metrics of all three parts, without training."""
+    """Metrics of all three sets, without training."""
     metrics: dict[str, float] = {}
     for part, loader in zip(PARTS, loaders):
         trainer.test(module, loader, verbose=False)

@@ -75,7 +75,7 @@ def test_peptides(tmp_path, name, folder, width, kind):
     write(tmp_path / "data" / folder / "raw", save_pt, lambda i: molecule(i, torch.rand(1, width).round()))
     dataset = loaded(tmp_path, format="OGB", name=name)
     assert dataset.task == Task("graph", kind, width)
-    assert dataset.graphs[8].num_nodes == 5  # the third graph of the test part
+    assert dataset.graphs[8].num_nodes == 5  # the third graph of the test set
     assert dataset.task.target(dataset.graphs[0]).shape == (1, width)
     again = loaded(tmp_path, format="PyG-LRGBDataset", name=folder.upper())
     assert torch.equal(again.graphs[0].x, dataset.graphs[0].x)

@@ -139,8 +139,8 @@ def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
 def pcqm(data: DatasetConfig) -> LoadedDataset:
     """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to convert SMILES strings to graphs.
 
-    The test part is OGB's validation set. The validation part has 150,000 training molecules (numpy, seed 42).
-    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation part. The parts of
+    The test set is OGB's validation set. The validation set has 150,000 training molecules (numpy, seed 42).
+    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation set. The parts of
     ``inference`` are OGB's validation, test-dev and test-challenge sets.
     """
     need("rdkit", data.name)

@@ -59,7 +59,7 @@ class AddTokenEdges(BaseTransform):
 
 
 def code2(dataset: Any, parts: tuple[Tensor, Tensor, Tensor]) -> LoadedDataset:
-    """The data set with its words numbered by the vocabulary of the training part."""
+    """The data set with its words numbered by the vocabulary of the training set."""
     words = vocabulary(dataset[int(i)].y for i in parts[0])
     encode, edges = EncodeWords(words), AddTokenEdges()
     dataset.transform = lambda data: encode(edges(data))
