@@ -37,7 +37,7 @@ def laplacian_invariants(data: Data, k: int) -> Tensor:
     For each of the eigenvalues 1 to ``k`` of :math:`I - D^{-1/2} A D^{-1/2}` (eigenvalue 0, the smallest, is left out,
     as in PyG), they are the eigenvalue and the entry :math:`P_{vv}` of the projector :math:`P` onto its eigenspace. An
     eigenspace that ``k`` would cut is used completely. Columns that a small graph lacks hold −1. Equal edges add up,
-    self-loops are left out, and ``A`` is the mean of both directions, so that the spectrum is real.
+    self-loops are left out, and ``A`` has the larger weight of both directions, so that the spectrum is real.
 
     Args:
         data: Graph with ``edge_index`` and optionally ``edge_weight``.
@@ -58,7 +58,7 @@ def laplacian_invariants(data: Data, k: int) -> Tensor:
     adj = np.zeros((num_nodes, num_nodes))
     np.add.at(adj, (source, target), 1.0 if weight is None else weight.detach().cpu().double().view(-1).numpy())
     np.fill_diagonal(adj, 0.0)
-    adj = (adj + adj.T) / 2
+    adj = np.maximum(adj, adj.T)
     degree = adj.sum(axis=1)
     if (degree < 0).any():
         raise ValueError(f"normalising the Laplacian needs node strengths ≥ 0 (got {degree.min():.3g})")

@@ -78,8 +78,8 @@ class AddHeatDiagonalEncoding(Encoding):
     - ``heat_error`` ``[1, len(times)]``, float32: root mean square over the nodes of the standard error, zero if the
       values are exact. It is also logged if anything was estimated.
 
-    A directed graph is read as the mean of both directions. Equal edges add up, self-loops are ignored, and
-    ``edge_weight`` is used.
+    In a directed graph, a pair of nodes has the larger weight of both directions, as in GraphGPS. Equal edges add up,
+    self-loops are ignored, and ``edge_weight`` is used.
 
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021,
     arXiv:2106.03893, Section 2; the constant part is left out as in GraphGPS's HKdiagSE.

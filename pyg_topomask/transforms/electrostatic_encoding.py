@@ -20,8 +20,8 @@ class AddElectrostaticEncoding(Encoding):
 
     Adds ``electrostatic`` ``[N, 8]``, float32: the columns of
     `pyg_topomask.ops.encodings.pair_encodings.electrostatic_encoding`, which are those of GraphGPS's ElstaticSE without
-    its two maxima, which are 0 on every graph. A directed graph is read as the mean of both directions. Equal edges add
-    up, self-loops are ignored, and ``edge_weight`` is a conductance.
+    its two maxima, which are 0 on every graph. In a directed graph, a pair of nodes has the larger weight of both
+    directions, as in GraphGPS. Equal edges add up, self-loops are ignored, and ``edge_weight`` is a conductance.
 
     Reference: Kreuzer et al., *Rethinking Graph Transformers with Spectral Attention*, NeurIPS 2021,
     arXiv:2106.03893, Section 2.3.

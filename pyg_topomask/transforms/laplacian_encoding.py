@@ -25,9 +25,9 @@ class AddLaplacianEncoding(Encoding):
     - ``laplacian_values`` ``[N, max_freqs]``: their eigenvalues, equal on all nodes of a graph
 
     The stored signs are fixed by `pyg_topomask.ops.encodings.spectral.canonical_signs`; an encoder flips them at random
-    during training. The basis of a repeated eigenvalue is arbitrary. A directed graph is read as the mean of both
-    directions. Equal edges add up, self-loops are ignored, and ``edge_weight`` is used. An isolated node has the
-    eigenvalue 1 if ``laplacian_norm`` is ``"sym"`` or ``"rw"``, as in PyG.
+    during training. The basis of a repeated eigenvalue is arbitrary. In a directed graph, a pair of nodes has the
+    larger weight of both directions, as in GraphGPS. Equal edges add up, self-loops are ignored, and ``edge_weight`` is
+    used. An isolated node has the eigenvalue 1 if ``laplacian_norm`` is ``"sym"`` or ``"rw"``, as in PyG.
 
     Reference: Dwivedi et al., *Benchmarking Graph Neural Networks*, JMLR 2023, arXiv:2003.00982, Section 4.1, with the
     trivial eigenvector kept and missing ones marked as in Rampášek et al., NeurIPS 2022, arXiv:2205.12454.

@@ -32,7 +32,7 @@ Packed = dict[str, tuple[Tensor, list[int], int] | tuple[list[Any], None, None]]
 """For each attribute: the joined tensor, each graph's size and the joined dimension; or the list of values."""
 
 _CHUNK_NODES = 16_384  # nodes of a group of graphs: large enough for batching, small enough for several workers
-_FORMAT = 4
+_FORMAT = 5
 
 
 def precompute(

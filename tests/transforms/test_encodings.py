@@ -222,6 +222,27 @@ def check_estimates(runs, exact):
     assert 0.8 * mean_error.square().mean().sqrt() <= spread <= 1.25 * mean_error.square().mean().sqrt()
 
 
+def test_an_estimate_does_not_depend_on_other_graphs():
+    graphs = [path(12), path(11), random_graph(20)]
+    for transform in (
+        AddRandomWalkEncoding([2, 3], method="estimate", tol=0.3),
+        AddHeatDiagonalEncoding([1.0], method="estimate", tol=0.3),
+    ):
+        key = "random_walk_diagonal" if isinstance(transform, AddRandomWalkEncoding) else "heat_diagonal"
+        for alone, together in zip(graphs, transform.apply([graph.clone() for graph in graphs])):
+            assert torch.equal(transform(alone.clone())[key], together[key])
+
+
+@pytest.mark.parametrize("norm", [None, "sym", "rw"])
+def test_one_way_edges_count_in_both_directions(norm):
+    data = CASES["random directed"]
+    both = Data(edge_index=to_undirected(data.edge_index), num_nodes=data.num_nodes)
+    for transform in (AddLaplacianEncoding(5, norm), AddHeatDiagonalEncoding([1.0])):
+        mine, theirs = transform(data.clone()), transform(both.clone())
+        key = "laplacian_values" if isinstance(transform, AddLaplacianEncoding) else "heat_diagonal"
+        assert torch.equal(mine[key], theirs[key])
+
+
 def test_auto_estimates_only_what_is_too_large(monkeypatch, caplog):
     monkeypatch.setattr(diagonals, "EXACT_NODES", 30)
     monkeypatch.setattr(diagonals, "_BUDGET", 30**2)

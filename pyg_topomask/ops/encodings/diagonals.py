@@ -55,9 +55,10 @@ def parts(batch: GraphBatch, method: str) -> Iterator[tuple[slice, CSR, list[int
 
     Yields:
         Rows of the graphs, their adjacency, the first node of each of them followed by their number of nodes, the
-        number of nodes of the largest one, and whether ``method`` computes them exactly.
+        number of nodes of the largest one, and whether ``method`` computes them exactly. Estimated graphs are alone, so
+        that their random vectors do not depend on other graphs.
     """
-    for start, stop, width in chunks(batch, _BUDGET):
+    for start, stop, width in chunks(batch, 0 if method == "estimate" else _BUDGET):
         exact = method == "exact" or (method == "auto" and width <= EXACT_NODES)
         ptr = [at - start for at in batch.ptr if start <= at <= stop]
         yield slice(start, stop), batch.rows(start, stop), ptr, width, exact

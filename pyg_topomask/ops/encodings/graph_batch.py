@@ -85,14 +85,15 @@ def is_symmetric(csr: CSR) -> bool:
 
 
 def undirected(batch: GraphBatch) -> GraphBatch:
-    """Mean of both directions, without self-loops. Laplacians are built from it, so that their spectrum is real."""
-    csr = batch.csr
-    off = csr.row != csr.col
-    row, col, weight = csr.row[off], csr.col[off], csr.weight[off] / 2
-    both = to_csr(
-        torch.stack([torch.cat([row, col]), torch.cat([col, row])]), batch.num_nodes, torch.cat([weight, weight])
-    )
-    return batch._replace(csr=both)
+    """The larger weight of both directions, without self-loops. Laplacians of it have a real spectrum.
+
+    A one-way edge has its weight in both directions, as in GraphGPS.
+    """
+    matrix = to_scipy(batch.csr)
+    both = matrix.maximum(matrix.T).tocoo()
+    off = both.row != both.col
+    edges = torch.from_numpy(np.stack([both.row[off], both.col[off]])).long()
+    return batch._replace(csr=to_csr(edges, batch.num_nodes, torch.from_numpy(both.data[off])))
 
 
 def with_diagonal(csr: CSR, diagonal: Tensor) -> CSR:

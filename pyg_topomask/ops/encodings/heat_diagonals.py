@@ -27,8 +27,8 @@ def heat_diagonals(
 ) -> Diagonals:
     r"""Diagonals of :math:`e^{-tL}` without the constant part: :math:`\sum_{\lambda_k > 0} e^{-t\lambda_k} u_k(i)^2`.
 
-    :math:`L = D - A` of the mean of both directions, without self-loops. The omitted part is 1 / (number of nodes of
-    the component), the limit for :math:`t \to \infty`.
+    :math:`L = D - A` of the larger weight of both directions, without self-loops. The omitted part is 1 / (number of
+    nodes of the component), the limit for :math:`t \to \infty`.
 
     Exact values use the diagonals of Chebyshev polynomials in :math:`L`, computed from half of their degree
     (:math:`T_{a+b} = 2 T_a T_b - T_{a-b}`); they serve all times. Estimates are the mean of :math:`(e^{-tL/2} z)_i^2`

@@ -34,7 +34,7 @@ def lowest_eigenpairs(matrices: Sequence[Callable[[], Array]], counts: Sequence[
         threads = torch.get_num_threads() if limited else 1
 
         def solve(job: tuple[Callable[[], Array], int]) -> tuple[Array, Array]:
-            return lowest_of_one(job[0](), job[1])
+            return lowest_of_one(*job)
 
         jobs = list(zip(matrices, counts))
         if threads == 1 or len(jobs) == 1:
@@ -43,13 +43,14 @@ def lowest_eigenpairs(matrices: Sequence[Callable[[], Array]], counts: Sequence[
             return list(pool.map(solve, jobs))
 
 
-def lowest_of_one(matrix: Array, count: int) -> tuple[Array, Array]:
+def lowest_of_one(build: Callable[[], Array], count: int) -> tuple[Array, Array]:
     """`lowest_eigenpairs` of a single matrix."""
     routine = _dsyevr()
     if routine is not None:
-        found = _call(routine, np.array(matrix, order="F", copy=None), count)
+        found = _call(routine, np.asfortranarray(build()), count)  # which overwrites the matrix
         if found is not None:
             return found
+    matrix = build()
     try:
         return linalg.eigh(matrix, subset_by_index=[0, count - 1], driver="evr", check_finite=False)
     except linalg.LinAlgError:  # inverse iteration for single vectors failed

@@ -111,11 +111,11 @@ NUM_ELECTROSTATIC = 8
 def electrostatic_encoding(batch: GraphBatch) -> Tensor:
     r"""Statistics of the potentials that unit charges on the nodes produce: shape ``[N, 8]``, float64.
 
-    :math:`V_{ij} = L^+_{ij} - L^+_{jj}` with the pseudo-inverse of :math:`L = D - A` of the mean of both directions.
-    Columns: minimum, mean and standard deviation over i of :math:`V_{ij}`; the same over i of :math:`V_{ji}`; the sums
-    :math:`\sum_i P_{ij} V_{ij}` and :math:`\sum_i P_{ji} V_{ji}` over neighbours, :math:`P = D^{-1} A`. These are the
-    columns of GraphGPS's ElstaticSE without the maxima, which are 0 on every graph since :math:`L^+_{jj}` is the
-    largest entry of its column. A deviation over one node is 0.
+    :math:`V_{ij} = L^+_{ij} - L^+_{jj}` with the pseudo-inverse of :math:`L = D - A` of the larger weight of both
+    directions. Columns: minimum, mean and standard deviation over i of :math:`V_{ij}`; the same over i of
+    :math:`V_{ji}`; the sums :math:`\sum_i P_{ij} V_{ij}` and :math:`\sum_i P_{ji} V_{ji}` over neighbours, with
+    :math:`P = D^{-1} A`. These are the columns of GraphGPS's ElstaticSE without the maxima, which are 0 on every graph
+    since :math:`L^+_{jj}` is the largest entry of its column. A deviation over one node is 0.
 
     Cost: :math:`O(n^3)` operations and :math:`O(n^2)` memory for a graph of n nodes.
 

@@ -34,8 +34,11 @@ def test_a_failure_of_lapack_is_taken_up_by_numpy(monkeypatch):
     def fails(*args, **kwargs):
         raise np.linalg.LinAlgError("did not converge")
 
-    monkeypatch.setattr(lapack, "_call", lambda *args: None)
+    def overwrites(routine, matrix, count):
+        matrix[:] = np.nan
+
+    monkeypatch.setattr(lapack, "_call", overwrites)
     monkeypatch.setattr(lapack.linalg, "eigh", fails)
-    matrix = matrices()[2]
-    values, vectors = lapack.lowest_of_one(matrix.copy(), 3)
+    matrix = np.asfortranarray(matrices()[2])
+    values, vectors = lapack.lowest_of_one(lambda: matrix.copy(order="F"), 3)
     np.testing.assert_allclose(matrix @ vectors, vectors * values, atol=1e-11)
