@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ class Sample:
     task: Task
     in_channels: int
     edge_channels: int | None
-    resample: BaseTransform | None = None
+    resample: Callable[[int], BaseTransform] | None = None
 
     def size(self, number: int) -> Size:
         """Size of a training batch."""

@@ -107,8 +107,8 @@ class DatasetConfig(Section):
     )
     to_undirected: bool = Field(
         default=False,
-        description="Add the reverse of each edge, with the same features; the features of both directions are "
-        "averaged. Heat masks need it on graphs with one-way edges.",
+        description="Add the reverse of each edge, with the same features. If both directions exist, features are "
+        "averaged, and the larger of two categories is taken. Heat masks need it on graphs with one-way edges.",
     )
     resample_negative: bool = Field(
         default=False, description="Draw new negative edges in every epoch (link prediction)."

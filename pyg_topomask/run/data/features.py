@@ -17,11 +17,15 @@ from pyg_topomask.run.errors import RunError
 CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
 """Node encoders that take integer categories; all others take floats."""
 
+CATEGORICAL_EDGES = ("Bond", "ASTEdge", "TypeDictEdge")
+"""Edge encoders that take integer categories."""
+
 
 def input_features(config: Config) -> BaseTransform:
     """The transform that puts node and edge features into the form that the model takes."""
     data = config.dataset
-    steps: list[BaseTransform] = [ToUndirected(reduce="mean")] if data.to_undirected else []
+    reduce = "max" if data.edge_encoder_name in CATEGORICAL_EDGES else "mean"
+    steps: list[BaseTransform] = [ToUndirected(reduce=reduce)] if data.to_undirected else []
     steps.append(_Features(data.node_encoder_parts))
     if config.prep.add_self_loops and is_one_graph(data):
         steps.append(AddSelfLoops(attr=None))

@@ -136,10 +136,10 @@ def build_splits(
         seen = (graphs[0], evaluated[0], evaluated[0])
         train, val, test = ([_with_counted(graph, counted)] for graph, counted in zip(seen, parts))
     else:
-        # Negatives are drawn once, for epoch 0, and are the same in all evaluations.
-        resample = dataset.resample if dataset.task.ranked and dataset.resample is not None else lambda graph: graph
-        train, val, test = [graphs[i] for i in parts[0]], *([resample(evaluated[i]) for i in p] for p in parts[1:])
-    fresh = (*([] if dataset.resample is None else [dataset.resample]), *redrawn)
+        # Negatives are drawn once, with seed 0, and are the same in all evaluations and for all seeds of a run.
+        made = dataset.resample(0) if dataset.task.ranked and dataset.resample is not None else lambda graph: graph
+        train, val, test = [graphs[i] for i in parts[0]], *([made(evaluated[i]) for i in p] for p in parts[1:])
+    fresh = (*([] if dataset.resample is None else [dataset.resample(config.seed)]), *redrawn)
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
     return Splits(train, val, test, dataset.task, *sizes, fresh, max(1, config.topomask.redraw), fitted)
 

@@ -65,7 +65,7 @@ class Neighborhoods(GraphParts):
         start = NodeSamplerInput(input_id=None, node=self.dealt(epoch, part))
         with torch.random.fork_rng(devices=[]):
             # The compiled samplers draw from torch's CPU generator; torch.manual_seed would also seed those of CUDA.
-            torch.default_generator.manual_seed((self.seed * 1_000_003 + epoch) * 1_000_003 + part)
+            torch.default_generator.manual_seed(((self.seed * 1_000_003 + epoch) * 1_000_003 + part) % 2**63)
             return self.sampler.sample_from_nodes(start).node
 
     def cut(self, epoch: int, part: int) -> Data:

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import random
 import sys
 
 import numpy as np
@@ -11,11 +12,11 @@ from torch_geometric.data import Data
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.data.features import Coordinates, Standardize
-from pyg_topomask.run.data.formats import FORMATS, LoadedDataset, dataset_problems, load_dataset
+from pyg_topomask.run.data.features import Coordinates, Standardize, input_features
+from pyg_topomask.run.data.formats import FORMATS, LoadedDataset, clouds, dataset_problems, load_dataset
 from pyg_topomask.run.data.formats.base import messages_to, reading
 from pyg_topomask.run.data.formats.clouds import NearestNeighbors
-from pyg_topomask.run.data.formats.negatives import ResampleNegatives
+from pyg_topomask.run.data.formats.negatives import ResampleNegatives, ResampleNonEdges
 from pyg_topomask.run.data.formats.ogb import pcqm_parts
 from pyg_topomask.run.data.formats.words import AddTokenEdges, EncodeWords, vocabulary
 from pyg_topomask.run.data.loaders import prepare
@@ -104,6 +105,17 @@ def test_channels_that_never_change_are_centred():
     assert Standardize.fit(graphs)(graphs[0]).x.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
+@pytest.mark.parametrize(("encoder", "expected"), [("Bond", torch.tensor(2)), ("LinearEdge", torch.tensor(1.5))])
+def test_categories_of_edges_are_not_averaged(encoder, expected):
+    data = {"format": "OGB", "name": "ogbg-molhiv", "to_undirected": True, "node_encoder_name": "Atom"}
+    data |= {"edge_encoder": True, "edge_encoder_name": encoder}
+    features = input_features(load({"dataset": data}).config)
+    edges = torch.tensor([[0, 1, 1], [1, 0, 2]])
+    graph = features(Data(x=torch.zeros(3, 9).long(), edge_index=edges, edge_attr=torch.tensor([[1], [2], [3]])))
+    assert graph.edge_attr.dtype == expected.dtype
+    assert graph.edge_attr[0] == expected
+
+
 def test_contacts_and_their_negatives(tmp_path):
     def item(number):
         x, edge_attr, edge_index, _ = molecule(number, None)
@@ -118,6 +130,13 @@ def test_contacts_and_their_negatives(tmp_path):
     negatives = [graph.edge_label_index[:, graph.edge_label == 0] for graph in splits.test]
     assert all(pairs.size(1) >= 2 for pairs in negatives)
     assert len(splits.redraw) == 1
+    splits.set_epoch(9)
+    other = prepare(load({"dataset": data, "metric_best": "mrr", "seed": 1}).config, dataset, 1, [])
+    for mine, theirs in zip(splits.test, other.test):  # evaluations are the same for all seeds
+        assert torch.equal(mine.edge_label_index, theirs.edge_label_index)
+    splits.set_epoch(0)
+    drawn = [[one.redraw[0](graph).edge_label_index for graph in one.train] for one in (splits, other)]
+    assert any(not torch.equal(mine, theirs) for mine, theirs in zip(*drawn))
 
 
 def test_negatives_follow_epoch_and_graph_and_are_never_positive():
@@ -137,6 +156,42 @@ def test_negatives_follow_epoch_and_graph_and_are_never_positive():
     full = torch.cartesian_prod(torch.arange(2), torch.arange(2)).T  # there are no negatives
     tiny = Data(num_nodes=2, edge_index=ring(2), edge_label_index=full, edge_label=torch.ones(4).long())
     assert transform(tiny).edge_label.tolist() == [1] * 4
+
+
+def test_pairs_without_an_edge_follow_seed_and_epoch():
+    def drawn(seed, epoch, graph):
+        transform = ResampleNonEdges(seed)
+        transform.set_epoch(epoch)
+        return transform(graph).edge_label_index
+
+    positive = torch.tensor([[0, 1, 2], [9, 8, 7]])
+    graph = Data(edge_index=ring(30), num_nodes=30, edge_label_index=positive, edge_label=torch.ones(3).long())
+    first = drawn(0, 1, graph)
+    random.seed(3)
+    torch.manual_seed(3)
+    assert torch.equal(first, drawn(0, 1, graph))
+    assert not torch.equal(first, drawn(0, 2, graph))
+    assert not torch.equal(first, drawn(7, 1, graph))
+
+
+def test_pairs_without_an_edge_are_different_nodes_without_an_edge():
+    ends = torch.cartesian_prod(torch.arange(6), torch.arange(6)).T
+    free = {(0, 4), (5, 1), (2, 3)}
+    kept = [i != j and (i, j) not in free for i, j in ends.T.tolist()]
+    edges = ends[:, torch.tensor(kept)]
+    graph = Data(edge_index=edges, num_nodes=6, edge_label_index=edges, edge_label=torch.ones(edges.size(1)).long())
+    found = ResampleNonEdges()(graph)
+    negative = found.edge_label_index[:, found.edge_label == 0]
+    assert set(map(tuple, negative.T.tolist())) == free  # there are fewer than edges
+    assert negative.size(1) == 3
+
+
+def test_a_single_category_of_shapes_has_its_own_labels(monkeypatch):
+    monkeypatch.setattr(clouds, "from_parts", lambda raw, data, build, task, key: task)
+    bag = clouds.shapenet(DatasetConfig(format="PyG-ShapeNet", name="Bag"))
+    assert bag.part_labels == ((4, 5),)
+    assert bag.num_classes == 50
+    assert len(clouds.shapenet(DatasetConfig(format="PyG-ShapeNet")).part_labels) == 16
 
 
 def test_superpixels_of_digits_get_their_positions(tmp_path):

@@ -45,6 +45,14 @@ def test_changed_raw_files_are_processed_anew(tu_folder, own_cache):
     assert load_dataset(tu(tu_folder)).task.num_classes == 3
 
 
+def test_regression_needs_attributes_of_graphs_and_no_labels(tu_folder, own_cache):
+    raw = tu_folder / "TUDataset" / "TINY" / "raw"
+    (raw / "TINY_graph_labels.txt").unlink()
+    (raw / "TINY_graph_attributes.txt").write_text("".join(f"{g / 2}\n" for g in range(12)))
+    dataset = load_dataset(tu(tu_folder, task_type="regression"))
+    assert [float(graph.y) for graph in dataset.graphs] == [g / 2 for g in range(12)]
+
+
 def test_environment_is_looked_in_after_the_config(tu_folder, own_cache, monkeypatch, tmp_path):
     monkeypatch.setenv("TOPOMASK_DATA", str(tu_folder))
     assert len(load_dataset(tu(tmp_path))) == 12

@@ -164,6 +164,7 @@ def test_a_neighborhood_has_the_nodes_trained_on_first_and_all_edges_between_its
     assert torch.equal(twin[1, 2].x, epoch[2].x)
     assert not torch.equal(twin[2, 2].x, epoch[2].x)
     assert not torch.equal(Neighborhoods(graph, 5, [2, 1], seed=1)[1, 0].x, epoch[0].x)
+    assert Neighborhoods(graph, 5, [2, 1], seed=2**31 - 1)[1, 0].counted.sum() == 5
 
 
 @neighbor

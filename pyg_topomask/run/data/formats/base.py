@@ -41,13 +41,14 @@ class LoadedDataset:
         task: What is predicted.
         parts: Indices of the training, validation and test graphs if the data set defines them. A single graph has
             masks instead.
-        resample: Transform with ``set_epoch`` that is applied each time a training graph is served.
+        resample: Makes, from a seed, the transform with ``set_epoch`` that is applied each time a training graph is
+            served.
     """
 
     graphs: Sequence[Data]
     task: Task
     parts: Parts | None = None
-    resample: BaseTransform | None = None
+    resample: Callable[[int], BaseTransform] | None = None
 
     @property
     def is_one_graph(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch_geometric.data import Data
 from torch_geometric.datasets import S3DIS, ShapeNet
@@ -47,13 +49,15 @@ def shapenet(data: DatasetConfig) -> LoadedDataset:
     """ShapeNet-Part: 50 part labels of 16 categories; the name is ``all`` or a category."""
     categories = None if data.name.lower() == "all" else data.name
     near = NUM_NEIGHBORS["ShapeNet"]
+    # PyG numbers the categories that are read, so a single one has the number 0.
+    task = SHAPES if categories is None else replace(SHAPES, part_labels=(tuple(ShapeNet.seg_classes[categories]),))
     raw = Raw("ShapeNet", "", (*(f"raw/{folder}" for folder in ShapeNet.category_ids.values()), "raw/train_test_split"))
     neighbors = NearestNeighbors(near)
     return from_parts(
         raw,
         data,
         lambda root, split: ShapeNet(root, categories, split=split, pre_transform=neighbors),
-        SHAPES,
+        task,
         key=f"{data.name}-{near}",
     )
 

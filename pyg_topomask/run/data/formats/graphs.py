@@ -97,7 +97,8 @@ def _generated(
 
 def tu(data: DatasetConfig) -> LoadedDataset:
     """TU data sets; they have no split of their own."""
-    files = tuple(f"raw/{data.name}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels"))
+    target = "graph_attributes" if data.task_type == "regression" else "graph_labels"
+    files = tuple(f"raw/{data.name}_{part}.txt" for part in ("A", "graph_indicator", target))
     dataset = from_raw(
         Raw("TUDataset", data.name, files),
         data,

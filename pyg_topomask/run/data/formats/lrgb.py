@@ -59,5 +59,5 @@ def lrgb(data: DatasetConfig, name: str = "") -> LoadedDataset:
             return LoadedDataset(dataset, LRGB[name], three_parts(dataset))
     loaded = from_parts(raw, data, lambda root, split: LRGBDataset(root, name, split), LRGB[name])
     if name == "pcqm-contact" and data.resample_negative:
-        loaded.resample = ResampleNegatives()
+        loaded.resample = ResampleNegatives
     return loaded

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
-from torch_geometric.utils import negative_sampling
 
 NEGATIVES_PER_POSITIVE = 2
 TRIES = 10
@@ -64,14 +63,29 @@ class ResampleNegatives(_Redrawn):
 
 
 class ResampleNonEdges(_Redrawn):
-    """Draws as many pairs without an edge as there are positives, from the whole graph (OGB's link data sets)."""
+    """Draws as many pairs without an edge as there are positives, from the whole graph (OGB's link data sets).
+
+    Pairs have two different nodes, and each has the same probability. If the graph has nearly all edges, there may be
+    fewer. PyG's ``negative_sampling`` draws from Python's global generator, so it would not repeat.
+
+    Args:
+        seed: Seed of the draws, which also depend on the epoch and the graph.
+    """
 
     def forward(self, data: Data) -> Data:
+        generator, number = self._generator(data), int(data.num_nodes)
         positive = data.edge_label_index[:, data.edge_label.view(-1) == 1]
-        with torch.random.fork_rng(devices=[]):  # negative_sampling takes no generator
-            torch.manual_seed(self._generator(data).initial_seed())
-            negative = negative_sampling(data.edge_index, data.num_nodes, positive.size(1))
-        return _with_labels(data, positive, negative)
+        taken = data.edge_index[0] * number + data.edge_index[1]
+        key = taken.new_empty(0)
+        for _ in range(TRIES):
+            missing = positive.size(1) - key.numel()
+            if missing == 0:
+                break
+            drawn = torch.randint(number**2, (2 * missing,), generator=generator)
+            free = (drawn // number != drawn % number) & ~torch.isin(drawn, taken)
+            key = torch.cat([key, drawn[free]])
+            key = key[~_is_repeated(key)][: positive.size(1)]
+        return _with_labels(data, positive, torch.stack([key // number, key % number]))
 
 
 def _is_repeated(key: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
         graphs.append(item)
     parts = tuple(torch.tensor([i]) for i in range(3))
     task = Task("edge", "binary", 1, hits_at=LINK_HITS[name])
-    return LoadedDataset(graphs, task, parts, ResampleNonEdges())  # type: ignore[arg-type]
+    return LoadedDataset(graphs, task, parts, ResampleNonEdges)  # type: ignore[arg-type]
 
 
 def pcqm(data: DatasetConfig) -> LoadedDataset:
