@@ -127,5 +127,6 @@ def _homophily(graphs: Sequence[Data], task: Task) -> float | None:
     """Share of edges between nodes of one class over all graphs; None if the task does not give nodes classes."""
     if task.level != "node" or task.kind not in ("binary", "multiclass"):
         return None
+    graphs = [graph for graph in graphs if graph.num_edges]  # the homophily of a graph without edges is NaN
     equal = sum(homophily(graph.edge_index, graph.y.view(-1), method="edge") * graph.num_edges for graph in graphs)
     return float(equal / max(1, sum(graph.num_edges for graph in graphs)))

@@ -98,7 +98,8 @@ class LabelAccuracy(Scores):
 class RegressionScores(StoredScores):
     """``mae``, ``mse``, ``rmse``, ``r2`` and ``spearmanr`` on the whole split, without unknown (NaN) targets.
 
-    The first three are means over all known entries; the last two are unweighted means over targets.
+    ``mae`` and ``mse`` are means over all known entries; the others are unweighted means over targets, as in OGB and
+    scikit-learn. If all values of a target are equal, its ``r2`` is 1 for an exact prediction and 0 otherwise.
     """
 
     names = ("mae", "mse", "rmse", "r2", "spearmanr")
@@ -108,16 +109,20 @@ class RegressionScores(StoredScores):
         known = ~target.isnan()
         error = prediction[known] - target[known]
         mse = error.square().mean()
-        columns = [
-            (prediction[mask, i], target[mask, i]) for i, mask in enumerate(known.unbind(1)) if int(mask.sum()) > 1
-        ]
+        columns = [(prediction[mask, i], target[mask, i]) for i, mask in enumerate(known.unbind(1)) if mask.any()]
+        several = [(p, t) for p, t in columns if t.numel() > 1]
         return {
             "mae": error.abs().mean(),
             "mse": mse,
-            "rmse": mse.sqrt(),
-            "r2": mean_or_nan([1 - (p - t).square().sum() / (t - t.mean()).square().sum() for p, t in columns], mse),
-            "spearmanr": mean_or_nan([_spearman(p, t) for p, t in columns], mse),
+            "rmse": mean_or_nan([(p - t).square().mean().sqrt() for p, t in columns], mse),
+            "r2": mean_or_nan([_r2(p, t) for p, t in several], mse),
+            "spearmanr": mean_or_nan([_spearman(p, t) for p, t in several], mse),
         }
+
+
+def _r2(prediction: Tensor, target: Tensor) -> Tensor:
+    left, total = (prediction - target).square().sum(), (target - target.mean()).square().sum()
+    return torch.where(total > 0, 1 - left / total, (left == 0).double())
 
 
 def _spearman(left: Tensor, right: Tensor) -> Tensor:

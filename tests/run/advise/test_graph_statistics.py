@@ -68,5 +68,7 @@ def test_graphs_without_edges_have_no_distances():
 def test_homophily_is_the_share_of_edges_within_a_class():
     data = with_features(nx.path_graph(5))
     data.y = torch.tensor([0, 0, 1, 1, 1])
-    assert graph_statistics([data], classification("node", 2)).homophily == pytest.approx(3 / 4)
+    alone = with_features(nx.empty_graph(2))
+    alone.y = torch.tensor([0, 1])
+    assert graph_statistics([data, alone], classification("node", 2)).homophily == pytest.approx(3 / 4)
     assert graph_statistics([data], Task("node", "regression", 1)).homophily is None

@@ -117,12 +117,20 @@ def test_regression_scores():
     error = (prediction - target)[known].double()
     assert values["mae"] == pytest.approx(float(error.abs().mean()))
     assert values["mse"] == pytest.approx(float(error.square().mean()))
-    assert values["rmse"] == pytest.approx(values["mse"] ** 0.5)
     columns = [(prediction[known[:, i], i].double(), target[known[:, i], i].double()) for i in range(3)]
     spearman = [stats.spearmanr(p.numpy(), t.numpy())[0] for p, t in columns]
     assert values["spearmanr"] == pytest.approx(np.mean(spearman))
     r2 = [1 - float(((p - t) ** 2).sum() / ((t - t.mean()) ** 2).sum()) for p, t in columns]
     assert values["r2"] == pytest.approx(np.mean(r2))
+    roots = [float(((p - t) ** 2).mean()) ** 0.5 for p, t in columns]
+    assert values["rmse"] == pytest.approx(np.mean(roots))
+
+
+def test_r2_of_a_constant_target_is_that_of_scikit_learn():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    target = torch.full((4, 1), 2.0)
+    for prediction in (target, target + torch.tensor([[0.0], [1.0], [0.0], [0.0]])):
+        assert in_parts(RegressionScores(), prediction, target)["r2"] == sklearn.r2_score(target, prediction)
 
 
 def link_graphs():
