@@ -1,8 +1,8 @@
 """Scalable, topologically masked attention for graph transformers in PyTorch Geometric.
 
 ``nn`` has attentions, masks, and GraphGPS layers and models. ``transforms`` prepares graphs for them. ``operators`` has
-masks as linear operators, and ``ops`` functions on tensors. ``datasets`` and ``loader`` have generated data and a loader
-for large graphs. ``expressivity``, ``viz`` and ``testing`` have analyses, pictures and test cases. ``run`` trains from
+masks as linear operators, and ``ops`` functions on tensors. ``datasets`` generates data, and ``loader`` serves large
+graphs in parts. ``expressivity``, ``viz`` and ``testing`` have analyses, pictures and test cases. ``run`` trains from
 YAML, as the command ``topomask``.
 
 On CPU, results repeat bit for bit for one seed and one number of threads. On CUDA they repeat up to rounding only: sums

@@ -44,9 +44,9 @@ PAGE = """# Masks
 A mask is a matrix `M`; its entry `M_ij` multiplies the weight of node `j` for node `i`. Most masks are not stored as
 matrices: an operator computes their products with node features. `MaskedAttention` takes any of these modules with any
 kernel, and each head may have its own mask. In a config, use `gt.layer_type: GCN+Masked`, `topomask.mask: heat` and
-`topomask.mask_heat: {{time: 2.0}}`; the runner adds what the mask needs to the graphs. `toeplitz` also needs the size of
-the largest grid: `topomask.mask_toeplitz: {{grid_shape: [8, 8]}}`. [A tutorial](tutorials/extend.md) shows how to write
-your own mask.
+`topomask.mask_heat: {{time: 2.0}}`; the runner adds what the mask needs to the graphs. `toeplitz` also needs the size
+of the largest grid: `topomask.mask_toeplitz: {{grid_shape: [8, 8]}}`. [A tutorial](tutorials/extend.md) shows how to
+write your own mask.
 
 ```python
 {example}```

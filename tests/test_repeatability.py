@@ -128,9 +128,10 @@ MASKS = {
     "rwgnk_learned": lambda: RWGNKMask(NUM_HEADS, learnable=True),
 }
 
-FAST_MASKS = {"toeplitz": lambda: ToeplitzMask((32, 32))} | {
-    name: MASK[name] for name in ("causal", "forest", "grid_heat", "heat", "low_rank", "power_series", "tree")
-}
+FAST_MASKS = {
+    "toeplitz": lambda: ToeplitzMask((32, 32)),
+    "toeplitz_distance": lambda: ToeplitzMask((96, 96), function="distance"),
+} | {name: MASK[name] for name in ("causal", "forest", "grid_heat", "heat", "low_rank", "power_series", "tree")}
 """Masks that are multiplied without walks."""
 
 

@@ -88,10 +88,11 @@ def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     Compiled code computes it in float32 if ``m`` is a multiple of 8 and ``n`` one of 48. With 10,507 rows of 96 numbers
     on the processor above, it took 1.4 ms, and MKL 2.5 ms.
     """
-    if any(size % tile for size, tile in zip((a.size(1), b.size(1)), _TILE)) or isinstance(load(), str):
+    fits = not any(size % tile for size, tile in zip((a.size(1), b.size(1)), _TILE))
+    if not fits or {a.dtype, b.dtype} != {torch.float32} or isinstance(load(), str):
         return a.t() @ b
     library: Any = load()
-    a, b, out = a.contiguous(), b.contiguous(), torch.empty(a.size(1), b.size(1))
+    a, b, out = a.contiguous(), b.contiguous(), a.new_empty(a.size(1), b.size(1))
     threads = loader.num_threads(a.size(0) * out.numel(), _WORK_PER_THREAD)
     sizes = map(ctypes.c_int64, (a.size(0), a.size(1), b.size(1), threads))
     pointers = [ctypes.c_void_p(x.data_ptr()) for x in (a, b, out)]

@@ -76,7 +76,7 @@ class ToeplitzMask(Mask):
         """
         (weight,) = at_least_float32(self.weight)
         if self.function == "distance":
-            weight = weight[..., self.distance]
+            weight = weight.index_select(-1, self.distance.flatten()).unflatten(-1, self.distance.shape)
         return grid_operator(self, graph, lambda shape, count: ToeplitzOperator(self._cut(weight, shape), shape, count))
 
     def _cut(self, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
