@@ -14,7 +14,7 @@ from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
-from pyg_topomask.ops.sparse import Pattern, spmm
+from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern, spmm
 from pyg_topomask.typing import SparseEntries
 
 
@@ -214,7 +214,8 @@ class SparseFactorOperator(MaskOperator):
 
 def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]) -> int:
     """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
-    return num_terms if num_terms > PAIRS_PER_NUMBER * max(num_entries, 1) else pattern().nnz
+    cheap = num_terms <= min(PAIRS_PER_NUMBER * max(num_entries, 1), MOST_ENTRIES)
+    return pattern().nnz if cheap else num_terms
 
 
 @torch.compiler.disable

@@ -17,6 +17,9 @@ from torch import Tensor
 
 from pyg_topomask.checks import readable
 
+MOST_ENTRIES = 2**31 - 1
+"""Largest number of entries, rows or columns of a pattern: positions are int32."""
+
 
 class Pattern:
     """Positions of the entries of an ``[num_rows, num_cols]`` matrix, sorted by row, and their transposed order.
@@ -30,6 +33,9 @@ class Pattern:
             locality, shape ``[num_rows]``; row ``i`` is node ``i`` if :obj:`None`.
         rowptr: First entry of each row, followed by the number of entries, int32, shape ``[num_rows + 1]``; computed if
             :obj:`None`.
+
+    Raises:
+        ValueError: If there are 2^31 entries, rows or columns or more.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Pattern:
         order: Tensor | None = None,
         rowptr: Tensor | None = None,
     ) -> None:
+        check_entries(max(col.numel(), num_rows, num_cols))
         if row is not None:
             self.row = row.int()
             rowptr = row_pointers(row, num_rows) if rowptr is None else rowptr
@@ -97,6 +104,19 @@ class Pattern:
         order = _order_by_column(self)
         row, col = (x.index_select(0, order) for x in (self.row, self.col))
         return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
+
+
+def check_entries(count: int) -> None:
+    """Check that positions can be counted in 32 bits.
+
+    Raises:
+        ValueError: If they cannot.
+    """
+    if count > MOST_ENTRIES:
+        raise ValueError(
+            f"a sparse matrix can have at most 2^31 - 1 entries, rows and columns (got {count:,}); use fewer keys, "
+            "walks or heads, or divide the graph into parts (RandomPartitionLoader)"
+        )
 
 
 def row_pointers(row: Tensor, num_rows: int) -> Tensor:
@@ -247,7 +267,8 @@ def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
 
 def _csr_tensor(pattern: Pattern, value: Tensor) -> Tensor:
     shape = pattern.num_rows, pattern.num_cols
-    return torch.sparse_csr_tensor(pattern.rowptr, pattern.col, value, shape, check_invariants=False)
+    parts = pattern.rowptr, pattern.col, value
+    return torch.sparse_csr_tensor(*parts, shape, device=value.device, check_invariants=False)
 
 
 with warnings.catch_warnings():  # torch says at the first such tensor of a process that they are in beta

@@ -20,6 +20,14 @@ def test_the_transposed_order_is_that_of_a_stable_sort(nnz, rows, cols):
     assert torch.equal(transposed.rowptr, torch.searchsorted(col.sort()[0], torch.arange(cols + 1)).int())
 
 
+def test_more_entries_than_32_bits_can_count_are_refused():
+    many = torch.zeros(1, dtype=torch.int32).expand(2**31)  # takes no memory
+    with pytest.raises(ValueError, match=r"at most 2\^31 - 1 entries.*got 2,147,483,648"):
+        Pattern(None, many, 1, 1, rowptr=torch.zeros(2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="divide the graph into parts"):
+        Pattern(torch.zeros(1), torch.zeros(1), 1, 2**31)
+
+
 @pytest.mark.parametrize("bad", [-1, 4])
 def test_columns_out_of_range_are_refused(bad):
     pattern = Pattern(torch.tensor([0, 1, 1]), torch.tensor([0, bad, 2]), 2, 4)

@@ -15,7 +15,7 @@ from pyg_topomask.ops.attention import feature_pairs, fused_pairs
 from pyg_topomask.ops.attention.normalizer import Normalizer, row_tolerance
 from pyg_topomask.ops.attention.pair_kernels import PairKernel, scaled
 from pyg_topomask.ops.segment import split_by_count
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern
 from pyg_topomask.typing import PerformanceWarning
 
 # Number of pairs that are listed together, and number of weights (pairs times heads) that are kept for the backward
@@ -64,7 +64,7 @@ def means_of_pairs(
     """
     (num_nodes, heads), dtype = v.shape[:2], v.dtype
     allowed = max(pairs_per_number, _PAIRS_PER_NUMBER) * masks.mask.num_multiply_adds
-    at_once = max(_PAIRS_AT_ONCE, allowed)
+    at_once = min(max(_PAIRS_AT_ONCE, allowed), MOST_ENTRIES)
     by_row = masks.mask.pairs_by_row if num_nodes**2 > at_once else None
     num_pairs = 0 if by_row is None else int(by_row.sum())
     if by_row is None or num_pairs <= at_once:

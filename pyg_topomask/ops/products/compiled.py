@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Pattern, check_entries
 
 load = partial(loader.load, "sparse")
 """The library, compiled if necessary, or the reason why there is none."""
@@ -22,6 +22,7 @@ load = partial(loader.load, "sparse")
 _NAMES = {torch.float32: "float", torch.float64: "double"}
 _SIZE, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _ROWS_PER_THREAD = 2**12  # rows that are worth a second thread
+_TOO_MANY = -3  # code of a product whose entries cannot be counted in 32 bits
 
 # A result whose buffers have more than this many places for each entry is copied into smaller ones.
 _MOST_ROOM = 2
@@ -71,12 +72,13 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
 
     Raises:
         MemoryError: If memory is short.
+        ValueError: If the product has 2^31 entries or more.
     """
     entry: Any = getattr(load(), f"sparse_product_{_NAMES[value.dtype]}")
     rows = left.num_rows
     kept: list[Tensor] = []
     matrices = {"left": _matrix(left, value, kept), "right": _matrix(right, other, kept)}
-    first = torch.empty(rows + 1, dtype=torch.int64)
+    first = value.new_empty(rows + 1, dtype=torch.int64)
     call = _Call(
         rows=rows,
         columns=right.num_rows,
@@ -93,7 +95,10 @@ def product(left: Pattern, value: Tensor, right: Pattern, other: Tensor) -> tupl
     if room == 0:
         rowptr.zero_()
     else:
-        loader.refuse_failure(entry(ctypes.byref(call)), what)
+        failure = entry(ctypes.byref(call))
+        if failure == _TOO_MANY:
+            check_entries(room)
+        loader.refuse_failure(failure, what)
     count = int(rowptr[-1])
     col, values = (x[:count] if room <= _MOST_ROOM * count else x[:count].clone() for x in (col, values))
     return Pattern(None, col, rows, right.num_rows, rowptr=rowptr), values, call.distance / max(count, 1)
@@ -118,7 +123,7 @@ def block_product(
     """
     kept: list[Tensor] = []
     matrices = {"left": _matrix(left, value, kept), "right": _matrix(right, other, kept)}
-    first_node, first_entry = torch.tensor([0, *accumulate(sizes)]), torch.tensor(first_entries, dtype=torch.int64)
+    first_node, first_entry = (value.new_tensor(x, dtype=torch.int64) for x in ([0, *accumulate(sizes)], first_entries))
     blocks = value.new_empty(sum(n * n for n in sizes))
     call = _BlockCall(
         graphs=len(sizes),

@@ -69,6 +69,15 @@ def test_parts_of_the_rows_give_the_same(monkeypatch, mask, kernel):
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
+def test_pairs_that_32_bits_cannot_count_are_listed_in_parts(monkeypatch):
+    batch, module = stars(), build("rwgnk_learned", "softmax")
+    wanted = values_and_gradients(module, batch, 8)
+    monkeypatch.setattr(pairs, "MOST_ENTRIES", 40)  # instead of 2^31 - 1
+    with pytest.warns(PerformanceWarning, match="pairs of nodes"):
+        found = values_and_gradients(module, batch, 8)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("kernel", ["elu1", "softmax", "additive"])
 def test_heads_computed_again_give_the_same(monkeypatch, kernel):
     batch, module = stars(), build("rwgnk_learned", kernel)

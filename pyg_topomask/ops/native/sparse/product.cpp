@@ -69,7 +69,8 @@ class Product {
     }
 
     // One thread leaves no gaps, so that it touches less memory; several leave gaps between their tasks.
-    void fill() {
+    // Returns the number of entries. If it exceeds 31 bits, the row pointers are wrong.
+    int64_t fill() {
         const bool gaps = c.threads > 1;
         std::vector<Memory> memory(c.threads);
         std::vector<int64_t> distances(tasks.size());
@@ -84,12 +85,15 @@ class Product {
             if (!gaps) end = to;
         });
         for (const int64_t distance : distances) c.distance += distance;
-        for (int64_t i = 0; i < c.rows; ++i) c.rowptr[i + 1] += c.rowptr[i];
+        int64_t total = 0;
+        for (int64_t i = 0; i < c.rows; ++i) c.rowptr[i + 1] = total += c.rowptr[i + 1];
+        if (total > INT32_MAX) return total;
         for (size_t number = 0; gaps && number < tasks.size(); ++number) {
             const int64_t row = tasks[number].from, to = c.rowptr[row], count = c.rowptr[tasks[number].to] - to;
             std::memmove(c.col + to, c.col + c.first[row], count * sizeof(int32_t));
             std::memmove(value() + to, value() + c.first[row], count * sizeof(T));
         }
+        return total;
     }
 
    private:
@@ -154,16 +158,17 @@ class Product {
     }
 };
 
-// 0 if all went well, -1 if memory is short, -2 at any other exception.
+// 0 if all went well, -1 if memory is short, -2 at any other exception, -3 if there are too many entries.
 template <class T>
 int run_safely(Call& c) try {
-    c.rowptr ? Product<T>(c).fill() : count(c);
+    if (c.rowptr) return Product<T>(c).fill() > INT32_MAX ? -3 : 0;
+    count(c);
     return 0;
 } catch (...) {
     return error_code();
 }
 
-// As above; -3 if an entry joins two graphs.
+// As above, but -3 if an entry joins two graphs.
 template <class T>
 int blocks_safely(const BlockCall& c) try {
     return multiply_blocks<T>(c) ? 0 : -3;
