@@ -31,8 +31,9 @@ class Attention(Module):
       of the graph do not number. By default, it does if it requires no attributes.
     * **Loss.** A class whose ``adds_loss`` is true sets ``self.auxiliary_loss`` to a scalar in each forward pass.
       :func:`~pyg_topomask.nn.auxiliary_loss` sums these terms over a model.
-    * **Dropout.** The argument ``dropout`` acts in training only: on the normalised weights if the class forms them in
-      every case, otherwise on the result before the output projection.
+    * **Dropout.** The argument ``dropout`` acts in training only: on the normalised weights, or on the result before
+      the output projection if an attention may not form the weights (linear attention, `MaskedAttention` and its
+      subclasses).
     * **Configs.** ``config_keys`` maps constructor arguments to the config keys that set them. An argument without a
       key keeps its default, and so does one whose ``topomask`` key is not given. The key ``seed`` gives each run and
       layer a different number.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 import torch
@@ -137,17 +138,19 @@ class MaskedAttention(Attention):
     ) -> Tensor:
         """Linear attention of features, head by head if there are many random features."""
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k = feature_map(q, k, batch)
+        def attend(features: FeatureMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k = features(q, k, batch)
             return masked_linear_attention(q, k, v, mask, batch, self.path, self.normalizer, signed_features=False)
 
         q, k, v = at_least_float32(q, k, v)
         numbers = q.size(0) * self.heads * getattr(feature_map, "num_features", 0)
         if self.heads == 1 or numbers <= _MANY_FEATURES or (mask is not None and mask.heads is not None):
-            return attend(q, k, v)
+            return attend(feature_map, q, k, v)
+        now = copy.copy(feature_map)  # the backward pass computes features again, perhaps after a redraw
+        now._buffers = dict(feature_map._buffers)
         heads = zip(*(x.split(1, dim=1) for x in (q, k, v)))
         return torch.cat(
-            [checkpoint(attend, *head, use_reentrant=False, preserve_rng_state=False) for head in heads], dim=1
+            [checkpoint(attend, now, *head, use_reentrant=False, preserve_rng_state=False) for head in heads], dim=1
         )
 
     def build_mask(self, x: Tensor, batch: Tensor | None, graph: Data | None) -> AttentionMask | None:

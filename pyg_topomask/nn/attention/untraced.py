@@ -21,6 +21,8 @@ from torch.nn import Module
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
+from pyg_topomask.ops.csr import edge_tensors, is_sparse_tensor
+
 _numbers = count()
 _modules: WeakValueDictionary[int, Module] = WeakValueDictionary()
 
@@ -51,7 +53,7 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if not torch.compiler.is_compiling() or rest or more.keys() - {"carry"}:
             return forward(self, x, batch, graph, *rest, **more)
-        stored = {} if graph is None else {name: graph[name] for name in graph.keys()}  # noqa: SIM118
+        stored = {} if graph is None else _stored(graph)
         if any(not isinstance(stored.get(name, 0), (Tensor, int)) for name in self.requires):
             return forward(self, x, batch, graph, **more)
         given = {"x": x, "batch": batch, **more}
@@ -78,6 +80,14 @@ def untraced(forward: Callable[..., Any]) -> Callable[..., Any]:
         return (out, carry) if "carry" in given else out
 
     return call
+
+
+def _stored(graph: Data) -> dict[str, Any]:
+    """What a graph stores, with ``edge_index`` instead of a SparseTensor ``adj_t``, which is no tensor of torch."""
+    stored = {name: graph[name] for name in graph.keys()}  # noqa: SIM118
+    if "edge_index" not in stored and is_sparse_tensor(stored.get("adj_t")):
+        stored["edge_index"], stored["edge_weight"] = edge_tensors(stored.pop("adj_t"))
+    return stored
 
 
 # PyTorch 2.6 cannot infer lists.

@@ -66,6 +66,8 @@ def masked_additive_attention(
         masks = Normalizer.of(read_mask(mask, v), normalizer)
         values, origin = (v, None) if dropout else masks.from_origin(v, batch)
         path = choose_path(masks.mask, 1, v.size(-1), batch) if path == "auto" else path
+        if path == "dense":
+            raise ValueError("'mask' must have a sparse support or blocks; a tensor or another dense mask has neither")
         sides = receiver[..., None], sender[..., None]
         if path == "blocks":
             attend = block_softmax(lambda r, s: leaky_relu(s + r.mT, negative_slope), masks.signed, dropout)

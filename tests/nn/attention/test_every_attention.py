@@ -1,12 +1,13 @@
 import pytest
 import torch
 from torch_geometric.data import Batch
+from torch_geometric.transforms import Compose
 
-from pyg_topomask.nn import ATTENTION, GKATAttention, GRFAttention, GRFMask, MaskedAttention
+from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GRFAttention, GRFMask, MaskedAttention, PerformerAttention
 from pyg_topomask.nn.attention import masked
 from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.testing import GRAPHS, AttentionCase
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
 
 
 class WalkedCase(AttentionCase):
@@ -161,6 +162,42 @@ def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
         found.append([out, *torch.autograd.grad(out.square().sum(), [x, *attention.parameters()])])
     for ours, theirs in zip(*found):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_a_backward_pass_after_a_redraw_has_the_projection_of_its_forward_pass(monkeypatch):
+    found, x = [], torch.randn(2, 5, 8, dtype=torch.float64)
+    for limit in (2**22, 0):
+        monkeypatch.setattr(masked, "_MANY_FEATURES", limit)
+        torch.manual_seed(0)
+        attn = PerformerAttention(8, heads=2, num_features=6, redraw_interval=1).double()
+        loss = attn(x[0]).square().sum() + attn(x[1]).square().sum()
+        found.append(torch.autograd.grad(loss, list(attn.parameters())))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
+
+
+EVERYWHERE = {
+    **{name: lambda attention=attention: attention(8, heads=2) for name, attention in ATTENTION.items()},
+    **{f"mask {name}": lambda name=name: MaskedAttention(8, mask=MASK[name]()) for name in ("forest", "heat", "tree")},
+    **{
+        f"path {path}": lambda path=path: MaskedAttention(8, 2, "elu1", GRFMask(), path=path)
+        for path in ("factored", "pairwise", "blocks", "dense")
+    },
+}
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_inputs_on_the_cpu_are_computed_there_whatever_the_default_device_is(name):
+    prepare = Compose([AddRandomWalks(seed=0), AddExpanderEdges(seed=0), AddTreeOrder()])
+    torch.manual_seed(0)
+    attn, x = EVERYWHERE[name](), torch.randn(9, 8, requires_grad=True)
+    found = []
+    for device in ("cpu", "meta"):
+        graphs = [prepare(GRAPHS[one].clone()) for one in ("star", "path")]
+        batch = Batch.from_data_list(graphs)
+        with torch.device(device):
+            out = attn(x[: batch.num_nodes], batch.batch, batch)
+            found.append([out, *torch.autograd.grad(out.square().sum(), x)])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_all_graphs_of_different_kinds_and_all_features_negative():
