@@ -85,10 +85,11 @@ class SoftmaxFeatures(FeatureMap):
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """Draw a new projection ``[R, D]`` from the CPU ``generator``, or from torch's default one if :obj:`None`."""
         num_features, channels = self.projection.shape
-        gaussian = torch.randn(-(-num_features // channels), channels, channels, generator=generator)
+        blocks = -(-num_features // channels)
+        gaussian = torch.randn(blocks, channels, channels, generator=generator, device="cpu")
         orthogonal, triangle = torch.linalg.qr(gaussian)
         orthogonal = orthogonal * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over rotations
-        norms = torch.randn(num_features, channels, generator=generator).norm(dim=1, keepdim=True)
+        norms = torch.randn(num_features, channels, generator=generator, device="cpu").norm(dim=1, keepdim=True)
         projection = orthogonal.transpose(1, 2).reshape(-1, channels)[:num_features] * norms
         # A new tensor: the old one may still be needed for a backward pass.
         self.projection = projection.to(self.projection)

@@ -108,7 +108,7 @@ def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "
     """
     ptr = graph.get("ptr")
     batched = isinstance(size, Tensor) and size.dim() == 1 and ptr is not None
-    total = torch.as_tensor(size).sum()
+    total = size.sum() if isinstance(size, Tensor) else torch.tensor(size, device="cpu")
     same = total == graph.num_nodes  # Batch.subgraph leaves ptr as it was
     if batched:
         same = same & (size == ptr.diff())

@@ -43,7 +43,7 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
             )
         check_floating("length", length)
         self.length = torch.where(parent < 0, 0, length)
-        (self.a, heads_a), (self.b, heads_b) = per_head("a", a), per_head("b", b)
+        (self.a, heads_a), (self.b, heads_b) = per_head("a", a, parent.device), per_head("b", b, parent.device)
         self.num_nodes, self.heads = parent.numel(), common_heads([heads_a, heads_b])
         self.dtype, self.device = parameter_dtype(length, a, b), parent.device
 

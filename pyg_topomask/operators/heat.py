@@ -71,7 +71,7 @@ class HeatOperator(NonNegativeOperator):
         check_edges(edge_index, num_nodes, edge_weight)
         check_choice("laplacian", laplacian, LAPLACIANS)
         check_tolerance(tol)
-        self.time, self.heads = per_head("time", time)
+        self.time, self.heads = per_head("time", time, edge_index.device)
         check_time(self.time)
         self.num_nodes, self.laplacian, self.tol, self._transposed = num_nodes, laplacian, tol, False
         self.has_unit_scale = laplacian != "adjacency"

@@ -10,19 +10,20 @@ from torch import Tensor
 from pyg_topomask.checks import check_floating, readable
 
 
-def per_head(name: str, value: float | Tensor) -> tuple[Tensor, int | None]:
+def per_head(name: str, value: float | Tensor, device: torch.device | None = None) -> tuple[Tensor, int | None]:
     """A parameter as a tensor ``[H]`` or ``[1]``, with its ``H``, or :obj:`None` if all heads share it.
 
     Args:
         name: Name of the parameter, for messages.
         value: A number, which becomes float64, or a floating-point tensor without dimensions or of shape ``[H]``.
+        device: Device of the tensor of a number; torch's default device if :obj:`None`.
 
     Raises:
         TypeError: If the value is neither.
         ValueError: If the tensor has another shape.
     """
     if isinstance(value, Real) and not isinstance(value, bool):
-        return torch.tensor([float(value)], dtype=torch.float64), None
+        return torch.tensor([float(value)], dtype=torch.float64, device=device), None
     if not isinstance(value, Tensor) or not value.is_floating_point():
         raise TypeError(
             f"'{name}' must be a number or a floating-point tensor (got {getattr(value, 'dtype', repr(value))})"

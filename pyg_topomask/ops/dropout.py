@@ -86,7 +86,7 @@ def dropout_reference(x: Tensor, seed: int, dropped: int) -> Tensor:
         seed: Seed of the mask, 64 bits, signed.
         dropped: Probability of zeroing, in units of 2⁻¹⁶.
     """
-    draws = mix(torch.arange(-(-x.numel() // _PER_DRAW)) * GOLDEN + seed)
+    draws = mix(torch.arange(-(-x.numel() // _PER_DRAW), device=x.device) * GOLDEN + seed)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
     return x * (keep.to(x.dtype) * (LEVELS / (LEVELS - dropped)))
 

@@ -63,7 +63,7 @@ def primal_map(
     dropped = round(float(p) * LEVELS) if training else 0
     if dropped == LEVELS or refuses(qk, update, weight, out_weight) is not None:
         return _plain_map(qk, update, weight, out_weight, lambda z: dropout(z, p, training))
-    seed = draw_seeds(1) if dropped else torch.zeros(1, dtype=torch.long)
+    seed = draw_seeds(1) if dropped else torch.zeros(1, dtype=torch.long, device="cpu")
     return _primal_map(qk, update, weight, out_weight, seed, dropped)
 
 

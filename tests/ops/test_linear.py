@@ -54,6 +54,19 @@ def test_first_and_second_derivatives():
     assert gradgradcheck(linear, inputs, **tolerance)
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_default_dtype_has_no_effect(default, dtype):
+    a, b = torch.randn(20, 8, dtype=dtype), torch.randn(20, 48, dtype=dtype)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        found = transposed_product(a, b)
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(found, a.t() @ b)
+
+
 @pytest.mark.skipif(isinstance(linear_ops.load(), str), reason="needs a C++ compiler")
 def test_threads_do_not_change_the_gradient_of_a_weight(monkeypatch):
     monkeypatch.setattr(linear_ops, "_WORK_PER_THREAD", 1)

@@ -198,7 +198,8 @@ class ExphormerAttention(Attention):
         """Refuse graphs that were prepared for another number of virtual nodes; on CUDA without synchronisation."""
         if prepared is None:
             return
-        same = (torch.as_tensor(prepared) == self.num_virtual).all()
+        prepared = prepared if isinstance(prepared, Tensor) else torch.tensor(prepared, device="cpu")
+        same = (prepared == self.num_virtual).all()
         message = (
             f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number; use the "
             "same number in both"

@@ -95,7 +95,7 @@ class PerformerAttention(MaskedAttention):
         self.num_forwards += 1
 
     def _draw(self, number: int) -> None:
-        seed = int(mix(torch.tensor(wrap(self.seed * GOLDEN + number))))
+        seed = int(mix(torch.tensor(wrap(self.seed * GOLDEN + number), device="cpu")))
         self._features.redraw(torch.Generator().manual_seed(seed))
 
     @property

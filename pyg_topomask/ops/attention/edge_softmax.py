@@ -95,12 +95,12 @@ def edge_pairs(
     """Join all edges of a batch; arguments and errors are those of `typed_edges`."""
     edges = _joined(edge_index, expander_index, batch, num_nodes, num_graphs, num_virtual)
     sender, receiver = torch.cat(edges, dim=1)
-    kind = torch.repeat_interleave(torch.tensor([index.size(1) for index in edges]))
+    kind = torch.repeat_interleave(torch.tensor([index.size(1) for index in edges], device=sender.device))
     num_rows, order = num_nodes + num_graphs * num_virtual, None
     if num_virtual and batch is not None:  # virtual nodes follow their graph's nodes
-        graph = torch.cat([batch.long(), torch.arange(num_graphs).repeat_interleave(num_virtual)])
-        order = graph.argsort(stable=True)
-        place = torch.empty_like(order).scatter_(0, order, torch.arange(num_rows))
+        virtual = torch.arange(num_graphs, device=batch.device).repeat_interleave(num_virtual)
+        order = torch.cat([batch.long(), virtual]).argsort(stable=True)
+        place = torch.empty_like(order).scatter_(0, order, torch.arange(num_rows, device=order.device))
         sender, receiver = place[sender], place[receiver]
     by_row = receiver.argsort(stable=True)
     pattern = Pattern(receiver[by_row], sender[by_row], num_rows, num_rows, order)

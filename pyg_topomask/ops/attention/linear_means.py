@@ -47,7 +47,7 @@ def linear_means(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple
         sizes are positive, without a gradient.
     """
     if refuses(q, k, v) is None:
-        ptr = torch.tensor([0, q.size(0)]) if batch is None else _pointers(batch)
+        ptr = torch.tensor([0, q.size(0)], device=q.device) if batch is None else _pointers(batch)
         out, size = _linear_means(q, k, v, ptr)
         return out, size[..., None]
     return _plain_means(q, k, v, batch)
@@ -88,7 +88,7 @@ def key_scale(k: Tensor, batch: Tensor | None) -> Tensor:
 @once_per_batch
 def _pointers(batch: Tensor) -> Tensor:
     """First node of each graph, followed by the number of nodes, int64, shape ``[B + 1]``."""
-    return torch.tensor(segments(batch).ptr)
+    return torch.tensor(segments(batch).ptr, device=batch.device)
 
 
 class _Call(ctypes.Structure):

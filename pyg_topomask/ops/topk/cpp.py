@@ -41,8 +41,8 @@ def search(
     entry.restype = ctypes.c_double
     entry.argtypes = [_POINTER] * 2 + [_SIZE] * 5 + [_POINTER] * 2 + [_SIZE] * 2 + [ctypes.c_double, _SIZE, _POINTER]
     heads, num_q, dim = q.shape
-    index = torch.full((heads, num_q, topk), -1, dtype=torch.int64)
-    bounds = [torch.tensor(ptr, dtype=torch.int64) for ptr in (ptr_q, ptr_k)]
+    index = q.new_full((heads, num_q, topk), -1, dtype=torch.int64)
+    bounds = [q.new_tensor(ptr, dtype=torch.int64) for ptr in (ptr_q, ptr_k)]
     work = sum((b - a) * (d - c) for a, b, c, d in zip(ptr_q, ptr_q[1:], ptr_k, ptr_k[1:])) * heads * dim
     share = entry(
         q.data_ptr(),

@@ -168,8 +168,8 @@ def walk_features(
     """
     kept: list[Tensor] = []
     table, size = _columns(walks, walks.load.dtype, kept), walks.length.numel()
-    rowptr, col = torch.empty(num_nodes + 1, dtype=torch.int32), torch.empty(size, dtype=torch.int32)
-    value, factors = walks.load.new_empty(size), torch.tensor(decay, dtype=torch.float64)
+    rowptr, col = (walks.load.new_empty(length, dtype=torch.int32) for length in (num_nodes + 1, size))
+    value, factors = walks.load.new_empty(size), walks.load.new_tensor(decay, dtype=torch.float64)
     outputs = dict(zip(("rowptr", "col", "value"), (x.data_ptr() for x in (rowptr, col, value))))
     call = _FeatureCall(num_nodes, len(decay), table, factors.data_ptr(), exponent, **outputs)
     failure = getattr(load(), f"walk_features_{_NAMES[walks.load.dtype]}")(ctypes.byref(call))
