@@ -44,8 +44,8 @@ def laplacian_invariants(data: Data, k: int) -> Tensor:
         k: Number of eigenvectors.
 
     Raises:
-        ValueError: If the graph has more than 4096 nodes (the decomposition is dense), or the sum of a node's weights
-            is negative.
+        ValueError: If the graph has more than 4096 nodes (the decomposition is dense), or equal edges add up to a
+            negative weight.
     """
     num_nodes = int(data.num_nodes or 0)
     if num_nodes > MAX_EIGEN_NODES:
@@ -58,10 +58,10 @@ def laplacian_invariants(data: Data, k: int) -> Tensor:
     adj = np.zeros((num_nodes, num_nodes))
     np.add.at(adj, (source, target), 1.0 if weight is None else weight.detach().cpu().double().view(-1).numpy())
     np.fill_diagonal(adj, 0.0)
+    if (adj < 0).any():
+        raise ValueError(f"encodings need edge weights ≥ 0 (got {adj.min():.3g})")
     adj = np.maximum(adj, adj.T)
     degree = adj.sum(axis=1)
-    if (degree < 0).any():
-        raise ValueError(f"normalising the Laplacian needs node strengths ≥ 0 (got {degree.min():.3g})")
     scale = np.where(degree > 0, degree, np.inf) ** -0.5
     values, vectors = np.linalg.eigh(np.eye(num_nodes) - scale[:, None] * adj * scale)
     starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > EIGEN_GAP)

@@ -247,7 +247,8 @@ def _size_groups(batch: Tensor) -> SizeGroups:
     ptr, graphs = segments(batch).ptr, [graph for group in groups for graph in group]
     order = inverse = None
     if graphs != sorted(graphs):
-        order = torch.cat([torch.arange(ptr[graph], ptr[graph + 1], device=batch.device) for graph in graphs])
+        rows = [torch.arange(ptr[graph], ptr[graph + 1], device="cpu") for graph in graphs]
+        order = torch.cat(rows).to(batch.device)
         inverse = order.argsort()
     return SizeGroups(order, inverse, groups, size)
 

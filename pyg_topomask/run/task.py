@@ -15,7 +15,7 @@ Level = Literal["graph", "node", "edge"]
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
 
 PARTS = ("train", "val", "test")
-"""Names of the parts of a split."""
+"""Names of the sets of a split."""
 
 Parts = tuple[Tensor, Tensor, Tensor]
 """Indices of the training, validation and test graphs, or masks of nodes."""

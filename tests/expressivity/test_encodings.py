@@ -68,6 +68,12 @@ def test_wrapped_laplacian_eigenvectors_are_replaced_by_invariants():
     assert distinguishes(csl(11, 2), csl(11, 3), lambda graph: LAPPE(graph))
 
 
+def test_laplacian_invariants_of_negative_weights_are_refused():
+    data = graph(4, [(0, 1), (1, 0), (2, 3)], directed=True, edge_weight=torch.tensor([1.0, 1.0, -3.0]))
+    with pytest.raises(ValueError, match=r"edge weights ≥ 0 \(got -3"):
+        laplacian_invariants(data, 2)
+
+
 def test_laplacian_invariants_of_a_cycle():
     n, k = 7, 3
     value = laplacian_invariants(cycles(n), k)

@@ -191,6 +191,17 @@ def test_record_of_a_compiled_call_is_used_once_and_dropped(batches, records):
     assert not records
 
 
+@pytest.mark.sparse
+def test_edges_of_a_sparse_tensor_are_compiled():
+    torch_sparse = pytest.importorskip("torch_sparse")
+    attn, data, x = SANAttention(8), GRAPHS["one_way"].clone(), torch.randn(5, 8)
+    wanted = attn(x, None, data)
+    row, col = data.edge_index
+    data.adj_t = torch_sparse.SparseTensor(row=col, col=row, sparse_sizes=(5, 5))
+    del data.edge_index
+    torch.testing.assert_close(torch.compile(attn, backend="eager")(x, None, data), wanted)
+
+
 def test_copies_of_an_attention_are_compiled_with_their_own_parameters():
     attn, x = ATTENTION["Linear"](8, heads=2), torch.randn(5, 8)
     for twin in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):

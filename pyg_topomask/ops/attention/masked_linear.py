@@ -264,7 +264,7 @@ def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_feature
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_features: bool) -> Tensor:
     if q.size(0) == 0:  # an empty block cannot be padded by PyTorch 2.6
-        return with_ones(v)
+        return with_ones(v) + (q + k).sum()  # 0, with gradients
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     sums = block_sums_in_torch(*masks.dense(q.dtype), q, k, v, masks.signed, signed_features)
     return sums[0].transpose(0, 1)

@@ -132,7 +132,7 @@ def choose_path(mask: AttentionMask, width: int, channels: int, batch: Tensor | 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, batch: Tensor | None) -> Tensor:
     if q.size(0) == 0:  # an empty block cannot be padded by PyTorch 2.6
-        return v.clone()
+        return v + (q + k).sum()  # 0, with gradients
     entry, bound = masks.dense(v.dtype)
     kernel = _block_kernel(torch.einsum("ihr,jhr->hji", q, k)[None], bound)
     total = None if bound is entry else bound * kernel

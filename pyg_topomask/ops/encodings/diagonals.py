@@ -10,6 +10,7 @@ powers).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -60,7 +61,8 @@ def parts(batch: GraphBatch, method: str) -> Iterator[tuple[slice, CSR, list[int
     """
     for start, stop, width in chunks(batch, 0 if method == "estimate" else _BUDGET):
         exact = method == "exact" or (method == "auto" and width <= EXACT_NODES)
-        ptr = [at - start for at in batch.ptr if start <= at <= stop]
+        first, last = bisect_left(batch.ptr, start), bisect_right(batch.ptr, stop)
+        ptr = [at - start for at in batch.ptr[first:last]]
         yield slice(start, stop), batch.rows(start, stop), ptr, width, exact
 
 

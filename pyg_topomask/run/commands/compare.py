@@ -166,7 +166,7 @@ def _refuse_incomparable(run: FinishedRun, baseline: FinishedRun) -> None:
     for key in own.keys() & other.keys():
         left, right = (found[key].get("graphs_or_nodes") for found in (own, other))
         if left and right and left != right:
-            raise _incomparable(run, baseline, "split", f"the parts have {_sizes(left)} and {_sizes(right)} items")
+            raise _incomparable(run, baseline, "split", f"the sets have {_sizes(left)} and {_sizes(right)} items")
 
 
 def _incomparable(run: FinishedRun, baseline: FinishedRun, what: str, reason: str) -> RunError:

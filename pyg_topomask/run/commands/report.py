@@ -60,7 +60,7 @@ def report(folder: str | Path, graph: int = 0, layer: int = 0, head: int = 0, no
         f"<h1>{escape(run.name)}</h1><p>{escape(layers)} on {escape(config.dataset.name)}</p>",
         _section("Metrics at the best validation epoch", _metrics_table(next(iter(run.results.values())))),
         _section("Curves", _curves(run)),
-        _section("Test part", _errors(opened.task, predict(opened.folder, "test"))),
+        _section("Test set", _errors(opened.task, predict(opened.folder, "test"))),
         _section(f"Layer {layer}", "".join(drawn) or "<p>This attention has neither a mask nor kept pairs.</p>"),
         _section("Environment", _environment_table(next(iter(run.results.values())))),
         _section("Config", f"<pre>{escape((opened.folder / 'config.yaml').read_text(encoding='utf-8'))}</pre>"),

@@ -173,7 +173,7 @@ class Config(Section):
         """GraphGPS's SANTransformer is its layer with SAN's attention and no convolution.
 
         Dropout acts after the attention's output projection and again after the feed-forward part, as in all our
-        layers. In GraphGPS's own program it acts before the projection.
+        layers. In GraphGPS's own code it acts before the projection.
         """
         if self.model.type == "SANTransformer" and (
             self.gt.layer_type == "SANLayer" or not self.is_given("gt.layer_type")

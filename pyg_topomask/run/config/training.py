@@ -18,8 +18,8 @@ class TrainConfig(Section):
     mode: Literal["custom", "standard", "inference-only", "PCQM4Mv2-inference", "log-attn-weights"] = Field(
         default="custom",
         description="custom, standard: train (both are the same here); inference-only: evaluate `pretrained.dir` on "
-        "all parts; PCQM4Mv2-inference: write its predictions for OGB's hidden parts; log-attn-weights: not provided, "
-        "use `topomask show`.",
+        "all three sets; PCQM4Mv2-inference: write its predictions for OGB's hidden parts; log-attn-weights: not "
+        "provided, use `topomask show`.",
     )
     batch_size: Size = Field(
         default=32, description="Number of graphs in a batch, or of training nodes in a neighbourhood (neighbor)."

@@ -67,7 +67,7 @@ def folds(classes: Tensor, num_folds: int, seed: int) -> Tensor:
 
 
 def _sizes(data: DatasetConfig, size: int) -> tuple[int, int, int]:
-    """Sizes of the three parts; ``split`` gives shares, or numbers of items if its first number is at least 1."""
+    """Sizes of the three sets; ``split`` gives shares, or numbers of items if its first number is at least 1."""
     if data.split[0] >= 1:
         counts = tuple(int(count) for count in data.split)
     else:

@@ -6,6 +6,8 @@ from torch_geometric.transforms import Compose
 from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GRFAttention, GRFMask, MaskedAttention, PerformerAttention
 from pyg_topomask.nn.attention import masked
 from pyg_topomask.nn.attention.masked import KERNELS
+from pyg_topomask.ops.attention.masked_linear import masked_linear_attention
+from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
 from pyg_topomask.testing import GRAPHS, AttentionCase
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
 
@@ -147,6 +149,13 @@ def test_paths_of_the_module_agree(path):
     attn, other = (GRFAttention(8, heads=2, path=p).double() for p in ("auto", path))
     other.load_state_dict(attn.state_dict())
     torch.testing.assert_close(other(x, None, batch), attn(x, None, batch), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("attend", [masked_linear_attention, masked_softmax_attention])
+def test_an_empty_graph_has_empty_gradients(attend):
+    inputs = [torch.zeros(0, 2, 3, requires_grad=True) for _ in range(3)]
+    out = attend(*inputs, torch.zeros(0, 0), path="dense")
+    assert [grad.shape for grad in torch.autograd.grad(out.sum(), inputs)] == [(0, 2, 3)] * 3
 
 
 def test_heads_one_by_one_give_what_all_at_once_give(monkeypatch):
