@@ -117,7 +117,7 @@ def test_equal_runs_and_missing_scores_have_no_warning(make):
         ),
         ({"metric_best": "f1"}, {}, "metric (metric_best is f1 and accuracy)"),
         ({}, {"split_index": 1}, "split (dataset.split_index is 1 and 0)"),
-        ({}, {"sizes": {"train": 4}}, "split (the parts have 4 and 3 items)"),
+        ({}, {"sizes": {"train": 4}}, "split (the sets have 4 and 3 items)"),
         ({}, {"first": 2}, "split (it is drawn from the seed, and they share no seed)"),
     ],
 )
