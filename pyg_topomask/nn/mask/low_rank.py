@@ -81,8 +81,8 @@ class LowRankMask(Mask):
         mixing = None
         if encoding == "stochastic":
             generator = torch.Generator().manual_seed(seed + 1)
-            drawn = torch.randn(2 * self.num_waves, width, generator=generator, device="cpu") * width**-0.5
-            mixing = torch.as_tensor(drawn, device=self.features.projection.device)
+            mixing = torch.randn(2 * self.num_waves, width, generator=generator, device="cpu") * width**-0.5
+            mixing = mixing.to(self.features.projection.device)
         self.register_buffer("mixing", mixing)
         self.amplitude, self.frequency, self.phase = (head_parameter(heads, self.num_waves) for _ in range(3))
         self.reset_parameters()

@@ -32,8 +32,8 @@ class GraphModule(pl.LightningModule):
     """A model with its task.
 
     Metrics are computed on a whole split, not averaged over batches. Training minimises the loss of the task plus
-    ``topomask.eta`` times the auxiliary loss; the reported loss is that of the task. If a graph has
-    ``counted``, only the nodes in it count.
+    ``topomask.eta`` times the auxiliary loss; the reported loss is that of the task. If a graph has ``counted``,
+    only the nodes in it count.
 
     Args:
         model: The model; its prediction has a row for each graph, node, or column of ``edge_label_index``.

@@ -116,3 +116,9 @@ def test_additive_attention_takes_blocks_where_a_mask_has_no_pairs(size):
     receiver, sender, v = torch.rand(size, 2), torch.rand(size, 2), torch.rand(size, 2, 3)
     found, wanted = (masked_additive_attention(receiver, sender, v, mask, path=path) for path in ("auto", "blocks"))
     torch.testing.assert_close(found, wanted)
+
+
+def test_additive_attention_refuses_a_mask_without_pairs_or_blocks():
+    receiver, sender, v = torch.zeros(3, 1), torch.zeros(3, 1), torch.ones(3, 1, 2)
+    with pytest.raises(ValueError, match="'mask' must have a sparse support or blocks"):
+        masked_additive_attention(receiver, sender, v, torch.ones(3, 3))
