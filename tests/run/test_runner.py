@@ -270,6 +270,10 @@ def test_patience_counts_evaluations_without_a_score(tiny, tmp_path):
     summary = run_config(tiny, tmp_path, overrides=overrides)
     assert math.isnan(summary["metrics"]["val_auc"]["mean"])  # one graph has one class
     assert summary["epochs"] == [2]
+    texts = [(tmp_path / "config" / name).read_text() for name in ("summary.json", "0/result.json")]
+    assert all("null" in text and "NaN" not in text for text in texts)  # JSON has no NaN
+    again = run_config(tiny, tmp_path, overrides=overrides)  # reads the file
+    assert str(again["metrics"]) == str(summary["metrics"])
 
 
 def test_several_splits_of_one_seed(tiny, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write a JSON file, completely or not at all."""
-    write_text(path, json.dumps(values, indent=2) + "\n")
+    """Write a JSON file, completely or not at all; numbers that JSON lacks (NaN, infinity) become ``null``."""
+    write_text(path, json.dumps(_as_json(values), indent=2, allow_nan=False) + "\n")
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_json(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def output_path(path: str | Path, what: str = "a folder") -> Path:

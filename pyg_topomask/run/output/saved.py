@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
@@ -30,6 +31,10 @@ _SEED_FOLDER = re.compile(r"\d+(-split\d+)?", re.ASCII)
 """Name of the folder of a seed, or of a split of it."""
 
 
+# Undefined metrics are ``null`` in the file, because JSON has no NaN.
+_Metric = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+
+
 class _Result(BaseModel):
     """The keys of ``result.json`` that a summary needs."""
 
@@ -37,7 +42,7 @@ class _Result(BaseModel):
 
     seed: int
     split_index: int | None = None
-    metrics: dict[str, float]
+    metrics: dict[str, _Metric]
     best_epoch: int
     epochs: int
     wall_time_s: float
