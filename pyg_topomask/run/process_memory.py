@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-_STATUS, _MACHINE = Path("/proc/self/status"), Path("/proc/meminfo")
+_STATUS, _MACHINE, _CONTAINER = Path("/proc/self/status"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def peak_mib(function: Callable[[], object]) -> float | None:
@@ -85,8 +85,9 @@ def available_mib() -> float:
     except OSError:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20 if hasattr(os, "sysconf") else 4096.0
     with suppress(OSError, ValueError):  # no container, or one without a limit
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        found = min(found, (limit - used) / 2**20)
+        limit, used = (int((_CONTAINER / f"memory.{name}").read_text()) for name in ("max", "current"))
+        freed_first = _number(_CONTAINER / "memory.stat", "inactive_file")  # copies of files that are on the disk
+        found = min(found, (limit - used + freed_first) / 2**20)
     return found
 
 
@@ -112,7 +113,13 @@ def limited_memory(mib: float) -> Iterator[None]:
 
 
 def _kib(path: Path, field: str) -> int:
+    return _number(path, f"{field}:")
+
+
+def _number(path: Path, field: str) -> int:
+    """The number after the word ``field`` at the beginning of a line."""
     for line in path.read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1])
+        words = line.split()
+        if words[:1] == [field]:
+            return int(words[1])
     raise OSError(f"{path} has no {field}")

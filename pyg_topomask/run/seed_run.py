@@ -107,7 +107,7 @@ class SeedRun:
         batches = BatchProgress(job.step, on_test=lambda: job.update(job.done + 1))
         metrics = evaluate(build_trainer(self.config, callbacks=[*self._redraw_walks(), batches]), module, parts)
         job.remove()
-        if self.config.train.mode == "PCQM4Mv2-inference" and is_main():
+        if self.config.train.mode == "PCQM4Mv2-inference":
             write_submission(module, *parts[1:], self.folder)
         times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
         display.print(f"{self.title}: {self._write_result(metrics, module, splits, times)}")

@@ -50,7 +50,10 @@ def join_edges(graphs: Sequence[Data]) -> JoinedEdges:
     weights = None
     if any(weight is not None for _, weight in edges):
         weights = torch.cat(
-            [torch.ones(edge.size(1), dtype=torch.float64) if weight is None else weight for edge, weight in edges]
+            [
+                torch.ones(edge.size(1), dtype=torch.float64, device=device) if weight is None else weight.to(device)
+                for edge, weight in edges
+            ]
         )
     return JoinedEdges(torch.cat(joined, 1), weights, torch.tensor(ptr, device=device))
 

@@ -216,4 +216,4 @@ def _transitions(graphs: Sequence[Data], name: str) -> Tensor:
     given = [graph[name] if name in graph else torch.ones(graph.num_edges) for graph in graphs]
     for graph, transition in zip(graphs, given):
         check_transition(transition, graph.num_edges)
-    return torch.cat(given)
+    return torch.cat([transition.to(given[0].device) for transition in given])

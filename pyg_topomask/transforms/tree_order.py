@@ -110,9 +110,10 @@ class AddTreeOrder(GraphTransform):
                 f"the edge attribute {self.length!r} must have one length per edge, [{num_edges}] ({got=})"
             )
         length = length.detach().to(torch.get_default_dtype()).view(-1)
-        if not bool(((length >= 0) & length.isfinite()).all()):
+        valid = (length >= 0) & length.isfinite()
+        if not bool(valid.all()):
             raise ValueError(
-                f"the lengths in {self.length!r} must be finite and at least 0 (got {float(length.min())})"
+                f"the lengths in {self.length!r} must be finite and at least 0 (got {float(length[~valid][0])})"
             )
         return length
 

@@ -142,6 +142,12 @@ def test_a_subgraph_keeps_the_size_of_the_whole():
             lambda: AddTreeOrder(length="far")(Data(edge_index=torch.tensor([[0], [1]]), far=-torch.ones(1))),
             r"'far' must be finite and at least 0 \(got -1.0\)",
         ),
+        (
+            lambda: AddTreeOrder(length="far")(
+                Data(edge_index=torch.tensor([[0, 1], [1, 0]]), far=torch.tensor([1, float("inf")]))
+            ),
+            r"'far' must be finite and at least 0 \(got inf\)",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Unable to accurately infer")

@@ -18,7 +18,7 @@ from pyg_topomask.nn import MASK
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import input_features
-from pyg_topomask.run.data.formats import dataset_problems, load_dataset
+from pyg_topomask.run.data.formats import dataset_problems, level_of, load_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.model.attentions import mask_arguments, uses_walks
 from pyg_topomask.run.model.sampling import build_structure
@@ -72,7 +72,7 @@ def measure(
             raise RunError(f"{name} must be at least {least} (got {value})")
     parsed = load(config, overrides)
     parsed.refuse(dataset_problems(parsed.config.dataset))
-    if parsed.config.dataset.task != "graph":
+    if level_of(parsed.config.dataset) != "graph":
         parsed.refuse([("dataset.task", "pairs of graphs are compared, but the task is not about whole graphs")])
     dataset = load_dataset(parsed.config.dataset).graphs
     features = input_features(parsed.config)

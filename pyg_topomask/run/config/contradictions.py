@@ -11,6 +11,7 @@ from itertools import chain
 from pyg_topomask.run.config.dataset import GENERATED
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER
 from pyg_topomask.run.config.schema import Config
+from pyg_topomask.run.distributed import world_size
 
 Problem = tuple[str, str]
 """(key, what is wrong)."""
@@ -191,6 +192,8 @@ def _training(config: Config) -> Iterator[Problem]:
             yield "metric_best", f"{best} is for classes; use mae"
     if train.mode == "PCQM4Mv2-inference" and config.dataset.name != train.mode:
         yield "train.mode", f"PCQM4Mv2-inference is for the data set of that name (got {config.dataset.name})"
+    if train.mode == "PCQM4Mv2-inference" and world_size() > 1:
+        yield "train.mode", f"PCQM4Mv2-inference writes one file of predictions: start one process (got {world_size()})"
     if train.mode == "log-attn-weights":
         yield "train.mode", "log-attn-weights is not provided; `topomask show` draws attention"
     if train.is_inference and not config.pretrained.dir:

@@ -136,9 +136,14 @@ def build_splits(
         seen = (graphs[0], evaluated[0], evaluated[0])
         train, val, test = ([_with_counted(graph, counted)] for graph, counted in zip(seen, parts))
     else:
-        # Negatives are drawn once, with seed 0, and are the same in all evaluations and for all seeds of a run.
-        made = dataset.resample(0) if dataset.task.ranked and dataset.resample is not None else lambda graph: graph
-        train, val, test = [graphs[i] for i in parts[0]], *([made(evaluated[i]) for i in p] for p in parts[1:])
+        train, val, test = [graphs[i] for i in parts[0]], *([evaluated[i] for i in part] for part in parts[1:])
+        if dataset.resample is not None:
+            # Negatives of evaluations are drawn once, with seed 0, and are the same for all seeds of a run.
+            fixed = dataset.resample(0)
+            if dataset.task.ranked:
+                val, test = ([fixed(graph) for graph in part] for part in (val, test))
+            if config.train.is_inference:
+                train = [fixed(graph) for graph in train]
     fresh = (*([] if dataset.resample is None else [dataset.resample(config.seed)]), *redrawn)
     sizes = (width(graphs[0].x) or 1, width(graphs[0].edge_attr))
     return Splits(train, val, test, dataset.task, *sizes, fresh, max(1, config.topomask.redraw), fitted)

@@ -10,10 +10,12 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.features import input_features
-from pyg_topomask.run.data.formats import load_dataset
+from pyg_topomask.run.data.formats import LoadedDataset, load_dataset
+from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import folds, split_items
 from pyg_topomask.run.errors import MissingDataError, RunError
+from pyg_topomask.run.task import Task
 
 
 def tu(folder, **more):
@@ -205,6 +207,20 @@ def test_redrawing_changes_training_walks_only(tiny):
     second = drawn()
     assert first[0].shape != second[0].shape or not torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
+
+
+def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
+    link = {"edge_label_index": torch.tensor([[0, 1], [2, 3]]), "edge_label": torch.ones(2).long()}
+    graph = Data(x=torch.ones(9, 1), edge_index=torch.tensor([[0, 1], [1, 0]]), **link)
+    parts = tuple(torch.tensor([i]) for i in range(3))
+    dataset = LoadedDataset([graph] * 3, Task("edge", "binary", 1, hits_at=50), parts, ResampleNonEdges)
+    config = {"dataset": {"format": "OGB", "name": "ogbl-collab"}, "seed": 4}
+    trained = prepare(load(config).config, dataset, 4, [])
+    assert trained.train[0].edge_label.tolist() == [1, 1]  # negatives are drawn when the graph is served
+    evaluation = ["train.mode=inference-only", "pretrained.dir=finished"]
+    (evaluated,) = prepare(load(config, evaluation).config, dataset, 4, []).train
+    assert evaluated.edge_label.tolist() == [1, 1, 0, 0]
+    assert torch.equal(evaluated.edge_label_index, ResampleNonEdges(0)(graph).edge_label_index)
 
 
 def test_each_training_graph_is_evaluated_once_on_several_processes(tiny, monkeypatch):

@@ -183,6 +183,15 @@ def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides,
         check_config({"dataset": {"format": family, "name": name}}, overrides.split())
 
 
+def test_predictions_for_the_hidden_molecules_are_written_by_one_process(monkeypatch):
+    mode = "PCQM4Mv2-inference"
+    config = {"dataset": {"format": "OGB", "name": mode}, "train": {"mode": mode}, "pretrained": {"dir": "x"}}
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"start one process \(got 2\)"):
+        check_config(config)
+
+
 @pytest.mark.parametrize(
     ("name", "channels", "parameters"),
     [("gatedgcnconv", 138, 509_230), ("gineconv", 208, 475_706), ("gcnconv", 100, 68_910), ("gatconv", 100, 69_910)],

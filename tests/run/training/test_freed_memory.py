@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from pyg_topomask.run import run_config, seed_run
+from pyg_topomask.run import process_memory, run_config, seed_run
 from pyg_topomask.run.process_memory import reset_peak
 from pyg_topomask.run.training import freed_memory
 
@@ -101,3 +101,16 @@ def test_a_run_watches_its_memory(monkeypatch, tmp_path):
     monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(1))
     run_config(CONFIG, tmp_path)
     assert len(returned) > 0
+
+
+def test_copies_of_files_count_as_available_in_a_container(monkeypatch, tmp_path):
+    (tmp_path / "machine").write_text("MemFree: 9 kB\nMemAvailable: 8388608 kB\n")
+    files = {"max": 2**30, "current": 900 * 2**20, "stat": f"anon 1\nfile 2\ninactive_file {600 * 2**20}\n"}
+    monkeypatch.setattr(process_memory, "_MACHINE", tmp_path / "machine")
+    monkeypatch.setattr(process_memory, "_CONTAINER", tmp_path)
+    assert process_memory.available_mib() == 8192
+    for name, value in files.items():
+        (tmp_path / f"memory.{name}").write_text(f"{value}\n")
+    assert process_memory.available_mib() == 1024 - 900 + 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert process_memory.available_mib() == 8192
