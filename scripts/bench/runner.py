@@ -91,8 +91,8 @@ def bare_epochs(config: Config, splits: Splits, epochs: int) -> list[float]:
         for data in batches:
             optimizer.zero_grad()
             prediction, target = task.shaped(module(data)), task.target(data)
-            if "mask" in data:
-                prediction, target = prediction[data.mask], target[data.mask]
+            if "counted" in data:
+                prediction, target = prediction[data.counted], target[data.counted]
             task_loss(config.model.loss_fun, prediction, target, task).backward()
             if config.optim.clip_grad_norm:
                 clip_grad_norm_(module.parameters(), config.optim.clip_grad_norm_value)

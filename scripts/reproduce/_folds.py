@@ -62,21 +62,29 @@ def run_folder(path: Path, out: Path, settings: Sequence[str]) -> Path:
 
 
 def run_once(path: Path, out: Path, settings: Sequence[str], metric: str = "accuracy") -> dict[str, Any]:
-    """Results of one run after the epoch of the best validation result.
-
-    Its ``"seconds"`` are processor time. If the run was interrupted, they are measured from its last start on and
-    scaled to all epochs. If it was finished before, they are its wall time.
-    """
-    config, curve = check_config(path, settings)[0].config, run_folder(path, out, settings) / METRICS
-    epochs, done = config.optim.max_epoch, len(curve.read_text().splitlines()) - 1 if curve.is_file() else 0
-    if done < epochs:
-        done -= done % config.train.ckpt_period  # training continues from the last checkpoint
-    left = epochs - done
-    begin = time.process_time()
-    summary = run_config(path, out / "runs", 1, settings)
-    seconds = (time.process_time() - begin) * epochs / left if left > 0 else summary["wall_time_s"]["total"]
+    """Results of one run after the epoch of the best validation result; ``"seconds"`` as of `timed_run`."""
+    summary, seconds = timed_run(path, out, settings)
     found = {part: summary["metrics"][f"{part}_{metric}"]["values"][0] for part in ("val", "test")}
     return found | {"seconds": seconds, "parameters": summary["num_parameters"]}
+
+
+def timed_run(path: Path, out: Path, settings: Sequence[str]) -> tuple[dict[str, Any], float]:
+    """Summary of a run of the config's seed, and its seconds of processor time.
+
+    If the run was interrupted, the time is measured from its last start on and scaled to all epochs. If it had no epoch
+    left, the time is its wall time.
+    """
+    config, folder = check_config(path, settings)[0].config, run_folder(path, out, settings)
+    finished, curve = (folder / "result.json").is_file(), folder / METRICS
+    done = len(curve.read_text().splitlines()) - 1 if curve.is_file() else 0
+    if done < config.optim.max_epoch:
+        done -= done % config.train.ckpt_period  # training continues from the last checkpoint
+    begin = time.process_time()
+    summary = run_config(path, out / "runs", 1, settings)
+    seconds, epochs = time.process_time() - begin, summary["epochs"][0]
+    if finished or done >= epochs:
+        return summary, summary["wall_time_s"]["total"]
+    return summary, seconds * epochs / (epochs - done)
 
 
 def difference(values: Sequence[float], others: Sequence[float]) -> str:
@@ -165,7 +173,6 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
         options.runs, options.epochs = 1, 2
     settings = {"quick": options.quick, "epochs": options.epochs}
     report = resumed(options.out / f"{made.name}.json", settings, "rows")
-    report["rows"] = {key: row for key, row in report["rows"].items() if "machine" in row}  # reports once lacked it
     for dataset in options.datasets:
         try:
             for run in range(options.runs):

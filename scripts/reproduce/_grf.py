@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _fitting import PARTS
+from _folds import timed_run
 from _tables import SPREAD, described, plot_runs, sample_std, save_json, table_parser, tabulate, warmup_of
 
 from pyg_topomask.run import run_config
@@ -17,8 +18,6 @@ from pyg_topomask.run.errors import MissingDataError
 
 FIRST = "GRF"
 """The row whose time is that of the second comparison."""
-
-PARTS = ("epochs", "time")
 
 
 @dataclass(frozen=True)
@@ -113,12 +112,10 @@ def _run(experiment: Experiment, method: str, epochs: int, options: argparse.Nam
 
 
 def _processor_time(path: Path, options: argparse.Namespace, settings: Sequence[str]) -> float:
-    """Seconds of processor time of the first seed's run, which other programs do not lengthen; stored when it ends."""
+    """Seconds of the first seed's run, as of `timed_run`; stored when it ends, because a finished run has no more."""
     stored = options.out / f"seconds-{path.stem}-{settings[-1].removeprefix('name_tag=')}.json"
     if not stored.is_file():
-        begin = time.process_time()
-        run_config(path, options.out / "runs", 1, settings)
-        save_json(stored, {"seconds": time.process_time() - begin})
+        save_json(stored, {"seconds": timed_run(path, options.out, settings)[1]})
     return float(json.loads(stored.read_text())["seconds"])
 
 

@@ -20,6 +20,7 @@ from _bench import described, machine, pyplot, save_json, save_plot
 from pyg_topomask.run import RunError, check_config, run_config
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.errors import MissingDataError
+from pyg_topomask.run.output.files import write_text
 from pyg_topomask.run.output.report import format_metric
 from pyg_topomask.viz.drawing import PALETTE
 
@@ -265,9 +266,9 @@ def write_section(path: Path, name: str, text: str) -> None:
     section = f"{begin}\n{text}{end}"
     if begin in old and end in old:
         head, tail = old.split(begin)[0], old.split(end, 1)[1]
-        path.write_text(head + section + tail)
+        write_text(path, head + section + tail)
     else:
-        path.write_text(f"{old.rstrip()}\n\n## {name}\n\n{section}\n")
+        write_text(path, f"{old.rstrip()}\n\n## {name}\n\n{section}\n")
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:

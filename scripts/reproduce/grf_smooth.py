@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from _folds import run_folder
 from _images import CLASSES, HEADS, LOADERS, WIDTH, Grids, ImageModel, error_rate, fit_images
 from _tables import (
     CONFIGS,
@@ -146,11 +148,14 @@ def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[
     settings = [*settings, f"topomask.normalizer={normalizer}", f"optim.max_epoch={epochs}"]
     settings += [f"optim.num_warmup_epochs={min(2, epochs - 1)}", *(QUICK[dataset] if options.quick else [])]
     tag = f"smooth-{dataset.replace(', ', '-').replace(' ', '-')}-{normalizer}-{epochs}" + "-quick" * options.quick
-    ratios = []
+    settings.append(f"name_tag={tag}")
+    folder, ratios = run_folder(path, options.out, settings).parent, []
     for seeds in range(1, options.seeds + 1):
         stored = options.out / f"ratio-{tag}-{seeds - 1}.json"
+        if not stored.is_file():  # the ratios of an interrupted run are lost
+            shutil.rmtree(folder / str(seeds - 1), ignore_errors=True)
         with recorded_ratios() as found, batch_statistics() if dataset.endswith(BY_BATCH) else nullcontext():
-            summary = run_config(path, options.out / "runs", seeds, [*settings, f"name_tag={tag}"])
+            summary = run_config(path, options.out / "runs", seeds, settings)
         if not stored.is_file():
             save_json(stored, {"largest": max(found, default=None)})
         ratios.append(json.loads(stored.read_text())["largest"])

@@ -41,7 +41,7 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
         fold = next(int(text.split("=")[1]) for text in overrides if text.startswith("dataset.split_index"))
         value = 0.5 + 0.1 * fold + (0.02 * (fold + 1) if "gt.sparse.k=1" in overrides else 0.0)
         metrics = {part: {"values": [value]} for part in ("val_accuracy", "test_accuracy")}
-        return {"metrics": metrics, "num_parameters": 1234}
+        return {"metrics": metrics, "epochs": [20], "num_parameters": 1234}
 
     monkeypatch.setattr("_folds.run_config", run_config)
     arguments = ["--datasets", "enzymes", "--methods", "k-MIP", "--out", str(tmp_path)]

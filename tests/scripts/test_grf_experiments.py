@@ -97,7 +97,11 @@ def test_smooth_training(tmp_path, monkeypatch):
         return {"folder": str(folder / "run"), "seeds": [0], "metrics": {"test_accuracy": test}}
 
     monkeypatch.setattr(script, "run_config", run)
+    interrupted = tmp_path / "runs" / "digits-toeplitz-smooth-digits-bound-2-quick" / "0" / "last.ckpt"
+    interrupted.parent.mkdir(parents=True)
+    interrupted.touch()
     script.main(["--quick", "--datasets", "digits", "--out", str(tmp_path)])
+    assert not interrupted.exists()  # its ratios are lost
     table = (tmp_path / "grf_smooth.md").read_text()
     assert "| digits | bound | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
     assert "| digits | signed | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table

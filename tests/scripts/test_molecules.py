@@ -53,7 +53,7 @@ def test_runs_fill_the_table_and_draw_curves(script, tmp_path, monkeypatch):
         (run / "metrics.csv").write_text("\n".join(["epoch,val_auc", *rows]))
         value = 0.7 + 0.01 * parsed.config.seed
         metrics = {part: {"values": [value]} for part in ("val_auc", "test_auc")}
-        return {"metrics": metrics, "num_parameters": 1234, "wall_time_s": {"total": 21.0}}
+        return {"metrics": metrics, "epochs": [10], "num_parameters": 1234, "wall_time_s": {"total": 21.0}}
 
     begun = tmp_path / "runs/ogbg-molhiv-Linear-10-0/0/metrics.csv"
     begun.parent.mkdir(parents=True)

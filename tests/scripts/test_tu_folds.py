@@ -60,7 +60,8 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
         made.append(overrides)
         fold = next(int(text.split("=")[1]) for text in overrides if text.startswith("dataset.split_index"))
         value = 0.5 + 0.1 * fold + (0.02 * (fold + 1) if "gt.layer_type=GIN+None" in overrides else 0.0)
-        return {"metrics": {f"{part}_accuracy": {"values": [value]} for part in ("val", "test")}, "num_parameters": 99}
+        metrics = {f"{part}_accuracy": {"values": [value]} for part in ("val", "test")}
+        return {"metrics": metrics, "epochs": [8], "num_parameters": 99}
 
     monkeypatch.setattr("_folds.run_config", run_config)
     arguments = ["--datasets", "imdb-multi", "--out", str(tmp_path / "out")]
@@ -127,12 +128,25 @@ def test_panels_wrap_after_four(script, tmp_path):
     assert five[:2] == (2 * four[0], four[1])
 
 
-@pytest.mark.parametrize(("rows", "seconds"), [(0, 4.0), (18, 6.0), (20, 12.0), (30, 77.0)])
-def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(scripts, monkeypatch, tmp_path, rows, seconds):
+@pytest.mark.parametrize(
+    ("rows", "epochs", "finished", "seconds"),
+    [
+        (0, 30, False, 4.0),
+        (18, 30, False, 6.0),
+        (20, 30, False, 12.0),
+        (30, 30, False, 77.0),
+        (30, 30, True, 77.0),
+        (12, 15, False, 12.0),  # it stops early
+        (15, 15, True, 77.0),
+    ],
+)
+def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(
+    scripts, monkeypatch, tmp_path, rows, epochs, finished, seconds
+):
     import _folds
 
     times = iter([0.0, 4.0])
-    summary = {"metrics": {}, "wall_time_s": {"total": 77.0}, "num_parameters": 1}
+    summary = {"metrics": {}, "epochs": [epochs], "wall_time_s": {"total": 77.0}, "num_parameters": 1}
     summary["metrics"] = {f"{part}_accuracy": {"values": [0.5]} for part in ("val", "test")}
     monkeypatch.setattr(_folds, "run_config", lambda *_: summary)
     monkeypatch.setattr(_folds.time, "process_time", lambda: next(times))
@@ -141,4 +155,6 @@ def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(scripts, m
     folder = _folds.run_folder(path, tmp_path, settings)
     folder.mkdir(parents=True)
     (folder / _folds.METRICS).write_text("epoch\n" + "0\n" * rows)
+    if finished:
+        (folder / "result.json").touch()
     assert _folds.run_once(path, tmp_path, settings)["seconds"] == pytest.approx(seconds)
