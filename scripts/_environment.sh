@@ -69,7 +69,7 @@ check_disk() {
 run_pip() {
     local start=$SECONDS
     if ! "$PYTHON" -m pip --disable-pip-version-check --retries 2 install "$@" 2>&1 | tee -a "$LOG" |
-        while IFS= read -r line; do  # awk and grep may keep back what they read
+        while IFS= read -r line; do  # awk and grep may buffer lines
             case $line in
             Collecting* | "  Downloading"* | *Building* | Installing*) printf '    %.74s\n' "$line" ;;
             esac

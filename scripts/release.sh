@@ -32,7 +32,7 @@ quietly "$PYTHON" -m build --outdir "$built"  # the wheel is built from the sdis
 check "$(ls "$built"/*.tar.gz)"
 check "$(ls "$built"/*-any.whl)"
 if command -v "${CXX:-c++}" >/dev/null; then
-    # One library is enough to check the way; TOPOMASK_SHIP_NATIVE=1 takes all, in a minute.
+    # One compiled library is enough for this check; TOPOMASK_SHIP_NATIVE=1 builds all of them in a minute.
     TOPOMASK_SHIP_NATIVE=${TOPOMASK_SHIP_NATIVE:-forest} quietly "$PYTHON" -m build --wheel --outdir "$work/native"
     check "$(ls "$work"/native/*.whl)" forest
     cp "$work"/native/*.whl "$built"

@@ -1,8 +1,8 @@
-"""Run random calls, kills, races, damaged files and full disks for as long as told, and print counts.
+"""Run random calls, kills, races, damaged files and full disks for a number of minutes, and print counts.
 
     python scripts/soak.py --minutes 10
     python scripts/soak.py --minutes 1 --checks transforms attentions
-    python scripts/soak.py --minutes 2.5 --each                  # every check for so long, one after the other
+    python scripts/soak.py --minutes 2.5 --each                  # 2.5 minutes for each check, one after the other
     python scripts/soak.py --replay attentions:838               # a failure of an earlier run again, with its traceback
 
 Every trial is a function of the name of the check and a number. A trial fails if a public entry gives a wrong answer or
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks, and print how many trials had which outcome."""
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     made.add_argument("--minutes", type=float, default=1.0, help="time to run; at least one round of all checks")
-    made.add_argument("--each", action="store_true", help="run for so long with each check, one after the other")
+    made.add_argument("--each", action="store_true", help="give the minutes to each check, one after the other")
     made.add_argument("--checks", nargs="+", choices=list(CHECKS), default=list(CHECKS))
     made.add_argument("--first", type=int, default=0, help="number of the first trial")
     made.add_argument("--replay", metavar="CHECK:NUMBER", help="run one trial alone, with its traceback")

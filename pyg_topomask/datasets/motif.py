@@ -25,7 +25,7 @@ def _grid(rows: int, cols: int) -> list[tuple[int, int]]:
 
 
 MOTIFS: dict[str, list[tuple[int, int]]] = {
-    # three triangles, one corner of each joined to a fourth triangle
+    # three triangles, with one corner of each in a fourth triangle
     "caveman": [*_ring(range(3)), *_ring(range(3, 6)), *_ring(range(6, 9)), (2, 5), (5, 8), (2, 8)],
     "circle": _ring(range(10)),
     "grid": _grid(3, 3),

@@ -55,8 +55,8 @@ class AddParticleGraph(BaseTransform):
 class ParticleDataset(SyntheticDataset):
     r"""Systems of particles, and where they are some time later.
 
-    Particles start at random places of a cube of one particle per unit of volume, with normal velocities. In a frame of
-    20 steps of 0.05 time units, they move under one of two forces:
+    Particles start at random places in a cube with one unit of volume per particle. Velocities are normal. In a
+    frame of 20 steps of 0.05 time units, they move under one of two forces:
 
     - ``"springs"``: damped springs between each particle and its 3 nearest ones at the beginning of the frame
       (stiffness 2, rest length 0.6, viscosity 2)

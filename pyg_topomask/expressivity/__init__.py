@@ -72,7 +72,7 @@ def distinguishes(
             encodings if :obj:`None`.
         rounds: Number of refinement rounds, an upper bound for models of as many layers. If :obj:`None`, refine until
             no colour splits.
-        tolerance: Numbers closer than this count as equal; relative to their size if that is above 1.
+        tolerance: Largest difference of numbers that count as equal. It is relative for numbers above 1.
         mask: Function from a graph with the transform's attributes to its mask, such as a mask module. The mask is an
             operator or a matrix ``[N, N]`` or ``[H, N, N]``, and row i holds the weights that node i gives. The entry
             :math:`M_{vu}` becomes part of :math:`f_R(v, u)`, for edges and non-edges. Attributes that the mask reads,

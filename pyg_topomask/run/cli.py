@@ -214,7 +214,7 @@ def _compare(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def _predict(arguments: argparse.Namespace, rest: list[str]) -> int:
     from pyg_topomask.run.commands.predict import predict
-    from pyg_topomask.run.output.files import output_path, write_text
+    from pyg_topomask.run.output.files import output_path
     from pyg_topomask.run.output.progress import Display, error_output
 
     out = None if arguments.out is None else output_path(arguments.out, "a file")
@@ -223,10 +223,16 @@ def _predict(arguments: argparse.Namespace, rest: list[str]) -> int:
     if out is None:
         print(text, end="")
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, text)
-        print(f"wrote {out}")
+        _write_file(out, text)
     return 0
+
+
+def _write_file(out: Path, text: str) -> None:
+    from pyg_topomask.run.output.files import write_text
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, text)
+    print(f"wrote {out}")
 
 
 def _report(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -234,15 +240,13 @@ def _report(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     matplotlib.use("Agg")
     from pyg_topomask.run.commands.report import report
-    from pyg_topomask.run.output.files import output_path, write_text
+    from pyg_topomask.run.output.files import output_path
     from pyg_topomask.run.output.progress import Display, error_output
 
     out = output_path(arguments.out, "a file")
     with Display(error_output()) as display, display.working("writing the report"):
         text = report(arguments.run, arguments.graph, arguments.layer, arguments.head, arguments.node)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, text)
-    print(f"wrote {out}")
+    _write_file(out, text)
     return 0
 
 

@@ -14,7 +14,7 @@ class RunError(Exception):
 
 
 class MissingDataError(RunError):
-    """The raw files of a data set, which were neither found nor downloaded."""
+    """Raw files of a data set were neither found nor downloaded."""
 
 
 class ConfigError(RunError):
@@ -22,7 +22,7 @@ class ConfigError(RunError):
 
 
 class NoPictureError(RunError):
-    """A picture of a layer that has nothing of its kind to show."""
+    """The layer has nothing that a picture of this kind could show."""
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def _read(folder: Path, name: str, seeds: list[Path]) -> FinishedRun:
 
 
 def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:
-    """What tells the results of one config apart: the seed and the number of the split."""
+    """The seed and the number of the split, which together identify a result of a config."""
     return result["seed"], result.get("split_index") or 0
 
 

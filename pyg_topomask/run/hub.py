@@ -95,7 +95,7 @@ class PretrainedModel(Module, PyGModelHubMixin):
         """Load a model from a folder, or from the hub by ``user/model``; options are those of PyG's mixin.
 
         Raises:
-            RunError: If there is no such folder and the name is no name of the hub, or the files cannot be read.
+            RunError: If there is no such folder and the name is not ``user/model``, or the files cannot be read.
         """
         name = str(pretrained_model_name_or_path)
         if not Path(name).is_dir() and name.count("/") != 1:

@@ -102,7 +102,7 @@ def run_config(
     with display or Display(standard_output(quiet=not is_main())) as shown:
         for reason, keys in keys_without_effect(parsed).items():
             shown.print(f"note: no effect: {', '.join(keys)} ({reason})")
-        given = [key for key in unused if key in parsed.overridden]  # a file's keys belong to the file's attention
+        given = [key for key in unused if key in parsed.overridden]  # others may be meant for the file's own attention
         if given:
             shown.print(f"note: {config.gt.layer_type} does not use {', '.join(given)}")
         notes = {unfinished_note(find_checkpoint(run.config).parent) for run in runs if config.pretrained.dir}

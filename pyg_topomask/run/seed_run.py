@@ -63,7 +63,7 @@ class SeedRun:
         for key, problem in task_problems(self.config, dataset.task):
             raise RunError(f"{key}: {problem}")
         self.sampling_transforms = build_sampling_transforms(self.config, seed)
-        reset_peak()  # of the seeds before this one, whose objects are collected
+        reset_peak()  # so that the recorded peak does not include earlier seeds
         splits = self._prepare(dataset, display)
         torch.manual_seed(seed)
         module = self._build_module(splits)
@@ -189,7 +189,7 @@ class SeedRun:
         ]
         with finishing(loggers):
             trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
-            trainer.precision_plugin.convert_module(module)  # Lightning does so after it has read the weights
+            trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
             self._fit(trainer, module, (train, val), recorder, resumed=start > 0)
             self._load_best(module, recorder.best_epoch)
             trainer.test(module, test, verbose=False)

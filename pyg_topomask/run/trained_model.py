@@ -22,7 +22,7 @@ from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
 from pyg_topomask.run.output.saved import IMPORT_ADVICE, read_config, seed_folders
 from pyg_topomask.run.task import Task
-from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, read_checkpoint
+from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, model_weights, read_checkpoint
 from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -91,8 +91,8 @@ def open_run(folder: str | Path) -> OpenedRun:
             f"{seed / BEST} is damaged (the description of its data: {type(error).__name__}: {reason_of(error)}); "
             "train that seed again"
         ) from None
-    weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name.startswith("model.")}
-    load_weights(model, weights, str(seed / BEST), f"{seed / 'config.yaml'} must be the file that the run has written")
+    advice = f"{seed / 'config.yaml'} must be the file that the run has written"
+    load_weights(model, model_weights(saved), str(seed / BEST), advice)
     return OpenedRun(seed, config, task, model, RunTransform(config, fitted, sizes[0], sizes[2], model))
 
 
@@ -113,8 +113,8 @@ def _seed_folder(folder: Path) -> Path:
 class RunTransform(BaseTransform):
     """Prepares a graph as a run does: features, encodings, and the walks or edges that attentions and masks need.
 
-    Random draws are those of the run's evaluations: a function of the run's seed and the graph. Targets are kept, and
-    not needed. The graph itself is not changed.
+    Random draws are those of the run's evaluations: a function of the run's seed and the graph. A graph may have
+    targets, which are kept. The graph itself is not changed.
 
     Args:
         config: The resolved config of the run.

@@ -41,7 +41,7 @@ def num_nodes_of(data: Any) -> int:
 
 
 def check_one_graph(data: Data, transform: str) -> None:
-    """Refuse a batch of several graphs, from which ``transform`` would compute values of their union.
+    """Refuse a batch, because ``transform`` would treat its graphs as one.
 
     Raises:
         ValueError: If the graph is such a batch.

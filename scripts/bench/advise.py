@@ -85,14 +85,6 @@ def value(costs: dict[str, Any], key: str) -> float:
     return float(costs)  # type: ignore[arg-type]
 
 
-KEYS = {
-    "epoch.processor": "s/epoch, processor",
-    "epoch.wall": "s/epoch, wall",
-    "total_mib": "MiB",
-    "step_mib": "MiB of steps",
-}
-
-
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """Markdown: predicted, measured and their ratio."""
     lines = ["| data set | attention | " + " | ".join(KEYS.values()) + " |", "|---|---|" + "---:|" * len(KEYS)]

@@ -1,4 +1,4 @@
-"""Random walks: steps per second beside walks that never halt, and a million nodes in time and memory.
+"""Random walks: steps per second compared with walks that never halt, and time and memory for a million nodes.
 
 - steps     16 walks from each of 131,072 nodes, made into a sorted walk table, on points joined to their 3 nearest ones
             and on a random graph. Walks that do not halt and are not made into a table stand beside them: those of

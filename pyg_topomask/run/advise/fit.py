@@ -13,9 +13,9 @@ from pyg_topomask.run.advise.sample import Size
 def fitted(points: Sequence[tuple[Size, float]], sizes: Sequence[Size]) -> list[float]:
     """Values at other sizes, by the model constant + a · nodes + b · pairs.
 
-    The three numbers are not negative and have the least squared error over the points. Two sizes do not decide all
-    three, and the constant is 0. From one size, values are proportional to nodes or pairs, whichever grows or falls
-    faster.
+    The three numbers are not negative and have the least squared error over the points. Two sizes do not determine
+    three numbers, so that the constant is 0. From one size, values are proportional to nodes or to pairs, whichever
+    changes more.
     """
     known = {size for size, _ in points}
     if len(known) == 1:

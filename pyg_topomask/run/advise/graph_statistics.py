@@ -15,9 +15,10 @@ from pyg_topomask.run.data.features import width
 from pyg_topomask.run.task import Task
 
 SAMPLED_GRAPHS, SAMPLED_NODES, SWEEPS = 50, 64, 2
-"""Graphs and nodes of each graph from which distances are measured, and searches from the farthest node found."""
+"""Number of graphs, number of nodes of each graph from which distances are measured, and number of further searches,
+each from the farthest node found so far."""
 
-_MOST_ENTRIES = 2**24  # of a matrix of distances
+_MOST_ENTRIES = 2**24  # entries of the largest matrix of distances
 
 
 @dataclass(frozen=True)

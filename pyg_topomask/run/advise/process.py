@@ -1,4 +1,4 @@
-"""A function in a process of its own, so that its memory can be measured and its end is not the end of the program."""
+"""Calls a function in its own process: its memory can be measured, and its crash does not end the program."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pyg_topomask.run.task import Task
 MOST_BATCHES = 24
 """Training batches in a sample; a trial uses as many as its time allows."""
 
-_EPOCHS = 3  # whose batches are drawn to find a large one
+_EPOCHS = 3  # number of epochs whose batches are searched for a large one
 
 
 class Size(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which encodings and masks tell which share of a data set's graphs apart, and what encodings cost."""
+"""The share of a data set's graphs that each encoding and mask distinguishes, and what encodings cost."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def _train(
     else:
         ends = list(accumulate(lengths))
         batches = [list(range(end - length, end)) for length, end in zip(lengths, ends)]
-        served = Served(splits.train, splits.redraw)
+        served = Served(splits.train, splits.serve_transforms)
         train = GraphLoader(served, batch_sampler=batches, num_workers=config.num_workers)
         val = ready_loader(splits.val, config.train.batch_size)
     trainer = build_trainer(config, callbacks=callbacks, limit_train_batches=MOST_BATCHES, default_root_dir=folder)

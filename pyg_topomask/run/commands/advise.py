@@ -113,7 +113,9 @@ def advise(
     plan = _Plan(config, sample, epoch, Limits(seconds, _SAFETY * _memory_mib(config)), held, tuple(modules))
     advice = _tried(plan, chosen, shown)
     reaches = {name: hops for name in masks if name not in FAR and (hops := reach(config, name)) is not None}
-    slower = 1.0 if uses_cuda(config) or config.num_workers else slowdown(advice)  # these wait for others' work
+    slower = (
+        1.0 if uses_cuda(config) or config.num_workers else slowdown(advice)
+    )  # a GPU's and workers' time is not processor time of this process
     clock: Clock = "processor" if slower > _BUSY else "wall"
     add_reasons(advice, config.gt.layers, statistics, reaches, {row.name: row.share for row in encodings}, clock)
     return Report(

@@ -21,7 +21,7 @@ from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms, build_walks, refusing_graphs
 from pyg_topomask.run.runner import check_config
-from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkpoint
+from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.transforms.base import apply_all
 from pyg_topomask.viz import plot_kept_pairs, plot_mask, plot_walks
@@ -163,6 +163,5 @@ def _restore(model: GPSNetwork, path: Path) -> int:
     """Load a run's weights, and return the number of epochs of their training."""
     path = path / BEST if path.is_dir() else path
     saved = read_checkpoint(path, "give best.ckpt of a run, or its folder", "--checkpoint")
-    weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name.startswith("model.")}
-    load_weights(model, weights, f"--checkpoint: {path}", "use the config of that run")
+    load_weights(model, model_weights(saved), f"--checkpoint: {path}", "use the config of that run")
     return saved["epoch"] + 1

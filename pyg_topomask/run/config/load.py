@@ -110,7 +110,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
         except ValueError as error:
             raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
         if isinstance(value, (int, float, date)) and not isinstance(value, bool) and _takes_text(key):
-            value = text  # 007 is no number in a name
+            value = text  # in a name, 007 is text, not the number 7
         keys += [_set(values, *pair) for pair in _flat(key, value)]
     return frozenset(keys)
 

@@ -42,7 +42,7 @@ class _MaskSection(Section):
 
 
 def _unpickled(name: str, values: dict[str, Any]) -> _MaskSection:
-    """The section of that name. One without values may be of a mask that is not registered in this process."""
+    """The section of that name. A mask that is not registered in this process may only have an empty section."""
     add_mask_sections()
     kinds: list[Any] = [field.annotation for field in TopomaskConfig.model_fields.values()]
     for kind in kinds:

@@ -36,7 +36,9 @@ _GRAPHS_TOGETHER = 512  # graphs that get their walks between two ticks of the p
 
 @dataclass
 class Splits:
-    """The parts of one seed; if the data set is one graph, each part is that graph with its nodes in ``counted``.
+    """The training, validation and test sets of one seed.
+
+    If the data set is one graph, each set is that graph with a mask ``counted`` of its own nodes.
 
     Args:
         train: Training graphs.
@@ -45,7 +47,7 @@ class Splits:
         task: What is predicted.
         in_channels: Width of the node features.
         edge_channels: Width of the edge features; None without edge features.
-        redraw: Transforms with ``set_epoch`` that are applied each time a training graph is served.
+        serve_transforms: Transforms with ``set_epoch`` that are applied to a training graph each time it is loaded.
         period: Number of epochs that share their walks.
         fitted: Constants of the transforms that were fitted to the training graphs.
     """
@@ -56,7 +58,7 @@ class Splits:
     task: Task
     in_channels: int
     edge_channels: int | None
-    redraw: tuple[BaseTransform, ...] = ()
+    serve_transforms: tuple[BaseTransform, ...] = ()
     period: int = 1
     fitted: tuple[Mapping[str, Any], ...] = ()
 
@@ -78,7 +80,7 @@ class Splits:
 
     def set_epoch(self, epoch: int) -> None:
         """Use this epoch's random draws."""
-        for transform in self.redraw:
+        for transform in self.serve_transforms:
             if hasattr(transform, "set_epoch"):
                 walks = isinstance(transform, AddRandomWalks)
                 transform.set_epoch(epoch - epoch % self.period if walks else epoch)
@@ -301,7 +303,7 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
         return _one_graph_loaders(config, splits, seed, common)
     share = share_of(config.train.batch_size)
     _refuse_small_parts(splits)
-    train = Served(splits.train, splits.redraw)
+    train = Served(splits.train, splits.serve_transforms)
     sampler = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
     return (
         GraphLoader(train, sampler=sampler, batch_size=share, **common),
@@ -314,7 +316,7 @@ def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, Data
     """Loaders that serve each item of all three sets once, as in an evaluation."""
     if config.val.sampler != "full_batch":
         common, (graph,) = {"num_workers": config.num_workers}, splits.train
-        parts = graph_parts(config, graph, config.seed, splits.redraw)
+        parts = graph_parts(config, graph, config.seed, splits.serve_transforms)
         every = (splits.train, splits.val, splits.test)
         train, val, test = (evaluation_loader(parts, part[0], common) for part in every)
         return train, val, test
@@ -337,9 +339,9 @@ def _one_graph_loaders(
             raise RunError(
                 f"train.sampler: full_batch gives {world_size()} processes the same graph; use random_partition"
             )
-        train = DataLoader(Served(splits.train, splits.redraw), batch_size=1, collate_fn=single, **common)
+        train = DataLoader(Served(splits.train, splits.serve_transforms), batch_size=1, collate_fn=single, **common)
         return train, val, test
-    parts = graph_parts(config, splits.train[0], seed, splits.redraw)
+    parts = graph_parts(config, splits.train[0], seed, splits.serve_transforms)
     if config.val.sampler != "full_batch":
         val, test = (evaluation_loader(parts, part[0], common) for part in (splits.val, splits.test))
     return training_loader(config, parts, common), val, test

@@ -14,7 +14,7 @@ from pyg_topomask.run.data.formats import plain_name
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.budget import with_width
 from pyg_topomask.run.output.saved import read_config
-from pyg_topomask.run.training.checkpoint import BEST, load_weights, read_checkpoint
+from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 
 HEAD = "head."
 
@@ -126,8 +126,7 @@ def load_pretrained(model: Module, config: Config) -> None:
         RunError: If the checkpoint is damaged or belongs to another model.
     """
     path = find_checkpoint(config)
-    state = read_checkpoint(path, "choose a finished run", "pretrained.dir")["state_dict"]
-    weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+    weights = model_weights(read_checkpoint(path, "choose a finished run", "pretrained.dir"))
     own = model.state_dict()
     if config.pretrained.reset_prediction_head and not config.train.is_inference:
         weights = {name: value for name, value in weights.items() if not name.startswith(HEAD)}

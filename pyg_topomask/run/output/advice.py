@@ -13,20 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from pyg_topomask.run.advise.ranking import percent
-from pyg_topomask.run.output.report import between_lines
+from pyg_topomask.run.output.report import between_lines, fits
 
 if TYPE_CHECKING:
     from pyg_topomask.run.advise.graph_statistics import GraphStatistics
     from pyg_topomask.run.advise.ranking import Advice
     from pyg_topomask.run.commands.advise import Report
 
-_UNLIMITED = 10_000
 _TEXTS = ("why", "settings")
 _CAPTION = """\
 Predicted from trials of {what} on this machine, fastest first. They say nothing about accuracy.
 per epoch: training and validation. before: walks, edges, trees and encodings of all graphs, once. memory: {memory}."""
 _EXTRAPOLATED = "~: extrapolated from smaller batches."
-_BUSY = "Other programs slow this machine down {slowdown:.1f} times: times are processor time, without them."
+_BUSY = "Other programs slow this machine down by a factor of {slowdown:.1f}. Times are processor time, without them."
 
 
 def as_text(report: Report, console: Console) -> Group:
@@ -93,16 +92,11 @@ def _attentions(report: Report, console: Console) -> Group:
 
 def _fitting(cells: Mapping[str, list[str]], console: Console) -> Group:
     """One table, or, if it is too wide for the console, a table of the numbers and a list of the texts."""
-    if _fits(_table(cells), console):
+    if fits(_table(cells), console):
         return Group(_table(cells))
     numbers = {name: column for name, column in cells.items() if name not in _TEXTS}
-    table = _table(numbers) if _fits(_table(numbers), console) else _table(numbers, lines=False)
+    table = _table(numbers) if fits(_table(numbers), console) else _table(numbers, lines=False)
     return Group(table, *_listed(cells))
-
-
-def _fits(table: Table, console: Console) -> bool:
-    unlimited = console.options.update(width=_UNLIMITED)
-    return console.measure(table, options=unlimited).maximum <= console.width
 
 
 def _listed(cells: Mapping[str, list[str]]) -> Iterator[RenderableType]:

@@ -12,15 +12,13 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from pyg_topomask.run.output.report import DEVIATION, PERCENT, between_lines, format_metric, rounded
+from pyg_topomask.run.output.report import DEVIATION, PERCENT, between_lines, fits, format_metric, rounded
 
 if TYPE_CHECKING:
     from pyg_topomask.run.commands.compare import Comparison, Row
 
 _COSTS = ("parameters", "wall s/epoch", "memory MiB", "CUDA MiB")
 """Columns that move to a second table if the terminal is narrow."""
-
-_UNLIMITED = 10_000
 
 
 def title(comparison: Comparison) -> str:
@@ -80,8 +78,7 @@ def as_text(comparison: Comparison, console: Console) -> Group:
     """The table for a terminal; two tables, of results and of costs, if one is too wide for it."""
     cells = columns(comparison)
     tables = [_table(cells)]
-    unlimited = console.options.update(width=_UNLIMITED)
-    if console.measure(tables[0], options=unlimited).maximum > console.width:
+    if not fits(tables[0], console):
         results = {name: column for name, column in cells.items() if name not in _COSTS}
         costs = {name: column for name, column in cells.items() if name in ("run", *_COSTS)}
         tables = [_table(results), _table(costs)]

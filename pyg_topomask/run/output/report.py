@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +22,8 @@ from pyg_topomask.viz.drawing import literal
 
 PERCENT = ("accuracy", "accuracy-SBM")
 """Metrics that are printed in percent."""
+
+_UNLIMITED = 10_000  # characters, for measuring a table
 
 DEVIATION = "standard deviation (population)"
 """What follows ``±`` in the tables."""
@@ -134,8 +136,14 @@ def summarize(
 
 
 def between_lines(title: str, table: Table | Group, caption: str) -> Group:
-    """A table with text above and below, which rich would wrap at the table's width."""
+    """A table with text above and below. As the table's own title, rich would wrap the text at the table's width."""
     return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
+
+
+def fits(table: Table, console: Console) -> bool:
+    """Whether the console is as wide as the table is without broken lines."""
+    unlimited = console.options.update(width=_UNLIMITED)
+    return console.measure(table, options=unlimited).maximum <= console.width
 
 
 def summary_table(summary: Mapping[str, Any]) -> Group:

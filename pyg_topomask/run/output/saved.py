@@ -73,7 +73,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def unfinished_note(folder: Path) -> str | None:
-    """What to tell who reads the weights of a seed that has not been trained to its end; None if it has."""
+    """The note for readers of a seed's weights if its training has not finished; None if it has."""
     is_training = any((folder / name).exists() for name in ("last.ckpt", "metrics.csv"))
     if (folder / "result.json").exists() or not is_training:  # a shared model has no such files
         return None
@@ -173,8 +173,8 @@ def refuse_other_runs(folder: Path, config: Config) -> None:
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """What differs between two results of `compared`, in words.
 
-    If attention or mask differ, these alone: keys that only one of the two uses have their defaults in the other, which
-    nobody has set.
+    If attention or mask differ, no other keys are named: a key that only one of the two uses has its default in the
+    other, which nobody has set.
     """
     shared = [key for key in here if key in there]  # one may search its width, run several splits, or not read a key
     keys = [key for key in shared if here[key] != there[key]]

@@ -164,9 +164,9 @@ class BatchProgress(pl.Callback):
 class Recorder(Checkpoint):
     """Write the metrics of every evaluated epoch and the best and the last checkpoint, each completely or not at all.
 
-    Checkpoints contain its state, so that a resumed run keeps the rows and the best epoch. The first best epoch after
-    ``last.ckpt`` puts the weights of the one before aside, and a resumed run takes them back, because not every device
-    repeats the later epoch exactly.
+    Checkpoints contain its state, so that a resumed run keeps the rows and the best epoch. When an epoch after
+    ``last.ckpt`` is better, the best checkpoint before it is kept aside. A resumed run takes that one back, because not
+    every device repeats the better epoch exactly.
 
     Args:
         folder: Folder of ``metrics.csv``, ``best.ckpt`` and ``last.ckpt``.
@@ -274,6 +274,6 @@ def early_stopping(config: Config) -> list[EarlyStopping]:
             monitor=f"val_{config.metric_best}",
             mode="max" if config.best_is_max else "min",
             patience=max(1, -(-patience // config.train.eval_period)),
-            check_finite=False,  # NaN, as of a part without positives, counts as no better
+            check_finite=False,  # NaN, such as that of a set without positives, counts as not better
         )
     ]

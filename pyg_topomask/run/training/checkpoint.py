@@ -78,6 +78,12 @@ def _refuse_other_format(ours: Any, name: str) -> None:
     raise RunError(f"{name} has {which}, and pyg_topomask {__version__} reads format {FORMAT}; {todo}{writer}")
 
 
+def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights of the model of a :class:`~pyg_topomask.run.training.lightning_module.GraphModule`, by their names."""
+    prefix, weights = "model.", checkpoint["state_dict"]
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
 def load_weights(module: Module, weights: Mapping[str, Any], origin: str, advice: str) -> None:
     """Load the weights of a checkpoint into a module, in place.
 

@@ -62,7 +62,7 @@ class GraphModule(pl.LightningModule):
     def _predict(self, data: Data) -> Tensor:
         try:
             prediction = self(data)
-        except ValueError as error:  # of a graph that does not fit, or of NaN
+        except ValueError as error:  # a graph does not fit the model, or values are NaN
             if not all(bool(parameter.isfinite().all()) for parameter in self.parameters()):
                 raise self._diverged("the weights are no longer finite") from None
             if not isinstance(error, NonFiniteError):

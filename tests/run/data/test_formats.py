@@ -129,13 +129,13 @@ def test_contacts_and_their_negatives(tmp_path):
     splits = prepare(load({"dataset": data, "metric_best": "mrr"}).config, dataset, 0, [])
     negatives = [graph.edge_label_index[:, graph.edge_label == 0] for graph in splits.test]
     assert all(pairs.size(1) >= 2 for pairs in negatives)
-    assert len(splits.redraw) == 1
+    assert len(splits.serve_transforms) == 1
     splits.set_epoch(9)
     other = prepare(load({"dataset": data, "metric_best": "mrr", "seed": 1}).config, dataset, 1, [])
     for mine, theirs in zip(splits.test, other.test):  # evaluations are the same for all seeds
         assert torch.equal(mine.edge_label_index, theirs.edge_label_index)
     splits.set_epoch(0)
-    drawn = [[one.redraw[0](graph).edge_label_index for graph in one.train] for one in (splits, other)]
+    drawn = [[one.serve_transforms[0](graph).edge_label_index for graph in one.train] for one in (splits, other)]
     assert any(not torch.equal(mine, theirs) for mine, theirs in zip(*drawn))
 
 

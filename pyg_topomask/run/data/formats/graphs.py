@@ -51,19 +51,21 @@ LONG_RANGE_TASKS = {
 def motif(data: DatasetConfig) -> LoadedDataset:
     """Our planted motifs; they are generated."""
     sizes = data.num_graphs, data.num_nodes
-    return _generated(MotifDataset, f"{data.name}-", lambda root: MotifDataset(root, data.name, *sizes, seed=0), data)
+    dataset = _generated(f"MotifDataset/{data.name}-", lambda root: MotifDataset(root, data.name, *sizes, seed=0), data)
+    return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)))
 
 
 def induced_cycle(data: DatasetConfig) -> LoadedDataset:
     """Our induced cycles; they are generated."""
     sizes = data.num_graphs, data.num_nodes
-    return _generated(InducedCycleDataset, "", lambda root: InducedCycleDataset(root, *sizes, seed=0), data)
+    dataset = _generated("InducedCycleDataset/", lambda root: InducedCycleDataset(root, *sizes, seed=0), data)
+    return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)))
 
 
 def long_range(data: DatasetConfig) -> LoadedDataset:
     """Our node tasks of several hops; they are generated."""
-    folder = Path("LongRangeDataset") / f"{data.name}-{data.num_graphs}-{data.num_nodes}-v{__version__}"
-    dataset = cached(folder, lambda root: LongRangeDataset(str(root), data.name, data.num_graphs, data.num_nodes))
+    sizes = data.num_graphs, data.num_nodes
+    dataset = _generated(f"LongRangeDataset/{data.name}-", lambda root: LongRangeDataset(root, data.name, *sizes), data)
     return LoadedDataset(dataset, LONG_RANGE_TASKS[data.name])
 
 
@@ -87,12 +89,9 @@ class _OneHotPosition(BaseTransform):
         return data
 
 
-def _generated(
-    cls: type[InMemoryDataset], prefix: str, build: Callable[[str], InMemoryDataset], data: DatasetConfig
-) -> LoadedDataset:
-    folder = Path(cls.__name__) / f"{prefix}{data.num_graphs}-{data.num_nodes}-v{__version__}"
-    dataset = cached(folder, lambda root: build(str(root)))
-    return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)))
+def _generated(prefix: str, build: Callable[[str], InMemoryDataset], data: DatasetConfig) -> InMemoryDataset:
+    folder = Path(f"{prefix}{data.num_graphs}-{data.num_nodes}-v{__version__}")
+    return cached(folder, lambda root: build(str(root)))
 
 
 def tu(data: DatasetConfig) -> LoadedDataset:

@@ -67,10 +67,13 @@ def load(data: DatasetConfig) -> LoadedDataset:
     return graph_property(data, name)
 
 
+def _raw(name: str) -> Raw:
+    return Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
+
+
 def graph_property(data: DatasetConfig, name: str) -> LoadedDataset:
     """``ogbg-*``."""
-    raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
-    dataset = open_dataset("ogb.graphproppred", "PygGraphPropPredDataset", name, raw, data)
+    dataset = open_dataset("ogb.graphproppred", "PygGraphPropPredDataset", name, _raw(name), data)
     parts = three_parts(dataset)
     kind, num_tasks = dataset.task_type, int(dataset.num_tasks)
     if kind == "subtoken prediction":
@@ -96,8 +99,7 @@ def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
 
     The nodes of ogbn-proteins have no features; they get the mean of their edges' features, as in OGB's baselines.
     """
-    raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
-    dataset = open_dataset("ogb.nodeproppred", "PygNodePropPredDataset", name, raw, data)
+    dataset = open_dataset("ogb.nodeproppred", "PygNodePropPredDataset", name, _raw(name), data)
     graph = dataset[0]
     if name == "ogbn-proteins":
         graph.x = scatter(graph.edge_attr, graph.edge_index[0], dim_size=graph.num_nodes, reduce="mean")
@@ -117,8 +119,7 @@ def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
 
     Training negatives are redrawn in each epoch; validation and test negatives are those of the benchmark.
     """
-    raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
-    dataset = open_dataset("ogb.linkproppred", "PygLinkPropPredDataset", name, raw, data)
+    dataset = open_dataset("ogb.linkproppred", "PygLinkPropPredDataset", name, _raw(name), data)
     with reading_split(dataset):
         split = dataset.get_edge_split()
     graph = dataset[0]
