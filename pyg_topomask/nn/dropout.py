@@ -30,7 +30,7 @@ class Dropout(torch.nn.Dropout):
 
     def after(self, act: Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Dropout of ``act(x)``, plus ``residual``; in one pass over the memory if ``act`` is a ReLU."""
-        if type(act) is ReLU and not has_hooks(act):
+        if type(act) is ReLU and not has_hooks(act) and not has_hooks(self):
             return dropout(x, self.p, self.training, relu=True, residual=residual)
         return self(act(x), residual)
 

@@ -34,7 +34,7 @@ def entrywise_product(left: MaskOperator, right: MaskOperator) -> MaskOperator:
         if isinstance(one, ScaledOperator):
             return one.scale * entrywise_product(one.operator, other)
         if isinstance(one, DiagonalScaledOperator):
-            return DiagonalScaledOperator(entrywise_product(one.operator, other), one.left, one.right)
+            return DiagonalScaledOperator(entrywise_product(one.operator, other), one.left, one.right, one.batch)
     left, right = (_factors(op) for op in (left, right))
     if isinstance(left, SparseFactorOperator) and isinstance(right, SparseFactorOperator):
         return _sparse_factored(left, right)

@@ -11,6 +11,7 @@ from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, 
 from pyg_topomask.ops.attention.mask import row_errors
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
+from pyg_topomask.ops.segment import check_batch, segment_max
 from pyg_topomask.ops.sparse import Pattern
 
 
@@ -119,14 +120,24 @@ class DiagonalScaledOperator(WrappedOperator):
     Args:
         operator: The mask :math:`M`.
         left, right: Diagonals, shape ``[N]``, or ``[N, H]`` if they differ by head; the identity if :obj:`None`.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The `error` of a row is that of the
+            mask times the largest entry of ``right`` in the row's graph.
 
     Raises:
-        ValueError: If a diagonal has another number of nodes, or heads differ.
+        ValueError: If a diagonal or ``batch`` has another number of nodes, or heads differ.
     """
 
-    def __init__(self, operator: MaskOperator, left: Tensor | None = None, right: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        operator: MaskOperator,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> None:
         super().__init__(operator)
-        self.left, self.right = left, right
+        self.left, self.right, self.batch = left, right, batch
+        if batch is not None:
+            check_batch(batch, self.num_nodes)
         for name, diagonal in (("left", left), ("right", right)):
             if diagonal is not None and (diagonal.dim() not in (1, 2) or diagonal.size(0) != self.num_nodes):
                 raise ValueError(
@@ -140,14 +151,15 @@ class DiagonalScaledOperator(WrappedOperator):
 
     @property
     def T(self) -> DiagonalScaledOperator:
-        return DiagonalScaledOperator(self.operator.T, self.right, self.left)
+        return DiagonalScaledOperator(self.operator.T, self.right, self.left, self.batch)
 
     @property
     def bound(self) -> DiagonalScaledOperator:
         bound = self.operator.bound
         if bound is self.operator and all(non_negative(diagonal) for diagonal in self._diagonals):
             return self
-        return DiagonalScaledOperator(bound, *(None if x is None else absolute(x) for x in (self.left, self.right)))
+        left, right = (None if x is None else absolute(x) for x in (self.left, self.right))
+        return DiagonalScaledOperator(bound, left, right, self.batch)
 
     @property
     def eps(self) -> float:
@@ -158,9 +170,14 @@ class DiagonalScaledOperator(WrappedOperator):
         error = row_errors(self.operator)
         if error is None:
             return 0.0
-        if self.left is not None:
-            error = self.left.detach().abs().view(self.num_nodes, -1) * error
-        return error if self.right is None else error * self.right.detach().abs().view(self.num_nodes, -1).amax(0)
+        left, right = (
+            None if x is None else x.detach().abs().view(self.num_nodes, -1) for x in (self.left, self.right)
+        )
+        if left is not None:
+            error = left * error
+        if right is None:
+            return error
+        return error * (right.amax(0) if self.batch is None else segment_max(right, self.batch)[self.batch])
 
     def pairs(self) -> tuple[Pattern, Tensor]:
         pattern, value = self.operator.pairs()

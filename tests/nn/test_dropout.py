@@ -217,3 +217,13 @@ def test_gradients_of_torch_func():
     leaf = x.clone().requires_grad_()
     (wanted,) = torch.autograd.grad(run(leaf), leaf)
     torch.testing.assert_close(torch.func.grad(run)(x), wanted)
+
+
+def test_hooks_of_dropout_run_after_an_activation():
+    layer, x, seen = Dropout(0.5), torch.randn(40), []
+    torch.manual_seed(0)
+    plain = layer.after(torch.nn.ReLU(), x)
+    layer.register_forward_hook(lambda *_: seen.append("hook"))
+    torch.manual_seed(0)
+    assert torch.equal(layer.after(torch.nn.ReLU(), x), plain)
+    assert seen == ["hook"]

@@ -236,6 +236,9 @@ def test_errors_combine_as_entries_do():
     torch.testing.assert_close((rough + rough).error, torch.full((3, 1), 2e-3), check_dtype=False)
     scaled = DiagonalScaledOperator(rough, scale, scale)
     torch.testing.assert_close(scaled.error, 3e-3 * scale.abs()[:, None], check_dtype=False)
+    two = DiagonalScaledOperator(rough, None, scale, torch.tensor([0, 1, 1]))  # one graph's scale leaves the other's
+    for op in (two, two.T.T, two.bound):
+        torch.testing.assert_close(op.error, torch.tensor([[1e-3], [3e-3], [3e-3]]), check_dtype=False)
     stack = HeadStackOperator([rough, DenseOperator(a)])
     torch.testing.assert_close(stack.error, torch.tensor([[1e-3, 0.0]] * 3), check_dtype=False)
     blocks = BlockDiagonalOperator([rough, exact])

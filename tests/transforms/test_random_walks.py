@@ -436,3 +436,12 @@ def test_edges_in_a_sparse_layout_of_torch_are_refused_by_its_name(layout):
     adj = getattr(torch.eye(3), layout)()
     with pytest.raises(TypeError, match=rf"got Tensor of the layout torch\.{layout[3:]}; use ToSparseTensor"):
         AddRandomWalks(2, 2, seed=0)(Data(adj_t=adj, num_nodes=3))
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_graph_without_nodes_has_all_tables(monkeypatch, native):
+    monkeypatch.setenv("TOPOMASK_NATIVE", native)
+    data = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=0)
+    data = AddRandomWalks(seed=1, diagonal="corrected", num_tables=3)(data)
+    tables = [name for name in data.to_dict() if name.endswith("_load")]
+    assert len(tables) == 3

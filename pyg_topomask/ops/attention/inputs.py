@@ -17,6 +17,12 @@ NORMALIZERS = ("bound", "signed")
 _HUGE = 2.0**20
 
 
+def check_channels(q: Tensor) -> None:
+    """Refuse queries without channels, because scores are scaled by their number. Raises ValueError."""
+    if q.size(-1) == 0:
+        raise ValueError(f"'q' and 'k' must have at least one channel per head (got {list(q.shape)})")
+
+
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Refuse queries, keys and values whose shapes or dtypes do not match. Raises ValueError and TypeError."""
     if q.dim() != 3 or q.shape != k.shape or v.dim() != 3 or v.shape[:2] != q.shape[:2]:

@@ -77,11 +77,8 @@ def block_sums_in_torch(
     return sums_in_blocks(weight, total, v, signed)
 
 
-def refuses(device: torch.device) -> str | None:
-    """Why the compiled function cannot serve features without signs on a device; :obj:`None` if it can."""
-    if device.type != "cpu":
-        return f"it runs on CPU, and the queries are on {device}"
-    return loader.missing("blocks")
+refuses = partial(loader.refuses_device, "blocks")
+"""Why the compiled function cannot serve features without signs on a device; :obj:`None` if it can."""
 
 
 @torch.library.custom_op("topomask::block_sums", mutates_args=())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
-from pyg_topomask.ops.attention.inputs import check_masked_attention
+from pyg_topomask.ops.attention.inputs import check_channels, check_masked_attention
 from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
@@ -58,9 +58,11 @@ def masked_softmax_attention(
         Shape ``[N, H, D]``. Rows whose denominator vanishes are zero, as in `masked_linear_attention`.
 
     Raises:
-        ValueError, NotImplementedError: As in `masked_linear_attention`.
+        ValueError, NotImplementedError: As in `masked_linear_attention`; also if queries and keys have no channels
+            (``R = 0``).
     """
     check_masked_attention(q, k, v, batch, path, PATHS, normalizer)
+    check_channels(q)
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, dtype = *at_least_float32(q, k, v), v.dtype
         if mask is None:

@@ -45,14 +45,19 @@ def refuses(name: str, *tensors: Tensor | None) -> str | None:
 
     This is for functions of float32 and float64 on CPU whose tensors have the same dtype.
     """
-    if is_transformed():
-        return "transforms of torch.func have no rules for it"
     given = [x for x in tensors if x is not None]
-    if any(x.device.type != "cpu" for x in given):
-        return "it runs on CPU only"
     dtypes = {x.dtype for x in given}
     if len(dtypes) > 1 or given[0].dtype not in (torch.float32, torch.float64):
         return f"it computes in float32 or float64 (got {', '.join(map(str, dtypes))})"
+    return next(filter(None, (refuses_device(name, x.device) for x in given)), None)
+
+
+def refuses_device(name: str, device: torch.device) -> str | None:
+    """Why the custom operators of a library cannot serve tensors on a device; :obj:`None` if they can."""
+    if is_transformed():
+        return "transforms of torch.func have no rules for it"
+    if device.type != "cpu":
+        return f"it runs on CPU only (got {device})"
     return missing(name)
 
 

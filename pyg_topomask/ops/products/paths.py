@@ -23,6 +23,9 @@ from pyg_topomask.ops.second_derivatives import gradients_in_torch
 load = partial(loader.load, "forest")
 """The library, compiled if necessary, or the reason why there is none."""
 
+refuses = partial(loader.refuses, "forest")
+"""Why the compiled function cannot serve tensors; :obj:`None` if it can."""
+
 _WHAT = "the product with the mask of a forest"
 
 _ENTRY = {torch.float32: "forest_product_float", torch.float64: "forest_product_double"}
@@ -79,15 +82,6 @@ def hop_product(parent: Tensor, x: Tensor, values: Tensor) -> Tensor:
     if values.size(1) == 1:
         return values * x  # [H, 1]
     return (_product if refuses(x) is None else _plain)(x, values, parent, True)
-
-
-def refuses(x: Tensor) -> str | None:
-    """Why the compiled function cannot serve ``x``; :obj:`None` if it can."""
-    if x.device.type != "cpu":
-        return f"it runs on CPU, and the input is on {x.device}"
-    if x.dtype not in _ENTRY:
-        return f"it computes in float32 and float64 (got {x.dtype})"
-    return loader.missing("forest")
 
 
 @once_per_batch

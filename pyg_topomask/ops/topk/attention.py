@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.attention import fused_pairs
-from pyg_topomask.ops.attention.inputs import check_qkv, from_origin
+from pyg_topomask.ops.attention.inputs import check_channels, check_qkv, from_origin
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.numerics import at_least_float32
@@ -72,8 +72,7 @@ def indexed_topk_attention(
     only with the existing keys.
     """
     check_qkv(q, k, v)
-    if q.size(-1) == 0:
-        raise ValueError(f"'q' and 'k' must have at least one channel per head (got {list(q.shape)})")
+    check_channels(q)
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
         recompute = recompute and torch.is_grad_enabled()

@@ -55,7 +55,7 @@ def own_products(
     rows = num_tables * num_starts
     own = revisits(block // blocks, block * num_nodes + visited, length, total, rows, settings.max_length)
     own = (own / settings.num_walks**2).to(visits[0].load.dtype)
-    return [own[first : first + num_starts] for first in range(0, max(rows, 1), max(num_starts, 1))]
+    return [own[table * num_starts : (table + 1) * num_starts] for table in range(num_tables)]
 
 
 def revisits(row: Tensor, node: Tensor, length: Tensor, load: Tensor, num_rows: int, max_length: int) -> Tensor:

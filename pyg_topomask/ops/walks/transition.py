@@ -33,7 +33,8 @@ def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
     """Table of steps along the edges of ``csr`` with probabilities proportional to ``transition`` ``[E]``.
 
     Weights are converted to integers, so that their sums do not depend on the device or on the order of the edges. A
-    positive weight counts as at least 2^-24 of the largest weight of its node. Probabilities are multiples of 2^-32.
+    positive weight counts as at least 2^-24 of the largest weight of its node, or d 2^-32 of it if the node has d > 256
+    neighbours, so that no probability is rounded to 0. Probabilities are multiples of 2^-32.
 
     Raises:
         ValueError: If ``transition`` is not one finite number ≥ 0 per edge, or all edges of a node have 0.
@@ -48,7 +49,8 @@ def step_table(csr: CSR, edge_index: Tensor, transition: Tensor) -> StepTable:
     if bool(((top == 0) & (csr.degree > 0)).any()):
         node = int(((top == 0) & (csr.degree > 0)).nonzero()[0])
         raise ValueError(f"'transition' is 0 on all edges of node {node}, so a walker could not leave it")
-    level = torch.where(weight > 0, (weight / top[row] * 2**24).round().clamp(min=1), 0).long()
+    least = (csr.degree[row] + 255) // 256
+    level = torch.where(weight > 0, (weight / top[row] * 2**24).round().long().maximum(least), 0)
     total = level.cumsum(0)
     before = torch.cat([total.new_zeros(1), total])[rowptr]  # [N + 1], the sum of all earlier rows
     of_row = before.diff()[row]

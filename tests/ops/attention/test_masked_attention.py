@@ -422,6 +422,13 @@ def test_bad_types_and_paths_are_refused():
         masked_softmax_attention(x, x, x, DenseOperator(torch.ones(4, 4)), path="factored")
 
 
+def test_softmax_without_channels_is_refused():
+    empty, v = torch.ones(4, 1, 0), torch.ones(4, 1, 2)
+    for mask in (None, DenseOperator(torch.ones(4, 4))):
+        with pytest.raises(ValueError, match=r"at least one channel per head \(got \[4, 1, 0\]\)"):
+            masked_softmax_attention(empty, empty, v, mask)
+
+
 def test_bad_paths_are_refused_without_a_mask():
     x = torch.ones(4, 1, 2)
     with pytest.raises(ValueError, match="got 'nonsense'"):

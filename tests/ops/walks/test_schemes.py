@@ -11,10 +11,12 @@ from torch_geometric.data import Data
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.ops import sample_walks
+from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.walks import sample as walks
 from pyg_topomask.ops.walks.merge import revisits
 from pyg_topomask.ops.walks.settings import walk_settings
+from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from tests.ops.walks.draws import draw, seeded
 
@@ -291,3 +293,15 @@ def test_visits_that_are_not_weighted():
 def test_bad_schemes_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         draw(GRAPHS["star"], **settings)
+
+
+def test_no_positive_transition_is_rounded_to_0():
+    """2^-40 of the largest weight of a node with many neighbours."""
+    many = 2**13
+    edges = torch.stack([torch.zeros(many, dtype=torch.long), torch.arange(1, many + 1)])
+    weight = torch.full((many,), 1.0, dtype=torch.float64).index_fill(0, torch.tensor([0, 7, many - 1]), 2.0**-40)
+    weight[9] = 0
+    table = step_table(to_csr(edges, many + 1), edges, weight)
+    assert ((table.prob > 0) == (weight > 0)).all()
+    assert float(table.prob.sum()) == 1
+    assert float(table.prob[7]) < 2.0**-30
