@@ -211,7 +211,7 @@ class GPSLayer(Module):
         return self.dropout(update) if self.pre_norm else apply_norm(norm, self.dropout(update, x), batch)
 
     def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The MLP of ``x``, plus ``residual``; in fewer passes over the memory if nobody replaced or watches it."""
+        """The MLP of ``x``, plus ``residual``; in fewer passes over the memory if no part is replaced or has hooks."""
         mlp: Any = self.mlp
         kinds = [type(part) for part in mlp] if type(mlp) is Sequential else []
         if kinds[:1] + kinds[2:] != [Linear, Dropout, Linear, Dropout] or has_hooks(mlp):

@@ -25,9 +25,9 @@ class GPSModel(Module):
 
     Reference: Rampášek et al., NeurIPS 2022, arXiv:2205.12454.
 
-    Compiled by ``torch.compile(model, dynamic=True)``, the model is not compiled again for batches of other sizes. An
-    exception are lists on the batch, such as names of the graphs: then it is compiled for each number of graphs. Leave
-    them out by the argument ``exclude_keys`` of PyG's ``DataLoader``.
+    ``torch.compile(model, dynamic=True)`` compiles the model once for batches of all sizes. If the batch has lists,
+    such as names of the graphs, it is compiled again for each number of graphs. Leave them out by the argument
+    ``exclude_keys`` of PyG's ``DataLoader``.
 
     Args:
         in_channels: Width of the node features.

@@ -19,7 +19,7 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 # More pairs are not listed, because they may be too many for memory; the product does not need them.
 _MOST_PAIRS = 2**23
 
-# Rows are not scaled if the powers of two for it lie in this range: products then stay far from the limits of float32.
+# Rows whose power of two lies in this range are not scaled: their products stay far from the limits of float32.
 _UNSCALED = 2.0**-20, 2.0**20
 
 

@@ -17,7 +17,7 @@ from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.pair_table import EntryTable, monomials
 from pyg_topomask.ops.walks.product import WalkProduct
 
-# Rounding errors in the squared norm of a row, in machine epsilons: its terms are few tens.
+# Rounding error of the squared norm of a row, in machine epsilons; it has a few tens of terms.
 _ROUNDING = 16
 
 
@@ -94,7 +94,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def keeps_pairs(self) -> bool:
-        """Whether coefficients serve: a pair table has those of equal functions."""
+        """Whether a pair table serves, whose coefficients are those of one function for queries and keys."""
         return self.key_modulation is None
 
     @property
@@ -107,7 +107,7 @@ class GRFOperator(MaskOperator):
 
     @property
     def error(self) -> float | Tensor:
-        """Rounding of the squared norms that a given diagonal replaces, which may leave nothing else of an entry."""
+        """Rounding error of the squared norms that the given diagonal replaces; it may be all of an entry."""
         if self.walks.diagonal is None:
             return 0.0
         walks = self.walks.absolute
@@ -130,7 +130,7 @@ class GRFOperator(MaskOperator):
     def _meeting_factors(self) -> SparseFactorOperator:
         """`factors`, with the pairs of entries that the walks determine."""
         factors = self.factors
-        factors._meeting, factors.by_scipy = self.walks.meeting, False  # SciPy omits entries of 0
+        factors._meeting, factors.keeps_pairs = self.walks.meeting, False  # pairs with entries of 0 stay
         return factors
 
     def pairs(self) -> tuple[Pattern, Tensor]:
@@ -154,7 +154,7 @@ class GRFOperator(MaskOperator):
 
     def rows_of(self, factors: SparseFactorOperator, start: int, stop: int) -> tuple[Pattern, Tensor]:
         """`row_pairs` of this mask or its transpose, from the factors of either."""
-        factors.by_scipy = False  # which leaves out entries of 0, and the bounding mask may have others
+        factors.keeps_pairs = False  # pairs with entries of 0 stay, because those of the bounding mask may differ
         return self._on_diagonal(*factors.row_pairs(start, stop), start)
 
     def _on_diagonal(self, pattern: Pattern, value: Tensor, start: int = 0) -> tuple[Pattern, Tensor]:

@@ -1,4 +1,4 @@
-"""Masks derived from one other: scaled by a number, scaled by rows and columns, or constant and therefore cached."""
+"""Masks derived from another mask: scaled by a number, or with scaled rows and columns; or constant and cached."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class SparseFactorOperator(MaskOperator):
         if left is self.left and right is self.right:
             return self
         bound = SparseFactorOperator.from_factors(left, left if self.right is self.left else right, self.num_nodes)
-        bound._meeting, bound.by_scipy = self._meeting, False  # the same pairs in the same order
+        bound._meeting, bound.keeps_pairs = self._meeting, False  # the same pairs in the same order
         return bound
 
     @property
@@ -134,14 +134,14 @@ class SparseFactorOperator(MaskOperator):
         return count_pairs(
             self._meeting.counts.total,
             self.num_multiply_adds,
-            lambda: (self._constant_pairs if self.by_scipy else self._meeting.joined)[0],
+            lambda: (self._constant_pairs if self.keeps_pairs else self._meeting.joined)[0],
         )
 
     @cached_property
-    def by_scipy(self) -> bool:
-        """Whether SciPy lists the pairs, as it does on CPU if nothing is learned and all heads share the mask.
+    def keeps_pairs(self) -> bool:
+        """Whether the pairs are constant and computed once: on CPU, if nothing is learned and heads share the mask.
 
-        There must be no negative entries, because SciPy omits pairs whose terms cancel, while the bounding mask has
+        There must be no negative entries: `sparse_product` omits pairs whose terms cancel, and the bounding mask has
         them.
         """
         values = [factor.value for factor in self.factor_pair]
@@ -149,11 +149,6 @@ class SparseFactorOperator(MaskOperator):
         if learned or self.heads is not None or self.device.type != "cpu":
             return False
         return all(non_negative(value) for value in values)
-
-    @property
-    def keeps_pairs(self) -> bool:
-        """Whether the pairs are constant."""
-        return self.by_scipy
 
     @cached_property
     @torch.inference_mode(False)
@@ -166,7 +161,7 @@ class SparseFactorOperator(MaskOperator):
             factor = self.left or (self.right or _identity(self)).T
             (value,) = at_least_float32(factor.value)
             return factor.pattern, value
-        if self.by_scipy:
+        if self.keeps_pairs:
             return self._constant_pairs
         left, right = self.factor_pair
         pattern, left_entry, right_entry, pair = self._meeting.joined
@@ -183,7 +178,7 @@ class SparseFactorOperator(MaskOperator):
     def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
         rows = self.factor_pair[0].rows(start, stop)
         part = SparseFactorOperator.from_factors(rows, self.right, self.num_nodes)
-        part.by_scipy = self.by_scipy
+        part.keeps_pairs = self.keeps_pairs
         return part.pairs()
 
     @property

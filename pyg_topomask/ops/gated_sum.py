@@ -1,8 +1,8 @@
 """Sums over the edges of each node, weighted by gates: the aggregation of `GatedGCN`.
 
-On CPU, one compiled function (``native/gated/``) computes it; it is a custom operator of torch, which ``torch.compile``
-takes for one node. Plain torch does so on other devices, in other dtypes, without a compiler, and for second
-derivatives.
+On CPU, one compiled function (``native/gated/``) computes them. It is a custom operator of torch, which
+``torch.compile`` calls as it is. Plain torch computes them on other devices, in other dtypes, without a compiler, and
+for second derivatives.
 """
 
 from __future__ import annotations

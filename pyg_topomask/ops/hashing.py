@@ -19,7 +19,7 @@ LOW_32 = 2**32 - 1
 
 
 def mix(z: Tensor) -> Tensor:
-    """Finaliser of SplitMix64 on int64 (wrapping) arithmetic; shifts are made logical by masking the sign's copies."""
+    """The last step of SplitMix64 in int64 arithmetic, which wraps around; masks clear copies of the sign in shifts."""
     z = (z ^ ((z >> 30) & (2**34 - 1))) * MIX_1
     z = (z ^ ((z >> 27) & (2**37 - 1))) * MIX_2
     return z ^ ((z >> 31) & (2**33 - 1))

@@ -13,15 +13,15 @@ from torch.nn import functional
 
 from pyg_topomask.ops.native import loader
 
-# Products of this many multiplications and more repay that oneDNN compiles code for each new number of rows, in about
-# 1 ms.
+# For each new number of rows, oneDNN compiles code in about 1 ms. Products with at least this many multiplications
+# repay it.
 _LEAST_PRODUCTS = 2**26
 
-# The number of rows is not known when code is traced, so it is assumed to be this one. If the product is then large,
-# compiled code calls `linear`; it computes other products itself, together with what follows.
+# The number of rows is unknown when code is traced, and this one is assumed. If the product is then large, the traced
+# code calls `linear`. Smaller products are left to torch.compile, which joins them with the operations around them.
 _ASSUMED_ROWS = 2**14
 
-_TILE = 8, 48  # rows and columns of a result, of which the compiled product computes whole tiles
+_TILE = 8, 48  # the compiled product computes tiles of so many rows and columns of the result
 _WORK_PER_THREAD = 2**25  # multiplications that are worth a second thread
 
 load = partial(loader.load, "products")

@@ -14,7 +14,7 @@ from pyg_topomask.checks import holds
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import permute_rows
 
-# Nodes per block of `segment_outer`. Blocks of 32 or 64 nodes are fastest on CPU; 32 wastes less on small graphs.
+# Nodes per block of `segment_linear_attention`. 32 or 64 are fastest on CPU; 32 wastes less on small graphs.
 _BLOCK = 32
 
 _UNSORTED = "'batch' must be sorted: sort nodes by graph first, for example with batch.argsort(stable=True)"
@@ -151,7 +151,7 @@ def ragged_ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def split_by_count(count: Tensor, limit: int) -> list[int]:
-    """Sizes of consecutive parts of ``[N]`` counts, each adding up to ``limit``, or more by its last count."""
+    """Lengths of consecutive parts of ``[N]`` counts; the counts of a part add up to about ``limit``."""
     part = (count.cumsum(0) - count) // max(limit, 1)
     return part.unique_consecutive(return_counts=True)[1].tolist()
 

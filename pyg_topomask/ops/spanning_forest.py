@@ -47,7 +47,7 @@ def undirected_links(edge_index: Tensor, num_nodes: int, length: Tensor) -> Link
 
 
 def spanning_forest(links: Links, num_nodes: int, rank: Tensor | None = None) -> SpanningForest:
-    """A spanning tree of each connected component, whose root is the node with most neighbours (the first of several).
+    """A spanning tree of each connected component, whose root is the node with most neighbours, the first of equals.
 
     No tree depends on the other components.
 

@@ -72,7 +72,9 @@ class BigBirdAttention(MaskedAttention):
         batch = one_graph(x.size(0), x.device) if batch is None else batch
         pattern = block_sparse_support(batch, self.block_size, self.num_random, self.seed)
         ones = torch.ones(pattern.nnz, device=x.device)
-        return SparseFactorOperator.from_factors(Factor(pattern, ones), None, x.size(0))
+        mask = SparseFactorOperator.from_factors(Factor(pattern, ones), None, x.size(0))
+        mask.has_unit_scale = True  # rows add up to 1 to N
+        return mask
 
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}, block_size={self.block_size}, num_random={self.num_random}"

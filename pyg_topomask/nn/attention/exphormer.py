@@ -51,7 +51,7 @@ class ExphormerAttention(Attention):
         heads: Number of heads ``H``; each has ``C / H`` channels.
         num_virtual: Virtual nodes ``V`` of each graph; the authors' configs use 0 to 6.
         edge_dim: Width of ``graph.edge_attr`` (``[E, edge_dim]``, or ``[E]`` for 1); edge features are not used if
-            :obj:`None`. They may be the output of an encoder that runs before the model; gradients reach it.
+            :obj:`None`. They may come from a learnable encoder, which gets gradients.
         expander: Whether to use expander edges; false is ``prep.exp: False`` in the authors' configs.
         graph_edges: Whether to use the edges of the graph; false is the authors' ablation ``prep.add_edge_index:
             False``, which excludes ``edge_dim``.

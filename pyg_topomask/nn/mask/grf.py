@@ -159,7 +159,7 @@ class GRFMask(Mask):
         return GRFOperator(walks, modulation, self._stored_pairs(graph, name, num_nodes, modulation.dtype), keys)
 
     def _stored_pairs(self, graph: Data, name: str, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
-        """The pair table that the transform put on the graph, where it is for this mask and as precise."""
+        """The pair table that the transform stored on the graph, if it fits this mask and is as precise."""
         alike = self.two_tables == (f"{name}_key_index" in graph)
         alike = alike and self.corrects == (f"{name}_diagonal" in graph)
         if not self.symmetric or not alike or f"{name}_pair_index" not in graph:
@@ -199,5 +199,5 @@ def _attributes(name: str, diagonal: str) -> list[str]:
 
 @once_per_batch
 def _padded(coeffs: Tensor, size: int) -> Tensor:
-    """Coefficients of walks as long as the mask covers, ``[N, size]``: products come in the order of their length."""
+    """Coefficients padded with zeros to the mask's ``size`` products, ``[N, size]``; longer walks come last."""
     return torch.cat([coeffs, coeffs.new_zeros(coeffs.size(0), size - coeffs.size(1))], dim=1)

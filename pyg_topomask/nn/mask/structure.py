@@ -58,7 +58,7 @@ def grid_operator(mask: Mask, graph: Data, build: Callable[[tuple[int, ...], int
         build: The mask of a number of equal grids, given their shape and number.
 
     Raises:
-        ValueError: If the attribute is missing, or is that of another graph.
+        ValueError: If the attribute is missing, or belongs to another graph.
     """
     (shapes,) = mask.read(graph)
     grids = _grids(shapes, graph.get("ptr"), int(graph.num_nodes))

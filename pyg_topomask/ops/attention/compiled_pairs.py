@@ -62,7 +62,7 @@ class Inputs(NamedTuple):
 
 
 class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``attention.h``."""
+    """Arguments of the compiled function, described in ``packed.h``."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rows", "columns", "heads", "width", "channels", "threads", "kernel")),

@@ -55,7 +55,7 @@ def typed_edges(
     Raises:
         TypeError, ValueError: If an edge contains a node that does not exist.
     """
-    edges = _joined(edge_index, expander_index, batch, num_nodes, num_graphs, num_virtual)
+    edges = _joined(edge_index, expander_index, batch, num_nodes, num_virtual)
     sender, receiver = torch.cat(edges, dim=1)
     # Real senders have one block of N keys per type. Virtual senders, whose numbers start at N, come last.
     first_key = [position * num_nodes for position in range(len(edges))]
@@ -73,14 +73,14 @@ def typed_edges(
 
 
 class EdgePairs(NamedTuple):
-    """The same edges for the compiled function, in the order of the graphs, which are then compact in memory."""
+    """The edges of `TypedEdges` for the compiled function. Those of a graph are adjacent in memory."""
 
     pattern: Pattern
     """Rows are receivers, columns are senders."""
     kind: Tensor
     """Type of each edge, int32, shape ``[P]``."""
     vector: Tensor
-    """The same, but for an edge of ``edge_index`` the number of types plus its number there, int32, shape ``[P]``."""
+    """``kind``, but the number of types plus the edge's number for an edge of ``edge_index``, int32, shape ``[P]``."""
 
 
 @once_per_batch
@@ -93,7 +93,7 @@ def edge_pairs(
     num_virtual: int,
 ) -> EdgePairs:
     """Join all edges of a batch; arguments and errors are those of `typed_edges`."""
-    edges = _joined(edge_index, expander_index, batch, num_nodes, num_graphs, num_virtual)
+    edges = _joined(edge_index, expander_index, batch, num_nodes, num_virtual)
     sender, receiver = torch.cat(edges, dim=1)
     kind = torch.repeat_interleave(torch.tensor([index.size(1) for index in edges], device=sender.device))
     num_rows, order = num_nodes + num_graphs * num_virtual, None
@@ -114,7 +114,6 @@ def _joined(
     expander_index: Tensor | None,
     batch: Tensor | None,
     num_nodes: int,
-    num_graphs: int,
     num_virtual: int,
 ) -> list[Tensor]:
     """Edges of each type, ``[2, E]``; arguments and errors are those of `typed_edges`."""

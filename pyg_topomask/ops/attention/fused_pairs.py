@@ -166,7 +166,7 @@ _SCHEMA = (
 
 @torch.library.custom_op("topomask::pairs", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
 def _pairs(*args: Any) -> tuple[Tensor, Tensor]:
-    """Sums, and nothing; or means, and their denominators."""
+    """Sums and an empty tensor, or means and their denominators."""
     inputs = Inputs(*args)
     result, denominator = _empty_results(*args)
     _call(inputs, {"sums": result, "denominator": denominator})

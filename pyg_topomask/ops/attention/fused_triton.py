@@ -15,8 +15,8 @@ from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.triton_support import power_of_two
 
 _KERNELS = ("linear", "signed_linear", "softmax", "additive")  # their numbers in the Triton module
-_PAIRS = 16  # that a program reads at a time
-_NUMBERS = 256  # of the keys and values of one pair, in all heads of a program
+_PAIRS = 16  # pairs that a program reads at a time
+_NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
 
 
 def refuses(q: Tensor) -> str | None:

@@ -9,7 +9,7 @@ Arguments that several kernels share:
 - ``row_ptr``, ``order``, ``row_of_pair``, ``col``: the pattern and its transposed order;
 - ``<array>_row``, ``<array>_head``, ``<array>_pair``: strides;
 - ``HEADS``, ``WIDTH``, ``CHANNELS``: powers of two, at least as large as their names in small letters;
-- ``KERNEL``: number of the kernel, as in ``native/pairs/attention.h``;
+- ``KERNEL``: number of the kernel, as in ``native/pairs/packed.h``;
 - ``HAS_DENOMINATOR``, ``HAS_SIZE``: which columns follow the ``channels`` of the sums, ``columns`` in total;
 - ``num_pairs``: number of pairs of the pattern;
 - ``DROPPED``, ``SCALE``: draws below ``DROPPED`` are zeroed, others are scaled; no dropout if ``DROPPED`` is 0.

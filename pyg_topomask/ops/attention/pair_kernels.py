@@ -22,7 +22,7 @@ class EdgeVectors(NamedTuple):
     of_pair: Tensor
     """Vector of each pair, int32, shape ``[P]``."""
     common: int
-    """Number of vectors, the first ones, that may belong to any number of pairs; each of the others belongs to one."""
+    """The first so many vectors may belong to any number of pairs. Each of the others belongs to one pair."""
 
 
 class PairKernel(NamedTuple):

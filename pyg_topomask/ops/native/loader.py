@@ -78,7 +78,7 @@ def refuse_failure(code: int, what: str) -> None:
 
     Raises:
         MemoryError: If memory is short (−1).
-        RuntimeError: If the code is another number but 0.
+        RuntimeError: If the code is any other number except 0.
     """
     if code == -1:
         raise MemoryError(f"not enough memory for {what}")

@@ -36,7 +36,7 @@ void parallel(int64_t threads, int64_t tasks, const F& run) {
     std::vector<std::thread> others;
     try {
         for (int64_t i = 1; i < std::min(threads, tasks); ++i) others.emplace_back(work, i);
-    } catch (const std::system_error&) {  // no further thread to be had: those there do the work
+    } catch (const std::system_error&) {  // no further thread is available: the existing ones do the work
     }
     work(0);
     for (auto& other : others) other.join();
@@ -76,8 +76,8 @@ struct Vector {
 
 #define INLINED __attribute__((always_inline)) inline
 
-// Asks for memory that will be read, or with WRITE = 1 written, soon. Functions that do nothing but this must be INLINED:
-// GCC removes calls of a function without a result or an effect on memory.
+// Fetches memory into the cache that will soon be read, or written if WRITE is 1. Functions that only do this must be
+// INLINED: GCC removes calls of a function that has no result and no effect on memory.
 template <int WRITE, class T>
 INLINED void fetch(const T* from, int64_t count) {
     for (int64_t i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, WRITE);

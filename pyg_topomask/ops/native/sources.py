@@ -34,7 +34,8 @@ LIBRARIES = {
 INSTRUCTIONS = {
     "avx512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"),
     "avx2": ("-mavx2", "-mfma"),
-    # GCC splits vectors of 32 bytes here. Rearranged, the sum of a number would depend on its place in a vector.
+    # Without vector instructions, GCC splits vectors of 32 bytes. If it also rearranged sums, a sum would depend on its
+    # place in the vector.
     "plain": ("-fno-associative-math",),
 }
 """Compiler flags of each set of vector instructions."""

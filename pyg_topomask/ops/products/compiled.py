@@ -29,13 +29,13 @@ _MOST_ROOM = 2
 
 
 class _Matrix(ctypes.Structure):
-    """A factor; its fields are those of ``Matrix`` in ``product.cpp``."""
+    """A factor; its fields are those of ``Matrix`` in ``tasks.h``."""
 
     _fields_ = [(name, _POINTER) for name in ("rowptr", "col", "value")]
 
 
 class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``product.cpp``."""
+    """Arguments of the compiled function, described in ``tasks.h``."""
 
     _fields_ = [
         *((name, _SIZE) for name in ("rows", "columns", "inner", "threads")),

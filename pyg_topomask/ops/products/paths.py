@@ -43,7 +43,7 @@ _FEWEST_COLUMNS, _PART = 8, 16
 
 
 class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``sweep.cpp``."""
+    """Arguments of the compiled function, described in ``call.h``."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("nodes", "heads", "channels", "block", "threads")),
@@ -87,7 +87,7 @@ def hop_product(parent: Tensor, x: Tensor, values: Tensor) -> Tensor:
 @once_per_batch
 def _preorder(parent: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes in preorder, and the position of the parent of each position, −1 for roots."""
-    build_forest(parent)  # which refuses what is no forest
+    build_forest(parent)  # refuses what is not a forest
     library: Any = load()
     parent = parent.long().contiguous()
     order, above = torch.empty_like(parent), torch.empty_like(parent)

@@ -38,7 +38,7 @@ class Walks:
     """
     count: Tensor
     """Number of visits divided by ``num_walks``, shape ``[nnz]``. Its expectation is the entry of
-    ``((1 - halt_prob) P) ** length``, where ``P`` is the transition matrix of the uniform walk.
+    ``((1 - halt_prob) P) ** length``, where ``P`` is the transition matrix of one step.
     """
     own: Tensor | None = None
     r"""Contribution of products of coupled or identical walkers to the squared norm of each start's features:

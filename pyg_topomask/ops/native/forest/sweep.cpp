@@ -71,7 +71,7 @@ class Sums {
     T *const inside, *const outside;  // s; o: later siblings at first, then g u and earlier siblings of the next child
     Array<T> reached;
 
-    // Adds to a row what the edge above position i makes of another.
+    // Adds the row `from`, times the weight of the edge above position i, to the row `to`.
     void carry(int64_t i, const T* from, T* to) const {
         const T g = static_cast<const T*>(c.weight)[c.order[i] * c.weight_heads + (c.weight_heads > 1 ? head : 0)];
         for (int64_t j = 0; j < columns(); ++j) to[j] += g * from[j];

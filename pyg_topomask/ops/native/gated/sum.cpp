@@ -57,8 +57,8 @@ class Gated {
     const T* at(const void* array, int64_t row) const { return in(array, row, channels); }
     T scale_of(int64_t p) const { return c.scale ? static_cast<const T*>(c.scale)[p] : T(1); }
 
-    // The number of the edge that is n-th in an order. Asks for what belongs to a later one: without, writing to a row
-    // that is in no cache takes half of the time.
+    // The number of the n-th edge of an order. Fetches the rows of a later edge: without this, half of the time is spent
+    // on writing to rows that are in no cache.
     int64_t next(const int32_t* order, int64_t n, std::initializer_list<const void*> read, const void* written) const {
         const int64_t later = order[std::min<int64_t>(n + AHEAD, c.edges - 1)];
         for (const void* array : read) fetch<0>(at(array, later), channels);

@@ -1,7 +1,7 @@
 // The k largest inner products of every query with the keys of its own graph, exactly, on a CPU.
 //
 // Flat search: tiles of QB queries by KV vectors of keys stay in registers; a comparison with each query's k-th best
-// so far lets nearly all scores go, and the rest are inserted into a sorted list.
+// so far discards nearly all scores, and the rest are inserted into a sorted list.
 // Pruned search: close keys lie in leaves of one vector, and leaves in groups; a query visits the leaves whose balls
 // bound its inner products by no less than a number that its k-th best is known to reach. Bounds carry a margin for
 // rounding, and scores are summed in the same order as in the flat search, so both return the same pairs.

@@ -68,7 +68,7 @@ struct KeyOrder {
         if (threads > 1 && n > 10000) {
             try {
                 other = std::thread([=] { halve(first, cut, threads / 2); });
-            } catch (const std::system_error&) {  // no thread to be had
+            } catch (const std::system_error&) {  // no thread is available
             }
         }
         if (!other.joinable()) halve(first, cut, 1);
