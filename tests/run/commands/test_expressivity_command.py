@@ -5,6 +5,7 @@ import yaml
 
 from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands.expressivity import measure
+from pyg_topomask.run.errors import RunError
 
 
 @pytest.fixture
@@ -22,6 +23,13 @@ def test_a_table_is_printed(config, capsys, encoding):
     assert "distinguished by features" in text
     assert (f"distinguished by features and {encoding}" in text) == (encoding != "none")
     assert "upper bound" in " ".join(text.split())
+
+
+def test_graphs_without_targets_of_their_own_are_refused_ahead_of_loading(tmp_path):
+    path = tmp_path / "nodes.yaml"
+    path.write_text(yaml.safe_dump({"dataset": {"format": "OGB", "name": "ogbn-arxiv"}}))
+    with pytest.raises(RunError, match="the task is not about whole graphs"):
+        measure(path)
 
 
 DECALIN = [(i, (i + 1) % 10) for i in range(10)] + [(0, 5)]
