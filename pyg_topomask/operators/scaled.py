@@ -120,8 +120,8 @@ class DiagonalScaledOperator(WrappedOperator):
     Args:
         operator: The mask :math:`M`.
         left, right: Diagonals, shape ``[N]``, or ``[N, H]`` if they differ by head; the identity if :obj:`None`.
-        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The `error` of a row is that of the
-            mask times the largest entry of ``right`` in the row's graph.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`. The :attr:`error` of a row of ``M``
+            is scaled by the row's entry of ``left`` and by the largest entry of ``right`` in its graph.
 
     Raises:
         ValueError: If a diagonal or ``batch`` has another number of nodes, or heads differ.

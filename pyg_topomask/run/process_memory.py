@@ -86,8 +86,8 @@ def available_mib() -> float:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20 if hasattr(os, "sysconf") else 4096.0
     with suppress(OSError, ValueError):  # no container, or one without a limit
         limit, used = (int((_CONTAINER / f"memory.{name}").read_text()) for name in ("max", "current"))
-        freed_first = _number(_CONTAINER / "memory.stat", "inactive_file")  # copies of files that are on the disk
-        found = min(found, (limit - used + freed_first) / 2**20)
+        reclaimable = _number(_CONTAINER / "memory.stat", "inactive_file")  # cached files, dropped when memory is short
+        found = min(found, (limit - used + reclaimable) / 2**20)
     return found
 
 

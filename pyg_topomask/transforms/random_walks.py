@@ -145,7 +145,7 @@ class AddRandomWalks(GraphTransform):
         seeds = draw_seeds(len(graphs)) if self.seed is None else hash_graphs(csr, ptr, self.seed, int(self._epoch))
         steps = None
         if self.transition is not None and any(self.transition in graph for graph in graphs):
-            steps = step_table(csr, joined.edge_index, _transitions(graphs, self.transition))
+            steps = step_table(csr, joined.edge_index, _transitions(graphs, self.transition, joined.edge_index.device))
         nodes = torch.arange(num_nodes, device=csr.col.device)
         graph_of_node = torch.repeat_interleave(ptr.diff())
         stream = start_stream(nodes - ptr[graph_of_node], seeds.to(nodes.device)[graph_of_node])
@@ -207,8 +207,8 @@ def _normalized(csr: CSR) -> CSR:
     return csr._replace(weight=weight)
 
 
-def _transitions(graphs: Sequence[Data], name: str) -> Tensor:
-    """The edge attribute that steps follow, ``[E]``; one on graphs without it.
+def _transitions(graphs: Sequence[Data], name: str, device: torch.device) -> Tensor:
+    """The edge attribute that steps follow, ``[E]``, on a device; one on graphs without it.
 
     Raises:
         ValueError: If it is not one floating-point number per edge.
@@ -216,4 +216,4 @@ def _transitions(graphs: Sequence[Data], name: str) -> Tensor:
     given = [graph[name] if name in graph else torch.ones(graph.num_edges) for graph in graphs]
     for graph, transition in zip(graphs, given):
         check_transition(transition, graph.num_edges)
-    return torch.cat([transition.to(given[0].device) for transition in given])
+    return torch.cat([transition.to(device) for transition in given])

@@ -112,7 +112,7 @@ def _run(experiment: Experiment, method: str, epochs: int, options: argparse.Nam
 
 
 def _processor_time(path: Path, options: argparse.Namespace, settings: Sequence[str]) -> float:
-    """Seconds of the first seed's run, as of `timed_run`; stored when it ends, because a finished run has no more."""
+    """Processor time of the first seed's run, in seconds; stored, because `timed_run` cannot measure a finished run."""
     stored = options.out / f"seconds-{path.stem}-{settings[-1].removeprefix('name_tag=')}.json"
     if not stored.is_file():
         save_json(stored, {"seconds": timed_run(path, options.out, settings)[1]})

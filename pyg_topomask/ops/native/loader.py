@@ -49,7 +49,8 @@ def refuses(name: str, *tensors: Tensor | None) -> str | None:
     dtypes = {x.dtype for x in given}
     if len(dtypes) > 1 or given[0].dtype not in (torch.float32, torch.float64):
         return f"it computes in float32 or float64 (got {', '.join(map(str, dtypes))})"
-    return next(filter(None, (refuses_device(name, x.device) for x in given)), None)
+    others = [x.device for x in given if x.device.type != "cpu"]
+    return refuses_device(name, others[0] if others else given[0].device)
 
 
 def refuses_device(name: str, device: torch.device) -> str | None:

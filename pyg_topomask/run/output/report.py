@@ -136,12 +136,12 @@ def summarize(
 
 
 def between_lines(title: str, table: Table | Group, caption: str) -> Group:
-    """A table with text above and below. As the table's own title, rich would wrap the text at the table's width."""
+    """A table with text above and below. Rich would wrap a title of the table itself at the table's width."""
     return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
 
 
 def fits(table: Table, console: Console) -> bool:
-    """Whether the console is as wide as the table is without broken lines."""
+    """Whether a table fits into the console without broken lines."""
     unlimited = console.options.update(width=_UNLIMITED)
     return console.measure(table, options=unlimited).maximum <= console.width
 

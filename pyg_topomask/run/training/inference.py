@@ -38,7 +38,7 @@ def write_submission(module: GraphModule, val: DataLoader, test: DataLoader, fol
 
 
 def predictions(module: GraphModule, loader: Any) -> Tensor:
-    """Predictions for all batches in order, on the CPU, to which Lightning returns the module after an evaluation."""
+    """Predictions for all batches in order, on the CPU; after an evaluation, Lightning has moved the module there."""
     module.eval()
     with torch.no_grad():
         found = [module.task.shaped(module(batch.to(module.device))).cpu() for batch in loader]
