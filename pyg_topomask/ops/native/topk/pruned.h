@@ -98,7 +98,7 @@ struct TreeSearch {
     // keeps its best score: if k classes reach a number, k keys do. The number is the best of some classes.
     T first_floor(const Block<T>& block, int i) {
         const BestOfLanes<T> group = best_groups(i);
-        const int64_t rows = div_up(2 * block.keep, L), parts = std::min<int64_t>(rows, L);
+        const int64_t rows = class_rows<T>(block.keep), parts = std::min<int64_t>(rows, L);
         classes.assign(rows * L, -std::numeric_limits<T>::infinity());
         int64_t row = 0;
         for (int64_t part = 0; part < parts; ++part) {
@@ -111,21 +111,12 @@ struct TreeSearch {
             for (int64_t lane = 0; lane < L; ++lane) {
                 const int64_t at = leaf.at[lane] + lane;
                 if (leaf.at[lane] < 0 || (at + 1) * L > tree.n) continue;  // the last leaf may not be full
-                const V score = multiply(&block.query[i], &tree.packed[at * L * tree.dim]);
-                const V best = Vec<T>::load(&classes[row]);
-                Vec<T>::store(score > best ? score : best, &classes[row]);  // the old one where the new one is NaN
+                improve(&classes[row], multiply(&block.query[i], &tree.packed[at * L * tree.dim]));
                 row = (row + L) % (rows * L);
             }
         }
         // Every score is larger, but not the bound -inf of nodes that only fill up a vector.
-        T floor = std::numeric_limits<T>::lowest();
-        for (int lane = 0; lane < L; ++lane) {
-            int reached = 0;
-            for (int64_t r = 0; r < rows; ++r)
-                reached += __builtin_popcount(lanes_at_least(Vec<T>::load(&classes[r * L]), classes[lane]));
-            if (reached >= block.keep) floor = std::max(floor, classes[lane]);
-        }
-        return floor;
+        return std::max(std::numeric_limits<T>::lowest(), reached_by(classes.data(), rows, block.keep));
     }
 
     // Offer query i the leaves from `first` on whose bits are set.

@@ -48,6 +48,7 @@ void search_flat(const Problem<T>& p, int dim, int64_t width, int64_t a, int64_t
     std::vector<int64_t> rows(b - a);
     std::iota(rows.begin(), rows.end(), a);
     std::vector<Block<T>> blocks = blocks_of(p, dim, rows);
+    for (auto& block : blocks) block.raise_floors(p.packed, p.num_k);
     for (int64_t from = 0; from < tiles; from += chunk)
         for (auto& block : blocks)
             for (int64_t t = from; t < std::min(from + chunk, tiles); t += KV) block.visit(p.packed, p.num_k, t);

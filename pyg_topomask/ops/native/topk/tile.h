@@ -20,6 +20,7 @@ namespace {
 
 constexpr int TASK_QUERIES = 128;     // queries that a thread takes at once
 constexpr int CHUNK_BYTES = 1 << 18;  // keys that stay in the second-level cache while these queries pass
+constexpr int FLOOR_KEYS = 512;       // keys of a flat search from which it takes its first floors
 // A vector of keys has BYTES bytes, which one register holds. A tile has QB queries and KV vectors of keys, and so
 // QB * KV sums.
 #if defined(__AVX512F__)
@@ -33,6 +34,8 @@ constexpr int FIXED_DIM = 16;  // up to this width, the loop of a tile is compil
 
 template <class T>
 using Vec = Vector<T, BYTES>;
+
+inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Bit i is set where lane i is at least `floor`.
 inline uint32_t lanes_at_least(const Vec<float>::type& v, float floor) {
@@ -118,6 +121,32 @@ ScoreTile<T> score_tile_for(int dim) {
         return dim == D ? score_tile<T, D> : score_tile_for<T, D - 1>(dim);
 }
 
+// Keys can be divided into classes, of which each keeps its best score. If `keep` classes reach a number, `keep` keys do.
+// With twice as many classes, that number is nearly the score of the last key kept. Returns their number in vectors.
+template <class T>
+int64_t class_rows(int keep) { return div_up(2 * int64_t(keep), Vec<T>::L); }
+
+// The largest score in the first vector that `keep` of the classes in `rows` vectors reach, -inf if there is none.
+template <class T>
+T reached_by(const T* classes, int64_t rows, int keep) {
+    constexpr int L = Vec<T>::L;
+    T floor = -std::numeric_limits<T>::infinity();
+    for (int lane = 0; lane < L; ++lane) {
+        int reached = 0;
+        for (int64_t r = 0; r < rows; ++r)
+            reached += __builtin_popcount(lanes_at_least(Vec<T>::load(classes + r * L), classes[lane]));
+        if (reached >= keep) floor = std::max(floor, classes[lane]);
+    }
+    return floor;
+}
+
+// Larger of the two scores of each class; the old one where the new one is NaN.
+template <class T>
+void improve(T* classes, const typename Vec<T>::type& score) {
+    const typename Vec<T>::type best = Vec<T>::load(classes);
+    Vec<T>::store(score > best ? score : best, classes);
+}
+
 // The best keys so far of QB queries: sorted lists, larger score first, lower index first among equals.
 template <class T>
 struct Block {
@@ -159,6 +188,23 @@ struct Block {
         floor[i] = std::max(floor[i], values[keep - 1]);
     }
 
+    // Set the floors by some of the `num` packed keys. Otherwise, nearly all keys of a small graph would be inserted.
+    void raise_floors(const T* packed, int64_t num) {
+        constexpr int L = Vec<T>::L;
+        const int64_t vectors = std::min<int64_t>(num, FLOOR_KEYS) / L, rows = class_rows<T>(keep);
+        if (vectors < rows) return;
+        Array<T> classes(QB * rows * L, -std::numeric_limits<T>::infinity());
+        for (int64_t at = 0; at < vectors; at += KV) {
+            const T* data[KV];
+            for (int v = 0; v < KV; ++v) data[v] = packed + (at + v) * L * dim;
+            typename Vec<T>::type found[QB][KV];
+            multiply_tile<T, 0>(query.data(), data, dim, found);
+            for (int v = 0; v < std::min<int64_t>(KV, vectors - at); ++v)
+                for (int i = 0; i < QB; ++i) improve(&classes[(i * rows + (at + v) % rows) * L], found[i][v]);
+        }
+        for (int i = 0; i < count; ++i) floor[i] = reached_by(&classes[i * rows * L], rows, keep);
+    }
+
     // Offer KV vectors of the `num` packed keys, from vector `from` on.
     void visit(const T* packed, int64_t num, int64_t from) {
         constexpr int L = Vec<T>::L;
@@ -188,8 +234,6 @@ struct Block {
     std::vector<int32_t> index;
     ScoreTile<T> score;
 };
-
-inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Keys in vectors, `tile[j][lane]`: rows id[0], id[1], … of `k`, or its first ones.
 template <class T>
