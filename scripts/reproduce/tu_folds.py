@@ -87,6 +87,9 @@ EPOCHS = {
 }
 """Data set -> epochs; a name that ends in `LONG` is a second schedule of the same data set."""
 
+MEMORY = {"reddit-binary": ["topomask.pair_table=false"]}
+"""Data set -> settings that change only memory and time: hubs make too many pairs of nodes for a stored table."""
+
 LONG = "-long"
 
 PUBLISHED = {
@@ -103,7 +106,7 @@ PUBLISHED = {
 
 def settings_of(dataset: str, method: str, run: int, epochs: int) -> list[str]:
     """Overrides of configs/gkat for one run; the first twentieth of the epochs warms up, as in configs/grf."""
-    made = [*COMMON, *METHODS[method], *errica_fold(dataset, run), f"seed={run}"]
+    made = [*COMMON, *METHODS[method], *MEMORY.get(dataset, []), *errica_fold(dataset, run), f"seed={run}"]
     return [*made, *schedule(epochs, round(epochs / 20), f"{method}-{epochs}-{run}")]
 
 

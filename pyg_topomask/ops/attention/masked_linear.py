@@ -58,6 +58,20 @@ _MOST_BLOCK_ENTRIES = 2**22
 # fast for graphs of 109 nodes, as fast for 128 graphs of 50 nodes and 4 sizes, 0.9 times as fast with 16 sizes.
 _COMPILED_BLOCK_ENTRIES = 2**16
 
+# Such blocks may have more than `BLOCK_ENTRIES` entries per stored number, up to this many (128 MiB in float32), if
+# walks that meet at hubs make pairs of most nodes. Measured on CPU for 18.6 million entries, 4 heads, 16 features and
+# 16 channels: 161 MiB at the peak, where pairs took 187 and the factored path 460.
+_MOST_COMPILED_BLOCK_ENTRIES = 2**25
+
+# They are then taken for up to so many entries per term of the mask's pairs, if their cost (for an entry, its features
+# and channels and this overhead) is at most that of the factored path (so much for each multiply-add). Pairs must be
+# listed before they can be counted. Measured on CPU with new batches of 1 to 16 graphs of 256 to 3,000 nodes, two
+# layers, forward and backward, 1 to 8 heads: blocks took 0.1 to 1.2 times as long as the factored path, and 0.4 to 1.4
+# times as long as pairs; with 10 entries per term, twice as long.
+_BLOCK_ENTRIES_PER_TERM = 3
+_BLOCK_OVERHEAD = 20
+_FACTORED_COST_IN_BLOCKS = 12
+
 # Fixed cost of a pair, in features, and cost of a multiply-add in a product with the mask relative to one on pairs.
 # Measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs per node.
 _PAIR_OVERHEAD = 96
@@ -182,7 +196,7 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
         return "dense"
     grouped = feature_pairs.refuses_features(num_features, mask.device) is None
     compiled = grouped or fused_pairs.serves_heads(num_features, head_channels, mask.device)
-    if _prefers_compiled_blocks(mask, batch) or prefers_blocks(mask, batch, compiled):
+    if _prefers_compiled_blocks(mask, num_features, head_channels, batch) or prefers_blocks(mask, batch, compiled):
         return "blocks"
     num_pairs, num_multiply_adds = mask.num_pairs, mask.num_multiply_adds
     if mask.has_blocks and num_pairs is None:
@@ -198,13 +212,21 @@ def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batc
     return "pairwise" if scoring <= multiplying else "factored"
 
 
-def _prefers_compiled_blocks(mask: AttentionMask, batch: Tensor | None) -> bool:
-    """Whether blocks are made and used by compiled code, and are large and few compared to the stored numbers."""
+def _prefers_compiled_blocks(mask: AttentionMask, num_features: int, head_channels: int, batch: Tensor | None) -> bool:
+    """Whether blocks are made and used by compiled code, and are large, and few compared to the mask's numbers."""
     if not mask.compiles_blocks or linear_blocks.refuses(mask.device) is not None:
         return False
     nodes = mask.num_nodes if batch is None else batch
     entries, (num_sizes, _) = count_block_entries(nodes), group_sizes(nodes)
-    return num_sizes * _COMPILED_BLOCK_ENTRIES <= entries <= BLOCK_ENTRIES * mask.num_multiply_adds
+    if entries < num_sizes * _COMPILED_BLOCK_ENTRIES:
+        return False
+    stored, terms = mask.num_multiply_adds, mask.pairs_by_row
+    if entries <= BLOCK_ENTRIES * stored:
+        return True
+    if terms is None or entries > min(_MOST_COMPILED_BLOCK_ENTRIES, _BLOCK_ENTRIES_PER_TERM * int(terms.sum())):
+        return False
+    factored = _FACTORED_COST_IN_BLOCKS * stored * num_features * (head_channels + 1)
+    return entries * (num_features + head_channels + _BLOCK_OVERHEAD) <= factored
 
 
 def _kernel_size(q: Tensor, k: Tensor, batch: Tensor | None, power: int) -> Tensor:

@@ -18,6 +18,7 @@ from pyg_topomask.operators import (
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention import linear_blocks, masked_softmax
 from pyg_topomask.ops.attention import masked_linear as masked_attention
+from pyg_topomask.ops.attention.mask import BLOCK_ENTRIES
 from pyg_topomask.ops.attention.masked_linear import choose_path
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.ops.walks import pair_table as pairs
@@ -285,6 +286,27 @@ def test_large_graphs_of_one_size_go_by_compiled_blocks():
             torch.testing.assert_close(mask.blocks(layout), learned.blocks(layout))
 
 
+@compiled
+def test_constant_masks_with_hubs_go_by_compiled_blocks_without_a_list_of_pairs(monkeypatch):
+    walk = AddRandomWalks(16, 3, 0.0, independent=False, seed=0)
+    nodes = torch.arange(300)
+    hubs = torch.stack([nodes, nodes % 2])[:, 2:]
+    two_hubs = Data(edge_index=torch.cat([hubs, hubs.flip(0)], 1), num_nodes=300)
+    graphs = [[walk(graph), walk(ring(301))] for graph in (two_hubs, ring(300))]
+    full, sparse = (RWGNKMask(max_length=3)(Batch.from_data_list(both)) for both in graphs)
+    batch = Batch.from_data_list(graphs[0]).batch
+    entries = 300**2 + 301**2
+    assert full.num_multiply_adds * BLOCK_ENTRIES < entries
+    assert choose_path(full, 16, 16, batch) == "blocks"
+    assert choose_path(sparse, 16, 16, batch) == "pairwise"
+    assert choose_path(full, 2, 1, batch) != "blocks"  # the factored path forms fewer numbers than blocks have entries
+    q, k, v = (torch.rand(601, 2, 16) for _ in range(3))
+    by_blocks, by_factors = (masked_linear_attention(q, k, v, full, batch, path) for path in ("auto", "factored"))
+    torch.testing.assert_close(by_blocks, by_factors)
+    monkeypatch.setattr(masked_attention, "_MOST_COMPILED_BLOCK_ENTRIES", entries - 1)
+    assert choose_path(full, 16, 16, batch) != "blocks"
+
+
 @pytest.mark.parametrize("path", ["pairwise", "blocks"])
 def test_gradients_stay_finite_where_all_keys_in_sight_are_tiny(path):
     data = ring(12, num_walks=12)
@@ -349,7 +371,8 @@ def test_short_sequences_go_by_blocks_and_long_ones_by_factors(monkeypatch):
     assert choose_path(CausalOperator(many), 16, 16, many) == "factored"
 
 
-def test_many_features_go_by_pairs_and_few_by_factors():
+def test_many_features_go_by_pairs_and_few_by_factors(monkeypatch):
+    monkeypatch.setattr(masked_attention, "_MOST_COMPILED_BLOCK_ENTRIES", 0)
     graph = Data(edge_index=erdos_renyi_graph(1500, 4 / 1499), num_nodes=1500)
     mask = RWGNKMask(max_length=3)(AddRandomWalks(50, 3, 0.0, independent=False, seed=0)(graph))
     assert mask.num_pairs > 9 * mask.num_multiply_adds  # counting multiply-adds alike would take factors from here on
