@@ -14,7 +14,7 @@ from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
-from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern, spmm
+from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern, spmm, spmm_by_head
 from pyg_topomask.typing import SparseEntries
 
 
@@ -52,8 +52,7 @@ class Factor:
             return spmm(self.pattern, value, x)
         if value.dim() == 1:
             return spmm(self.pattern, value, x.flatten(1)).view(self.pattern.num_rows, *x.shape[1:])
-        columns = [spmm(self.pattern, value[:, h].contiguous(), x[:, h].contiguous()) for h in range(x.size(1))]
-        return torch.stack(columns, dim=1)
+        return spmm_by_head(self.pattern, value, x)
 
 
 class SparseFactorOperator(MaskOperator):

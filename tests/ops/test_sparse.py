@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.sparse import Pattern, spmm, spmm_by_head
 
 
 @pytest.mark.parametrize(("nnz", "rows", "cols"), [(0, 3, 2), (1, 1, 1), (40, 7, 5), (300, 50, 4), (60, 9, 90)])
@@ -63,3 +63,42 @@ def test_rows_of_a_pattern():
     assert (part.row.tolist(), part.col.tolist(), part.rowptr.tolist()) == ([1, 1], [0, 2], [0, 0, 2])
     assert (entries, part.num_rows, part.num_cols) == (slice(2, 4), 2, 4)
     assert pattern.rows(2, 2)[0].nnz == 0
+
+
+def random_pattern(rows: int, cols: int, nnz: int) -> Pattern:
+    """With rows and columns that have no entry, and entries that are there several times."""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randint(rows, (nnz,), generator=generator).sort()[0]
+    return Pattern(row, torch.randint(cols, (nnz,), generator=generator), rows, cols)
+
+
+@pytest.mark.parametrize("columns", [0, 1, 15, 16, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "cols", "nnz"), [(7, 5, 20), (50, 90, 40), (3, 4, 0)])
+def test_products_and_their_gradients_are_those_of_the_dense_matrix(rows, cols, nnz, dtype, columns):
+    pattern = random_pattern(rows, cols, nnz)
+    value = torch.randn(nnz, dtype=dtype, requires_grad=True)
+    x = torch.randn(columns, cols, dtype=dtype).t().requires_grad_()  # not contiguous
+    dense = torch.zeros(rows, cols, dtype=dtype).index_put((pattern.row, pattern.col), value, accumulate=True)
+    found, wanted = spmm(pattern, value, x), dense @ x
+    torch.testing.assert_close(found, wanted)
+    weight = torch.randn_like(wanted)
+    grads = (torch.autograd.grad(out, (value, x), weight, create_graph=True) for out in (found, wanted))
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize(("rows", "cols", "nnz", "heads"), [(7, 5, 20, 3), (50, 90, 40, 2), (6, 6, 9, 1), (3, 4, 0, 2)])
+def test_a_product_by_head_is_that_of_each_head(rows, cols, nnz, heads):
+    pattern = random_pattern(rows, cols, nnz)
+    value = torch.randn(heads, nnz, dtype=torch.float64).t().requires_grad_()
+    x = torch.randn(cols, heads, 3, dtype=torch.float64, requires_grad=True)
+    found = spmm_by_head(pattern, value, x)
+    wanted = torch.stack([spmm(pattern, value[:, h], x[:, h]) for h in range(heads)], dim=1)
+    torch.testing.assert_close(found, wanted)
+    weight = torch.randn_like(wanted)
+    grads = (torch.autograd.grad(out, (value, x), weight) for out in (found, wanted))
+    torch.testing.assert_close(*grads)
+    inputs = value.detach()[:12].requires_grad_(), x.detach().requires_grad_()
+    small = random_pattern(rows, cols, inputs[0].size(0))
+    assert torch.autograd.gradcheck(lambda *given: spmm_by_head(small, *given), inputs)
+    assert torch.autograd.gradgradcheck(lambda *given: spmm_by_head(small, *given), inputs)

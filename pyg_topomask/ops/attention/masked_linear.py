@@ -60,17 +60,17 @@ _COMPILED_BLOCK_ENTRIES = 2**16
 
 # Such blocks may have more than `BLOCK_ENTRIES` entries per stored number, up to this many (128 MiB in float32), if
 # walks that meet at hubs make pairs of most nodes. Measured on CPU for 18.6 million entries, 4 heads, 16 features and
-# 16 channels: 161 MiB at the peak, where pairs took 187 and the factored path 460.
+# 16 channels: 161 MiB at the peak, where pairs took 187 and the factored path 435.
 _MOST_COMPILED_BLOCK_ENTRIES = 2**25
 
 # They are then taken for up to so many entries per term of the mask's pairs, if their cost (for an entry, its features
 # and channels and this overhead) is at most that of the factored path (so much for each multiply-add). Pairs must be
 # listed before they can be counted. Measured on CPU with new batches of 1 to 16 graphs of 256 to 3,000 nodes, two
-# layers, forward and backward, 1 to 8 heads: blocks took 0.1 to 1.2 times as long as the factored path, and 0.4 to 1.4
-# times as long as pairs; with 10 entries per term, twice as long.
+# layers, forward and backward, 1 to 8 heads: where blocks are taken, they took 0.1 to 1.1 times as long as the factored
+# path and 0.4 to 1.4 times as long as pairs; with 10 entries per term, twice as long as pairs.
 _BLOCK_ENTRIES_PER_TERM = 3
 _BLOCK_OVERHEAD = 20
-_FACTORED_COST_IN_BLOCKS = 12
+_FACTORED_COST_IN_BLOCKS = 6
 
 # Fixed cost of a pair, in features, and cost of a multiply-add in a product with the mask relative to one on pairs.
 # Measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs per node.
@@ -264,7 +264,7 @@ def _factored(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, signed_feature
 
     def slice_sums(q: Tensor, k: Tensor, values: Tensor) -> Tensor:  # [N, H, D + 1 or D + 2]
         state = multiply(masks.mask, k[..., :, None] * values[..., None, :])  # [N, H, r, D or D + 1]
-        sums = torch.einsum("nhr,nhrd->nhd", q, state)
+        sums = (q[..., None] * state).sum(2)  # the gradient of a product of matrices would be slow outer products
         if own:
             return sums
         q, k = (absolute(q), absolute(k)) if signed_features else (q, k)
