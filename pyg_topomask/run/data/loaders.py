@@ -23,7 +23,7 @@ from pyg_topomask.run.data.splits import node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.encoders import build_encodings
-from pyg_topomask.run.model.sampling import refusing_graphs
+from pyg_topomask.run.model.sampling import check_room, refusing_graphs
 from pyg_topomask.run.task import Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
@@ -31,7 +31,9 @@ from pyg_topomask.transforms.base import apply_all
 Tick = Callable[[str, int], Any]
 """Shows progress: what is done with the graphs, and the number of graphs that are done."""
 
-_GRAPHS_TOGETHER = 512  # graphs that get their walks between two ticks of the progress bar
+# Graphs that get their walks between two ticks of the progress bar: few at first, so that walks that will not fit into
+# memory are noticed early, then twice as many each time.
+_FIRST_GRAPHS, _GRAPHS_TOGETHER = 32, 512
 
 
 @dataclass
@@ -169,11 +171,16 @@ def _drawn(
     tick: Tick,
 ) -> tuple[list[Data], list[Data]]:
     """The graphs after the transforms ``once``, and these graphs as evaluations see them."""
-    drawn, evaluated = [], []
-    for first in range(0, len(graphs), _GRAPHS_TOGETHER):
+    drawn: list[Data] = []
+    evaluated: list[Data] = []
+    together = _FIRST_GRAPHS
+    while len(drawn) < len(graphs):
+        first = len(drawn)
+        some, together = graphs[first : first + together], min(2 * together, _GRAPHS_TOGETHER)
         with refusing_graphs(config):
-            drawn += apply_all(once, graphs[first : first + _GRAPHS_TOGETHER])
+            drawn += apply_all(once, some)
             evaluated += apply_all(in_evaluation, drawn[first:])
+        check_room(config, some, evaluated[first:], len(graphs) - len(drawn))
         tick("walks, edges and trees", len(drawn))
     return drawn, evaluated
 

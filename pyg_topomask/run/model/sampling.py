@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from torch import Tensor
+from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config import Config
@@ -17,6 +19,7 @@ from pyg_topomask.run.model.attentions import (
     requirements,
     uses_walks,
 )
+from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "pair_table", "num_tables")
@@ -72,6 +75,32 @@ def refusing_graphs(config: Config) -> Iterator[None]:
         name = layers_text(config.gt.layer_type, mask_of(config))
         message = f"{name}: a graph of {config.dataset.name} does not fit: {error}{_key_to_set(str(error), config)}"
         raise RunError(message) from error
+
+
+def check_room(config: Config, given: Sequence[Data], drawn: Sequence[Data], remaining: int) -> None:
+    """Refuse walks, edges and trees that will not fit into memory; the system would end the process without a message.
+
+    Args:
+        config: The config.
+        given: Some graphs of the data set.
+        drawn: The same graphs after the transforms.
+        remaining: Number of graphs that have none of these attributes yet.
+
+    Raises:
+        RunError: If those of the remaining graphs will take more memory than is left.
+    """
+    pairs = zip(given, drawn)
+    added = (value for old, new in pairs for key, value in new.to_dict().items() if key not in old)
+    size = sum(value.nbytes for value in added if isinstance(value, Tensor)) / 2**20 / max(len(drawn), 1)
+    needed, left = size * remaining, available_mib()
+    if needed > left:
+        stores_pairs = config.topomask.pair_table and uses_walks(config)
+        remedy = "topomask.pair_table: false stores no pairs" if stores_pairs else "fewer walks or edges take less"
+        raise RunError(
+            f"{layers_text(config.gt.layer_type, mask_of(config))}: walks, edges and trees of {config.dataset.name} do "
+            f"not fit into memory: {remaining} more graphs need about {needed / 1024:.1f} GiB, and "
+            f"{left / 1024:.1f} GiB are left; {remedy}"
+        )
 
 
 def key_in(message: str, config: Config) -> str | None:

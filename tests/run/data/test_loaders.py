@@ -15,6 +15,7 @@ from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import folds, split_items
 from pyg_topomask.run.errors import MissingDataError, RunError
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import Task
 
 
@@ -193,8 +194,6 @@ def test_order_of_an_epoch_depends_on_seed_and_epoch_alone():
 
 
 def test_redrawing_changes_training_walks_only(tiny):
-    from pyg_topomask.run.model.sampling import build_sampling_transforms
-
     config = load(tiny, ["topomask.redraw=1"]).config
     splits = parts_of(config, build_sampling_transforms(config, 0))
 
@@ -207,6 +206,19 @@ def test_redrawing_changes_training_walks_only(tiny):
     second = drawn()
     assert first[0].shape != second[0].shape or not torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
+
+
+@pytest.mark.parametrize(("pairs", "remedy"), [(True, "pair_table: false"), (False, "fewer walks")])
+def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch, pairs, remedy):
+    monkeypatch.setattr("pyg_topomask.run.data.loaders._FIRST_GRAPHS", 2)
+    monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 1e-3)
+    config = load(tiny, [f"topomask.pair_table={pairs}"]).config
+    dataset, done = load_dataset(config.dataset), []
+    with pytest.raises(RunError, match=rf"not fit into memory: {len(dataset.graphs) - 2} more graphs need .*{remedy}"):
+        prepare(config, dataset, 0, build_sampling_transforms(config, 0), lambda doing, count: done.append(count))
+    assert 2 not in done
+    monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 1e3)
+    prepare(config, dataset, 0, build_sampling_transforms(config, 0))
 
 
 def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
