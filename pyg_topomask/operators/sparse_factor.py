@@ -14,7 +14,7 @@ from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
-from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern, spmm, spmm_by_head
+from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern, spmm
 from pyg_topomask.typing import SparseEntries
 
 
@@ -48,11 +48,9 @@ class Factor:
     def matmul(self, x: Tensor) -> Tensor:
         """Product with ``[N, C]``, or with ``[N, H, C]`` for each head."""
         value = self.value.to(x.dtype)
-        if x.dim() == 2:
-            return spmm(self.pattern, value, x)
-        if value.dim() == 1:
+        if x.dim() == 3 and value.dim() == 1:
             return spmm(self.pattern, value, x.flatten(1)).view(self.pattern.num_rows, *x.shape[1:])
-        return spmm_by_head(self.pattern, value, x)
+        return spmm(self.pattern, value, x)
 
 
 class SparseFactorOperator(MaskOperator):

@@ -151,47 +151,13 @@ def spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
 
     Args:
         pattern: Positions of the entries.
-        value: Entries, shape ``[nnz]``.
-        x: Dense matrix, shape ``[num_cols, C]``, of the dtype of ``value``: float32 or float64.
+        value: Entries, shape ``[nnz]``, or ``[nnz, H]`` for one matrix per head.
+        x: Dense matrix, shape ``[num_cols, C]`` or ``[num_cols, H, C]``, of the dtype of ``value``: float32 or float64.
 
     Returns:
-        Shape ``[num_rows, C]``.
+        Shape ``[num_rows, C]`` or ``[num_rows, H, C]``.
     """
     return _SpMM.apply(value, x, pattern)
-
-
-def spmm_by_head(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
-    """Product of one sparse matrix per head and one dense matrix per head, differentiable in ``value`` and ``x``.
-
-    It is one product with a matrix of all heads, in which the rows of a node lie side by side, so no head is copied.
-
-    Args:
-        pattern: Positions of the entries, the same for all heads.
-        value: Entries, shape ``[nnz, H]``.
-        x: Shape ``[num_cols, H, C]``.
-
-    Returns:
-        Shape ``[num_rows, H, C]``.
-    """
-    joined, entry, place = _join_heads(pattern.rowptr, pattern.col, pattern.num_cols, value.size(1))
-    entries = permute_rows(value.flatten(), entry, place)
-    return spmm(joined, entries, x.flatten(0, 1)).view(pattern.num_rows, *x.shape[1:])
-
-
-@partial(once_per_batch, traced=True)
-def _join_heads(rowptr: Tensor, col: Tensor, num_cols: int, heads: int) -> tuple[Pattern, Tensor, Tensor]:
-    """Pattern ``[num_rows H, num_cols H]`` of the matrix of all heads, and the permutation of the entries ``[nnz H]``
-    into its order, followed by the inverse.
-    """
-    head, first, count = torch.arange(heads, device=col.device), rowptr[:-1].long(), rowptr.diff().long()
-    each = partial(torch.repeat_interleave, repeats=count, dim=0, output_size=col.numel())
-    begin = first[:, None] * heads + head * count[:, None]  # [num_rows, H]
-    within = torch.arange(col.numel(), device=col.device) - each(first)
-    place = (each(begin) + within[:, None]).flatten()
-    entry = torch.empty_like(place).scatter_(0, place, torch.arange(place.numel(), device=col.device))
-    cols = (col.long()[:, None] * heads + head).flatten().index_select(0, entry)
-    ends = torch.cat([begin.flatten(), begin.new_full((1,), place.numel())]).int()
-    return Pattern(None, cols, begin.numel(), num_cols * heads, rowptr=ends), entry, place
 
 
 def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
@@ -199,11 +165,11 @@ def sampled_product(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
 
     Args:
         pattern: Positions of the entries.
-        left: Shape ``[num_rows, C]``, float32 or float64.
-        right: Shape ``[num_cols, C]``.
+        left: Shape ``[num_rows, C]`` or ``[num_rows, H, C]``, float32 or float64.
+        right: Shape ``[num_cols, C]`` or ``[num_cols, H, C]``.
 
     Returns:
-        Shape ``[nnz]``.
+        Shape ``[nnz]`` or ``[nnz, H]``.
     """
     return _SampledProduct.apply(left, right, pattern)
 
@@ -284,7 +250,10 @@ class _SampledProduct(torch.autograd.Function):
 
 def _matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
     if pattern.nnz == 0 or x.numel() == 0:
-        return x.new_zeros(pattern.num_rows, x.size(1))
+        return x.new_zeros(pattern.num_rows, *x.shape[1:])
+    if value.dim() == 2:
+        product = _matmul(_joined_heads(pattern, value.size(1)), value.t().flatten(), x.transpose(0, 1).flatten(0, 1))
+        return product.view(value.size(1), -1, x.size(2)).transpose(0, 1)
     if x.device.type == "cpu" and x.dtype == torch.float32 and x.size(1) >= _BAG_COLUMNS:
         ends, weights = pattern.rowptr, value.contiguous()
         return embedding_bag(
@@ -302,13 +271,31 @@ def _transposed_spmm(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:
 
 
 def _sampled(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
-    if pattern.nnz == 0 or left.size(1) == 0:
-        return left.new_zeros(pattern.nnz)
+    if pattern.nnz == 0 or left.numel() == 0:
+        return left.new_zeros(pattern.nnz, *left.shape[1:-1])
+    if left.dim() == 3:
+        heads = left.size(1)
+        left, right = (x.transpose(0, 1).flatten(0, 1) for x in (left, right))
+        return _sampled(_joined_heads(pattern, heads), left, right).view(heads, -1).t()
     if pattern.nnz > pattern.num_rows * pattern.num_cols:  # repeated entries; torch refuses so many
         return (left.index_select(0, pattern.row.long()) * right.index_select(0, pattern.col.long())).sum(-1)
     zeros = _csr_tensor(pattern, left.new_zeros(pattern.nnz))
     # The values are a view of a sparse matrix, which torch.compile cannot trace; a copy is not.
     return torch.sparse.sampled_addmm(zeros, left, right.t(), beta=0.0).values().clone()
+
+
+def _joined_heads(pattern: Pattern, heads: int) -> Pattern:
+    """The block-diagonal matrix of all heads, ``[H num_rows, H num_cols]``: one product serves all of them."""
+    check_entries(heads * max(pattern.nnz, pattern.num_rows, pattern.num_cols))
+    rowptr, col = _joined_positions(pattern.rowptr, pattern.col, pattern.num_cols, heads)
+    return Pattern(None, col, heads * pattern.num_rows, heads * pattern.num_cols, rowptr=rowptr)
+
+
+@partial(once_per_batch, traced=True)
+def _joined_positions(rowptr: Tensor, col: Tensor, num_cols: int, heads: int) -> tuple[Tensor, Tensor]:
+    head = torch.arange(heads, device=col.device, dtype=torch.int32)[:, None]
+    ends = rowptr[1:] + col.numel() * head
+    return torch.cat([rowptr[:1], ends.flatten()]), (col + num_cols * head).flatten()
 
 
 def _csr_tensor(pattern: Pattern, value: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyg_topomask.ops.sparse import Pattern, spmm, spmm_by_head
+from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 
 
 @pytest.mark.parametrize(("nnz", "rows", "cols"), [(0, 3, 2), (1, 1, 1), (40, 7, 5), (300, 50, 4), (60, 9, 90)])
@@ -92,13 +92,16 @@ def test_a_product_by_head_is_that_of_each_head(rows, cols, nnz, heads):
     pattern = random_pattern(rows, cols, nnz)
     value = torch.randn(heads, nnz, dtype=torch.float64).t().requires_grad_()
     x = torch.randn(cols, heads, 3, dtype=torch.float64, requires_grad=True)
-    found = spmm_by_head(pattern, value, x)
+    found = spmm(pattern, value, x)
     wanted = torch.stack([spmm(pattern, value[:, h], x[:, h]) for h in range(heads)], dim=1)
     torch.testing.assert_close(found, wanted)
     weight = torch.randn_like(wanted)
     grads = (torch.autograd.grad(out, (value, x), weight) for out in (found, wanted))
     torch.testing.assert_close(*grads)
+    left = torch.randn(rows, heads, 3, dtype=torch.float64)
+    products = [sampled_product(pattern, left[:, h], x[:, h]) for h in range(heads)]
+    torch.testing.assert_close(sampled_product(pattern, left, x), torch.stack(products, 1))
     inputs = value.detach()[:12].requires_grad_(), x.detach().requires_grad_()
     small = random_pattern(rows, cols, inputs[0].size(0))
-    assert torch.autograd.gradcheck(lambda *given: spmm_by_head(small, *given), inputs)
-    assert torch.autograd.gradgradcheck(lambda *given: spmm_by_head(small, *given), inputs)
+    assert torch.autograd.gradcheck(lambda *given: spmm(small, *given), inputs)
+    assert torch.autograd.gradgradcheck(lambda *given: spmm(small, *given), inputs)
