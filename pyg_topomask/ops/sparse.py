@@ -3,7 +3,7 @@
 On CPU, torch's compressed-row product (MKL) was measured to be 1.05 to 2.2 times as fast as ``torch_sparse``, and 4 to
 11 times as fast as a gather and a scatter. Builds of torch without MKL use their own kernel. For 16 columns or more in
 float32, `embedding_bag` was measured to be 1.1 to 2 times as fast as MKL (AMD EPYC, 3 to 30 entries per row), and for
-64 or more 2.7 to 12 times.
+64 or more 2.4 to 12 times.
 """
 
 from __future__ import annotations

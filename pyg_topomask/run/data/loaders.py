@@ -23,7 +23,7 @@ from pyg_topomask.run.data.splits import node_masks, split_items
 from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.encoders import build_encodings
-from pyg_topomask.run.model.sampling import check_room, refusing_graphs
+from pyg_topomask.run.model.sampling import check_memory, refusing_graphs
 from pyg_topomask.run.task import Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
@@ -180,7 +180,7 @@ def _drawn(
         with refusing_graphs(config):
             drawn += apply_all(once, some)
             evaluated += apply_all(in_evaluation, drawn[first:])
-        check_room(config, some, evaluated[first:], len(graphs) - len(drawn))
+        check_memory(config, some, evaluated[first:], len(graphs) - len(drawn))
         tick("walks, edges and trees", len(drawn))
     return drawn, evaluated
 

@@ -77,7 +77,7 @@ def refusing_graphs(config: Config) -> Iterator[None]:
         raise RunError(message) from error
 
 
-def check_room(config: Config, given: Sequence[Data], drawn: Sequence[Data], remaining: int) -> None:
+def check_memory(config: Config, given: Sequence[Data], drawn: Sequence[Data], remaining: int) -> None:
     """Refuse walks, edges and trees that will not fit into memory; the system would end the process without a message.
 
     Args:
@@ -94,12 +94,13 @@ def check_room(config: Config, given: Sequence[Data], drawn: Sequence[Data], rem
     size = sum(value.nbytes for value in added if isinstance(value, Tensor)) / 2**20 / max(len(drawn), 1)
     needed, left = size * remaining, available_mib()
     if needed > left:
-        stores_pairs = config.topomask.pair_table and uses_walks(config)
-        remedy = "topomask.pair_table: false stores no pairs" if stores_pairs else "fewer walks or edges take less"
+        remedy = "draw fewer walks (topomask.num_walks) or edges (prep.exp_deg)"
+        if config.topomask.pair_table and uses_walks(config):
+            remedy = "set topomask.pair_table: false, which stores no pairs of nodes"
         raise RunError(
             f"{layers_text(config.gt.layer_type, mask_of(config))}: walks, edges and trees of {config.dataset.name} do "
             f"not fit into memory: {remaining} more graphs need about {needed / 1024:.1f} GiB, and "
-            f"{left / 1024:.1f} GiB are left; {remedy}"
+            f"{left / 1024:.1f} GiB are left: {remedy}"
         )
 
 

@@ -372,7 +372,7 @@ def test_short_sequences_go_by_blocks_and_long_ones_by_factors(monkeypatch):
 
 
 def test_many_features_go_by_pairs_and_few_by_factors(monkeypatch):
-    monkeypatch.setattr(masked_attention, "_MOST_COMPILED_BLOCK_ENTRIES", 0)
+    monkeypatch.setattr(masked_attention, "_MOST_COMPILED_BLOCK_ENTRIES", 0)  # blocks would be faster than both
     graph = Data(edge_index=erdos_renyi_graph(1500, 4 / 1499), num_nodes=1500)
     mask = RWGNKMask(max_length=3)(AddRandomWalks(50, 3, 0.0, independent=False, seed=0)(graph))
     assert mask.num_pairs > 9 * mask.num_multiply_adds  # counting multiply-adds alike would take factors from here on

@@ -208,7 +208,7 @@ def test_redrawing_changes_training_walks_only(tiny):
     assert torch.equal(first[1], second[1])
 
 
-@pytest.mark.parametrize(("pairs", "remedy"), [(True, "pair_table: false"), (False, "fewer walks")])
+@pytest.mark.parametrize(("pairs", "remedy"), [(True, "pair_table: false"), (False, "topomask.num_walks")])
 def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch, pairs, remedy):
     monkeypatch.setattr("pyg_topomask.run.data.loaders._FIRST_GRAPHS", 2)
     monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 1e-3)
