@@ -27,7 +27,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.attention.masked_linear import choose_path
+from pyg_topomask.ops.attention.path_choice import choose_linear_path
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks
 from pyg_topomask.viz.drawing import PALETTE
 
@@ -62,7 +62,7 @@ def count(mask: Any, num_nodes: int) -> int:
     width = CHANNELS + 1
     if mask is None:
         return 2 * num_nodes * FEATURES * width
-    if choose_path(mask, FEATURES, CHANNELS) == "pairwise":
+    if choose_linear_path(mask, FEATURES, CHANNELS) == "pairwise":
         return mask.num_pairs * (FEATURES + width + NUM_COEFFS)
     return (mask.num_multiply_adds + 2 * num_nodes) * FEATURES * width
 

@@ -17,7 +17,8 @@ from pyg_topomask.operators import (
     SparseOperator,
 )
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention.masked_linear import choose_path, masked_linear_attention_reference
+from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
+from pyg_topomask.ops.attention.path_choice import choose_linear_path
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency, empty_graph
 from pyg_topomask.transforms import AddRandomWalks
@@ -132,7 +133,7 @@ def test_coefficients_of_pairs_are_kept(names):
     dense = torch.zeros_like(op.to_dense())
     dense[:, pattern.row.long(), pattern.col.long()] = value.t()
     torch.testing.assert_close(dense, op.to_dense())
-    assert choose_path(op, 32, 8) == "pairwise"
+    assert choose_linear_path(op, 32, 8) == "pairwise"
 
 
 @pytest.mark.parametrize(("scale", "same"), [(1.0, True), (1e-30, True), (1e4, False), (1e15, False)])

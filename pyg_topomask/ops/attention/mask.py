@@ -7,21 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.blocks import BlockLayout, count_block_entries
+from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two
-from pyg_topomask.ops.segment import group_sizes
 from pyg_topomask.ops.sparse import Combination, Pattern
-
-# Dense blocks are used up to this many entries per number that the mask stores, so that memory stays proportional to
-# the stored numbers. Measured on CPU in plain torch, 2 layers on a new batch, with masks of walks: blocks were 1.3 to
-# 1.9 times as fast as pairs with 1.6 and 2.9 entries per number (0.9 to 1.0 times for 128 graphs of 109 nodes and 8
-# heads), and 1.0 to 1.4 times with 3.6 and 5.7.
-BLOCK_ENTRIES = 4
-
-# Cost of one more size of graphs in blocks, in entries. Measured on CPU with 4 heads, forward and backward, 3 layers on
-# a new batch in plain torch: 0.11 µs per entry and 0.75 ms per size, against 0.28 µs per pair, of which there are about
-# as many as stored numbers.
-_ENTRIES_PER_SIZE = 7000
 
 # Pairs are listed up to this many per number that the mask stores, so that memory (about 100 bytes per pair) stays
 # proportional to the stored numbers, even if every walk visits the same hub and the support is dense.
@@ -150,23 +138,3 @@ def row_errors(mask: AttentionMask) -> Tensor | None:
     if isinstance(error, Tensor):
         return error.reshape(-1, 1).expand(mask.num_nodes, 1) if error.dim() < 2 else error
     return torch.full((mask.num_nodes, 1), error, device=mask.device) if error else None
-
-
-def prefers_blocks(mask: AttentionMask, batch: Tensor | None, compiled: bool) -> bool:
-    """Whether the dense blocks of the graphs are small, and few sizes, compared to the numbers that the mask stores.
-
-    If ``compiled`` code serves pairs, and the mask keeps them, they are taken. Measured on CPU, 2 layers on new batches
-    of 9 kinds: with softmax and additive scores, blocks took 1.2 to 6.6 times as long as pairs; with linear ones 0.9
-    to 1.2 times as long if all graphs had one size, otherwise 1.5 to 3 times. If each layer lists the pairs again, as
-    for a learned RWGNK mask, blocks took 0.6 to 0.8 times as long.
-    """
-    if not mask.has_blocks or (compiled and mask.keeps_pairs):
-        return False
-    nodes = mask.num_nodes if batch is None else batch
-    entries = count_block_entries(nodes) if mask.pairs_by_row is None else cost_of_blocks(nodes)
-    return entries <= BLOCK_ENTRIES * mask.num_multiply_adds
-
-
-def cost_of_blocks(batch: Tensor | int) -> int:
-    """Entries of the dense blocks of a batch vector, or of one graph of so many nodes, with a cost for each size."""
-    return count_block_entries(batch) + _ENTRIES_PER_SIZE * group_sizes(batch)[0]

@@ -8,10 +8,11 @@ from torch.nn.functional import leaky_relu
 
 from pyg_topomask.ops.attention.inputs import check_masked_attention
 from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
-from pyg_topomask.ops.attention.masked_softmax import block_softmax, choose_path
+from pyg_topomask.ops.attention.masked_softmax import block_softmax
 from pyg_topomask.ops.attention.normalizer import Normalizer, normalized_reference, sums_of_blocks
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.attention.pairs import means_of_pairs
+from pyg_topomask.ops.attention.path_choice import choose_softmax_path
 from pyg_topomask.ops.numerics import at_least_float32
 
 PATHS = ("auto", "pairwise", "blocks")
@@ -65,7 +66,7 @@ def masked_additive_attention(
         receiver, sender, v, dtype = *at_least_float32(receiver, sender, v), v.dtype
         masks = Normalizer.of(read_mask(mask, v), normalizer)
         values, origin = (v, None) if dropout else masks.from_origin(v, batch)
-        path = choose_path(masks.mask, 1, v.size(-1), batch) if path == "auto" else path
+        path = choose_softmax_path(masks.mask, 1, v.size(-1), batch) if path == "auto" else path
         if path == "dense":
             raise ValueError("'mask' must have a sparse support or blocks; a tensor or another dense mask has neither")
         sides = receiver[..., None], sender[..., None]

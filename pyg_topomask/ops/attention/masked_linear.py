@@ -13,18 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention import feature_pairs, fused_pairs, linear_blocks
 from pyg_topomask.ops.attention.inputs import check_masked_attention, from_origin, with_ones
 from pyg_topomask.ops.attention.linear_blocks import block_sums, block_sums_in_torch
 from pyg_topomask.ops.attention.linear_means import key_scale, linear_means
-from pyg_topomask.ops.attention.mask import (
-    BLOCK_ENTRIES,
-    PAIRS_PER_NUMBER,
-    AttentionMask,
-    cost_of_blocks,
-    prefers_blocks,
-    read_mask,
-)
+from pyg_topomask.ops.attention.mask import PAIRS_PER_NUMBER, AttentionMask, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
     error_floor,
@@ -34,55 +26,20 @@ from pyg_topomask.ops.attention.normalizer import (
 )
 from pyg_topomask.ops.attention.pair_kernels import PairKernel, scaled
 from pyg_topomask.ops.attention.pairs import means_of_pairs
-from pyg_topomask.ops.blocks import count_block_entries
+from pyg_topomask.ops.attention.path_choice import choose_linear_path
 from pyg_topomask.ops.numerics import (
     absolute,
     at_least_float32,
     non_negative,
     weighted_mean,
 )
-from pyg_topomask.ops.segment import group_sizes, segment_linear_attention, segment_sum
+from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 
 # Numbers in one slice of the factored path's intermediate, N × R (D + 1), and the fewest columns per product.
 _SLICE_NUMEL = 2**24
 _SLICE_COLUMNS = 64
-
-# Without a sparse support, blocks are formed instead of the factored path's intermediate if they have fewer entries, up
-# to this many. Measured on CPU with 4 heads: an entry takes 8 ns, forward and backward, a number of the other 10 to 14.
-_MOST_BLOCK_ENTRIES = 2**22
-
-# Entries of blocks, for each size of graphs, above which blocks of constant masks of walks are faster than pairs if
-# compiled code makes the blocks and serves both. Measured on CPU with new batches, forward and backward: 1.3 times as
-# fast for graphs of 109 nodes, as fast for 128 graphs of 50 nodes and 4 sizes, 0.9 times as fast with 16 sizes.
-_COMPILED_BLOCK_ENTRIES = 2**16
-
-# Such blocks may have more than `BLOCK_ENTRIES` entries per stored number, up to this many (128 MiB in float32), if
-# walks that meet at hubs make pairs of most nodes. Measured on CPU for 18.6 million entries, 4 heads, 16 features and
-# 16 channels: 161 MiB at the peak, where pairs took 187 and the factored path 435.
-_MOST_COMPILED_BLOCK_ENTRIES = 2**25
-
-# They are then taken for up to so many entries per term of the mask's pairs, if their cost (for an entry, its features
-# and channels and this overhead) is at most that of the factored path (so much for each multiply-add). Pairs must be
-# listed before they can be counted. Measured on CPU with new batches of 1 to 16 graphs of 256 to 3,000 nodes, two
-# layers, forward and backward, 1 to 8 heads: where blocks are taken, they took 0.1 to 1.1 times as long as the factored
-# path and 0.4 to 1.4 times as long as pairs; with 10 entries per term, twice as long as pairs.
-_BLOCK_ENTRIES_PER_TERM = 3
-_BLOCK_OVERHEAD = 20
-_FACTORED_COST_IN_BLOCKS = 6
-
-# Fixed cost of a pair, in features, and cost of a multiply-add in a product with the mask relative to one on pairs.
-# Measured on CPU for 4 to 256 features, 4 to 32 channels and 10 to 1,600 pairs per node.
-_PAIR_OVERHEAD = 96
-_FACTORED_COST = 4
-
-# How many times as fast compiled code is with pairs of many features (`feature_pairs`), and how many times as many
-# entries of blocks it computes in the same time (`linear_blocks`), if forming them costs little. Measured on CPU with 4
-# heads, forward and backward, in sequences of 64 to 1,024 nodes: blocks were as fast as factors with 13 times as many
-# entries as these have numbers.
-_GAIN_OF_FEATURES = 4
-_GAIN_OF_BLOCKS = 8
 
 
 def masked_linear_attention(
@@ -156,7 +113,7 @@ def masked_linear_attention(
             return _unmasked_signed(*scaled(q, k, scale_k), v, batch, normalizer == "signed").to(dtype)
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         values, origin = (v, None) if signed_features else masks.from_origin(v, batch)
-        path = choose_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
+        path = choose_linear_path(masks.mask, q.size(-1), v.size(-1), batch) if path == "auto" else path
         if path == "pairwise":
             kernel = PairKernel("linear", masks.signed, signed_features)
             return means_of_pairs(kernel, masks, q, k, values, batch, origin, scale_k, PAIRS_PER_NUMBER).to(dtype)
@@ -188,45 +145,6 @@ def masked_linear_attention_reference(
     same = torch.ones(q.size(0), q.size(0)).to(q) if batch is None else (batch[:, None] == batch).to(q)
     mask = same if mask is None else mask * same
     return normalized_reference(kernel, size, v, mask, bound, normalizer, tolerance)
-
-
-def choose_path(mask: AttentionMask, num_features: int, head_channels: int, batch: Tensor | None = None) -> str:
-    """Path with the least estimated cost for a mask, ``R`` features and ``D`` channels per head."""
-    if mask.is_dense:
-        return "dense"
-    grouped = feature_pairs.refuses_features(num_features, mask.device) is None
-    compiled = grouped or fused_pairs.serves_heads(num_features, head_channels, mask.device)
-    if _prefers_compiled_blocks(mask, num_features, head_channels, batch) or prefers_blocks(mask, batch, compiled):
-        return "blocks"
-    num_pairs, num_multiply_adds = mask.num_pairs, mask.num_multiply_adds
-    if mask.has_blocks and num_pairs is None:
-        gain = _GAIN_OF_BLOCKS if mask.shares_blocks and linear_blocks.refuses(mask.device) is None else 1
-        most = min(gain * mask.num_nodes * num_features * (head_channels + 1), _MOST_BLOCK_ENTRIES)
-        return "blocks" if cost_of_blocks(mask.num_nodes if batch is None else batch) <= most else "factored"
-    if num_pairs is None or num_pairs > PAIRS_PER_NUMBER * num_multiply_adds:
-        return "factored"
-    scoring = num_pairs * (num_features + head_channels + _PAIR_OVERHEAD)
-    if grouped:
-        scoring //= _GAIN_OF_FEATURES
-    multiplying = _FACTORED_COST * num_multiply_adds * num_features * (head_channels + 1)
-    return "pairwise" if scoring <= multiplying else "factored"
-
-
-def _prefers_compiled_blocks(mask: AttentionMask, num_features: int, head_channels: int, batch: Tensor | None) -> bool:
-    """Whether blocks are made and used by compiled code, and are large, and few compared to the mask's numbers."""
-    if not mask.compiles_blocks or linear_blocks.refuses(mask.device) is not None:
-        return False
-    nodes = mask.num_nodes if batch is None else batch
-    entries, (num_sizes, _) = count_block_entries(nodes), group_sizes(nodes)
-    if entries < num_sizes * _COMPILED_BLOCK_ENTRIES:
-        return False
-    stored, terms = mask.num_multiply_adds, mask.pairs_by_row
-    if entries <= BLOCK_ENTRIES * stored:
-        return True
-    if terms is None or entries > min(_MOST_COMPILED_BLOCK_ENTRIES, _BLOCK_ENTRIES_PER_TERM * int(terms.sum())):
-        return False
-    factored = _FACTORED_COST_IN_BLOCKS * stored * num_features * (head_channels + 1)
-    return entries * (num_features + head_channels + _BLOCK_OVERHEAD) <= factored
 
 
 def _kernel_size(q: Tensor, k: Tensor, batch: Tensor | None, power: int) -> Tensor:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 from pyg_topomask.ops.attention.inputs import check_channels, check_masked_attention
-from pyg_topomask.ops.attention.mask import AttentionMask, prefers_blocks, read_mask
+from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
 from pyg_topomask.ops.attention.normalizer import (
     Normalizer,
     error_floor,
@@ -21,6 +20,7 @@ from pyg_topomask.ops.attention.normalizer import (
 )
 from pyg_topomask.ops.attention.pair_kernels import PairKernel, exp_below
 from pyg_topomask.ops.attention.pairs import means_of_pairs
+from pyg_topomask.ops.attention.path_choice import choose_softmax_path
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.typing import PerformanceWarning
 
@@ -70,7 +70,7 @@ def masked_softmax_attention(
         masks = Normalizer.of(read_mask(mask, q), normalizer)
         q = q * q.size(-1) ** -0.5
         if path == "auto":
-            path = choose_path(masks.mask, q.size(-1), v.size(-1), batch)
+            path = choose_softmax_path(masks.mask, q.size(-1), v.size(-1), batch)
             if path == "dense" and not masks.mask.is_dense:
                 warnings.warn("softmax attention forms this mask as a dense array", PerformanceWarning, stacklevel=3)
         if path == "dense":
@@ -119,17 +119,6 @@ def _block_kernel(score: Tensor, bound: Tensor) -> Tensor:
     if score.size(-2) == 0:
         return score
     return exp_below(score, score.detach().masked_fill(bound == 0, -torch.inf).amax(-2, keepdim=True))
-
-
-def choose_path(mask: AttentionMask, width: int, channels: int, batch: Tensor | None = None) -> str:
-    """Path of attention whose kernel is not linear, for queries ``[N, H, width]`` and values ``[N, H, channels]``."""
-    if prefers_blocks(mask, batch, fused_pairs.serves_heads(width, channels, mask.device)):
-        return "blocks"
-    if mask.pairs_by_row is not None or mask.num_pairs is not None:  # num_pairs may list the pairs
-        return "pairwise"
-    if mask.has_blocks:
-        return "blocks"
-    return "dense"
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, masks: Normalizer, batch: Tensor | None) -> Tensor:

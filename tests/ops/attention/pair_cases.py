@@ -1,11 +1,13 @@
-"""Kernels, patterns and tensors that the tests of attention on pairs share."""
+"""Kernels, patterns, graphs and tensors that the tests of attention on pairs share."""
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask.ops.attention import compiled_pairs
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.transforms import AddRandomWalks
 
 KERNELS = {
     "linear": PairKernel("linear", False),
@@ -66,3 +68,12 @@ def graphs_on_their_own():
     """Each graph is a segment; the graph in the middle has no pairs."""
     blocks = [torch.rand(70, 70) < share for share in (0.9, 0.9, 0.9, 0.0, 0.9, 0.9, 0.9)]
     return Pattern(*torch.block_diag(*blocks).nonzero().t(), 490, 490)
+
+
+def ring(num_nodes, max_length=3, **settings):
+    """A ring with walks and random features."""
+    node = torch.arange(num_nodes)
+    edges = torch.stack([node, (node + 1) % num_nodes])
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    data = Data(x=torch.randn(num_nodes, 4), edge_index=edges, num_nodes=num_nodes)
+    return AddRandomWalks(max_length=max_length, seed=0, **settings)(data)

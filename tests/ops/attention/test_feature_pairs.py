@@ -10,7 +10,7 @@ from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
 from pyg_topomask.ops.attention import feature_pairs
 from pyg_topomask.ops.attention.feature_pairs import feature_sums, refuses
 from pyg_topomask.ops.attention.masked_linear import (
-    choose_path,
+    choose_linear_path,
     masked_linear_attention,
     masked_linear_attention_reference,
 )
@@ -216,9 +216,9 @@ def test_many_features_are_worth_more_pairs(monkeypatch):
         num_multiply_adds=1,
         device=torch.device("cpu"),
     )
-    assert choose_path(mask, 256, 8) == "pairwise"
+    assert choose_linear_path(mask, 256, 8) == "pairwise"
     monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    assert choose_path(mask, 256, 8) == "factored"
+    assert choose_linear_path(mask, 256, 8) == "factored"
 
 
 @compiled

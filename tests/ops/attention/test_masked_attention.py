@@ -3,29 +3,21 @@ import warnings
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import erdos_renyi_graph
 
-from pyg_topomask.nn import GRFMask, RWGNKMask
+from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import (
-    CausalOperator,
-    ConstantOperator,
     DenseOperator,
     HeadStackOperator,
     OnesOperator,
-    PowerSeriesOperator,
     SparseFactorOperator,
 )
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention import linear_blocks, masked_softmax
 from pyg_topomask.ops.attention import masked_linear as masked_attention
-from pyg_topomask.ops.attention.mask import BLOCK_ENTRIES
-from pyg_topomask.ops.attention.masked_linear import choose_path
-from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.ops.walks import pair_table as pairs
-from pyg_topomask.testing import GRAPHS, permute
+from pyg_topomask.testing import permute
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.typing import PerformanceWarning
-from tests.ops.attention.pair_cases import compiled
+from tests.ops.attention.pair_cases import ring
 
 LINEAR = ("factored", "pairwise", "blocks", "dense")
 K = 3
@@ -39,16 +31,6 @@ def reference(q, k, v, mask, kernel=lambda s: s, bound=None):
         score = kernel(q[:, h] @ k[:, h].t())
         heads.append((entry * score / (size * score).sum(1, keepdim=True)) @ v[:, h])
     return torch.stack(heads, 1)
-
-
-def ring(num_nodes, **settings):
-    node = torch.arange(num_nodes)
-    data = GRAPHS["path"].clone()
-    data.x, data.num_nodes = torch.randn(num_nodes, 4), num_nodes
-    data.edge_index = torch.cat(
-        [torch.stack([node, (node + 1) % num_nodes]), torch.stack([(node + 1) % num_nodes, node])], 1
-    )
-    return AddRandomWalks(max_length=K, seed=0, **settings)(data)
 
 
 def modulation_of(heads, dtype, negative):
@@ -237,76 +219,6 @@ def test_blocks_of_a_batch_equal_pairs_in_value_and_gradient(function, per_head)
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
-def complete(num_nodes: int) -> Data:
-    edges = (1 - torch.eye(num_nodes)).nonzero().t()
-    return AddRandomWalks(16, K, seed=0)(Data(edge_index=edges, num_nodes=num_nodes))
-
-
-def test_equal_graphs_full_of_walks_go_by_blocks_without_compiled_code_and_others_do_not(monkeypatch):
-    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    equal = Batch.from_data_list([complete(20)] * 32)
-    mask, q = GRFMask(max_length=K)(equal), torch.rand(640, 2, 4)
-    assert choose_path(mask, 4, 3, equal.batch) == "blocks"
-    masked_softmax_attention(q, q, q, mask, equal.batch)
-    assert "pairs" not in mask.walks.__dict__
-    unequal = Batch.from_data_list([complete(size) for size in range(12, 28)] * 2)  # one more call for every size
-    sparse = Batch.from_data_list([ring(64)] * 32)
-    for batch in (unequal, sparse):
-        assert choose_path(GRFMask(max_length=K)(batch), 16, 16, batch.batch) == "pairwise"
-    large = Batch.from_data_list([ring(300), ring(4)])
-    assert choose_path(GRFMask(max_length=K)(large), 16, 16, large.batch) == "pairwise"
-
-
-@compiled
-def test_compiled_code_takes_pairs_of_full_graphs_if_the_mask_keeps_them():
-    walk = AddRandomWalks(16, K, 0.0, independent=False, seed=0)
-    batch = Batch.from_data_list([walk(complete(20))] * 32)
-    kernel, learned = (RWGNKMask(max_length=K, learnable=learnable)(batch) for learnable in (False, True))
-    for width in (4, 16, 64):
-        assert choose_path(kernel, width, 8, batch.batch) == "pairwise"
-        assert masked_softmax.choose_path(kernel, width, 8, batch.batch) == "pairwise"
-        assert choose_path(learned, width, 8, batch.batch) == "blocks"
-    assert masked_softmax.choose_path(learned, 1, 8, batch.batch) == "blocks"
-    assert masked_softmax.choose_path(kernel, 200, 200, batch.batch) == "blocks"  # too wide for compiled code
-    assert masked_softmax.choose_path(CausalOperator(batch.batch), 4, 8, batch.batch) == "blocks"
-    assert masked_softmax.choose_path(ConstantOperator(CausalOperator(batch.batch)), 4, 8, batch.batch) == "blocks"
-
-
-@compiled
-def test_large_graphs_of_one_size_go_by_compiled_blocks():
-    walk = AddRandomWalks(8, 3, 0.0, independent=False, seed=0)
-    sizes = {"equal": [70] * 16, "unequal": list(range(62, 78)), "few": [70] * 8}
-    for name, some in sizes.items():
-        batch = Batch.from_data_list([walk(complete(size)) for size in some])
-        mask = RWGNKMask(max_length=3)(batch)
-        assert choose_path(mask, 16, 8, batch.batch) == ("blocks" if name == "equal" else "pairwise")
-        assert masked_softmax.choose_path(mask, 16, 8, batch.batch) == "pairwise"
-        if name == "equal":
-            learned, layout = RWGNKMask(max_length=3, learnable=True)(batch), block_layout(batch.batch)
-            torch.testing.assert_close(mask.blocks(layout), learned.blocks(layout))
-
-
-@compiled
-def test_constant_masks_with_hubs_go_by_compiled_blocks_without_a_list_of_pairs(monkeypatch):
-    walk = AddRandomWalks(16, 3, 0.0, independent=False, seed=0)
-    nodes = torch.arange(300)
-    hubs = torch.stack([nodes, nodes % 2])[:, 2:]
-    two_hubs = Data(edge_index=torch.cat([hubs, hubs.flip(0)], 1), num_nodes=300)
-    graphs = [[walk(graph), walk(ring(301))] for graph in (two_hubs, ring(300))]
-    full, sparse = (RWGNKMask(max_length=3)(Batch.from_data_list(both)) for both in graphs)
-    batch = Batch.from_data_list(graphs[0]).batch
-    entries = 300**2 + 301**2
-    assert full.num_multiply_adds * BLOCK_ENTRIES < entries
-    assert choose_path(full, 16, 16, batch) == "blocks"
-    assert choose_path(sparse, 16, 16, batch) == "pairwise"
-    assert choose_path(full, 2, 1, batch) != "blocks"  # the factored path forms fewer numbers than blocks have entries
-    q, k, v = (torch.rand(601, 2, 16) for _ in range(3))
-    by_blocks, by_factors = (masked_linear_attention(q, k, v, full, batch, path) for path in ("auto", "factored"))
-    torch.testing.assert_close(by_blocks, by_factors)
-    monkeypatch.setattr(masked_attention, "_MOST_COMPILED_BLOCK_ENTRIES", entries - 1)
-    assert choose_path(full, 16, 16, batch) != "blocks"
-
-
 @pytest.mark.parametrize("path", ["pairwise", "blocks"])
 def test_gradients_stay_finite_where_all_keys_in_sight_are_tiny(path):
     data = ring(12, num_walks=12)
@@ -333,52 +245,6 @@ def test_blocks_refuse_a_batch_that_splits_a_graph():
         masked_linear_attention(q, k, v, mask, torch.tensor([0, 0, 0, 1, 1, 1]), "blocks")
     with pytest.raises(ValueError, match="blocks of graphs; OnesOperator has none"):
         masked_linear_attention(q, k, v, OnesOperator(torch.zeros(6, dtype=torch.long)), path="blocks")
-
-
-def test_sparse_walks_go_pairwise_and_a_hub_goes_factored():
-    data = ring(300)
-    mask = GRFMask(max_length=K)(data)
-    assert choose_path(mask, 16, 16) == "pairwise"
-    leaves = torch.arange(1, 1201)
-    hub = GRAPHS["star"].clone()
-    hub.x, hub.num_nodes = None, 1201
-    hub.edge_index = torch.cat([torch.stack([leaves * 0, leaves]), torch.stack([leaves, leaves * 0])], 1)
-    mask = GRFMask(max_length=K)(AddRandomWalks(max_length=K, seed=0)(hub))
-    assert choose_path(mask, 4, 4) == "factored"
-    assert choose_path(mask, 256, 256) == "factored"  # pairs would be faster, but there are hundreds for each entry
-    assert "pairs" not in mask.walks.__dict__  # the support of 1.4 million pairs was not formed to decide
-    q, k, v = (torch.rand(1201, 1, 4) for _ in range(3))
-    out = masked_linear_attention(q, k, v, mask)
-    assert torch.equal(out, masked_linear_attention(q, k, v, mask, path="factored"))
-    assert choose_path(DenseOperator(torch.ones(3, 3)), 4, 4) == "dense"
-    assert choose_path(OnesOperator(torch.zeros(3, dtype=torch.long)), 4, 4) == "factored"
-
-
-def test_short_sequences_go_by_blocks_and_long_ones_by_factors(monkeypatch):
-    """Factors form R (D + 1) numbers for each node, blocks one for each node of the sequence."""
-    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    batch = torch.arange(32).repeat_interleave(64)
-    assert choose_path(CausalOperator(batch), 16, 16, batch) == "blocks"
-    assert choose_path(CausalOperator(batch), 4, 4, batch) == "factored"
-    assert choose_path(CausalOperator(torch.zeros(2048).long()), 16, 16, torch.zeros(2048).long()) == "factored"
-    monkeypatch.setenv("TOPOMASK_NATIVE", "1")
-    if linear_blocks.refuses(batch.device) is None:
-        assert choose_path(CausalOperator(batch), 4, 4, batch) == "blocks"
-    edge_index = torch.stack([torch.arange(2047), torch.arange(1, 2048)])[:, batch.diff() == 0]
-    series = PowerSeriesOperator(edge_index, 2048, torch.ones(3))  # its blocks take a product with 64 columns
-    assert choose_path(series, 4, 4, batch) == "factored"
-    many = torch.arange(32 * 64).repeat_interleave(64)  # so many that their blocks take too much memory
-    assert choose_path(CausalOperator(many), 16, 16, many) == "factored"
-
-
-def test_many_features_go_by_pairs_and_few_by_factors(monkeypatch):
-    monkeypatch.setattr(masked_attention, "_MOST_COMPILED_BLOCK_ENTRIES", 0)  # blocks would be faster than both
-    graph = Data(edge_index=erdos_renyi_graph(1500, 4 / 1499), num_nodes=1500)
-    mask = RWGNKMask(max_length=3)(AddRandomWalks(50, 3, 0.0, independent=False, seed=0)(graph))
-    assert mask.num_pairs > 9 * mask.num_multiply_adds  # counting multiply-adds alike would take factors from here on
-    # On a graph of Cora's size with such a mask pairs took 0.4 times as long as factors, and 13 times as long.
-    assert choose_path(mask, 256, 8) == "pairwise"
-    assert choose_path(mask, 4, 8) == "factored"
 
 
 def test_entries_that_are_zero_have_a_gradient_on_the_dense_path():
