@@ -122,7 +122,7 @@ class SeedRun:
             write_curves(self.folder / "curves.png", recorder.rows, recorder.best_epoch, self.title, best)
         times = {"best_epoch": recorder.best_epoch, "epochs": job.done, "wall_time_s": round(recorder.elapsed(), 3)}
         text = self._write_result(metrics, module, splits, times)
-        job.finish(f"{text} (best epoch: {recorder.best_epoch})")
+        job.finish(f"{text} (best epoch: {recorder.best_epoch}, counted from 0)")
 
     def _write_result(
         self, metrics: dict[str, float], module: GraphModule, splits: Splits, times: dict[str, float]

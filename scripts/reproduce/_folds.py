@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _bench import resumed
-from _tables import described, machine, save_json, table_parser, write_table
+from _bench import read_json, resumed
+from _tables import described, machine, positive, read_options, save_json, table_parser, write_table
 from scipy import stats
 
 from pyg_topomask.run import RunError, check_config, run_config
@@ -162,25 +162,39 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
 
     Finished runs are kept, also those of another machine. Data sets that can neither be found nor downloaded are left
     out.
+
+    Raises:
+        RunError: If no data set is found, or if the folder has a report with other settings.
     """
     parser = table_parser(doc, made.name, "2 epochs, 1 run")
     parser.add_argument("--datasets", nargs="+", choices=list(made.epochs), default=made.default or list(made.epochs))
     parser.add_argument("--methods", nargs="+", choices=made.methods, default=list(made.methods))
-    parser.add_argument("--runs", type=int, default=made.runs, help="folds or seeds of each row, at most 10 folds")
-    parser.add_argument("--epochs", type=int, help="epochs of each run, instead of those of the data set")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--runs", type=positive, default=made.runs, help="folds or seeds of each row, at most 10 folds")
+    parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
+    options = read_options(parser, arguments)
     if options.quick:
         options.runs, options.epochs = 1, 2
     settings = {"quick": options.quick, "epochs": options.epochs}
-    report = resumed(options.out / f"{made.name}.json", settings, "rows")
+    report = _earlier(options.out / f"{made.name}.json", settings)
     for dataset in options.datasets:
         try:
             for run in range(options.runs):
                 _fill(made, report, dataset, run, options)
         except MissingDataError as error:
             print(f"{dataset} is left out: {error}")
+    if not report["rows"]:
+        raise RunError("nothing was run, because no data set was found")
     made.plot(report, options.out / f"{made.name}.png")
     print("\n".join(made.lines(report)))
+
+
+def _earlier(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of the folder, to be continued, or an empty one."""
+    found = read_json(path)
+    other = [f"{key}: {found.get(key)!r}" for key in settings if found.get(key) != settings[key]]
+    if found and other:
+        raise RunError(f"{path} has other settings ({', '.join(other)}); choose another folder with --out")
+    return resumed(path, settings, "rows")
 
 
 def _fill(made: Comparison, report: dict[str, Any], dataset: str, run: int, options: argparse.Namespace) -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import torch
 from _bench import described, machine, pyplot, read_json, save_json, save_plot
-from _tables import table_parser, write_table
+from _tables import positive, table_parser, write_table
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
-from pyg_topomask.run import RunError
 from pyg_topomask.viz.drawing import PALETTE
 
 PATIENCE, LR, WEIGHT_DECAY = 100, 5e-3, 5e-4
@@ -75,45 +72,10 @@ def remembered(path: Path, model: Module, train: Callable[..., dict[str, Any]], 
 
 def parser(doc: str, name: str, seeds: int | None = None) -> argparse.ArgumentParser:
     """A parser with the options of every GKAT script; ``doc`` is the script's docstring."""
-    quick = "a trial of minutes, with files in the folder quick/ of --out"
-    made = table_parser(doc, name, quick, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    made = table_parser(doc, name, "a trial of minutes", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     if seeds is not None:
         made.add_argument("--seeds", type=positive, default=seeds, help="runs of each row")
     return made
-
-
-def read_options(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options of the command line. A trial has its own folder, so that it replaces no report."""
-    options = made.parse_args()
-    if options.quick:
-        options.out /= "quick"
-    for name, value in vars(options).items():
-        if isinstance(value, list):  # drop repeated values
-            setattr(options, name, list(dict.fromkeys(value)))
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=options.out).close()
-    except OSError as error:
-        made.error(f"--out {options.out} cannot be written: {error}")
-    return options
-
-
-def start(main: Callable[[], None]) -> None:
-    """Run a script; report errors of data or configs, and interruptions, in one line."""
-    try:
-        main()
-    except RunError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print("interrupted; the same command continues and keeps finished runs", file=sys.stderr)
-        sys.exit(130)
-
-
-def positive(text: str) -> int:
-    """Type of options that are positive integers."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
 
 
 def row_of(title: str, method: str, published: float | str | None, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _gkat import fresh_copy, num_parameters, parser, positive, read_options, remembered, row_of
+from _gkat import fresh_copy, num_parameters, parser, remembered, row_of
+from _tables import positive, read_options
 from torch import Tensor, no_grad
 from torch.nn import Linear, Module, ModuleList
 from torch.nn.functional import cross_entropy, elu

@@ -11,7 +11,18 @@ from typing import Any
 
 from _fitting import PARTS
 from _folds import timed_run
-from _tables import SPREAD, described, plot_runs, sample_std, save_json, table_parser, tabulate, warmup_of
+from _tables import (
+    SPREAD,
+    described,
+    plot_runs,
+    positive,
+    read_options,
+    sample_std,
+    save_json,
+    table_parser,
+    tabulate,
+    warmup_of,
+)
 
 from pyg_topomask.run import run_config
 from pyg_topomask.run.errors import MissingDataError
@@ -59,9 +70,9 @@ def compare(
     made = table_parser(doc, name, "2 epochs, 1 seed")
     made.add_argument("--datasets", nargs="+", choices=list(experiments), default=list(experiments))
     made.add_argument("--methods", nargs="+", choices=methods, default=methods, help=f"rows; {FIRST} always")
-    made.add_argument("--seeds", type=int, default=3, help="runs of each row")
-    made.add_argument("--epochs", type=int, help="epochs of the first comparison, instead of those of the data set")
-    options = made.parse_args(arguments)
+    made.add_argument("--seeds", type=positive, default=3, help="runs of each row")
+    made.add_argument("--epochs", type=positive, help="epochs of the first comparison, instead of the data set's")
+    options = read_options(made, arguments)
     if options.quick:
         options.seeds, options.epochs = 1, 2
     tabulate(name, {"seeds": options.seeds}, _rows(experiments, options), lines, plot, options)

@@ -9,10 +9,12 @@ import json
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from _bench import described, machine, pyplot, save_json, save_plot
@@ -33,6 +35,7 @@ SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed 
 BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
 STORED = "results-published"  # folder of the reports behind RESULTS.md, next to it
+SECTION = re.compile(r"<!-- begin (\w+) -->\n(.*?)<!-- end \1 -->", re.DOTALL)
 
 
 Curves = Sequence[Sequence[tuple[float, float]]]
@@ -52,10 +55,45 @@ class Published:
 def table_parser(doc: str, name: str, quick: str, **settings: Any) -> argparse.ArgumentParser:
     """A parser with the options of every script that writes a table; ``doc`` is the script's docstring."""
     made = argparse.ArgumentParser(description=doc.split("\n")[0], **settings)
-    made.add_argument("--quick", action="store_true", help=quick)
     made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{name}"), help="runs, report and plot")
-    made.add_argument("--results", type=Path, help="Markdown file to write the table into")
+    either = made.add_mutually_exclusive_group()
+    either.add_argument("--quick", action="store_true", help=f"{quick}; its files go to the folder quick/ of --out")
+    either.add_argument("--results", type=Path, help="Markdown file to write the table into")
     return made
+
+
+def read_options(made: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line. A trial has its own folder, so that it replaces no report."""
+    options = made.parse_args(arguments)
+    if options.quick:
+        options.out /= "quick"
+    for name, value in vars(options).items():
+        if isinstance(value, list):  # drop repeated values
+            setattr(options, name, list(dict.fromkeys(value)))
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=options.out).close()
+    except OSError as error:
+        made.error(f"--out {options.out} cannot be written: {error}")
+    return options
+
+
+def positive(text: str) -> int:
+    """Type of options that are positive integers."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run a script; report errors of data or configs, and interruptions, in one line."""
+    try:
+        main()
+    except RunError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues and keeps finished runs", file=sys.stderr)
+        sys.exit(130)
 
 
 def parser(doc: str, datasets: Sequence[str], name: str) -> argparse.ArgumentParser:
@@ -63,7 +101,7 @@ def parser(doc: str, datasets: Sequence[str], name: str) -> argparse.ArgumentPar
     made = table_parser(doc, name, f"{QUICK[0]} training graphs, {QUICK_EPOCHS} epochs, 1 seed")
     made.add_argument("--datasets", nargs="+", choices=datasets, default=list(datasets))
     made.add_argument("--methods", nargs="+", choices=list(FOLDERS), default=["Primphormer"])
-    made.add_argument("--seeds", type=int, default=4, help="runs of each config")
+    made.add_argument("--seeds", type=positive, default=4, help="runs of each config")
     made.add_argument(
         "--minutes", type=float, help="train each config for the epochs that fit, with its schedule planned for them"
     )
@@ -233,14 +271,22 @@ def sample_std(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def write_table(options: argparse.Namespace, name: str, text: str, stem: str | None = None) -> None:
-    """Write a table as Markdown into ``--out``; with ``--results`` also into that file, and store its report."""
-    (options.out / f"{stem or name}.md").write_text(text)
-    if options.results is not None:
-        write_section(options.results, name, text)
-        stored = options.results.parent / STORED
-        save_json(stored / f"{name}.json", json.loads((options.out / f"{stem or name}.json").read_text()))
-        (stored / f"{name}.csv").write_text(as_csv(text))
+def write_table(options: argparse.Namespace, name: str, text: str) -> None:
+    """Write a table as Markdown into ``--out``; with ``--results`` also into that file, and store its report.
+
+    A table of that file is not replaced by one with fewer rows.
+    """
+    write_text(options.out / f"{name}.md", text)
+    if options.results is None:
+        return
+    rows, had = (len(as_csv(found).splitlines()) for found in (text, read_section(options.results, name)))
+    if rows < had:
+        print(f"{options.results} keeps its table {name}, which has {had - rows} more rows; remove it to replace it")
+        return
+    write_section(options.results, name, text)
+    stored = options.results.parent / STORED
+    save_json(stored / f"{name}.json", json.loads((options.out / f"{name}.json").read_text()))
+    write_text(stored / f"{name}.csv", as_csv(text))
 
 
 def as_csv(text: str) -> str:
@@ -257,6 +303,11 @@ def as_csv(text: str) -> str:
 def _plain(cell: str) -> str:
     """A number without commas between its thousands."""
     return cell.replace(",", "") if re.fullmatch(r"\d[\d,]*(\.\d+)?", cell) else cell
+
+
+def read_section(path: Path, name: str) -> str:
+    """The text between the markers of that name; empty if there is none."""
+    return dict(SECTION.findall(path.read_text() if path.is_file() else "")).get(name, "")
 
 
 def write_section(path: Path, name: str, text: str) -> None:
@@ -303,19 +354,18 @@ def plot_curves(panels: Mapping[tuple[str, str], Mapping[str, Curves]], path: Pa
     save_plot(figure, path)
 
 
-def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, path: Path) -> None:
+def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, path: Path, columns: int = 4) -> None:
     """Draw a panel for each data set with a row for each method: a dot for each run and a line at their mean.
-
-    At most four panels stand side by side.
 
     Args:
         panels: Data set -> method -> results of the runs.
         label: What the results are.
         path: The picture; without results, none is written.
+        columns: Largest number of panels side by side.
     """
     if not panels:
         return
-    columns = min(4, len(panels))
+    columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     height = 1.2 + 0.3 * max(map(len, panels.values()))
     size = (4.5 * columns, height * rows)
@@ -328,5 +378,5 @@ def plot_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], label: str, p
             axis.plot([statistics.fmean(values)] * 2, [row - 0.3, row + 0.3], color=PALETTE[1])
         axis.set_yticks(range(len(methods)), list(methods))
         axis.invert_yaxis()
-        axis.set(title=title, xlabel=label)
+        axis.set(title=title, xlabel=f"{label}; line: mean")
     save_plot(figure, path)

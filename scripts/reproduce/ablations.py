@@ -5,7 +5,8 @@
     python scripts/reproduce/ablations.py                                    # ENZYMES and PROTEINS
     python scripts/reproduce/ablations.py --datasets peptides-func --methods k-MIP    # on a tenth of the graphs
 
-Within a method, one setting changes at a time; the rest is as in the first row. Primphormer and k-MIP have message
+Within a method, one setting changes at a time; the rest is as in the first row. The last row has no attention, or no
+mask. Primphormer and k-MIP have message
 passing in each layer, too, with the settings of configs/primphormer and configs/kmip. GKAT is alone in its layers, with
 the settings of configs/grf and 50 walks of each node. GKAT-0 is the exact softmax kernel under the same mask. All rows
 of a data set have equal epochs and folds. On ENZYMES and PROTEINS, run i has Errica et al.'s outer fold i with its
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, errica_fold, machines, run_once, schedule, seconds
-from _tables import CONFIGS, mean_and_std, plot_runs, warmup_of
+from _tables import CONFIGS, mean_and_std, plot_runs, start, warmup_of
 
 
 @dataclass(frozen=True)
@@ -135,21 +136,25 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"{machines(report)}. Validation and test results after the epoch of the best validation result: "
         "mean and standard deviation of the sample over runs. A run is an outer fold of Errica et al. with its inner "
-        "split, or a seed with its own tenth of Peptides-func. The difference is to the method's first row, in "
-        "percentage points with the 95 % interval of the paired t-test over runs. Settings are swept, not tuned. "
-        "Minutes are processor time of a run."
+        "split, or a seed with its own tenth of Peptides-func. Differences are to the method's first row, and to its "
+        "last one, which has no attention or no mask, in percentage points with the 95 % interval of the paired t-test "
+        "over runs. Settings are swept, not tuned. Minutes are processor time of a run."
     )
     yield ""
-    yield "| data set | method | row | parameters | runs | epochs | minutes | metric | validation | test | difference |"
-    yield "|---|---|---|--:|--:|--:|--:|---|--:|--:|--:|"
-    rows = report["rows"].values()
-    for row in rows:
-        first = next(r for r in rows if (r["dataset"], r["method"]) == (row["dataset"], row["method"]))
+    yield (
+        "| data set | method | row | parameters | runs | epochs | minutes | metric | validation | test | "
+        "to the first row | to the last row |"
+    )
+    yield "|---|---|---|--:|--:|--:|--:|---|--:|--:|--:|--:|"
+    for key, row in report["rows"].items():
         metric, number = DATASETS[row["dataset"]].metric, len(row["test"])
         cells = [row["dataset"], row["method"], row["row"], f"{row['parameters'][0]:,}", number, row["epochs"][0]]
         cells += [f"{statistics.fmean(seconds(row)) / 60:.1f}", metric]
         cells += [mean_and_std(metric, row[part]) for part in ("val", "test")]
-        cells.append("–" if row is first else difference(row["test"], first["test"]))
+        keys = list(rows_of(row["dataset"], row["method"]))
+        for other in (keys[0], keys[-1]):
+            others = report["rows"].get(other, {"test": []})["test"]
+            cells.append("–" if other == key else difference(row["test"], others))
         yield "| " + " | ".join(map(str, cells)) + " |"
 
 
@@ -157,8 +162,9 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     """Test results of all runs, with a panel for each data set and method."""
     panels: dict[str, dict[str, list[float]]] = {}
     for row in report["rows"].values():
-        panels.setdefault(f"{row['dataset']}, {row['method']}", {})[row["row"]] = row["test"]
-    plot_runs(panels, "test result", path)
+        title = f"{row['dataset']}, {row['method']}"
+        panels.setdefault(title, {})[row["row"]] = [100 * value for value in row["test"]]
+    plot_runs(panels, "test result × 100", path, columns=len(METHODS))
 
 
 def rows_of(dataset: str, method: str) -> dict[str, dict[str, str]]:
@@ -184,4 +190,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -21,18 +21,15 @@ from _gkat import (
     finish,
     fresh_copy,
     parser,
-    positive,
-    read_options,
     remembered,
     row_of,
-    start,
     train_nodes,
     with_earlier,
     write_report,
 )
 from _gkat import lines as lines
 from _gkat import plot as plot
-from _tables import SPREAD
+from _tables import SPREAD, positive, read_options, start
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import dropout, elu

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _gkat import finish, start, write_report
+from _gkat import finish, write_report
 from _gkat import lines as lines
 from _gkat_synthetic import CYCLE, GAT_HEADS, compare, described, quickened, synthetic_parser
-from _tables import pyplot, save_plot
+from _tables import pyplot, save_plot, start
 
 from pyg_topomask.viz.drawing import PALETTE
 

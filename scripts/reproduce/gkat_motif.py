@@ -18,10 +18,11 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from _gkat import finish, start, write_report
+from _gkat import finish, write_report
 from _gkat import lines as lines
 from _gkat import plot as plot
 from _gkat_synthetic import TASKS, compare, described, quickened, synthetic_parser
+from _tables import start
 
 
 def verdict(rows: Sequence[Mapping[str, Any]]) -> str:

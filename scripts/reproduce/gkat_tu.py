@@ -19,10 +19,10 @@ from statistics import fmean
 from typing import Any
 
 from _folds import errica_fold
-from _gkat import finish, parser, positive, read_options, row_of, start, with_earlier, write_report
+from _gkat import finish, parser, row_of, with_earlier, write_report
 from _gkat import lines as lines
 from _gkat import plot as plot
-from _tables import read_curve
+from _tables import positive, read_curve, read_options, start
 
 from pyg_topomask.run import RunError, run_config
 from pyg_topomask.run.errors import MissingDataError

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from _bench import exponent, median_ms
-from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import described, machine, pyplot, read_options, save_json, save_plot, start, table_parser, write_table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch_geometric.data import Data
@@ -139,7 +139,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every size. Write JSON and Markdown after each, and a plot at the end."""
-    options = table_parser(__doc__ or "", "grf_cost", "up to 1,024 nodes, 2 seeds").parse_args(arguments)
+    options = read_options(table_parser(__doc__ or "", "grf_cost", "up to 1,024 nodes, 2 seeds"), arguments)
     powers, seeds, repeats = (range(4, 11, 2), 2, 3) if options.quick else (range(4, 17), 10, 9)
     torch.set_num_threads(1)
     report: dict[str, Any] = {"machine": machine(), "rows": {}, "exponents": {}}
@@ -153,4 +153,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

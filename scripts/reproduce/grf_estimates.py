@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import described, machine, pyplot, read_options, save_json, save_plot, start, table_parser, write_table
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
@@ -128,7 +128,7 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every estimate on every graph, and write the table."""
-    options = table_parser(__doc__ or "", "grf_estimates", "small graphs and few draws").parse_args(arguments)
+    options = read_options(table_parser(__doc__ or "", "grf_estimates", "small graphs and few draws"), arguments)
     size, draws = (64, 5) if options.quick else (400, 50)
     rows: list[dict[str, Any]] = []
     cases = [(*graph, *entry) for graph in graphs(size).items() for entry in ESTIMATES]
@@ -144,4 +144,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -45,7 +45,18 @@ from _images import (
     error_rate,
     fit_images,
 )
-from _tables import described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import (
+    described,
+    machine,
+    positive,
+    pyplot,
+    read_options,
+    save_json,
+    save_plot,
+    start,
+    table_parser,
+    write_table,
+)
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.nn import GINConv
 
@@ -266,9 +277,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help=f"rows; {FIRST} always"
     )
     made.add_argument("--equal", nargs="+", choices=PARTS, default=list(PARTS), help="comparisons, epochs first")
-    made.add_argument("--seeds", type=int, default=5, help="runs of each row")
-    made.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of the first comparison")
-    options = made.parse_args(arguments)
+    made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
+    made.add_argument("--epochs", type=positive, default=EPOCHS, help="epochs of the first comparison")
+    options = read_options(made, arguments)
     if options.quick:
         options.seeds, options.epochs = 1, 2
     path = options.out / "grf_images.json"
@@ -285,4 +296,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from _grf import Experiment, compare, plot_comparisons, table_lines
-from _tables import CONFIGS
+from _tables import CONFIGS, start
 
 METHODS = {
     "GRF": [],
@@ -58,4 +58,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -29,7 +29,19 @@ from typing import Any
 
 import torch
 from _fitting import PARTS, fill_row, fit, mean_and_spread
-from _tables import SPREAD, described, machine, pyplot, save_json, save_plot, table_parser, write_table
+from _tables import (
+    SPREAD,
+    described,
+    machine,
+    positive,
+    pyplot,
+    read_options,
+    save_json,
+    save_plot,
+    start,
+    table_parser,
+    write_table,
+)
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.data import Data
@@ -227,9 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument(
         "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help=f"rows; {FIRST} always"
     )
-    made.add_argument("--seeds", type=int, default=5, help="runs of each row")
-    made.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of the first comparison")
-    options = made.parse_args(arguments)
+    made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
+    made.add_argument("--epochs", type=positive, default=EPOCHS, help="epochs of the first comparison")
+    options = read_options(made, arguments)
     if options.quick:
         options.seeds, options.epochs, options.particles = 1, 2, [32]
     path = options.out / "grf_particles.json"
@@ -247,4 +259,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from _grf import Experiment, compare, plot_comparisons, table_lines
-from _tables import CONFIGS, format_metric
+from _tables import CONFIGS, format_metric, start
 
 FIXED_LENGTH = ["topomask.halt_prob=0.0", "topomask.independent=false", "topomask.pair_table=false"]
 
@@ -70,4 +70,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -41,7 +41,10 @@ from _tables import (
     format_metric,
     mean_and_std,
     plot_runs,
+    positive,
+    read_options,
     save_json,
+    start,
     table_parser,
     tabulate,
 )
@@ -218,17 +221,21 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         figure, lowest = mean_and_std("accuracy", values), min(values)
         largest = f"{max(row['ratios']):.7g}" if "ratios" in row else "–"
         fallen = sum(ratio < 0.5 for ratio in row["falls"])
-        denominator = "–" if row["dataset"].startswith(UNMASKED) else row["normalizer"]
-        cells = [row["dataset"], denominator, row["epochs"], figure, format_metric("accuracy", lowest)]
+        cells = [row["dataset"], denominator(row), row["epochs"], figure, format_metric("accuracy", lowest)]
         cells += [f"{fallen} of {len(row['falls'])}", f"{min(row['falls']):.2f}", largest]
         yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def denominator(row: Mapping[str, Any]) -> str:
+    """The denominator of a row; without a mask, both are the same."""
+    return "–" if row["dataset"].startswith(UNMASKED) else str(row["normalizer"])
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:
     """Test accuracy of all runs."""
     panels: dict[str, dict[str, list[float]]] = {}
     for row in report["rows"]:
-        panels.setdefault(row["dataset"], {})[row["normalizer"]] = [100 * value for value in row["test"]["values"]]
+        panels.setdefault(row["dataset"], {})[denominator(row)] = [100 * value for value in row["test"]["values"]]
     plot_runs(panels, "test accuracy (%)", path)
 
 
@@ -236,8 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train under both denominators. Write JSON and Markdown after each row."""
     made = table_parser(__doc__ or "", "grf_smooth", "2 epochs, 1 seed")
     made.add_argument("--datasets", nargs="+", choices=list(DENOMINATORS), default=list(DENOMINATORS))
-    made.add_argument("--seeds", type=int, default=5, help="runs of each row")
-    options = made.parse_args(arguments)
+    made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
+    options = read_options(made, arguments)
     options.seeds = 1 if options.quick else options.seeds
     rows = (
         same_walks_row(normalizer, options) if dataset == SAME_WALKS else run_row(dataset, normalizer, options)
@@ -248,4 +255,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

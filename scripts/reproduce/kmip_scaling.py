@@ -5,7 +5,7 @@ backward (training), peak memory, and the share of each stage. Full attention is
 also linear, and less than that of k-MIP because it stores no indices, but it takes much more time. Every size runs in a
 new process. A method stops before a size at which one call would take longer than the limit.
 
-Run: python scripts/reproduce/kmip_scaling.py [--quick] [--limit 60] [--results RESULTS.md]
+Run: python scripts/reproduce/kmip_scaling.py [--quick | --results RESULTS.md] [--limit 60]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from _bench import described, exponent, in_fresh_process, machine, median_ms, pyplot, save_json, save_plot
-from _tables import table_parser, write_table
+from _tables import read_options, start, table_parser, write_table
 from kmip import DATA, TOPK, forward, full, inputs, stages, step
 
 from pyg_topomask.ops import topk_attention
@@ -119,7 +119,7 @@ def main() -> None:
     parser = table_parser(__doc__ or "", "kmip_scaling", "sizes up to 10,000")
     parser.add_argument("--limit", type=float, default=60.0, help="largest time of one call in seconds")
     parser.add_argument("--largest", type=float, help="exponent of ten of the largest N (6, or 4 with --quick)")
-    options = parser.parse_args()
+    options = read_options(parser)
     largest = options.largest or (4.0 if options.quick else 6.0)
     sizes = [round(10 ** (i / 2)) for i in range(4, int(2 * largest) + 1)]
     runs: dict[str, Callable[[], list[dict[str, Any]]]] = {
@@ -149,4 +149,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

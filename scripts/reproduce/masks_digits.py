@@ -20,7 +20,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from _tables import CONFIGS, SPREAD, described, mean_and_std, plot_runs, table_parser, tabulate
+from _tables import (
+    CONFIGS,
+    SPREAD,
+    described,
+    mean_and_std,
+    plot_runs,
+    positive,
+    read_options,
+    start,
+    table_parser,
+    tabulate,
+)
 
 from pyg_topomask.run import run_config
 
@@ -98,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument("--positions", nargs="+", choices=["no", "yes"], default=["no", "yes"], help="encoded or not")
     made.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="rows")
     made.add_argument("--finished", action="store_true", help="write the rows that are finished, and train nothing")
-    made.add_argument("--seeds", type=int, default=3, help="runs of each row")
-    made.add_argument("--epochs", type=int, default=30, help="epochs of each run")
-    options = made.parse_args(arguments)
+    made.add_argument("--seeds", type=positive, default=3, help="runs of each row")
+    made.add_argument("--epochs", type=positive, default=30, help="epochs of each run")
+    options = read_options(made, arguments)
     if options.quick:
         options.seeds, options.epochs = 1, 1
     names = product(options.images, options.positions, options.methods)
@@ -110,4 +121,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, machines, run_folder, run_once, schedule, seconds
-from _tables import CONFIGS, Curves, mean_and_std, plot_curves, read_curve, warmup_of
+from _tables import CONFIGS, Curves, mean_and_std, plot_curves, read_curve, start, warmup_of
 
 
 @dataclass(frozen=True)
@@ -126,4 +126,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -6,10 +6,9 @@ turns, each time in a new process, and the table has the median of these rounds,
 affects all methods. The batch has real graphs for Peptides-func, and random graphs of about the published sizes for the
 other data sets. The paper measured on a GPU, so only ratios to the Transformer can be compared; the table shows them.
 ogbn-products, which the paper cuts into ten random parts, is left out, because the Transformer runs out of memory on
-it; the part "large" of scripts/bench/attention.py is similar. The same command continues an interrupted one. With
---quick, the report has a different name.
+it; the part "large" of scripts/bench/attention.py is similar. The same command continues an interrupted one.
 
-Run: python scripts/reproduce/primphormer_efficiency.py [--quick] [--results RESULTS.md]
+Run: python scripts/reproduce/primphormer_efficiency.py [--quick | --results RESULTS.md]
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from _bench import described, in_fresh_process, log_axis, machine, pyplot, resumed, save_json, save_plot
-from _tables import table_parser, write_table
+from _tables import positive, read_options, start, table_parser, write_table
 from attention import measure
 
 from pyg_topomask.viz.drawing import PALETTE
@@ -105,18 +104,18 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
 def main() -> None:
     parser = table_parser(__doc__, "primphormer_efficiency", "only Peptides-func, one timed step")
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, help="default: all, or Peptides-func with --quick")
-    parser.add_argument("--repeats", type=int, default=9, help="number of timed steps in a round")
-    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, in which all methods take turns")
-    options = parser.parse_args()
+    parser.add_argument("--repeats", type=positive, default=9, help="number of timed steps in a round")
+    parser.add_argument("--rounds", type=positive, default=3, help="number of rounds, in which all methods take turns")
+    options = read_options(parser)
     datasets = options.datasets or (["Peptides-func"] if options.quick else list(DATASETS))
     rounds, repeats = (1, 1) if options.quick else (options.rounds, options.repeats)
-    path = options.out / f"primphormer_efficiency{'-quick' if options.quick else ''}.json"
+    path = options.out / "primphormer_efficiency.json"
     report = measured(path, rounds, repeats, datasets)
     text = "\n".join(lines(report)) + "\n"
-    write_table(options, "primphormer_efficiency", text, path.stem)
+    write_table(options, "primphormer_efficiency", text)
     plot(report, path.with_suffix(".png"))
     print(text)
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -3,12 +3,12 @@
 Each config of configs/primphormer is trained for every seed, and the table shows its test accuracy at the best
 validation epoch next to the published one. The same command continues an interrupted one.
 
-Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick] [--datasets …] [--seeds 4] [--results RESULTS.md]
+Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick | --results RESULTS.md] [--datasets …] [--seeds 4]
 """
 
 from __future__ import annotations
 
-from _tables import Published, parser, reproduce
+from _tables import Published, parser, read_options, reproduce, start
 from _tables import lines as lines
 from _tables import plot as plot
 
@@ -22,9 +22,9 @@ TABLE = {
 
 
 def main() -> None:
-    options = parser(__doc__, list(TABLE), "primphormer_gnn_benchmark").parse_args()
+    options = read_options(parser(__doc__, list(TABLE), "primphormer_gnn_benchmark"))
     reproduce("primphormer_gnn_benchmark", TABLE, options)
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

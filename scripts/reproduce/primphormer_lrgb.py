@@ -5,14 +5,14 @@ epoch next to the published one. With --minutes M, each of --methods is trained 
 that fits into M minutes, estimated on a sample, with a schedule of that length. Only the attention differs; the stack
 (GatedGCN and the attention), encodings and optimiser are the same. The same command continues an interrupted one.
 
-Run: python scripts/reproduce/primphormer_lrgb.py [--quick] [--datasets …] [--seeds 4] [--results RESULTS.md]
+Run: python scripts/reproduce/primphormer_lrgb.py [--quick | --results RESULTS.md] [--datasets …] [--seeds 4]
      python scripts/reproduce/primphormer_lrgb.py --minutes 10 --datasets peptides-func --seeds 1 \
          --methods Primphormer Transformer Exphormer GRF KMIP
 """
 
 from __future__ import annotations
 
-from _tables import Published, parser, reproduce
+from _tables import Published, parser, read_options, reproduce, start
 from _tables import lines as lines
 from _tables import plot as plot
 
@@ -52,8 +52,8 @@ TABLE = {
 
 
 def main() -> None:
-    reproduce("primphormer_lrgb", TABLE, parser(__doc__, list(TABLE), "primphormer_lrgb").parse_args())
+    reproduce("primphormer_lrgb", TABLE, read_options(parser(__doc__, list(TABLE), "primphormer_lrgb")))
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -12,15 +12,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _tables import STORED, as_csv, save_json, write_section
+from _tables import SECTION, STORED, as_csv, save_json, write_section
 
 ROOT = Path(__file__).parents[2]
-SECTION = re.compile(r"<!-- begin (\w+) -->\n(.*?)<!-- end \1 -->", re.DOTALL)
 
 
 def sections(results: str) -> dict[str, str]:

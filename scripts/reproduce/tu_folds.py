@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from _folds import Comparison, compare, difference, errica_fold, interval, machines, run_once, schedule, seconds
-from _tables import CONFIGS, mean_and_std, plot_runs
+from _tables import CONFIGS, mean_and_std, plot_runs, start
 
 METHODS = {
     "baseline": ["gt.layer_type=None+None"],
@@ -170,4 +170,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -181,7 +181,7 @@ def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, capsys, metric):
     choose = min if metric == "loss" else max
     best = choose(rows, key=lambda row: row[f"val_{metric}"])  # min and max return the first of equal values
     assert summary["best_epochs"] == [best["epoch"]]
-    assert f"(best epoch: {best['epoch']:.0f})" in capsys.readouterr().out  # counted as in metrics.csv
+    assert f"(best epoch: {best['epoch']:.0f}, counted from 0)" in capsys.readouterr().out  # counted as in metrics.csv
     assert summary["metrics"][f"val_{metric}"]["mean"] == pytest.approx(best[f"val_{metric}"], rel=1e-6)
 
 

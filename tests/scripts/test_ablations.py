@@ -52,18 +52,29 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     report = json.loads((tmp_path / "ablations.json").read_text())
     table = (tmp_path / "ablations.md").read_text()
     assert "\n".join(script.lines(report)) + "\n" == table
-    assert "| enzymes | k-MIP | all keys | 1,234 | 2 | 40 | 0.0 | accuracy | 55.00 ± 7.07 | 55.00 ± 7.07 | – |" in table
+    assert (
+        "| enzymes | k-MIP | all keys | 1,234 | 2 | 40 | 0.0 | accuracy | 55.00 ± 7.07 | 55.00 ± 7.07 | – | +0.0 |"
+        in table
+    )
     # gaps of 2 and 4 points: 3 ± 12.706 · 1 (t with one degree of freedom, standard error 1)
-    assert "| 58.00 ± 8.49 | +3.0 (-9.7 to +15.7) |" in table
+    assert "| 58.00 ± 8.49 | +3.0 (-9.7 to +15.7) | +3.0 (-9.7 to +15.7) |" in table  # to all keys, and to no attention
     assert (tmp_path / "ablations.png").stat().st_size > 0
 
 
 def test_data_that_are_missing_are_left_out(script, tmp_path, monkeypatch, capsys):
     folds = importlib.import_module("_folds")
 
-    def nowhere(*_):
-        raise folds.MissingDataError("the raw files are nowhere")
+    def run_once(path, out, overrides, metric):
+        if path.stem in missing:
+            raise folds.MissingDataError("the raw files are nowhere")
+        return {"val": 0.5, "test": 0.5, "seconds": 1.0, "parameters": 99}
 
-    monkeypatch.setattr("_folds.run_config", nowhere)
-    script.main(["--quick", "--datasets", "enzymes", "--out", str(tmp_path)])
-    assert "enzymes is left out" in capsys.readouterr().out
+    monkeypatch.setattr(script, "run_once", run_once)
+    both = ["--quick", "--datasets", "enzymes", "proteins", "--methods", "k-MIP", "--out", str(tmp_path)]
+    missing = ["enzymes"]
+    script.main(both)
+    assert "enzymes is left out: the raw files are nowhere" in capsys.readouterr().out
+    assert "| proteins | k-MIP | all keys |" in (tmp_path / "quick/ablations.md").read_text()
+    missing.append("proteins")
+    with pytest.raises(folds.RunError, match="nothing was run, because no data set was found"):
+        script.main([*both[:-1], str(tmp_path / "other")])

@@ -36,6 +36,6 @@ def test_the_corrected_diagonal_errs_less_off_the_diagonal(script, name):
 def test_a_trial_writes_the_table(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "ESTIMATES", (("independent", 2), ("corrected", 4)))
     script.main(["--quick", "--out", str(tmp_path)])
-    report = json.loads((tmp_path / "grf_estimates.json").read_text())
+    report = json.loads((tmp_path / "quick/grf_estimates.json").read_text())
     assert len(report["rows"]) == 8
-    assert "| kNN | independent | 2 × 2 |" in (tmp_path / "grf_estimates.md").read_text()
+    assert "| kNN | independent | 2 × 2 |" in (tmp_path / "quick/grf_estimates.md").read_text()

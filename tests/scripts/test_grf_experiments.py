@@ -53,27 +53,27 @@ def test_real_graphs(small, tmp_path, capsys, proteins):
     script = small("grf_real")
     arguments = ["--quick", "--datasets", "proteins", "--methods", "message passing", "--out", str(tmp_path / "out")]
     script.main(arguments)
-    report = json.loads((tmp_path / "out" / "grf_real.json").read_text())
+    report = json.loads((tmp_path / "out/quick/grf_real.json").read_text())
     rows = report["rows"]
     assert [row["method"] for row in rows] == ["GRF", "message passing"]
     assert rows[0]["by"]["time"] == rows[0]["by"]["epochs"]
     assert all(row["by"]["epochs"]["epochs"] == 2 <= row["by"]["time"]["epochs"] <= 3 for row in rows)
-    assert len((tmp_path / "out" / "grf_real.md").read_text().splitlines()) == 6
+    assert len((tmp_path / "out/quick/grf_real.md").read_text().splitlines()) == 6
     capsys.readouterr()
     script.main(arguments)
     again = capsys.readouterr().out
     assert "finished before, kept" in again
     assert "done in" not in again
-    assert json.loads((tmp_path / "out" / "grf_real.json").read_text()) == report
+    assert json.loads((tmp_path / "out/quick/grf_real.json").read_text()) == report
 
 
 @pytest.mark.parametrize("task", ["share", "tree", "ring"])
 def test_long_range(small, tmp_path, task):
     script, out = small("grf_long_range", "dataset.num_graphs=16", "dataset.num_nodes=10"), tmp_path / "out"
     script.main(["--quick", "--datasets", task, "--methods", "GIN with 4 layers", "--out", str(out)])
-    rows = json.loads((out / "grf_long_range.json").read_text())["rows"]
+    rows = json.loads((out / "quick/grf_long_range.json").read_text())["rows"]
     assert [(row["dataset"], row["method"]) for row in rows] == [(task, "GRF"), (task, "GIN with 4 layers")]
-    lines = (out / "grf_long_range.md").read_text().splitlines()
+    lines = (out / "quick/grf_long_range.md").read_text().splitlines()
     left = 1 - rows[0]["by"]["epochs"]["test"]["mean"]
     assert lines[4].startswith(f"| {task} | GRF |")
     assert f"| {left:.3f} |" in lines[4]
@@ -97,15 +97,15 @@ def test_smooth_training(tmp_path, monkeypatch):
         return {"folder": str(folder / "run"), "seeds": [0], "metrics": {"test_accuracy": test}}
 
     monkeypatch.setattr(script, "run_config", run)
-    interrupted = tmp_path / "runs" / "digits-toeplitz-smooth-digits-bound-2-quick" / "0" / "last.ckpt"
+    interrupted = tmp_path / "quick/runs" / "digits-toeplitz-smooth-digits-bound-2-quick" / "0" / "last.ckpt"
     interrupted.parent.mkdir(parents=True)
     interrupted.touch()
     script.main(["--quick", "--datasets", "digits", "--out", str(tmp_path)])
     assert not interrupted.exists()  # its ratios are lost
-    table = (tmp_path / "grf_smooth.md").read_text()
+    table = (tmp_path / "quick/grf_smooth.md").read_text()
     assert "| digits | bound | 2 | 72.00 | 72.00 | 0 of 1 | 0.90 |" in table
     assert "| digits | signed | 2 | 32.00 | 32.00 | 1 of 1 | 0.40 |" in table
-    rows = json.loads((tmp_path / "grf_smooth.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "quick/grf_smooth.json").read_text())["rows"]
     assert all(0 < row["ratios"][0] <= 1 + 1e-4 for row in rows)
 
 
@@ -113,7 +113,7 @@ def test_smooth_training_with_the_same_walks(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     script = importlib.import_module("grf_smooth")
     script.main(["--quick", "--datasets", script.SAME_WALKS, "--out", str(tmp_path)])
-    rows = json.loads((tmp_path / "grf_smooth.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "quick/grf_smooth.json").read_text())["rows"]
     assert [row["normalizer"] for row in rows] == ["bound", "signed"]
     assert all(row["epochs"] == 2 and 0 < row["falls"][0] <= 1 for row in rows)
     assert 0 < rows[0]["ratios"][0] <= 1 + 1e-4
@@ -145,13 +145,13 @@ def test_particles(tmp_path, monkeypatch, capsys):
     script = importlib.import_module("grf_particles")
     arguments = ["--quick", "--forces", "springs", "--methods", "linear", "GIN interlacer", "--out", str(tmp_path)]
     script.main(arguments)
-    report = json.loads((tmp_path / "grf_particles.json").read_text())
+    report = json.loads((tmp_path / "quick/grf_particles.json").read_text())
     rows = list(report["rows"].values())
     assert [row["method"] for row in rows] == ["GRF interlacer", "linear", "GIN interlacer"]
     assert rows[0]["time"] == rows[0]["epochs"]
-    assert f"{rows[1]['epochs']['test'][0]:.3f}" in (tmp_path / "grf_particles.md").read_text()
+    assert f"{rows[1]['epochs']['test'][0]:.3f}" in (tmp_path / "quick/grf_particles.md").read_text()
     script.main(arguments)  # finished rows are kept, with their times
-    assert json.loads((tmp_path / "grf_particles.json").read_text()) == report
+    assert json.loads((tmp_path / "quick/grf_particles.json").read_text()) == report
 
 
 def test_a_perfect_model_of_particles_has_no_error(monkeypatch):

@@ -29,19 +29,19 @@ def test_a_trial_writes_the_table_and_is_resumed(script, tmp_path, monkeypatch, 
     arguments += ["--positions", "none", "--readouts", "mean"]
     script.main(arguments)
     assert "MNIST, 14 × 14: not available here" in capsys.readouterr().out
-    report = json.loads((tmp_path / "grf_images.json").read_text())
+    report = json.loads((tmp_path / "quick/grf_images.json").read_text())
     rows = list(report["rows"].values())
     assert [row["method"] for row in rows] == ["GRF", "linear", "GIN"]
     assert rows[0]["time"] == rows[0]["epochs"]
     assert rows[0]["epochs"]["other walks"][0] is not None
     assert rows[1]["epochs"]["other walks"] == [None]
-    text = (tmp_path / "grf_images.md").read_text()
+    text = (tmp_path / "quick/grf_images.md").read_text()
     assert f"| 8 × 8 | none | mean | GRF | {rows[0]['epochs']['parameters'][0]:,} | 2 |" in text
     assert text.splitlines()[4].endswith("| 73.0 / 68.9 / 54.8 |")
-    assert (tmp_path / "grf_images.png").is_file()
+    assert (tmp_path / "quick/grf_images.png").is_file()
     monkeypatch.setattr(script, "train", lambda *_: pytest.fail("finished runs are kept"))
     script.main(arguments)
-    assert json.loads((tmp_path / "grf_images.json").read_text()) == report
+    assert json.loads((tmp_path / "quick/grf_images.json").read_text()) == report
 
 
 def test_an_interrupted_row_goes_on_with_the_next_seed(monkeypatch, script):

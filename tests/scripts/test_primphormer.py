@@ -37,7 +37,9 @@ def reproduce(tables, tmp_path, *options):
     names = {"motif": "accuracy", "absent": "mae"}
     table = {name: tables.Published(name, metric, {"Primphormer": "1.0"}) for name, metric in names.items()}
     out = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "RESULTS.md")]
-    tables.reproduce("test", table, tables.parser("", list(table), "test").parse_args([*options, *out]))
+    parsed = tables.parser("", list(table), "test").parse_args([*options, *out])
+    parsed.quick = True  # which the command line refuses with --results
+    tables.reproduce("test", table, parsed)
     return json.loads((tmp_path / "out/test.json").read_text())["rows"]
 
 
@@ -50,7 +52,7 @@ def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkey
         return real(path, *arguments, **keywords)
 
     monkeypatch.setattr(tables, "run_config", run_config)
-    rows = reproduce(tables, tmp_path, "--quick", "--methods", "Primphormer", "Transformer")
+    rows = reproduce(tables, tmp_path, "--methods", "Primphormer", "Transformer")
     motif, no_config, absent, _ = rows
     assert motif["epochs"] == [tables.QUICK_EPOCHS]
     assert 0 <= motif["test"]["mean"] <= 1
@@ -63,7 +65,7 @@ def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkey
     stored = tmp_path / "results-published/test"
     assert json.loads(stored.with_suffix(".json").read_text())["rows"] == rows
     assert stored.with_suffix(".csv").read_text() == tables.as_csv(text)
-    again = reproduce(tables, tmp_path, "--quick", "--datasets", "motif")
+    again = reproduce(tables, tmp_path, "--datasets", "motif")
     assert again[0] == motif  # kept, not trained again
     assert (tmp_path / "RESULTS.md").read_text().count("<!-- begin test -->") == 1
 
@@ -145,8 +147,9 @@ def test_quick_figures_do_not_replace_those_that_were_measured(scripts, monkeypa
     for options in (["--datasets", "Peptides-func"], ["--quick"]):
         monkeypatch.setattr(sys, "argv", ["script", "--out", str(tmp_path), *options])
         script.main()
-    names = {f"primphormer_efficiency{quick}.{end}" for quick in ("", "-quick") for end in ("json", "md", "png")}
-    assert {path.name for path in tmp_path.iterdir()} == names
+    names = {f"primphormer_efficiency.{end}" for end in ("json", "md", "png")}
+    assert {path.name for path in tmp_path.iterdir()} == {"quick", *names}
+    assert {path.name for path in (tmp_path / "quick").iterdir()} == names
     assert json.loads((tmp_path / "primphormer_efficiency.json").read_text())["repeats"] == 9
 
 

@@ -2,10 +2,14 @@
 
 import importlib
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from pyg_topomask.run import check_config
+from pyg_topomask.run import RunError, check_config
 
 image = pytest.importorskip("matplotlib.image")
 
@@ -158,3 +162,44 @@ def test_seconds_of_an_interrupted_run_are_those_after_its_checkpoint(
     if finished:
         (folder / "result.json").touch()
     assert _folds.run_once(path, tmp_path, settings)["seconds"] == pytest.approx(seconds)
+
+
+def fixed_runs(script, monkeypatch):
+    results = {"val": 0.5, "test": 0.5, "seconds": 1.0, "parameters": 99}
+    monkeypatch.setattr(script, "run_once", lambda path, out, overrides: dict(results))
+
+
+def test_a_report_is_not_replaced_by_a_trial_or_by_one_of_other_settings(script, tmp_path, monkeypatch):
+    fixed_runs(script, monkeypatch)
+    arguments = ["--datasets", "enzymes", "--methods", "GIN", "--runs", "1", "--out", str(tmp_path)]
+    script.main(arguments)
+    whole = (tmp_path / "tu_folds.json").read_bytes()
+    script.main([*arguments, "--quick"])
+    assert json.loads((tmp_path / "quick/tu_folds.json").read_text())["quick"]
+    with pytest.raises(RunError, match=r"tu_folds.json has other settings \(epochs: None\); choose another folder"):
+        script.main([*arguments, "--epochs", "3"])
+    assert (tmp_path / "tu_folds.json").read_bytes() == whole
+
+
+def test_a_published_table_is_not_replaced_by_one_with_fewer_rows(script, tmp_path, monkeypatch, capsys):
+    fixed_runs(script, monkeypatch)
+    results, stored = tmp_path / "RESULTS.md", tmp_path / "results-published/tu_folds.json"
+    begin = ["--datasets", "enzymes", "--runs", "1", "--results", str(results)]
+    script.main([*begin, "--out", str(tmp_path / "all")])
+    whole = results.read_text(), stored.read_bytes()
+    assert whole[0].count("| enzymes |") == len(script.METHODS)
+    script.main([*begin, "--methods", "GIN", "--out", str(tmp_path / "one")])
+    assert (results.read_text(), stored.read_bytes()) == whole
+    assert f"keeps its table tu_folds, which has {len(script.METHODS) - 1} more rows" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        script.main([*begin, "--quick"])
+    assert "--quick: not allowed with argument --results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", ["tu_folds", "molecules", "primphormer_lrgb"])
+def test_how_threads_wait_is_set_before_torch_is_imported(script, tmp_path):
+    (tmp_path / "torch.py").write_text("import os\nraise SystemExit(os.environ.get('OMP_WAIT_POLICY', 'unset'))\n")
+    folder = Path(__file__).parents[2]
+    found = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(folder)]), "PATH": os.environ["PATH"]}
+    command = [sys.executable, str(folder / "scripts/reproduce" / f"{script}.py"), "--help"]
+    assert subprocess.run(command, env=found, capture_output=True, text=True).stderr.strip() == "passive"

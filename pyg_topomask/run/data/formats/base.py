@@ -167,7 +167,10 @@ def _download(build: Callable[[Path], Made], root: Path, name: str, tried: list[
         raise
     except Exception as error:  # of urllib, http, zipfile, socket: the files could not be downloaded
         lines = "\n  ".join([*tried, f"download: {type(error).__name__}: {error}"])
-        raise MissingDataError(f"the raw files of {name} were neither found nor downloaded:\n  {lines}") from error
+        raise MissingDataError(
+            f"the raw files of {name} were neither found nor downloaded:\n  {lines}\n"
+            "Put them into one of these folders, or set the environment variable TOPOMASK_DATA"
+        ) from error
 
 
 def from_parts(
