@@ -34,13 +34,16 @@ def errica_fold(dataset: str, fold: int) -> list[str]:
     """Overrides of a config: outer fold ``fold`` with its inner split; for social graphs, that for degrees.
 
     Raises:
-        RunError: If the folds for degrees do not exist.
+        MissingDataError: If the folds for degrees do not exist.
     """
     settings = ["dataset.split_mode=errica", f"dataset.split_index={fold}"]
     if dataset in SOCIAL:
         folder = Path(os.environ.get("TOPOMASK_DATA", "data")) / "splits" / "errica2020" / "COLLABORATIVE_DEGREE"
         if not folder.is_dir():
-            raise RunError(f"the folds of social graphs with degrees as features do not exist ({folder})")
+            raise MissingDataError(
+                f"the folds of social graphs with degrees as features do not exist ({folder}); put those of Errica et "
+                "al. there, or set the environment variable TOPOMASK_DATA"
+            )
         settings.append(f"dataset.split_dir={folder}")
     return settings
 
@@ -111,7 +114,13 @@ def one_row(dataset: str, method: str) -> dict[str, dict[str, str]]:
 
 
 def machines(report: Report) -> str:
-    """Where the runs were made; with the numbers of runs on each data set if the machines differ."""
+    """Where the runs were made; with the numbers of runs on each data set if the machines differ; what a trial is."""
+    return ("A trial of 2 epochs, which only shows that everything runs: " if report.get("quick") else "") + _where(
+        report
+    )
+
+
+def _where(report: Report) -> str:
     found: dict[str, Counter[str]] = {}
     for row in report["rows"].values():
         for where in row["machine"]:
@@ -169,7 +178,8 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
     parser = table_parser(doc, made.name, "2 epochs, 1 run")
     parser.add_argument("--datasets", nargs="+", choices=list(made.epochs), default=made.default or list(made.epochs))
     parser.add_argument("--methods", nargs="+", choices=made.methods, default=list(made.methods))
-    parser.add_argument("--runs", type=positive, default=made.runs, help="folds or seeds of each row, at most 10 folds")
+    numbers = {"choices": range(1, 11), "metavar": "1..10"}  # there are ten outer folds
+    parser.add_argument("--runs", type=int, default=made.runs, help="folds or seeds of each row", **numbers)
     parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
     options = read_options(parser, arguments)
     if options.quick:

@@ -61,11 +61,14 @@ def train_nodes(model: Module, data: Data, redraw: Callable[[Data, int], Data] |
 
 
 def remembered(path: Path, model: Module, train: Callable[..., dict[str, Any]], *args: Any, **settings: Any) -> Any:
-    """Result of ``train(model, *args, **settings)``, read from its file if an earlier run had the same settings."""
-    kept = read_json(path)
-    if kept.get("settings") != settings:
+    """Result of ``train(model, *args, **settings)``, read from its file if an earlier run had the same settings.
+
+    The earlier run must have been on the same machine, because its seconds are compared with those of other runs.
+    """
+    kept, wanted = read_json(path), settings | {"machine": machine()}
+    if kept.get("settings") != wanted:
         made = train(model, *args, **settings)
-        save_json(path, made | {"parameters": num_parameters(model), "settings": settings})
+        save_json(path, made | {"parameters": num_parameters(model), "settings": wanted})
         kept = read_json(path)
     return kept
 

@@ -292,4 +292,6 @@ def quickened(made: argparse.ArgumentParser) -> argparse.Namespace:
     options = read_options(made)
     if options.quick:
         options.graphs, options.epochs, options.seeds = 256, 2, 1
+    if options.graphs < 8:
+        made.error(f"--graphs {options.graphs} leaves no graphs for validation and test; 8 is the least")
     return options

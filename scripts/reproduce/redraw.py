@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _tables import SECTION, STORED, as_csv, save_json, write_section
+from _tables import SECTION, STORED, as_csv, save_json, start, write_section
+
+from pyg_topomask.run import RunError
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +33,24 @@ def redrawn(name: str, report: Mapping[str, Any]) -> str:
     return "\n".join(importlib.import_module(name).lines(report)) + "\n"
 
 
+def checked(path: Path) -> dict[str, Any]:
+    """A new report.
+
+    Raises:
+        RunError: If it cannot be read, is of no script, a trial or empty, or its script cannot make a table of it.
+    """
+    if path.stem.startswith("_") or not (Path(__file__).parent / f"{path.stem}.py").is_file():
+        raise RunError(f"{path} is not named after a script of {Path(__file__).parent.name}/")
+    try:
+        report: dict[str, Any] = json.loads(path.read_text())
+        if report.get("quick") or not report["rows"]:
+            raise RunError(f"{path} is a trial, or has no rows")
+        redrawn(path.stem, report)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is no report of {path.stem}.py ({type(error).__name__}: {error})") from error
+    return report
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Store the given reports, then write every table and picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -40,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     stored = options.results.parent / STORED
     for path in options.reports:
-        save_json(stored / path.name, json.loads(path.read_text()))
+        save_json(stored / path.name, checked(path))
     for path in sorted(stored.glob("*.json")):
         report = json.loads(path.read_text())
         write_section(options.results, path.stem, redrawn(path.stem, report))
@@ -52,4 +72,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

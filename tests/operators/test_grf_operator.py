@@ -2,6 +2,8 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.operators import GRFOperator, SparseFactorOperator
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
 from pyg_topomask.ops.walks.pair_table import stored_pairs
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase
@@ -116,6 +118,28 @@ def test_a_batch_of_a_batch_is_the_same_mask():
     parts = [case.graphs[name] for name in ("star", "single", "one_way")]
     dense = case.build(Batch.from_data_list(parts)).to_dense()
     torch.testing.assert_close(dense, torch.block_diag(*(case.build(part).to_dense() for part in parts)))
+
+
+def test_terms_that_cancel_count_in_the_bounding_mask():
+    left = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 2]]), torch.ones(4, dtype=torch.float64)
+    right = torch.tensor([[1, 1, 0, 2], [0, 1, 0, 2]]), torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
+    mask = SparseFactorOperator(left, right, 3)
+    q, k, v = (torch.rand(3, 1, 2, dtype=torch.float64) + 0.1 for _ in range(3))
+    wanted = masked_linear_attention_reference(q, k, v, mask.to_dense(), bound=mask.bound.to_dense())
+    assert (mask.to_dense() == 0).sum() > (mask.bound.to_dense() == 0).sum()
+    for path in ("pairwise", "factored", "blocks"):
+        torch.testing.assert_close(masked_linear_attention(q, k, v, mask, path=path), wanted)
+
+
+def test_learned_factors_have_a_gradient_on_blocks():
+    index, value = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 2]]), torch.rand(4).requires_grad_()
+    q, k, v = (torch.rand(3, 1, 2) for _ in range(3))
+
+    def gradient(path):
+        mask = SparseFactorOperator((index, value), (index, value), 3)
+        return torch.autograd.grad(masked_linear_attention(q, k, v, mask, path=path).square().sum(), value)
+
+    torch.testing.assert_close(gradient("blocks"), gradient("dense"))
 
 
 def test_factors_are_sparse_factors():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pyg_topomask.ops import sparse
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 
 
@@ -105,3 +106,23 @@ def test_a_product_by_head_is_that_of_each_head(rows, cols, nnz, heads):
     small = random_pattern(rows, cols, inputs[0].size(0))
     assert torch.autograd.gradcheck(lambda *given: spmm(small, *given), inputs)
     assert torch.autograd.gradgradcheck(lambda *given: spmm(small, *given), inputs)
+
+
+@pytest.mark.parametrize("columns", [15, 33])
+def test_a_product_by_head_in_float32_is_that_of_dense_matrices(columns):
+    pattern = random_pattern(9, 7, 30)
+    value, x = torch.randn(30, 4, requires_grad=True), torch.randn(7, 4, columns, requires_grad=True)
+    where = pattern.row, pattern.col
+    dense = [torch.zeros(9, 7).index_put(where, value[:, h], accumulate=True) for h in range(4)]
+    found, wanted = spmm(pattern, value, x), torch.einsum("hij,jhc->ihc", torch.stack(dense), x)
+    torch.testing.assert_close(found, wanted)
+    grads = (torch.autograd.grad(out.square().sum(), (value, x)) for out in (found, wanted))
+    torch.testing.assert_close(*grads)
+
+
+def test_more_entries_of_all_heads_than_32_bits_can_count_are_refused(monkeypatch):
+    monkeypatch.setattr(sparse, "MOST_ENTRIES", 100)
+    pattern = random_pattern(9, 7, 30)
+    spmm(pattern, torch.ones(30, 3), torch.ones(7, 3, 2))
+    with pytest.raises(ValueError, match="120"):
+        spmm(pattern, torch.ones(30, 4), torch.ones(7, 4, 2))

@@ -31,6 +31,12 @@ def test_every_row_is_a_config(script, dataset):
         if name == "Primphormer":
             assert [found[row].topomask.eta for row in ("eta 0.1, rank 30", "eta 0", "eta 1")] == [0.1, 0, 1]
             assert found["rank 50"].topomask.rank == 50
+        if name == "k-MIP":
+            assert [found[f"k = {k}"].gt.sparse.k for k in (1, 5, 15)] == [1, 5, 15]
+            assert found["all keys"].gt.sparse.k == script.DATASETS[dataset].most_nodes
+        if name == "GKAT":
+            assert [found[f"{k} features"].topomask.num_features for k in (4, 16, 64)] == [4, 16, 64]
+            assert [found[row].topomask.max_length for row in ("1 hop", "2 hops", "6 hops")] == [1, 2, 6]
 
 
 def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):

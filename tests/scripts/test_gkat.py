@@ -91,6 +91,9 @@ def test_motifs_and_cycles(start, calls_of, tmp_path):
         *(("induced cycle", method) for method in ("GKAT", "SGC", "GAT", "GCN")),  # it has no GKAT-0
     ]
     assert len(trained) == 18
+    for _, *parts in trained:
+        assert [len(part) for part in parts] == [12, 2, 2]
+        assert len({id(graph) for part in parts for graph in part}) == 16  # no graph is in two parts
     assert report["machine"]["threads"] == 1
     assert report["rows"][0]["published"] == 77.1
     for row in report["rows"]:
@@ -158,6 +161,7 @@ def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsy
     for options, message in (
         (["--out", str(tmp_path / "file" / "out")], "cannot be written"),
         (["--seeds", "0"], "'0' is not a positive integer"),
+        (["--graphs", "7", "--out", str(tmp_path)], "--graphs 7 leaves no graphs for validation and test"),
     ):
         monkeypatch.setattr(sys, "argv", ["gkat_motif", *options])
         with pytest.raises(SystemExit):
@@ -197,10 +201,18 @@ def test_the_test_part_is_read_at_the_best_validation_epoch(scripts, monkeypatch
     import _gkat_synthetic
 
     found = iter([(0.9, 0.5), (0.7, 0.31), (0.8, 0.5), (0.32, 0.32), (0.9, 0.4), (0.6, 0.5), (0.2, 0.33)])
-    monkeypatch.setattr(_gkat_synthetic, "evaluate_graphs", lambda model, batches: next(found))
-    graph = Data(x=torch.randn(3, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.tensor([1]))
+    asked = []
+
+    def evaluate_graphs(model, batches):
+        asked.append(["train", "val", "test"][int(batches[0].y)])
+        return next(found)
+
+    monkeypatch.setattr(_gkat_synthetic, "evaluate_graphs", evaluate_graphs)
+    edge_index = torch.empty(2, 0, dtype=torch.long)
+    parts = [[Data(x=torch.randn(3, 2), edge_index=edge_index, y=torch.tensor([y]))] for y in range(3)]
     model = _gkat_synthetic.GraphClassifier([torch.nn.Linear(2, 3)], 3)
-    run = _gkat_synthetic.train_graphs(model, [graph], [graph], [graph], epochs=4)
+    run = _gkat_synthetic.train_graphs(model, *parts, epochs=4)
+    assert asked == ["val", "test", "val", "test", "val", "val", "test"]
     # epochs 1, 2 and 4 are the best until then, by accuracy and then by loss; the test is read after these only
     assert [point[1:] for point in run["curve"]] == [(0.5, 0.31), (0.5, 0.32), (0.4, 0.32), (0.5, 0.33)]
     assert (run["accuracy"], run["validation"]) == (0.33, 0.5)
@@ -284,8 +296,9 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
     assert start("gkat_tu", *options[:1], "proteins", *options[4:])["rows"] == report["rows"]  # the other row stays
 
     (tmp_path / "data/splits/errica2020/COLLABORATIVE_DEGREE").rename(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="folds of social graphs with degrees"):
+    with pytest.raises(RunError, match="none of the data sets was found"):
         start("gkat_tu", "--datasets", "imdb-binary", "--quick")
+    assert "imdb-binary is left out: the folds of social graphs with degrees" in capsys.readouterr().out
 
     trial = start("gkat_tu", "--quick")  # of three sets only PROTEINS is there, and D&D is not tried
     assert [row["title"] for row in trial["rows"]] == ["PROTEINS"]

@@ -56,6 +56,27 @@ def test_sections_and_their_csv(redraw):
     assert redraw.as_csv(section) == 'x,y\n1200.5,"b, c"\n\nz\n–\n'
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("tu_folds", '{"quick": true, "epochs": 2, "rows": {"a": {}}}', "is a trial, or has no rows"),
+        ("tu_folds", '{"quick": false, "rows": {}}', "is a trial, or has no rows"),
+        ("tu_folds", '{"epochs": 2}', "no report of tu_folds.py"),
+        ("tu_folds", '{"rows": {"enzymes: GIN": {"test": [0.5]}}}', "no report of tu_folds.py"),
+        ("tu_folds", '{"rows": ', "no report of tu_folds.py"),
+        ("typo", '{"rows": [1]}', "not named after a script"),
+    ],
+)
+def test_what_is_no_report_is_not_stored(redraw, tmp_path, name, text, message):
+    stored = tmp_path / "results-published"
+    stored.mkdir()
+    (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "RESULTS.md").write_text("# Results\n")
+    with pytest.raises(redraw.RunError, match=message):
+        redraw.main([str(tmp_path / f"{name}.json"), "--results", str(tmp_path / "RESULTS.md")])
+    assert list(stored.iterdir()) == []
+
+
 def test_drawing_again(redraw, tmp_path, capsys):
     """A copy whose table is damaged gets its table back, a new report its section, and a table without one stays."""
     results, stored = tmp_path / "RESULTS.md", tmp_path / "results-published"

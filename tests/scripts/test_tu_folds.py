@@ -36,6 +36,7 @@ def test_rows_differ_only_in_their_layers(script, dataset):
     first = found["baseline"]
     assert (first.seed, first.dataset.split_index, first.optim.max_epoch) == (1, 1, 10)
     assert first.dataset.split_dir.endswith("COLLABORATIVE_DEGREE") == (dataset not in ("enzymes", "nci1"))
+    assert found["GIN + GRF"].topomask.pair_table == (dataset != "reddit-binary")  # hubs: too many pairs
     layers = {"layer_type": "", "sparse": None}
     for config in found.values():
         assert config.gt.model_copy(update=layers) == first.gt.model_copy(update=layers)
@@ -64,7 +65,7 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
         made.append(overrides)
         fold = next(int(text.split("=")[1]) for text in overrides if text.startswith("dataset.split_index"))
         value = 0.5 + 0.1 * fold + (0.02 * (fold + 1) if "gt.layer_type=GIN+None" in overrides else 0.0)
-        metrics = {f"{part}_accuracy": {"values": [value]} for part in ("val", "test")}
+        metrics = {f"{part}_accuracy": {"values": [part_value]} for part, part_value in (("val", 0.1), ("test", value))}
         return {"metrics": metrics, "epochs": [8], "num_parameters": 99}
 
     monkeypatch.setattr("_folds.run_config", run_config)
@@ -77,6 +78,9 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     script.main([*arguments, "--runs", "2"])
     assert len(made) == 2 * len(script.METHODS)  # only the second fold
     table = (tmp_path / "out/tu_folds.md").read_text()
+    assert all(
+        row["val"] == [0.1, 0.1] for row in json.loads((tmp_path / "out/tu_folds.json").read_text())["rows"].values()
+    )
     assert "\n".join(script.lines(json.loads((tmp_path / "out/tu_folds.json").read_text()))) + "\n" == table
     first, second = (f"imdb-multi (7 runs): {cpu}, one thread, torch 2" for cpu in machines)
     last = "The seconds of a row are those of the machine of its last run"
@@ -175,7 +179,7 @@ def test_a_report_is_not_replaced_by_a_trial_or_by_one_of_other_settings(script,
     script.main(arguments)
     whole = (tmp_path / "tu_folds.json").read_bytes()
     script.main([*arguments, "--quick"])
-    assert json.loads((tmp_path / "quick/tu_folds.json").read_text())["quick"]
+    assert (tmp_path / "quick/tu_folds.md").read_text().startswith("A trial of 2 epochs")
     with pytest.raises(RunError, match=r"tu_folds.json has other settings \(epochs: None\); choose another folder"):
         script.main([*arguments, "--epochs", "3"])
     assert (tmp_path / "tu_folds.json").read_bytes() == whole

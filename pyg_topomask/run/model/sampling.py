@@ -92,16 +92,24 @@ def check_memory(config: Config, given: Sequence[Data], drawn: Sequence[Data], r
     pairs = zip(given, drawn)
     added = (value for old, new in pairs for key, value in new.to_dict().items() if key not in old)
     size = sum(value.nbytes for value in added if isinstance(value, Tensor)) / 2**20 / max(len(drawn), 1)
-    needed, left = size * remaining, available_mib()
+    needed, left = size * remaining, max(available_mib(), 0.0)
     if needed > left:
-        remedy = "draw fewer walks (topomask.num_walks) or edges (prep.exp_deg)"
-        if config.topomask.pair_table and uses_walks(config):
-            remedy = "set topomask.pair_table: false, which stores no pairs of nodes"
         raise RunError(
             f"{layers_text(config.gt.layer_type, mask_of(config))}: walks, edges and trees of {config.dataset.name} do "
-            f"not fit into memory: {remaining} more graphs need about {needed / 1024:.1f} GiB, and "
-            f"{left / 1024:.1f} GiB are left: {remedy}"
+            f"not fit into memory: {remaining} more graphs need about {needed:,.0f} MiB, and {left:,.0f} MiB are "
+            f"left: {_less_memory(config)}"
         )
+
+
+def _less_memory(config: Config) -> str:
+    """What to change so that less is stored."""
+    if uses_walks(config):
+        if config.topomask.pair_table:
+            return "set topomask.pair_table: false, which stores no pairs of nodes"
+        return "draw fewer walks (topomask.num_walks)"
+    if "expander_index" in requirements(config):
+        return "draw fewer edges (prep.exp_deg)"
+    return "use another mask, or a machine with more memory"
 
 
 def key_in(message: str, config: Config) -> str | None:

@@ -1,4 +1,5 @@
 import json
+import re
 import urllib.error
 
 import pytest
@@ -15,7 +16,7 @@ from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
 from pyg_topomask.run.data.splits import folds, split_items
 from pyg_topomask.run.errors import MissingDataError, RunError
-from pyg_topomask.run.model.sampling import build_sampling_transforms
+from pyg_topomask.run.model.sampling import build_sampling_transforms, check_memory
 from pyg_topomask.run.task import Task
 
 
@@ -219,6 +220,27 @@ def test_walks_that_will_not_fit_into_memory_are_refused_early(tiny, monkeypatch
     assert 2 not in done
     monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 1e3)
     prepare(config, dataset, 0, build_sampling_transforms(config, 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        (["topomask.pair_table=true"], "set topomask.pair_table: false"),
+        (["topomask.pair_table=false"], "draw fewer walks (topomask.num_walks)"),
+        (["gt.layer_type=GCN+Exphormer", "prep.exp=true"], "draw fewer edges (prep.exp_deg)"),
+        (["gt.layer_type=GCN+Masked", "topomask.mask=forest"], "use another mask"),
+    ],
+)
+def test_memory_is_that_of_the_new_attributes_of_the_remaining_graphs(tiny, monkeypatch, settings, remedy):
+    config, given = load(tiny, settings).config, [Data(x=torch.ones(2**20, dtype=torch.float64))] * 3
+    drawn = [graph.clone() for graph in given]
+    for graph, size in zip(drawn, (1, 2, 3)):
+        graph.walk = torch.ones(size * 2**20, dtype=torch.uint8)  # 2 MiB on average, beside 8 that were there
+    monkeypatch.setattr("pyg_topomask.run.model.sampling.available_mib", lambda: 20.5)
+    check_memory(config, given, drawn, remaining=10)
+    message = f"11 more graphs need about 22 MiB, and 20 MiB are left: {remedy}"
+    with pytest.raises(RunError, match=re.escape(message)):
+        check_memory(config, given, drawn, remaining=11)
 
 
 def test_training_graphs_of_an_evaluation_have_the_negatives_of_seed_0():
