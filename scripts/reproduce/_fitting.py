@@ -11,9 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-PARTS = ("epochs", "time")
-"""Both comparisons: for equal epochs, and for the time of the first row."""
-
 Batch = TypeVar("Batch")
 
 
@@ -75,7 +72,7 @@ def fill_row(
     Args:
         row: The row. Its part has the number of epochs, and lists with a result of each seed.
         first: The row whose time the part ``"time"`` takes.
-        part: One of `PARTS`.
+        part: One of `_tables.EQUAL`.
         train: Trains for a number of epochs, with a seed; its results include ``"seconds"``.
         epochs, seeds: Epochs of the first comparison, and number of seeds.
         save: Called after each run.

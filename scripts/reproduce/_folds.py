@@ -114,13 +114,16 @@ def one_row(dataset: str, method: str) -> dict[str, dict[str, str]]:
 
 
 def machines(report: Report) -> str:
-    """Where the runs were made; with the numbers of runs on each data set if the machines differ; what a trial is."""
-    return ("A trial of 2 epochs, which only shows that everything runs: " if report.get("quick") else "") + _where(
-        report
-    )
+    """Where the runs were made, with the numbers of runs on each data set if the machines differ.
+
+    A trial (``--quick``) is said to be one.
+    """
+    trial = "A trial of 2 epochs, which only shows that everything runs: " if report.get("quick") else ""
+    return trial + _places(report)
 
 
-def _where(report: Report) -> str:
+def _places(report: Report) -> str:
+    """The machines; the numbers of runs on each data set if there are several."""
     found: dict[str, Counter[str]] = {}
     for row in report["rows"].values():
         for where in row["machine"]:
@@ -178,8 +181,9 @@ def compare(made: Comparison, doc: str, arguments: Sequence[str] | None = None) 
     parser = table_parser(doc, made.name, "2 epochs, 1 run")
     parser.add_argument("--datasets", nargs="+", choices=list(made.epochs), default=made.default or list(made.epochs))
     parser.add_argument("--methods", nargs="+", choices=made.methods, default=list(made.methods))
-    numbers = {"choices": range(1, 11), "metavar": "1..10"}  # there are ten outer folds
-    parser.add_argument("--runs", type=int, default=made.runs, help="folds or seeds of each row", **numbers)
+    parser.add_argument(
+        "--runs", type=int, choices=range(1, 11), metavar="1..10", default=made.runs, help="folds or seeds of each row"
+    )
     parser.add_argument("--epochs", type=positive, help="epochs of each run, instead of those of the data set")
     options = read_options(parser, arguments)
     if options.quick:

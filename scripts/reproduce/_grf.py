@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _fitting import PARTS
 from _folds import timed_run
 from _tables import (
+    EQUAL,
     SPREAD,
     described,
     plot_runs,
@@ -151,7 +151,7 @@ def table_lines(
         if "note" in row:
             yield f"| {row['dataset']} | {row['method']} | {row['note']} | | | | | |"
             continue
-        first, second = (row["by"][part] for part in PARTS)
+        first, second = (row["by"][part] for part in EQUAL)
         figures = [_with_seeds(figure, part, report["seeds"]) for part in (first, second)]
         cells = [row["dataset"], row["method"], f"{first['parameters']:,}", first["epochs"]]
         cells += [f"{first['seconds'] / 60:.1f}", figures[0], second["epochs"], figures[1]]
@@ -169,7 +169,7 @@ def plot_comparisons(report: Mapping[str, Any], value: Callable[[float], float],
     """Draw the results of all runs, with a panel for each data set and comparison; ``value`` is that of a metric."""
     panels: dict[str, dict[str, list[float]]] = {}
     for row in report["rows"]:
-        for part, title in zip(PARTS, ("equal epochs", "time of GRF")) if "by" in row else ():
+        for part, title in zip(EQUAL, ("equal epochs", "time of GRF")) if "by" in row else ():
             methods = panels.setdefault(f"{row['dataset']}, {title}", {})
             methods[row["method"]] = [value(result) for result in row["by"][part]["test"]["values"]]
     plot_runs(panels, label, path)

@@ -34,6 +34,7 @@ SPREAD = "± is the standard deviation of the sample over runs."
 SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed to plan a budget
 BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
+EQUAL = ("epochs", "time")  # two comparisons of methods: for equal epochs, and in the time of the first row
 STORED = "results-published"  # folder of the reports behind RESULTS.md, next to it
 SECTION = re.compile(r"<!-- begin (\w+) -->\n(.*?)<!-- end \1 -->", re.DOTALL)
 
@@ -279,7 +280,7 @@ def write_table(options: argparse.Namespace, name: str, text: str) -> None:
     write_text(options.out / f"{name}.md", text)
     if options.results is None:
         return
-    rows, had = (len(as_csv(found).splitlines()) for found in (text, read_section(options.results, name)))
+    rows, had = (len(as_csv(found).splitlines()) for found in (text, sections(options.results).get(name, "")))
     if rows < had:
         print(f"{options.results} keeps its table {name}, which has {had - rows} more rows; remove it to replace it")
         return
@@ -305,9 +306,9 @@ def _plain(cell: str) -> str:
     return cell.replace(",", "") if re.fullmatch(r"\d[\d,]*(\.\d+)?", cell) else cell
 
 
-def read_section(path: Path, name: str) -> str:
-    """The text between the markers of that name; empty if there is none."""
-    return dict(SECTION.findall(path.read_text() if path.is_file() else "")).get(name, "")
+def sections(path: Path) -> dict[str, str]:
+    """Name -> text between its markers in a Markdown file; empty if there is no such file."""
+    return dict(SECTION.findall(path.read_text())) if path.is_file() else {}
 
 
 def write_section(path: Path, name: str, text: str) -> None:

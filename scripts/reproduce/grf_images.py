@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import PARTS, fill_row, mean_and_spread
+from _bench import described, machine, pyplot, save_json, save_plot
+from _fitting import fill_row, mean_and_spread
 from _images import (
     CLASSES,
     HEADS,
@@ -45,18 +46,7 @@ from _images import (
     error_rate,
     fit_images,
 )
-from _tables import (
-    described,
-    machine,
-    positive,
-    pyplot,
-    read_options,
-    save_json,
-    save_plot,
-    start,
-    table_parser,
-    write_table,
-)
+from _tables import EQUAL, positive, read_options, start, table_parser, write_table
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.nn import GINConv
 
@@ -216,7 +206,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     for row in report["rows"].values():
         if not row.get("epochs", {}).get("seconds"):
             continue
-        first, second = (row.get(part, {}) for part in PARTS)
+        first, second = (row.get(part, {}) for part in EQUAL)
         others = first["other walks"]
         cells = [IMAGES[row["images"]], *(row[key] for key in ("positions", "readout", "method"))]
         cells += [f"{first['parameters'][0]:,}", str(first["num_epochs"]), f"{statistics.fmean(first['seconds']):.0f}"]
@@ -276,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument(
         "--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help=f"rows; {FIRST} always"
     )
-    made.add_argument("--equal", nargs="+", choices=PARTS, default=list(PARTS), help="comparisons, epochs first")
+    made.add_argument("--equal", nargs="+", choices=EQUAL, default=list(EQUAL), help="comparisons, epochs first")
     made.add_argument("--seeds", type=positive, default=5, help="runs of each row")
     made.add_argument("--epochs", type=positive, default=EPOCHS, help="epochs of the first comparison")
     options = read_options(made, arguments)

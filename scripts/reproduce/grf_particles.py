@@ -28,20 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _fitting import PARTS, fill_row, fit, mean_and_spread
-from _tables import (
-    SPREAD,
-    described,
-    machine,
-    positive,
-    pyplot,
-    read_options,
-    save_json,
-    save_plot,
-    start,
-    table_parser,
-    write_table,
-)
+from _bench import described, machine, pyplot, save_json, save_plot
+from _fitting import fill_row, fit, mean_and_spread
+from _tables import EQUAL, SPREAD, positive, read_options, start, table_parser, write_table
 from torch import Tensor
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch_geometric.data import Data
@@ -180,7 +169,7 @@ def run_rows(options: argparse.Namespace, force: str, particles: int, report: di
         save_json(options.out / "grf_particles.json", report)
         write_table(options, "grf_particles", "\n".join(lines(report)) + "\n")
 
-    for part, name in product(PARTS, [FIRST, *(name for name in options.methods if name != FIRST)]):
+    for part, name in product(EQUAL, [FIRST, *(name for name in options.methods if name != FIRST)]):
         row = rows.setdefault(f"{force}, {particles}: {name}", {"force": force, "particles": particles, "method": name})
         fill_row(row, rows[first], part, partial(train, METHODS[name], systems), options.epochs, options.seeds, save)
         print(f"{force}, {particles} particles, equal {part}, {name}: {mean_and_spread(row[part]['test'])}")

@@ -31,7 +31,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from _folds import run_folder
 from _images import CLASSES, HEADS, LOADERS, WIDTH, Grids, ImageModel, error_rate, fit_images
 from _tables import (
@@ -48,7 +47,7 @@ from _tables import (
     table_parser,
     tabulate,
 )
-from torch import Tensor
+from torch import Tensor, finfo, int64, manual_seed
 from torch.nn import functional
 from torch_geometric.utils import scatter
 
@@ -106,9 +105,9 @@ def read_curve(run: Path) -> list[float]:
 
 def largest_ratio(out: Tensor, v: Tensor, batch: Tensor | None) -> float:
     """Largest ``|out|`` over the largest ``|v|`` of the same graph and head, ``[N, H, D]``."""
-    graph = torch.zeros(v.size(0), dtype=torch.long) if batch is None else batch
+    graph = v.new_zeros(v.size(0), dtype=int64) if batch is None else batch
     top = scatter(v.detach().abs().amax(2), graph, reduce="max")[graph]
-    return float((out.detach().abs().amax(2) / top.clamp(min=torch.finfo(top.dtype).tiny)).max())
+    return float((out.detach().abs().amax(2) / top.clamp(min=finfo(top.dtype).tiny)).max())
 
 
 @contextmanager
@@ -170,7 +169,7 @@ def run_row(dataset: str, normalizer: str, options: argparse.Namespace) -> dict[
 
 def train_on_grids(normalizer: str, seed: int, quick: bool) -> dict[str, Any]:
     """Results of one model whose images all have the same walks."""
-    torch.manual_seed(seed)
+    manual_seed(seed)
     pictures = LOADERS["plain"](quick)
     assert pictures is not None  # digits come with scikit-learn
     grids = Grids(pictures.side, AddRandomWalks(16, 4, 0.5, seed=seed))

@@ -16,16 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _tables import SECTION, STORED, as_csv, save_json, start, write_section
+from _tables import STORED, as_csv, save_json, sections, start, write_section
 
 from pyg_topomask.run import RunError
 
 ROOT = Path(__file__).parents[2]
-
-
-def sections(results: str) -> dict[str, str]:
-    """Name -> text between its markers."""
-    return dict(SECTION.findall(results))
 
 
 def redrawn(name: str, report: Mapping[str, Any]) -> str:
@@ -65,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report = json.loads(path.read_text())
         write_section(options.results, path.stem, redrawn(path.stem, report))
         importlib.import_module(path.stem).plot(report, options.pictures / f"{path.stem}.png")
-    tables = sections(options.results.read_text())
+    tables = sections(options.results)
     for name, section in tables.items():
         (stored / f"{name}.csv").write_text(as_csv(section))
     print("without a report, left as they are:", *(name for name in tables if not (stored / f"{name}.json").is_file()))

@@ -53,7 +53,7 @@ def test_an_interrupted_row_goes_on_with_the_next_seed(monkeypatch, script):
         return {"seconds": 1.0, "test": 0.7}
 
     first = {"epochs": {"num_epochs": 4, "seconds": [3.0, 3.0]}}
-    for part in fitting.PARTS:
+    for part in ("epochs", "time"):
         fitting.fill_row(row, first, part, train, 4, 2, lambda: None)
     assert done == [(4, 1), (12, 0), (12, 1)]  # the other comparison has three times the epochs
     assert row["epochs"]["test"] == [0.5, 0.7]

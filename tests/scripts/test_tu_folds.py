@@ -78,10 +78,9 @@ def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
     script.main([*arguments, "--runs", "2"])
     assert len(made) == 2 * len(script.METHODS)  # only the second fold
     table = (tmp_path / "out/tu_folds.md").read_text()
-    assert all(
-        row["val"] == [0.1, 0.1] for row in json.loads((tmp_path / "out/tu_folds.json").read_text())["rows"].values()
-    )
-    assert "\n".join(script.lines(json.loads((tmp_path / "out/tu_folds.json").read_text()))) + "\n" == table
+    report = json.loads((tmp_path / "out/tu_folds.json").read_text())
+    assert all(row["val"] == [0.1, 0.1] for row in report["rows"].values())
+    assert "\n".join(script.lines(report)) + "\n" == table
     first, second = (f"imdb-multi (7 runs): {cpu}, one thread, torch 2" for cpu in machines)
     last = "The seconds of a row are those of the machine of its last run"
     assert table.startswith(f"{first}; {second}. {last}. Test accuracy")
@@ -200,7 +199,13 @@ def test_a_published_table_is_not_replaced_by_one_with_fewer_rows(script, tmp_pa
     assert "--quick: not allowed with argument --results" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("script", ["tu_folds", "molecules", "primphormer_lrgb"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        *("ablations", "gkat_tu", "grf_long_range", "grf_real", "grf_smooth", "masks_digits", "molecules"),
+        *("primphormer_gnn_benchmark", "primphormer_lrgb", "tu_folds"),
+    ],
+)
 def test_how_threads_wait_is_set_before_torch_is_imported(script, tmp_path):
     (tmp_path / "torch.py").write_text("import os\nraise SystemExit(os.environ.get('OMP_WAIT_POLICY', 'unset'))\n")
     folder = Path(__file__).parents[2]

@@ -9,12 +9,9 @@ from torch_geometric.data import Batch
 from pyg_topomask.nn import GRFMask, MaskedAttention, RWGNKMask
 from pyg_topomask.ops.attention import feature_pairs
 from pyg_topomask.ops.attention.feature_pairs import feature_sums, refuses
-from pyg_topomask.ops.attention.masked_linear import (
-    choose_linear_path,
-    masked_linear_attention,
-    masked_linear_attention_reference,
-)
+from pyg_topomask.ops.attention.masked_linear import masked_linear_attention, masked_linear_attention_reference
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.attention.path_choice import choose_linear_path
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddRandomWalks
