@@ -1,4 +1,4 @@
-"""Our layers, network, encoders and heads, registered for PyG's GraphGym and for forks of GraphGPS.
+"""Our layers, network, encoders and config keys, registered for PyG's GraphGym and for forks of GraphGPS.
 
 Importing this module registers, in ``torch_geometric.graphgym.register``:
 
@@ -8,8 +8,6 @@ Importing this module registers, in ``torch_geometric.graphgym.register``:
   :class:`~pyg_topomask.nn.GPSStack` of ``gt.layer_type``, such as ``GCN+GRF``;
 - node encoders ``Topomask<name>``, such as ``TopomaskLinearNode``, each also followed by ``+LapPE``, ``+RWSE`` or
   ``+LapPE+RWSE``, and edge encoders ``Topomask<name>``, such as ``TopomaskLinearEdge``;
-- a head ``Topomask<name>``, such as ``Topomasksan_graph``, for each entry of :data:`~pyg_topomask.nn.HEADS` except
-  ``ogb_code_graph``;
 - the missing keys of the sections ``topomask``, ``gt``, ``prep``, ``posenc_LapPE`` and ``posenc_RWSE``, in the global
   ``cfg``; ``set_cfg`` adds them again.
 
@@ -26,41 +24,93 @@ import torch
 from torch import Tensor
 from torch.nn import Linear, Module
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform, Compose
-
-try:
-    import yacs.config  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        "pyg_topomask.run.graphgym needs yacs, as PyG's GraphGym does: pip install 'pyg_topomask[run,graphgym]'"
-    ) from error
 from torch_geometric.graphgym import register
 from torch_geometric.graphgym.config import cfg
 from torch_geometric.graphgym.models.gnn import FeatureEncoder, GNNPreMP
+from torch_geometric.transforms import BaseTransform, Compose
 
-from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, NODE_ENCODERS, auxiliary_loss
+from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, NODE_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.run.check import layer_problems, unused_keys
+from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.contradictions import contradictions
-from pyg_topomask.run.graphgym_config import PREFIX, add_config, translate
+from pyg_topomask.run.config.schema import add_mask_sections, nested_section, section_of
 from pyg_topomask.run.model.attentions import build_attention, twice_given
-from pyg_topomask.run.model.build import build_head, build_stack
+from pyg_topomask.run.model.build import build_stack
 from pyg_topomask.run.model.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 
 __all__ = ["TopomaskAttention", "TopomaskGPS", "add_config", "build_transform", "translate"]
 
-_STABLE = "pe_EquivStableLapPE"
-"""Attribute in which GraphGPS's encoder stores the encodings that gate messages."""
+PREFIX = "Topomask"
+"""Prefix of all our names, so that they differ from all others."""
 
-_RUNNER_KEYS = (
-    "topomask.redraw",
-    "topomask.transition",
-    "topomask.normalize_features",
-    "topomask.encoder_dropout",
-    "topomask.pre_norm",
-)
-"""Keys that only our own runner reads; for ``pre_norm``, it adds a norm after the last layer."""
+_SECTIONS = ("topomask", "gt", "prep", "posenc_LapPE", "posenc_RWSE")
+"""Sections that are added to GraphGym's and translated completely."""
+
+_TYPES = ("node_encoder_num_types", "edge_encoder_num_types")
+"""Keys that are added to GraphGym's section ``dataset``."""
+
+_READ = {
+    "gnn": ("act", "dim_inner"),
+    "dataset": ("node_encoder", "node_encoder_name", "edge_encoder", *_TYPES),
+    "posenc_EquivStableLapPE": ("enable",),
+    "share": ("gradient_checkpointing",),
+}
+"""Keys of other sections that are translated if ``cfg`` has them."""
+
+_RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout", "pre_norm")
+"""Keys of ``topomask`` that only our own runner reads; for ``pre_norm``, it adds a norm after the last layer."""
+
+
+def add_config(node: Any) -> None:
+    """Add the keys of our sections to GraphGym's ``cfg``; existing keys keep their values."""
+    add_mask_sections()
+    for name in _SECTIONS:
+        _fill(node, name, section_of([name]))
+    for name in _TYPES if "dataset" in node else ():
+        node.dataset.setdefault(name, 0)
+
+
+def _fill(node: Any, name: str, model: Any) -> None:
+    section = node.setdefault(name, type(node)())
+    for key, field in model.model_fields.items():
+        # None means not given: then the default of the attention or the value of a flat key holds.
+        not_given = key == "kernel" or name.startswith("mask_")
+        if nested := nested_section(field):
+            _fill(section, key, nested)
+        else:
+            section.setdefault(key, None if not_given else field.get_default(call_default_factory=True))
+
+
+def translate(node: Any, **changes: dict[str, Any]) -> Config:
+    """Our config with the values of GraphGym's.
+
+    A key with the value :obj:`None` counts as not given, so that its default holds; for ``topomask.kernel`` that is the
+    default of the attention.
+
+    Args:
+        node: GraphGym's ``cfg``.
+        **changes: For each section, values that replace those of ``cfg``.
+
+    Raises:
+        ValueError: If our config does not allow a value.
+    """
+    values: dict[str, Any] = {name: _known(node.get(name, {}), section_of([name])) for name in _SECTIONS}
+    for section, keys in _READ.items():
+        values[section] = {key: node[section][key] for key in keys if key in node.get(section, {})}
+    values["dataset"] |= {"format": "PyG", "name": "graphgym"}
+    values["dataset"]["node_encoder_name"] = values["dataset"]["node_encoder_name"].removeprefix(PREFIX)
+    for section, change in changes.items():
+        values[section] |= change
+    return Config.model_validate(values)
+
+
+def _known(node: Any, model: Any) -> dict[str, Any]:
+    """The values of a section for the keys of our schema, except None."""
+    found = {key: value for key, value in node.items() if key in model.model_fields and value is not None}
+    nested = {key: nested_section(model.model_fields[key]) for key in found}
+    return {key: _known(value, nested[key]) if nested[key] else value for key, value in found.items()}
 
 
 def _refuse(problems: Iterable[tuple[str, str]], *sections: str) -> None:
@@ -124,13 +174,11 @@ class _AddToLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, prediction: Tensor, term: Tensor) -> Tensor:
-        ctx.save_for_backward(term)
         return prediction.view_as(prediction)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        (term,) = ctx.saved_tensors
-        return gradients[0], torch.ones_like(term)
+        return gradients[0], gradients[0].new_ones(())
 
 
 class TopomaskGPS(Module):
@@ -153,48 +201,36 @@ class TopomaskGPS(Module):
     def __init__(self, dim_in: int, dim_out: int, **_: Any) -> None:
         super().__init__()
         config = translate(cfg)
-        _refuse([*contradictions(config), *layer_problems(config)], "gt.", "topomask.")
-        _refuse([(key, "is not provided in GraphGym") for key in _RUNNER_KEYS if config.is_set(key)], "topomask.")
+        problems = [*contradictions(config), *layer_problems(config)]
+        given = [f"topomask.{key}" for key in _RUNNER_KEYS if config.is_set(f"topomask.{key}")]
+        problems += [(key, "is not provided in GraphGym") for key in given]
+        _refuse(problems, "gt.", "gnn.dim_inner", "topomask.")
         _refuse([*twice_given(config, config.is_set), *unused_keys(config)], "topomask.")
-        width, eta = config.gt.dim_hidden, config.topomask.eta
-        if cfg.gnn.dim_inner != width:
-            raise ValueError(f"gnn.dim_inner must equal gt.dim_hidden (got {cfg.gnn.dim_inner} and {width})")
-        self.reads_edges, self.reads_pe, self.eta = config.dataset.edge_encoder, uses_stable_gate(config), eta
+        self.reads_edges, self.reads_pe = config.dataset.edge_encoder, uses_stable_gate(config)
+        width, self.eta = config.gt.dim_hidden, config.topomask.eta
         self.encoder = FeatureEncoder(dim_in)
-        given, self.pre_mp = self.encoder.dim_in, None
-        if cfg.gnn.layers_pre_mp > 0:
-            self.pre_mp = GNNPreMP(given, width, cfg.gnn.layers_pre_mp)
-        elif given != width:
+        given, layers = self.encoder.dim_in, cfg.gnn.layers_pre_mp
+        if layers < 1 and given != width:
             raise ValueError(
                 f"node features have {given} columns and layers have {width}: set gnn.layers_pre_mp 1, or "
                 f"dataset.node_encoder True and node_encoder_name {PREFIX}LinearNode"
             )
+        self.pre_mp = GNNPreMP(given, width, layers) if layers > 0 else torch.nn.Identity()
         self.mp = build_stack(config)
         self.post_mp = register.head_dict[cfg.gnn.head](dim_in=width, dim_out=dim_out)
 
     def forward(self, batch: Data) -> Any:
-        """Prediction and label, as returned by the head.
-
-        Raises:
-            ValueError: If the batch lacks the encoding that gates messages.
-        """
-        batch = self.encoder(batch)
-        if self.pre_mp is not None:
-            batch = self.pre_mp(batch)
+        """Prediction and label, as returned by the head."""
+        batch = self.pre_mp(self.encoder(batch))
         extra = {"edge_attr": batch.edge_attr} if self.reads_edges else {}
         if self.reads_pe:
-            if _STABLE not in batch:
-                raise ValueError(f"posenc_EquivStableLapPE needs an encoder that adds {_STABLE!r}, such as GraphGPS's")
-            extra["pe"] = batch[_STABLE]
+            extra["pe"] = batch["pe_EquivStableLapPE"]  # where GraphGPS's encoder stores it
         index = batch.get("batch")
         batch.x = self.mp(batch.x, batch.edge_index, index, batch, count_graphs(batch, index), **extra)
         prediction, label = self.post_mp(batch)
-        if self.training and torch.is_grad_enabled():
-            term = self.eta * auxiliary_loss(self.mp)
-            if term.requires_grad and isinstance(prediction, (list, tuple)):  # one for each of several words
-                prediction = [_AddToLoss.apply(prediction[0], term), *prediction[1:]]
-            elif term.requires_grad:
-                prediction = _AddToLoss.apply(prediction, term)
+        term = self.eta * auxiliary_loss(self.mp)
+        if self.training and term.requires_grad:
+            prediction = _AddToLoss.apply(prediction, term)
         return prediction, label
 
 
@@ -216,13 +252,10 @@ class TopomaskEncoder(Module):
         # GraphGym itself adds a norm and layers after the encoder.
         data = {f"{kind}_encoder": True, f"{kind}_encoder_name": name, f"{kind}_encoder_bn": False}
         config = translate(cfg, dataset=data, gt={"dim_hidden": emb_dim})
-        self.encoder: Any
-        if kind == "node":
-            _refuse(contradictions(config), "posenc_", "dataset.node_encoder")
-            self.attribute, self.encoder = "x", build_node_encoder(config, cfg.share.dim_in)
-        else:
-            _refuse(contradictions(config), "dataset.edge_encoder")
-            self.attribute, self.encoder = "edge_attr", build_edge_encoder(config, cfg.dataset.edge_dim)
+        _refuse(contradictions(config), f"dataset.{kind}_encoder", *(["posenc_"] if kind == "node" else []))
+        self.attribute = "x" if kind == "node" else "edge_attr"
+        build: Any = build_node_encoder if kind == "node" else build_edge_encoder
+        self.encoder = build(config, cfg.share.dim_in if kind == "node" else cfg.dataset.edge_dim)
 
     def forward(self, batch: Data) -> Data:
         """The batch with encoded ``x`` or ``edge_attr``."""
@@ -230,59 +263,21 @@ class TopomaskEncoder(Module):
         return batch
 
 
-class TopomaskHead(Module):
-    """Our head as GraphGym's: ``head(batch) → (prediction, label)``.
-
-    Labels of graphs and nodes are ``batch.y``; if the split has a mask, only the nodes in it count. Labels of pairs are
-    ``batch.edge_label``, for the pairs in ``batch.edge_label_index``.
-
-    Args:
-        dim_in: Width of the node embeddings.
-        dim_out: Number of classes or targets.
-        name: Name in a config, such as ``san_graph``.
-
-    Raises:
-        ValueError: If ``model.graph_pooling`` is ``graph_token``, which our own runner adds to the layers.
-    """
-
-    def __init__(self, dim_in: int, dim_out: int, name: str) -> None:
-        super().__init__()
-        config = translate(cfg, gnn={"head": name}, gt={"dim_hidden": dim_in})
-        if config.model.graph_pooling == "graph_token":
-            raise ValueError("model.graph_pooling: graph_token is not provided in GraphGym; use mean, add or max")
-        self.head = build_head(config, dim_out, name)
-        self.level = name.split("_")[-1]  # node, edge or graph
-
-    def forward(self, batch: Data) -> tuple[Tensor, Tensor | None]:
-        """Prediction and label."""
-        prediction = self.head(batch.x, batch)
-        label = batch.get("edge_label" if self.level == "edge" else "y")
-        mask = batch.get(f"{batch.get('split')}_mask") if self.level == "node" else None
-        if mask is None:
-            return prediction, label
-        return prediction[mask], None if label is None else label[mask]
-
-
-def _register(mapping: dict[str, Any], key: str, module: Any) -> None:
-    mapping.pop(key, None)  # registered before this module was reloaded; only we use the prefix
-    register.register_base(mapping, key, module)
-
-
 def _register_all() -> None:
-    for name in ATTENTION:
-        _register(register.layer_dict, PREFIX + name, partial(TopomaskAttention, name=name))
-    for base in NODE_ENCODERS:
-        for encodings in ("", "+LapPE", "+RWSE", "+LapPE+RWSE"):
-            name = base + encodings
-            _register(register.node_encoder_dict, PREFIX + name, partial(TopomaskEncoder, name=name, kind="node"))
-    for name in EDGE_ENCODERS:
-        _register(register.edge_encoder_dict, PREFIX + name, partial(TopomaskEncoder, name=name, kind="edge"))
-    for name in HEADS:
-        if name != "ogb_code_graph":  # GraphGym has no loss over several words
-            _register(register.head_dict, PREFIX + name, partial(TopomaskHead, name=name))
-    _register(register.network_dict, PREFIX + "GPS", TopomaskGPS)
-    _register(register.config_dict, PREFIX, add_config)
+    node_names = [base + encodings for base in NODE_ENCODERS for encodings in ("", "+LapPE", "+RWSE", "+LapPE+RWSE")]
+    nodes = {name: partial(TopomaskEncoder, name=name, kind="node") for name in node_names}
+    edges = {name: partial(TopomaskEncoder, name=name, kind="edge") for name in EDGE_ENCODERS}
+    layers = {name: partial(TopomaskAttention, name=name) for name in ATTENTION}
+    _register(register.network_dict, {"GPS": TopomaskGPS})
+    _register(register.layer_dict, layers)
+    _register(register.node_encoder_dict, nodes)
+    _register(register.edge_encoder_dict, edges)
+    _register(register.config_dict, {"": add_config})
     add_config(cfg)
+
+
+def _register(table: dict[str, Any], ours: dict[str, Any]) -> None:
+    table.update({PREFIX + name: module for name, module in ours.items()})
 
 
 _register_all()
