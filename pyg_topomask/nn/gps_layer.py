@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, ModuleList, Sequential
+from torch.nn import Linear, Module, ModuleList, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
@@ -16,7 +16,6 @@ from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.dropout import Dropout, has_hooks
 from pyg_topomask.nn.graph_attributes import requirements_of
-from pyg_topomask.nn.linear import Linear
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.typing import Adj
 

@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Linear, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
-from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.attention.edge_softmax import typed_edge_attention
 from pyg_topomask.ops.attention.inputs import from_origin
 from pyg_topomask.ops.numerics import at_least_float32

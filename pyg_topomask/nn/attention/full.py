@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from torch import Tensor
+from torch.nn import Linear
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.graph_attributes import read_attributes
-from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Linear, Module, Parameter
 from torch.nn.functional import elu, leaky_relu
 from torch.nn.init import xavier_uniform_, zeros_
 from torch_geometric.data import Data
@@ -16,7 +16,6 @@ from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import check_input
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.attention.untraced import number_of, untraced
-from pyg_topomask.nn.linear import Linear
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import Tensor
+from torch.nn import Linear
 from torch.nn.functional import pad
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.attention.untraced import untraced
-from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.topk.attention import indexed_topk_attention
 from pyg_topomask.ops.topk.backends import BACKENDS
 

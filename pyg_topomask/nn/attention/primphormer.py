@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Linear, Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, readable
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.dropout import has_hooks
-from pyg_topomask.nn.linear import Linear
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.primal import map_scores, primal_map, primal_scores, sums_of_squares, unit_features

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Linear, Module
 from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.nn.conv.stable_gate import StableGate
 from pyg_topomask.nn.dropout import Dropout
-from pyg_topomask.nn.linear import Linear
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.typing import Adj

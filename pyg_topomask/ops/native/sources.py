@@ -24,7 +24,6 @@ LIBRARIES = {
     "linear": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
     "primal": ("-fno-math-errno", *_REARRANGED),
-    "products": (),
     "sparse": (),
     "topk": (),
     "walks": (),
