@@ -1,14 +1,12 @@
 """Linear attention without a mask, for features that are not negative.
 
-On CPU, one compiled function (``native/linear/``) computes it; it is a custom operator of torch. Plain torch does so on
-other devices, in other dtypes, for wide heads, under ``torch.compile``, without a compiler, and for second derivatives.
+On CPU, one compiled function (``native/linear/``) computes it. Plain torch does so on other devices, in other dtypes,
+for wide heads, under ``torch.compile``, without a compiler, and for second derivatives.
 """
 
 from __future__ import annotations
 
-import ctypes
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -17,17 +15,11 @@ from pyg_topomask.ops.attention.inputs import with_ones
 from pyg_topomask.ops.attention.normalizer import row_tolerance
 from pyg_topomask.ops.attention.pair_kernels import scaled
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.numerics import power_of_two, size_of_rows, weighted_mean
-from pyg_topomask.ops.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.segment import segment_linear_attention, segment_max, segments
 
-_ENTRY = {torch.float32: "linear_float", torch.float64: "linear_double"}
 _MOST_NUMBERS = 2**12  # of one graph's and head's state; wider heads are faster as whole matrices
-_WORK_PER_THREAD = 2**22  # multiplications that are worth a second thread
-
-load = partial(loader.load, "linear")
-"""The library, compiled if necessary, or the reason why there is none."""
 
 
 def linear_means(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -46,28 +38,8 @@ def linear_means(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple
         ``(means [N, H, D], sizes [N, H, 1])``. Where the sum of the weights is close to underflow, both are zero. Other
         sizes are positive, without a gradient.
     """
-    if refuses(q, k, v) is None:
-        ptr = torch.tensor([0, q.size(0)], device=q.device) if batch is None else _pointers(batch)
-        out, size = _linear_means(q, k, v, ptr)
-        return out, size[..., None]
-    return _plain_means(q, k, v, batch)
-
-
-def refuses(q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why the compiled function cannot serve, or should not; :obj:`None` if it can."""
-    if q.size(-1) == 0 or q.size(-1) * (v.size(-1) + 1) > _MOST_NUMBERS:
-        return f"heads without features, or with more than {_MOST_NUMBERS} products, are left to plain torch"
-    if torch.compiler.is_compiling():
-        return "compiled code joins plain torch with what is before and after it"
-    return loader.refuses("linear", q, k, v)
-
-
-def _plain_means(q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`linear_means` in plain torch."""
-    sums = segment_linear_attention(*scaled(q, k, key_scale(k, batch)), with_ones(v), batch)
-    size = sums[..., -1:].detach()
-    vanished = size < 2**14 * torch.finfo(v.dtype).tiny
-    return weighted_mean(sums, v.size(-1), row_tolerance(v, batch, False)), size.masked_fill(vanished, 0)
+    means, size = _linear_means(q, k, v, batch)
+    return means, size[..., None]
 
 
 @torch.no_grad()
@@ -91,84 +63,42 @@ def _pointers(batch: Tensor) -> Tensor:
     return torch.tensor(segments(batch).ptr, device=batch.device)
 
 
-class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``linear.cpp``."""
+class _LinearMeans(CompiledOp):
+    library, name = "linear", "linear_means"
+    arrays, results = ("q", "k", "v", "batch?"), ("out", "size")
+    differentiable, constant_results, keeps_results = 3, 1, True
+    reads, with_gaps = ("q", "k", "v", "ptr"), ("q", "k", "v")
+    work_per_thread = 2**22  # multiplications
 
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("graphs", "nodes", "heads", "width", "channels", "threads")),
-        *((f"{name}_by_{axis}", ctypes.c_int64) for name in "qkv" for axis in ("row", "head")),
-        *((name, ctypes.c_void_p) for name in ("ptr", "q", "k", "v", "out", "size")),
-        *((name, ctypes.c_void_p) for name in ("grad", "grad_q", "grad_k", "grad_v")),
-    ]
+    def shapes(self, q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> list[torch.Size]:
+        return [v.shape, v.shape[:2]]
 
+    def work(self, q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> int:
+        return q.numel() * v.size(2)
 
-def _call(q: Tensor, k: Tensor, v: Tensor, **arrays: Tensor) -> None:
-    """Fill results or gradients. Raises MemoryError."""
-    library: Any = load()
-    rows = {name: x if x.stride(2) == 1 else x.contiguous() for name, x in zip("qkv", (q, k, v))}
-    num_nodes, heads, width = q.shape
-    call = _Call(
-        graphs=arrays["ptr"].numel() - 1,
-        nodes=num_nodes,
-        heads=heads,
-        width=width,
-        channels=v.size(2),
-        threads=loader.num_threads(num_nodes * heads * width * v.size(2), _WORK_PER_THREAD),
-        **{f"{name}_by_row": x.stride(0) for name, x in rows.items()},
-        **{f"{name}_by_head": x.stride(1) for name, x in rows.items()},
-        **{name: x.data_ptr() for name, x in (rows | arrays).items()},
-    )
-    failure = getattr(library, _ENTRY[q.dtype])(ctypes.byref(call), ctypes.c_int("grad" in arrays))
-    loader.refuse_failure(failure, f"linear attention of {num_nodes} nodes")
+    def prepare(self, q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple[Tensor, ...]:
+        ptr = torch.tensor([0, q.size(0)], device="cpu") if batch is None else _pointers(batch)
+        return q, k, v, ptr
 
+    def refuses(self, q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> str | None:
+        if q.size(-1) == 0 or q.size(-1) * (v.size(-1) + 1) > _MOST_NUMBERS:
+            return f"heads without features, or with more than {_MOST_NUMBERS} products, are left to plain torch"
+        if torch.compiler.is_compiling():
+            return "compiled code joins plain torch with what is before and after it"
+        return super().refuses(q, k, v, batch)
 
-@torch.library.custom_op("topomask::linear_means", mutates_args=())
-def _linear_means(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor) -> tuple[Tensor, Tensor]:
-    out, size = torch.empty(v.shape, dtype=v.dtype), torch.empty(v.shape[:2], dtype=v.dtype)
-    _call(q, k, v, ptr=ptr, out=out, size=size)
-    return out, size
+    def twin(self, q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
+        sums = segment_linear_attention(*scaled(q, k, key_scale(k, batch)), with_ones(v), batch)
+        size = sums[..., -1].detach()
+        vanished = size < 2**14 * torch.finfo(v.dtype).tiny
+        return weighted_mean(sums, v.size(-1), row_tolerance(v, batch, False)), size.masked_fill(vanished, 0)
 
-
-@_linear_means.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, ptr: Tensor) -> tuple[Tensor, Tensor]:
-    return v.new_empty(v.shape), v.new_empty(v.shape[:2])
+    def examples(self) -> Iterator[tuple[Tensor | None, ...]]:
+        for sizes, width, channels in (([3, 0, 1], 2, 2), ([], 2, 3), ([63, 64, 65], 17, 30), ([1500, 2, 1024], 3, 5)):
+            batch = torch.repeat_interleave(torch.tensor(sizes, dtype=torch.long))
+            q, k = torch.rand(2, batch.numel(), 2, width, dtype=torch.float64)
+            yield q, k, torch.randn(batch.numel(), 2, channels, dtype=torch.float64), batch
+        yield *torch.rand(3, 4, 1, 2, dtype=torch.float64), None
 
 
-@torch.library.custom_op("topomask::linear_means_backward", mutates_args=())
-def _gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, out: Tensor, size: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    grads = [torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v)]
-    named = dict(zip(("grad_q", "grad_k", "grad_v"), grads))
-    _call(q, k, v, ptr=ptr, out=out, size=size, grad=grad.contiguous(), **named)
-    return grads[0], grads[1], grads[2]
-
-
-@_gradients.register_fake
-def _(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, ptr: Tensor, out: Tensor, size: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, *output)
-    ctx.mark_non_differentiable(output[1])
-
-
-def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, ptr, out, size = ctx.saved_tensors
-    needed = ctx.needs_input_grad[:3]
-    if torch.is_grad_enabled():
-        grads = gradients_in_torch(partial(_means_again, ptr), (q, k, v), needed, grad)
-    else:
-        grads = [x if needs else None for x, needs in zip(_gradients(grad, q, k, v, ptr, out, size), needed)]
-    return (*grads, None)
-
-
-_linear_means.register_autograd(_backward, setup_context=_setup_context)
-
-
-def _means_again(ptr: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The means in plain torch."""
-    return _plain_means(q, k, v, torch.repeat_interleave(ptr.diff()))[0]
+_linear_means = _LinearMeans()

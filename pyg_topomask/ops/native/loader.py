@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pyg_topomask.cache import cache_dir, locked, private_folder, refuse_foreign, replacing
 from pyg_topomask.ops.native import sources
@@ -36,8 +37,7 @@ def load(name: str) -> ctypes.CDLL | str:
     """
     if os.environ.get("TOPOMASK_NATIVE") == "0":
         return "TOPOMASK_NATIVE=0 switches compiled code off"
-    compiler, cache = os.environ.get("CXX"), os.environ.get("TOPOMASK_CACHE")
-    return _load(name, compiler, torch.backends.cpu.get_cpu_capability(), cache)
+    return _load(name)
 
 
 def refuses(name: str, *tensors: Tensor | None) -> str | None:
@@ -63,8 +63,13 @@ def refuses_device(name: str, device: torch.device) -> str | None:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of `torch.func` is active: custom operators have no rules for them."""
-    return torch._C._functorch.maybe_current_level() is not None
+    """Whether a transform of `torch.func` or forward mode is active: compiled code has no rules for them."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None
+
+
+def is_traced() -> bool:
+    """Whether calls are recorded, so that only operators of torch are seen."""
+    return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state())
 
 
 @torch.compiler.assume_constant_result
@@ -98,9 +103,9 @@ def library_folder() -> Path:
 
 
 @lru_cache
-def _load(name: str, named: str | None, capability: str, cache: str | None) -> ctypes.CDLL | str:
-    folder = library_folder()  # depends on ``cache``; layers call `load` often, so it is not built each time
-    instructions = sources.instructions(capability)
+def _load(name: str) -> ctypes.CDLL | str:
+    folder, named = library_folder(), os.environ.get("CXX")
+    instructions = sources.instructions(torch.backends.cpu.get_cpu_capability())
     shipped = None if named else _open_shipped(name, instructions)
     if shipped is not None:
         return shipped

@@ -37,6 +37,11 @@ def fresh(whole, tmp_path, monkeypatch):
     loader._load.cache_clear()
 
 
+def use_cxx(command, monkeypatch):
+    monkeypatch.setenv("CXX", command)
+    loader._load.cache_clear()
+
+
 def use_cache(folder, monkeypatch):
     loader._load.cache_clear()
     monkeypatch.setattr(loader, "library_folder", lambda: folder / "native")
@@ -47,8 +52,7 @@ def use_compiler(folder, monkeypatch, script):
     path = folder / "compiler"
     path.write_text(f'#!/bin/sh\nout() {{ while [ "$1" != -o ]; do shift; done; echo "$2"; }}\n{script}\n')
     path.chmod(0o755)
-    monkeypatch.setenv("CXX", str(path))
-    loader._load.cache_clear()
+    use_cxx(str(path), monkeypatch)
     return path
 
 
@@ -61,10 +65,11 @@ def copying(library):
 
 
 def test_without_a_compiler_nothing_is_said(fresh, monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
+    use_cxx("no-such-compiler", monkeypatch)
     assert "no C++ compiler: neither no-such-compiler is" in loader.load("topk")
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(fresh))
+    loader._load.cache_clear()
     assert "neither c++ nor g++ nor clang++ is on the path" in loader.load("topk")
 
 
@@ -88,7 +93,7 @@ def test_a_compiler_that_fails(fresh, monkeypatch):
     assert not list((fresh / "cache").rglob("*topk*"))  # nothing partial is left
     use_compiler(fresh, monkeypatch, 'echo junk > "$(out "$@")"')
     refused("cannot be loaded from")
-    monkeypatch.setenv("CXX", "'c++")
+    use_cxx("'c++", monkeypatch)
     refused(r"cannot be read as a command \(No closing quotation\): 'c\+\+")
 
 
@@ -131,9 +136,9 @@ def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
 @posix
 def test_what_two_want_at_once_is_compiled_once(whole, tmp_path, monkeypatch):
     script = f'echo one >>"{tmp_path}/calls"\nsleep 0.3\n{copying(whole)}'
-    compiler = use_compiler(tmp_path, monkeypatch, script)
+    use_compiler(tmp_path, monkeypatch, script)
     use_cache(tmp_path / "cache", monkeypatch)
-    load = partial(loader._load.__wrapped__, "topk", str(compiler), "DEFAULT", None)
+    load = partial(loader._load.__wrapped__, "topk")
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda _: load(), range(2))
     assert not any(isinstance(library, str) for library in found)
@@ -143,11 +148,11 @@ def test_what_two_want_at_once_is_compiled_once(whole, tmp_path, monkeypatch):
 @needs_compiler
 def test_a_compiler_with_flags_of_its_own(fresh, monkeypatch):
     compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
-    monkeypatch.setenv("CXX", f"'{compiler}' -DTOPK_TEST -w")
+    use_cxx(f"'{compiler}' -DTOPK_TEST -w", monkeypatch)
     compile_soon(monkeypatch)
     assert not isinstance(loader.load("topk"), str)
     assert len(list((fresh / "cache").rglob("*topk*"))) == 1  # compiled once, whole
-    monkeypatch.setenv("CXX", f"{compiler} --no-such-flag")
+    use_cxx(f"{compiler} --no-such-flag", monkeypatch)
     refused("failed with exit code 1")
 
 
@@ -209,6 +214,7 @@ def test_each_cpu_has_a_library_of_its_own(fresh, whole, monkeypatch):
     use_compiler(fresh, monkeypatch, f'echo "$@" >>"{fresh}/flags"\n{copying(whole)}')
     for capability in ("DEFAULT", "AVX2", "AVX512"):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=capability: name)
+        loader._load.cache_clear()
         assert not isinstance(loader.load("topk"), str)
     assert len(list((fresh / "cache").rglob("*.so"))) == 3
     plain, narrow, wide = (fresh / "flags").read_text().splitlines()

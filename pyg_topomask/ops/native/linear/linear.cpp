@@ -19,32 +19,29 @@
 #include <cmath>
 #include <limits>
 
-#include "../parallel.h"
+#include "../array.h"
 #include "../product.h"
 
 namespace {
 
-struct Call {
-    int64_t graphs, nodes, heads, width, channels, threads;
-    int64_t q_by_row, q_by_head, k_by_row, k_by_head, v_by_row, v_by_head;  // strides; the other arrays have no gaps
-    const int64_t* ptr;          // first node of each graph, and the number of nodes
-    const void *q, *k, *v;       // [N, H, R], [N, H, R], [N, H, D]
-    void *out, *size;            // [N, H, D], [N, H]; inputs of the backward pass
-    const void* grad;            // of the output; null in the forward pass, like all that follow
-    void *grad_q, *grad_k, *grad_v;
-};
+enum { Q, K, V, PTR, OUT, SIZE, GRAD, GRAD_Q, GRAD_K, GRAD_V, ARRAYS };
 
 template <class T>
 class LinearMeans {
    public:
     explicit LinearMeans(const Call& call)
-        : c(call), H(c.heads), R(c.width), D(c.channels), wide_r(padded<T>(R)), wide_d(padded<T>(D + 1)), area(wide_r * wide_d),
-          key_scale(c.graphs * H), work(std::max<int64_t>(c.threads, 1), Work(wide_r, wide_d)) {
-        for (int64_t g = 0; g < c.graphs; ++g) {
+        : threads(call.threads()), graphs(call.size(PTR, 0) - 1), N(call.size(Q, 0)), H(call.size(Q, 1)), R(call.size(Q, 2)),
+          D(call.size(V, 2)), ptr(call.dense<const int64_t>(PTR, {ANY})), q(call.rows<const T>(Q, {N, H, R})),
+          k(call.rows<const T>(K, {N, H, R})), v(call.rows<const T>(V, {N, H, D})), out(call.dense<T>(OUT, {N, H, D})),
+          sizes(call.dense<T>(SIZE, {N, H})), grad(call.optional<const T>(GRAD, {N, H, D})),
+          grad_q(call.optional<T>(GRAD_Q, {N, H, R})), grad_k(call.optional<T>(GRAD_K, {N, H, R})),
+          grad_v(call.optional<T>(GRAD_V, {N, H, D})), wide_r(padded<T>(R)), wide_d(padded<T>(D + 1)), area(wide_r * wide_d),
+          key_scale(graphs * H), work(std::max<int64_t>(threads, 1), Work(wide_r, wide_d)) {
+        for (int64_t g = 0; g < graphs; ++g) {
             first_part.push_back(parts.size());
-            const int64_t size = c.ptr[g + 1] - c.ptr[g], equal = (size + MOST_PARTS - 1) / MOST_PARTS;
+            const int64_t size = ptr[g + 1] - ptr[g], equal = (size + MOST_PARTS - 1) / MOST_PARTS;
             const int64_t step = std::max(LEAST_PART, (equal + TILE - 1) / TILE * TILE);
-            for (int64_t i = 0; i < size; i += step) parts.push_back({g, c.ptr[g] + i, c.ptr[g] + std::min(i + step, size)});
+            for (int64_t i = 0; i < size; i += step) parts.push_back({g, ptr[g] + i, ptr[g] + std::min(i + step, size)});
         }
         first_part.push_back(parts.size());
         find_key_scales();
@@ -68,18 +65,17 @@ class LinearMeans {
             read_gradients(tile, w.d.data());
             multiply(w.d, wide_d, D + 1, &state_t[first], wide_r, tile.count, w.r);
             for (int64_t r = 0; r < tile.count; ++r)
-                write(&w.r[r * wide_r], R, query_scale(query(tile, r)), c.grad_q, tile, r);
+                write(&w.r[r * wide_r], R, query_scale(query(tile, r)), grad_q, tile, r);
             read_values(tile, w.d.data());
             multiply(w.d, wide_d, D + 1, &grad_state_t[first], wide_r, tile.count, w.r);
-            for (int64_t r = 0; r < tile.count; ++r) write(&w.r[r * wide_r], R, scale_of_keys(tile), c.grad_k, tile, r);
+            for (int64_t r = 0; r < tile.count; ++r) write(&w.r[r * wide_r], R, scale_of_keys(tile), grad_k, tile, r);
             read_keys(tile, w.r.data());
             multiply(w.r, wide_r, R, &grad_state[first], wide_d, tile.count, w.d);
-            for (int64_t r = 0; r < tile.count; ++r) write(&w.d[r * wide_d], D, T(1), c.grad_v, tile, r);
+            for (int64_t r = 0; r < tile.count; ++r) write(&w.d[r * wide_d], D, T(1), grad_v, tile, r);
         });
     }
 
    private:
-    using V = Vec<T>;
     static constexpr int64_t TILE = 64;  // nodes whose arrays stay in the nearest caches
     static constexpr int64_t LEAST_PART = 1024, MOST_PARTS = 64;
     static constexpr T LEAST_SIZE = std::numeric_limits<T>::min() * T(1 << 14);  // as in `weighted_mean`
@@ -96,8 +92,13 @@ class LinearMeans {
     };
     using Reader = void (LinearMeans::*)(const Tile&, T*) const;
 
-    const Call& c;
-    const int64_t H, R, D, wide_r, wide_d, area;
+    const int64_t threads, graphs, N, H, R, D;
+    const int64_t* ptr;       // first node of each graph, and the number of nodes
+    const Rows<const T> q, k, v;
+    T *out, *sizes;           // results; inputs of the backward pass
+    const T* grad;            // of the output; null in the forward pass, like all that follow
+    T *grad_q, *grad_k, *grad_v;
+    const int64_t wide_r, wide_d, area;
     Array<T> key_scale;  // of each graph and head
     std::vector<Part> parts;
     std::vector<int64_t> first_part;  // of each graph
@@ -108,19 +109,15 @@ class LinearMeans {
     // Calls run(part, tile, work) for all tiles; those of a part in their order.
     template <class F>
     void for_tiles(const F& run) {
-        parallel(c.threads, parts.size(), [&](int64_t p, int64_t thread) {
+        parallel(threads, parts.size(), [&](int64_t p, int64_t thread) {
             for (int64_t i = parts[p].begin; i < parts[p].end; i += TILE)
                 for (int64_t h = 0; h < H; ++h)
                     run(p, Tile{parts[p].graph, h, i, std::min(TILE, parts[p].end - i)}, work[thread]);
         });
     }
 
-    static const T* row(const void* array, int64_t by_row, int64_t by_head, const Tile& tile, int64_t r) {
-        return static_cast<const T*>(array) + (tile.begin + r) * by_row + tile.head * by_head;
-    }
-    const T* query(const Tile& tile, int64_t r) const { return row(c.q, c.q_by_row, c.q_by_head, tile, r); }
-    const T* key(const Tile& tile, int64_t r) const { return row(c.k, c.k_by_row, c.k_by_head, tile, r); }
-    const T* result(const Tile& tile, int64_t r) const { return row(c.out, H * D, D, tile, r); }
+    const T* query(const Tile& tile, int64_t r) const { return q(tile.begin + r, tile.head); }
+    const T* key(const Tile& tile, int64_t r) const { return k(tile.begin + r, tile.head); }
     int64_t number(const Tile& tile, int64_t r) const { return (tile.begin + r) * H + tile.head; }
 
     // The sum of the features, which are not negative.
@@ -145,7 +142,7 @@ class LinearMeans {
             T& top = most[p * H + tile.head];
             for (int64_t r = 0; r < tile.count; ++r) top = std::max(top, sum(key(tile, r)));
         });
-        for (int64_t g = 0; g < c.graphs; ++g)
+        for (int64_t g = 0; g < graphs; ++g)
             for (int64_t h = 0; h < H; ++h) {
                 T top = 0;
                 for (int64_t p = first_part[g]; p < first_part[g + 1]; ++p) top = std::max(top, most[p * H + h]);
@@ -168,7 +165,7 @@ class LinearMeans {
     // Values and a one.
     void read_values(const Tile& tile, T* to) const {
         for (int64_t r = 0; r < tile.count; ++r, to += wide_d) {
-            copy(row(c.v, c.v_by_row, c.v_by_head, tile, r), D, to);
+            copy(v(tile.begin + r, tile.head), D, to);
             to[D] = 1;
         }
     }
@@ -176,11 +173,11 @@ class LinearMeans {
     // (g, -g . out) / size, or 0 where the size counts as 0.
     void read_gradients(const Tile& tile, T* to) const {
         for (int64_t r = 0; r < tile.count; ++r, to += wide_d) {
-            const T *grad = row(c.grad, H * D, D, tile, r), *out = result(tile, r);
-            const T size = static_cast<const T*>(c.size)[number(tile, r)], inverse = size == 0 ? T(0) : T(1) / size;
+            const int64_t i = number(tile, r);
+            const T *g = grad + i * D, *mean = out + i * D, inverse = sizes[i] == 0 ? T(0) : T(1) / sizes[i];
             T along = 0;
-            for (int64_t i = 0; i < D; ++i) along += grad[i] * out[i];
-            scale(grad, D, inverse, to);
+            for (int64_t d = 0; d < D; ++d) along += g[d] * mean[d];
+            scale(g, D, inverse, to);
             to[D] = -along * inverse;
         }
     }
@@ -193,7 +190,7 @@ class LinearMeans {
             T* to = &sums[(p * H + tile.head) * area];
             add_product(w.r.data(), 1, wide_r, whole_tiles(R), tile.count, w.d.data(), wide_d, wide_d, to, wide_d);
         });
-        for (int64_t g = 0; g < c.graphs; ++g)
+        for (int64_t g = 0; g < graphs; ++g)
             for (int64_t p = first_part[g] + 1; p < first_part[g + 1]; ++p)
                 for (int64_t i = 0; i < H * area; ++i) sums[first_part[g] * H * area + i] += sums[p * H * area + i];
         return sums;
@@ -203,7 +200,7 @@ class LinearMeans {
 
     Array<T> transposed(const Array<T>& from) const {
         Array<T> to(from.size());
-        for (int64_t g = 0; g < c.graphs; ++g)
+        for (int64_t g = 0; g < graphs; ++g)
             for (int64_t m = first_part[g] * H * area, h = 0; first_part[g] < first_part[g + 1] && h < H; ++h, m += area)
                 for (int64_t i = 0; i < R; ++i)
                     for (int64_t j = 0; j <= D; ++j) to[m + j * wide_r + i] = from[m + i * wide_d + j];
@@ -219,36 +216,27 @@ class LinearMeans {
     void divide(const Tile& tile, const T* sums) const {
         for (int64_t r = 0; r < tile.count; ++r, sums += wide_d) {
             const bool vanishes = sums[D] < LEAST_SIZE;  // false for NaN
-            static_cast<T*>(c.size)[number(tile, r)] = vanishes ? T(0) : sums[D];
-            T* out = static_cast<T*>(c.out) + number(tile, r) * D;
-            for (int64_t i = 0; i < D; ++i) out[i] = vanishes ? T(0) : sums[i] / sums[D];
+            sizes[number(tile, r)] = vanishes ? T(0) : sums[D];
+            T* to = out + number(tile, r) * D;
+            for (int64_t i = 0; i < D; ++i) to[i] = vanishes ? T(0) : sums[i] / sums[D];
         }
     }
 
-    void write(const T* from, int64_t count, T factor, void* to, const Tile& tile, int64_t r) const {
-        scale(from, count, factor, static_cast<T*>(to) + number(tile, r) * count);
+    void write(const T* from, int64_t count, T factor, T* to, const Tile& tile, int64_t r) const {
+        if (to) scale(from, count, factor, to + number(tile, r) * count);
     }
 };
-
-template <class T>
-int run(const Call& call, int backward) try {
-    LinearMeans<T> means(call);
-    backward ? means.backward() : means.forward();
-    return 0;
-} catch (...) {
-    return error_code();
-}
 
 }  // namespace
 
 extern "C" {
 
-// The means and their sizes, or the gradients of all inputs.
-int linear_float(const Call* call, int backward) {
-    return run<float>(*call, backward);
-}
-
-int linear_double(const Call* call, int backward) {
-    return run<double>(*call, backward);
+// The means and their sizes, or, if there is a gradient, the gradients of those inputs that have room for one.
+int64_t linear_means(const int64_t* block) {
+    return for_dtype(block, ARRAYS, 0, Q, [](const Call& call, auto zero) {
+        LinearMeans<decltype(zero)> means(call);
+        call.has(GRAD) ? means.backward() : means.forward();
+        return 0;
+    });
 }
 }

@@ -1,0 +1,302 @@
+"""What every compiled operation must do, on the examples that each one gives."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.utils.checkpoint import checkpoint
+
+import pyg_topomask.nn  # noqa: F401  (imports all modules with operations)
+from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.native.op import OPS
+
+CASES = [(name, number) for name, op in OPS.items() for number, _ in enumerate(op.examples())]
+IDS = [f"{name}-{number}" for name, number in CASES]
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+FEW = 100  # numbers of an example whose derivatives are checked numerically
+needs_library = pytest.mark.skipif(
+    any(loader.missing(op.library) for op in OPS.values()), reason="needs a C++ compiler"
+)
+
+pytestmark = [
+    needs_library,
+    # torch.export, while it traces
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
+
+
+def example(name, number, dtype=torch.float64):
+    """The operation, and its inputs; those that have a gradient require it."""
+    torch.manual_seed(0)
+    op = OPS[name]
+    inputs = [x.to(dtype) if is_float(x) else x for x in list(op.examples())[number]]
+    return op, [x.clone().requires_grad_() if is_moving(op, i, x) else x for i, x in enumerate(inputs)]
+
+
+def is_float(x):
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+def is_moving(op, number, x):
+    return number < op.differentiable and x is not None
+
+
+def moving(op, inputs):
+    return [x for i, x in enumerate(inputs) if is_moving(op, i, x)]
+
+
+def replaced(op, inputs, others):
+    """The inputs with others instead of those that have a gradient."""
+    others = iter(others)
+    return [next(others) if is_moving(op, i, x) else x for i, x in enumerate(inputs)]
+
+
+def outputs(op, output):
+    """Those results that have a gradient."""
+    results = (output,) if isinstance(output, torch.Tensor) else output
+    return results[: len(results) - op.constant_results]
+
+
+def everything(op, function, inputs, **settings):
+    """All results, and the gradients of a sum of them with weights."""
+    output = function(*inputs)
+    results = (output,) if isinstance(output, torch.Tensor) else output
+    total = sum((x * torch.linspace(-1, 1, x.numel()).to(x).view(x.shape)).sum() for x in outputs(op, output))
+    return [*results, *torch.autograd.grad(total, moving(op, inputs), **settings)]
+
+
+def small(name, number):
+    """An example for numerical derivatives."""
+    op, inputs = example(name, number)
+    if not 0 < sum(x.numel() for x in moving(op, inputs)) <= FEW:
+        pytest.skip("too many numbers")
+    return op, inputs
+
+
+def assert_bits(found, wanted):
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+every_case = pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
+every_op = pytest.mark.parametrize("name", OPS)
+
+
+@every_op
+def test_examples_are_enough(name):
+    op = OPS[name]
+    assert op.refuses(*example(name, 0)[1]) is None
+    sizes = [[x.numel() for x in moving(op, example(name, n)[1])] for n, _ in enumerate(op.examples())]
+    assert any(0 in some for some in sizes)
+    assert any(0 < sum(some) <= FEW for some in sizes)
+    assert any(sum(some) > 1000 for some in sizes)
+
+
+@every_case
+def test_equals_the_twin(name, number):
+    op, inputs = example(name, number)
+    wanted = everything(op, op.twin, inputs)
+    torch.testing.assert_close(everything(op, op, inputs), wanted, **EXACT)
+    op, inputs = example(name, number, torch.float32)
+    for one, other in zip(everything(op, op, inputs), wanted, strict=True):
+        size = max(1.0, float(other.detach().abs().max())) if other.numel() else 1.0
+        torch.testing.assert_close(one, other.float(), rtol=1e-3, atol=2e-4 * size)
+
+
+@every_case
+def test_first_and_second_derivatives(name, number):
+    op, inputs = small(name, number)
+    torch.manual_seed(1)
+
+    def run(*others):
+        return outputs(op, op(*replaced(op, inputs, others)))
+
+    assert gradcheck(run, moving(op, inputs))
+    assert gradgradcheck(run, moving(op, inputs))
+
+
+@every_case
+def test_gradients_that_are_differentiated_again_are_the_same(name, number):
+    """Also inside of a region of autocast."""
+    op, inputs = example(name, number)
+    wanted = everything(op, op, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = everything(op, op, inputs, create_graph=True)
+    torch.testing.assert_close(found, wanted, **EXACT)
+
+
+@every_case
+def test_checkpoints(name, number):
+    op, inputs = example(name, number)
+
+    def again(*inputs):
+        return checkpoint(op, *inputs, use_reentrant=False)
+
+    assert_bits(everything(op, again, inputs), everything(op, op, inputs))
+
+
+@every_case
+def test_only_some_gradients(name, number):
+    """Inputs without a gradient, and results that nobody uses."""
+    op, inputs = example(name, number)
+    wanted = everything(op, op, inputs)
+    count = len(moving(op, inputs))
+    for place in range(count):
+        given = [x.detach().requires_grad_(i == place) for i, x in enumerate(moving(op, inputs))]
+        output = op(*replaced(op, inputs, given))
+        parts = outputs(op, output)
+        total = sum((x * torch.linspace(-1, 1, x.numel()).to(x).view(x.shape)).sum() for x in parts if x.requires_grad)
+        torch.testing.assert_close(torch.autograd.grad(total, given[place])[0], wanted[place - count], **EXACT)
+    for again in (False, True):
+        both = [
+            torch.autograd.grad(results[0].sum(), moving(op, inputs), allow_unused=True, create_graph=again)
+            for results in (outputs(op, function(*inputs)) for function in (op, op.twin))
+        ]
+        for one, other, x in zip(*both, moving(op, inputs), strict=True):
+            filled = [torch.zeros_like(x) if grad is None else grad for grad in (one, other)]
+            torch.testing.assert_close(*filled, **EXACT)
+
+
+@every_case
+def test_inputs_with_gaps(name, number):
+    op, inputs = example(name, number)
+    wanted = everything(op, op, inputs)
+    wide = [torch.stack([x, x + 1], -1).detach()[..., 0].requires_grad_() for x in moving(op, inputs)]
+    turned = [x.detach().mT.contiguous().mT.requires_grad_() if x.dim() > 1 else x for x in moving(op, inputs)]
+    padded = [torch.cat([x, x], -1).detach()[..., : x.size(-1)].requires_grad_() for x in moving(op, inputs)]
+    for others in (wide, turned, padded):
+        assert_bits(everything(op, op, replaced(op, inputs, others)), wanted)
+
+
+@every_case
+def test_nan_is_where_it_is_in_plain_torch(name, number):
+    op, inputs = example(name, number)
+    for place, x in enumerate(moving(op, inputs)):
+        if x.numel():
+            spoilt = x.detach().clone()
+            spoilt.view(-1)[x.numel() // 2] = torch.nan
+            others = [spoilt if i == place else other for i, other in enumerate(moving(op, inputs))]
+            with torch.no_grad():
+                found, wanted = (f(*replaced(op, inputs, others)) for f in (op, op.twin))
+            for one, other in zip(outputs(op, found), outputs(op, wanted), strict=True):
+                assert torch.equal(one.isnan(), other.isnan())
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_threads_change_nothing(name, number, dtype, monkeypatch):
+    op, inputs = example(name, number, dtype)
+    monkeypatch.setattr(op, "work_per_thread", 1)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            found.append(everything(op, op, inputs))
+    finally:
+        torch.set_num_threads(threads)
+    for pair in pairwise(found):
+        assert_bits(*pair)
+
+
+def numerical_jvp(function, inputs, tangents, step=1e-6):
+    high, low = (function(*(x + sign * step * t for x, t in zip(inputs, tangents))) for sign in (1, -1))
+    return [(a - b) / (2 * step) for a, b in zip(high, low)]
+
+
+@every_case
+def test_forward_mode_is_right_or_refused(name, number):
+    op, inputs = small(name, number)
+    primals = [x.detach() for x in moving(op, inputs)]
+    tangents = [torch.randn_like(x) for x in primals]
+
+    def run(*others):
+        return outputs(op, op(*replaced(op, inputs, others)))
+
+    wanted = numerical_jvp(run, primals, tangents)
+    try:
+        found = torch.func.jvp(run, tuple(primals), tuple(tangents))[1]
+        with forward_ad.dual_level():
+            duals = run(*map(forward_ad.make_dual, primals, tangents))
+            other = [forward_ad.unpack_dual(x).tangent for x in duals]
+    except (NotImplementedError, RuntimeError) as error:
+        assert "forward" in str(error)  # noqa: PT017
+        return
+    torch.testing.assert_close(list(found), wanted, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(other, wanted, rtol=1e-5, atol=1e-7)
+
+
+@every_case
+def test_transforms_of_torch_func(name, number):
+    op, inputs = small(name, number)
+    wanted = everything(op, op, inputs)[-len(moving(op, inputs)) :]
+    given = [x.detach() for x in moving(op, inputs)]
+
+    def run(*others):
+        return outputs(op, op(*replaced(op, inputs, others)))
+
+    def total(*others):
+        return sum((x * torch.linspace(-1, 1, x.numel()).to(x).view(x.shape)).sum() for x in run(*others))
+
+    torch.testing.assert_close(list(torch.func.grad(total, tuple(range(len(given))))(*given)), wanted, **EXACT)
+    results, pull = torch.func.vjp(run, *given)
+    grads = pull(tuple(torch.linspace(-1, 1, x.numel()).to(x).view(x.shape) for x in results))
+    torch.testing.assert_close(list(grads), wanted, **EXACT)
+    many = [torch.stack([x, 2 * x]) for x in given]
+    for one, other in zip(torch.vmap(run)(*many), run(*(x * 2 for x in given)), strict=True):
+        torch.testing.assert_close(one[1], other, **EXACT)
+
+
+@every_case
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_code_gives_the_same(name, number):
+    torch._dynamo.reset()
+    op, inputs = example(name, number)
+    compiled = torch.compile(lambda *x: op(*x), backend="aot_eager")
+    torch.testing.assert_close(everything(op, compiled, inputs), everything(op, op, inputs), **EXACT)
+
+
+@every_op
+def test_the_operator_is_one_that_torch_can_compile(name):
+    op, inputs = example(name, 0)
+    torch.library.opcheck(op._traced, tuple(inputs))
+
+
+@every_op
+def test_tensors_without_values(name):
+    op, inputs = example(name, 0)
+    wanted = op(*inputs)
+    with torch._subclasses.FakeTensorMode() as mode:
+        found = op(*(mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in inputs))
+    for one, other in zip(outputs(op, found), outputs(op, wanted), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+@every_op
+def test_refusals(name, monkeypatch):
+    op, inputs = example(name, 0)
+    first, rest = inputs[0], inputs[1:]
+    assert "on CPU only" in op.refuses(first.to("meta"), *rest)
+    assert "float32 or float64" in op.refuses(first.half(), *rest)
+    assert "negated" in op.refuses(torch._neg_view(first), *rest)
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    assert "TOPOMASK_NATIVE=0" in op.refuses(*inputs)
+    torch.testing.assert_close(op(*inputs), op.twin(*inputs), **EXACT)
+
+
+@every_op
+def test_an_array_that_does_not_fit_is_named(name):
+    """The compiled function checks what it reads, whatever Python hands to it."""
+    op, inputs = example(name, 0)
+    given = list(op.prepare(*inputs))
+    count = len(op._entry.arrays) - len(op.results)
+    arrays = given[: len(given) - len(op._entry.numbers)]
+    results = [inputs[0].new_empty(shape) for shape in op.shapes(*inputs)]
+    numbers = given[len(arrays) :]
+    padding = [None] * (count - len(arrays))
+    for place, array in enumerate(arrays):
+        if array is not None:
+            spoilt = [x if i != place else x[..., None] for i, x in enumerate(arrays)]
+            with pytest.raises(RuntimeError, match=f"array '{op._entry.arrays[place]}' does not fit"):
+                op._entry([*spoilt, *results, *padding], *numbers)
