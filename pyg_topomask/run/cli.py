@@ -180,17 +180,15 @@ def _save_picture(figure: Any, out: Path) -> Path:
 
 
 def _advise(arguments: argparse.Namespace, overrides: list[str]) -> int:
-    from pyg_topomask.run.commands.advise import advise
-    from pyg_topomask.run.output.advice import as_json, as_text
+    from pyg_topomask.run.commands.advise import advise, as_json, as_text
     from pyg_topomask.run.output.progress import Display, error_output, standard_output
 
     with Display(error_output()) as display:
-        report = advise(arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules, display)
-    console = standard_output()
+        found = advise(arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules, display)
     if arguments.format == "json":
-        print(as_json(report))
+        print(as_json(found))
     else:
-        console.print(as_text(report, console), crop=False)  # settings stay in one line
+        standard_output().print(as_text(found))
     return 0
 
 

@@ -86,7 +86,7 @@ def add_advise(commands: Any) -> None:
     """The options of ``topomask advise``."""
     advise = commands.add_parser(
         "advise",
-        help="measure a data set's graphs, try every attention on them, and print time, memory and facts",
+        help="try every attention on a config's data, and print the time and memory that each takes",
         usage="topomask advise DATASET|CONFIG [--attention NAME ...] [--seconds S] [--format text|json] "
         "[key=value ...]",
         epilog=OVERRIDES,

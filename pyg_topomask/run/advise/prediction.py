@@ -3,61 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.optimize import nnls
 
-from pyg_topomask.run.advise.fit import estimate, fitted
 from pyg_topomask.run.advise.sample import Epoch, Size
-from pyg_topomask.run.advise.stopwatch import Seconds, Step
-from pyg_topomask.run.advise.trial import Trial
+
+if TYPE_CHECKING:
+    from pyg_topomask.run.advise.trial import Trial
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """What a run with an attention takes.
 
     Args:
-        epoch: Seconds per epoch, with evaluation.
-        prepare: Seconds before the first epoch for encodings, walks, edges and trees.
+        epoch_s: Seconds per epoch, with evaluation.
+        prepare_s: Seconds before the first epoch for encodings, walks, edges and trees.
         step_mib: Rise of the peak memory in training, in MiB; None if it cannot be measured.
         stored_mib: Memory of what is added to the graphs and of the batches of evaluations, in MiB.
-        is_extrapolated: Whether steps of full size were not measured.
     """
 
-    epoch: Seconds
-    prepare: Seconds
+    epoch_s: float
+    prepare_s: float
     step_mib: float | None
     stored_mib: float
-    is_extrapolated: bool
 
 
-def predict(trial: Trial, epoch: Epoch, largest: Size, bytes_per_node: float, eval_period: int = 1) -> Prediction:
+def predict(trial: Trial, epoch: Epoch, eval_period: int = 1) -> Prediction:
     """Predict a run from a trial.
 
     Args:
         trial: The measurements.
         epoch: What an epoch processes.
-        largest: Size of the largest batch.
-        bytes_per_node: Bytes per node of the graphs without additions.
         eval_period: Number of epochs per evaluation.
     """
-    both = [_epoch_seconds(trial, epoch, clock, eval_period) for clock in (0, 1)]
-    prepare = Seconds(*(seconds * epoch.num_nodes for seconds in trial.prepare))
-    stored = trial.stored * epoch.num_nodes + (bytes_per_node + trial.stored) * epoch.evaluated_nodes
-    measured = [mib for size, mib in trial.memory if size == largest]
-    memory = measured[-1] if measured else estimate(trial.memory, largest) if trial.memory else None
-    return Prediction(Seconds(*both), prepare, memory, stored / 2**20, not trial.is_full)
+    parts, given, added = trial.parts or (1, 1), *trial.stored
+    if trial.is_full and trial.parts is not None:  # parts of one graph have about the same size
+        train, val = (
+            count * float(np.mean([step.seconds for step in some]))
+            for count, some in zip(parts, (trial.train, trial.val))
+        )
+    else:
+        train, val = (
+            sum(estimate(steps, size) for size in sizes)
+            for steps, sizes in ((trial.train, epoch.train), (trial.val, epoch.val))
+        )
+    stored = added * epoch.num_nodes + (given + added) * epoch.evaluated_nodes
+    largest = max(epoch.train, key=lambda size: size.pairs)
+    memory = trial.memory[-1][1] if trial.is_full and trial.memory else None
+    if memory is None and trial.memory:
+        memory = estimate(trial.memory, largest)
+    return Prediction(train + val / eval_period + trial.fixed, trial.prepare * epoch.num_nodes, memory, stored / 2**20)
 
 
-def _epoch_seconds(trial: Trial, epoch: Epoch, clock: int, eval_period: int) -> float:
-    train = _total(trial.train, epoch.train, clock, trial.num_steps)
-    val = _total(trial.val, epoch.val, clock, trial.num_val_steps)
-    return train + val / eval_period + trial.fixed[clock]
+def estimate(points: Sequence[tuple[Size, float]], size: Size) -> float:
+    """The value at one size, by the model constant + a · nodes + b · pairs with numbers that are not negative.
 
-
-def _total(steps: Sequence[Step], sizes: Sequence[Size], clock: int, num_parts: int | None) -> float:
-    """Seconds of steps of these sizes, or of that number of parts of a graph, which have about the same size."""
-    if num_parts is not None:
-        return num_parts * float(np.mean([step.seconds[clock] for step in steps]))
-    return sum(fitted([(step.size, step.seconds[clock]) for step in steps], sizes)) if sizes else 0.0
+    They have the least squared error over the points. Two sizes do not determine three numbers, so that the constant is
+    0. From one size, values are proportional to nodes or to pairs, whichever changes more.
+    """
+    known = {one for one, _ in points}
+    if len(known) == 1:
+        (one,), mean = known, float(np.mean([value for _, value in points]))
+        nodes, pairs = size.nodes / one.nodes, size.pairs / one.pairs
+        return mean * (max if pairs > 1 else min)(nodes, pairs)
+    constant = 1.0 if len(known) > 2 else 0.0
+    at = np.array([[constant, *one] for one, _ in points])
+    scale = np.maximum(at.max(axis=0), 1e-9)
+    factors, _ = nnls(at / scale, np.array([value for _, value in points]))
+    return float(np.array([constant, *size]) / scale @ factors)

@@ -1,72 +1,61 @@
-"""``topomask advise``: what each attention costs on the user's graphs and machine, and what it can see of them."""
+"""``topomask advise``: the time and memory that each attention takes with a config, on the user's data and machine."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
-from rich.console import Console
-from torch import Tensor
+from rich.console import Console, Group
+from rich.table import Table
 
-from pyg_topomask.run.advise.candidates import Candidate, candidates, config_of
-from pyg_topomask.run.advise.graph_statistics import GraphStatistics, graph_statistics
-from pyg_topomask.run.advise.prediction import predict
+from pyg_topomask.run.advise.candidates import Candidate, candidates
+from pyg_topomask.run.advise.prediction import Prediction, predict
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
-from pyg_topomask.run.advise.ranking import FAR, Advice, Clock, add_reasons, mask_name, ranked, slowdown
-from pyg_topomask.run.advise.sample import Epoch, Sample, draw_sample
-from pyg_topomask.run.advise.told_apart import ToldApart, reach, told_apart
-from pyg_topomask.run.advise.trial import Limits, run_trial
-from pyg_topomask.run.config import Config
+from pyg_topomask.run.advise.sample import draw_sample
+from pyg_topomask.run.advise.trial import Limits, Trial, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.output.report import between_lines
 from pyg_topomask.run.process_memory import available_mib, resident_mib
 from pyg_topomask.run.runner import check_config, loaded
 from pyg_topomask.run.training.trainer import device_problems, uses_cuda
 
+CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
+"""Folders with the config of a data set, ``grf/<name>.yaml``: in the current folder, and in the source tree."""
+
+_CAPTION = """\
+Predicted from trials on this machine; ~: from smaller batches. Nothing is said about accuracy.
+per epoch: training and validation. before: walks, edges, trees and encodings, once.
+memory: peak of the process, or of tensors on the GPU."""
+
 _PATIENCE = 300.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
-_BUSY = 1.3  # wall time of an epoch relative to its processor time, above which other programs slow it down
 _SAFETY = 0.8  # share of the available memory that a trial may take
 
 
-@dataclass
-class Report:
-    """The answer of :func:`advise`.
+@dataclass(frozen=True)
+class Advice:
+    """A line of the answer.
 
     Args:
-        source: The config, in words.
-        name: Name of the data set.
-        config: The config.
-        graphs: What was measured on the graphs.
-        advice: The attentions, ranked.
-        encodings: What features, encodings and masks tell apart; empty for a single graph.
-        compared_graphs: Number of graphs in that comparison.
-        memory_mib: Memory that was available.
-        on_cuda: Whether the trials used a GPU.
-        clock: The time that is shown: processor time if other programs slow this machine down.
-        slowdown: Wall time relative to processor time.
+        candidate: The attention.
+        prediction: Its cost; None if it cannot be used.
+        total_mib: Predicted peak memory, of the process or of tensors on the GPU; None if it is not known.
+        parameters: Number of parameters.
+        is_full: Whether steps of full size were measured; if not, the prediction is extrapolated from smaller ones.
+        problem: Why it cannot be used or was not tried at full size; empty if it was.
     """
 
-    source: str
-    name: str
-    config: Config
-    graphs: GraphStatistics
-    advice: list[Advice]
-    encodings: list[ToldApart]
-    compared_graphs: int
-    memory_mib: float
-    on_cuda: bool
-    clock: Clock
-    slowdown: float
-
-    @property
-    def device(self) -> str:
-        """The device of the trials, in words."""
-        if self.on_cuda:
-            return torch.cuda.get_device_name()
-        threads = torch.get_num_threads()
-        return f"CPU, {threads} thread" + ("s" if threads > 1 else "")
+    candidate: Candidate
+    prediction: Prediction | None = None
+    total_mib: float | None = None
+    parameters: int = 0
+    is_full: bool = False
+    problem: str = ""
 
 
 @storage_errors()
@@ -77,11 +66,11 @@ def advise(
     overrides: Sequence[str] = (),
     modules: Sequence[str] = (),
     display: Display | None = None,
-) -> Report:
-    """Measure a data set's graphs and try attentions on it.
+) -> list[Advice]:
+    """Try attentions on a sample of a data set; the fastest one is the first of the result.
 
     Args:
-        source: A config file, or the name of a data set.
+        source: A config file, or the name of a data set with a config, such as ``ENZYMES``.
         attentions: Names of the attentions to try; all if empty.
         seconds: Time for the trial of each attention, without the start of its process.
         overrides: Settings that override the config's.
@@ -93,92 +82,71 @@ def advise(
     """
     if not seconds > 0:
         raise RunError(f"--seconds must be positive (got {seconds:g})")
-    values, origin = config_of(source)
-    parsed, _ = check_config(values, overrides, name=source)
+    known = [folder / "grf" / f"{source.lower()}.yaml" for folder in CONFIGS if not source.endswith((".yaml", ".yml"))]
+    parsed, _ = check_config(next((path for path in known if path.is_file()), source), overrides)
     parsed.refuse(device_problems(parsed.config))
     config = parsed.config
     chosen = candidates(config, attentions)
     shown = display or Display(Console(quiet=True))
     dataset = loaded(config, shown)
-    job = shown.job(f"{config.dataset.name}: measuring the graphs", 3)
     graphs, parts, _ = read_features(config, dataset, config.seed)
-    held = resident_mib()
-    job.update(1)
-    statistics = graph_statistics(graphs, dataset.task, config.seed)
-    job.update(2)
-    masks = list(dict.fromkeys(filter(None, map(mask_name, chosen))))
-    encodings, compared = ([], 0) if dataset.is_one_graph else told_apart(config, graphs, masks, 10 * seconds)
-    job.remove()
     sample, epoch = draw_sample(config, dataset, graphs, parts)
-    plan = _Plan(config, sample, epoch, Limits(seconds, _SAFETY * _memory_mib(config)), held, tuple(modules))
-    advice = _tried(plan, chosen, shown)
-    reaches = {name: hops for name in masks if name not in FAR and (hops := reach(config, name)) is not None}
-    slower = (
-        1.0 if uses_cuda(config) or config.num_workers else slowdown(advice)
-    )  # a GPU's and workers' time is not processor time of this process
-    clock: Clock = "processor" if slower > _BUSY else "wall"
-    add_reasons(advice, config.gt.layers, statistics, reaches, {row.name: row.share for row in encodings}, clock)
-    return Report(
-        origin,
-        config.dataset.name,
-        config,
-        statistics,
-        ranked(advice, clock),
-        encodings,
-        compared,
-        plan.limits.memory_mib / _SAFETY,
-        uses_cuda(config),
-        clock,
-        slower,
-    )
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What all trials share."""
-
-    config: Config
-    sample: Sample
-    epoch: Epoch
-    limits: Limits
-    held_mib: float | None
-    modules: tuple[str, ...]
-
-
-def _tried(plan: _Plan, chosen: Sequence[Candidate], display: Display) -> list[Advice]:
-    job = display.job("attentions tried", len(chosen), lines=len(chosen))
-    advice = []
+    held = None if uses_cuda(config) else resident_mib()
+    free = torch.cuda.mem_get_info()[0] / 2**20 if uses_cuda(config) else available_mib()
+    limits, values, found = Limits(seconds, _SAFETY * free), config.model_dump(exclude_unset=True), []
+    timeout = _PATIENCE + 10 * seconds
+    mib = None if uses_cuda(config) else limits.memory_mib  # CUDA reserves many times the address space that it uses
+    job = shown.job("attentions tried", len(chosen))
     for done, candidate in enumerate(chosen):
         job.update(done, f"now {candidate.name}")
-        advice.append(_try(plan, candidate))
+        try:
+            trial = in_process(run_trial, values, candidate.settings, modules, sample, limits, timeout=timeout, mib=mib)
+        except ProcessFailedError as error:
+            trial = Trial(problem=f"the trial {error}")
+        prediction = predict(trial, epoch, config.train.eval_period) if trial.train else None
+        found.append(_advice(candidate, trial, prediction, held))
     job.remove()
-    return advice
+    return sorted(found, key=lambda one: one.prediction.epoch_s if one.prediction else math.inf)
 
 
-def _try(plan: _Plan, candidate: Candidate) -> Advice:
-    values = plan.config.model_dump(exclude_unset=True)
-    timeout = _PATIENCE + 10 * plan.limits.seconds
-    try:
-        trial = in_process(
-            run_trial, values, candidate.settings, plan.modules, plan.sample, plan.limits, timeout=timeout
-        )
-    except ProcessFailedError as error:
-        return Advice(candidate, problem=f"the trial {error}")
-    if not trial.train:
-        return Advice(candidate, trial.layer_type, problem=trial.problem)
-    graphs = [graph for batch in plan.sample.train for graph in batch]
-    size = sum(value.nbytes for graph in graphs for value in graph.to_dict().values() if isinstance(value, Tensor))
-    per_node = size / sum(int(graph.num_nodes or 0) for graph in graphs)
-    found = predict(trial, plan.epoch, plan.sample.size(-1), per_node, plan.config.train.eval_period)
-    total = None
-    if uses_cuda(plan.config):
-        total = found.step_mib
-    elif plan.held_mib is not None and found.step_mib is not None:
-        total = plan.held_mib + found.stored_mib + found.step_mib
-    notes = [trial.note] if trial.note else []
-    return Advice(candidate, trial.layer_type, found, trial.parameters, total, trial.problem, notes)
+def _advice(candidate: Candidate, trial: Trial, prediction: Prediction | None, held_mib: float | None) -> Advice:
+    total = None if prediction is None else prediction.step_mib
+    if prediction is not None and total is not None and held_mib is not None:
+        total += held_mib + prediction.stored_mib
+    return Advice(candidate, prediction, total, trial.parameters, trial.is_full, trial.problem)
 
 
-def _memory_mib(config: Config) -> float:
-    """Memory that a trial could take: of the GPU if it is used."""
-    return torch.cuda.mem_get_info()[0] / 2**20 if uses_cuda(config) else available_mib()
+def as_text(advice: Sequence[Advice]) -> Group:
+    """A table for a terminal, and below it what could not be tried."""
+    table = Table()
+    for name in ("attention", "per epoch", "before", "memory", "parameters"):
+        table.add_column(name, justify="left" if name == "attention" else "right")
+    for one in advice:
+        cells = ["–"] * 4
+        if one.prediction is not None:
+            about = "" if one.is_full else "~"
+            memory = "–" if one.total_mib is None else f"{about}{one.total_mib:,.0f} MiB"
+            times = about + _duration(one.prediction.epoch_s), _duration(one.prediction.prepare_s)
+            cells = [*times, memory, f"{one.parameters:,}"]
+        table.add_row(one.candidate.name, *cells)
+    problems = [f"{one.candidate.name}: {' '.join(one.problem.split())}" for one in advice if one.problem]
+    return between_lines("attentions, the fastest first", table, "\n".join([_CAPTION, *problems]))
+
+
+def _duration(seconds: float) -> str:
+    """A time with two or three digits, such as ``12 ms``, ``1.5 s`` or ``3.2 h``."""
+    factor, unit = next(
+        (factor, unit)
+        for limit, factor, unit in ((1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min"), (math.inf, 1 / 3600, "h"))
+        if seconds < limit
+    )
+    return f"{seconds * factor:,.{1 if seconds * factor < 10 else 0}f} {unit}"
+
+
+def as_json(advice: Sequence[Advice]) -> str:
+    """All values; times in seconds, memory in MiB."""
+    rows = []
+    for one in advice:
+        costs = {} if one.prediction is None else one.prediction._asdict()
+        rows.append({"attention": one.candidate.name, **asdict(one), "prediction": costs})
+    return json.dumps(rows, indent=2)
