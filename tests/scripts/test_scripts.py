@@ -25,6 +25,7 @@ case "$*" in
     "-m "*) echo "$2 ${*:3}" >>"$CALLS" ;;
     *demo.py*) echo "demo ${*:2}" >>"$CALLS" ;;
     *"import torch_scatter"*) [ -e "$PREFIX/compiled" ] ;;
+    *"version('torch')"*) [ -n "${NO_TORCH:-}" ] && exit 1 || exec "$REAL" "$@" ;;
     *sys.prefix*) echo "$PREFIX" ;;
     *) exec "$REAL" "$@" ;;
 esac
@@ -44,7 +45,7 @@ def run(tmp_path):
     fake = tmp_path / "python"
     fake.write_text(FAKE_PYTHON)
     fake.chmod(0o755)
-    inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "VIRTUAL_ENV", "TOPOMASK_PYTHON")}
+    inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "VIRTUAL_ENV", "CONDA_PREFIX", "TOPOMASK_PYTHON")}
 
     def call(script, *arguments, **environment):
         calls.write_text("")
@@ -62,7 +63,6 @@ def run(tmp_path):
 def test_second_start_calls_no_pip(run):
     code, output, calls = run("scripts/test.sh", "tests/ops", "-k", "a b")
     assert code == 0, output
-    assert "PyTorch: " in output  # the one of this environment is kept
     assert calls == ["pip -e .[run,ogb,dev]", f"{PYTEST} tests/ops -k a b"]
     code, output, calls = run("scripts/test.sh")
     assert (code, calls) == (0, [PYTEST])
@@ -84,29 +84,22 @@ def test_a_new_requirement_or_checkout_installs_again(run, tmp_path):
     assert "pip -e .[run]" in run(tmp_path / "second" / "scripts" / "demo.sh")[2]
 
 
-@pytest.mark.parametrize(
-    ("pip_says", "text"),
-    [
-        ("Failed to establish a new connection", "cannot reach the package index"),
-        ("OSError: [Errno 28] No space left on device", "disk is full"),
-        ("error: externally-managed-environment", "use a virtual environment"),
-        ("something new", "something new"),
-    ],
-)
-def test_a_failed_installation_says_why_and_is_taken_up_again(run, pip_says, text):
-    code, output, calls = run("scripts/test.sh", PIP_SAYS=pip_says)
+def test_a_failed_installation_says_why_and_is_taken_up_again(run):
+    code, output, calls = run("scripts/test.sh", PIP_SAYS="No space left on device")
     assert code == 1
-    assert text in output
-    assert "error: " in output.splitlines()[-1]
+    assert "No space left on device" in output
+    assert output.splitlines()[-1] == "error: pip could not install -e .[run,ogb,dev] (see above)"
     assert calls == ["pip -e .[run,ogb,dev]"]
     code, output, calls = run("scripts/test.sh")
     assert (code, calls) == (0, ["pip -e .[run,ogb,dev]", PYTEST])
 
 
-def test_lines_of_pip_fit_into_80_columns(run):
-    _, output, _ = run("scripts/test.sh", PIP_SAYS="Collecting " + 100 * "x")
-    (line,) = (line for line in output.splitlines() if line.startswith("    Collecting"))
-    assert len(line) < 80
+def test_pytorch_comes_first_with_the_users_options(run):
+    pins = re.search('^TORCH="(.+?)"', (ROOT / "scripts" / "_environment.sh").read_text(), re.M)
+    _, _, calls = run("scripts/demo.sh", NO_TORCH="yes")
+    assert calls == [f"pip install {pins[1]}", "pip -e .[run]", "demo "]
+    _, _, calls = run("scripts/demo.sh", NO_TORCH="yes", TOPOMASK_TORCH_OPTIONS="--no-index --pre")
+    assert calls[0] == "pip --no-index --pre"
 
 
 def test_sparse_comes_after_the_plain_run_and_only_when_asked(run):
@@ -140,7 +133,7 @@ def test_exit_codes_of_pytest(run):
 def test_missing_compiler_fails_only_where_one_is_needed(run, tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()
-    for tool in ("bash", "dirname", "df", "awk", "cksum", "grep", "head", "tail", "tee", "mv", "touch"):
+    for tool in ("bash", "dirname", "cksum", "grep", "head", "tail", "mv"):
         (tools / tool).symlink_to(shutil.which(tool))
     assert run("scripts/test.sh", PATH=tools)[0] == 0
     code, output, _ = run("scripts/test.sh", "--all", PATH=tools)
@@ -151,11 +144,15 @@ def test_missing_compiler_fails_only_where_one_is_needed(run, tmp_path):
 def test_a_full_disk_is_seen_before_the_installation(run, tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "df").write_text("#!/bin/sh\necho head\necho disk 9 8 1000000 99% /\n")
+    (tools / "df").write_text("#!/bin/sh\necho head\necho disk 9 8 6000000 99% /\n")
     (tools / "df").chmod(0o755)
-    code, output, calls = run("scripts/test.sh", PATH=f"{tools}:{os.environ['PATH']}")
+    paths = {"NO_TORCH": "yes", "PATH": f"{tools}:{os.environ['PATH']}"}
+    code, output, calls = run("scripts/test.sh", **paths)
     assert (code, calls) == (1, [])
-    assert "only 976 MiB are free" in output
+    assert "only 6 GB are free" in output
+    assert "need 7 GB" in output
+    assert "7 GB of free disk space" in (ROOT / "README.md").read_text()
+    assert run("scripts/test.sh", **paths, TOPOMASK_TORCH_OPTIONS="--pre")[0] == 0  # such as for a CPU build
 
 
 def test_python_that_cannot_serve(run, tmp_path):
@@ -177,10 +174,11 @@ def test_python_that_cannot_serve(run, tmp_path):
     assert output.splitlines()[-1].startswith("error: no Python 3.10 or newer found")
 
 
-def test_active_environment_is_used(run, tmp_path):
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_active_environment_is_used(run, tmp_path, variable):
     (tmp_path / "active" / "bin").mkdir(parents=True)
     (tmp_path / "python").rename(tmp_path / "active" / "bin" / "python")
-    code, output, calls = run("scripts/demo.sh", TOPOMASK_PYTHON=None, VIRTUAL_ENV=tmp_path / "active")
+    code, output, calls = run("scripts/demo.sh", TOPOMASK_PYTHON=None, **{variable: tmp_path / "active"})
     assert code == 0, output
     assert calls == ["pip -e .[run]", "demo "]
     assert not (run.root / ".venv").exists()
