@@ -45,7 +45,8 @@ def run(tmp_path):
     fake = tmp_path / "python"
     fake.write_text(FAKE_PYTHON)
     fake.chmod(0o755)
-    inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "VIRTUAL_ENV", "CONDA_PREFIX", "TOPOMASK_PYTHON")}
+    own = ("CI", "VIRTUAL_ENV", "CONDA_PREFIX", "TOPOMASK_PYTHON")
+    inherited = {k: v for k, v in os.environ.items() if k not in own}
 
     def call(script, *arguments, **environment):
         calls.write_text("")

@@ -35,10 +35,8 @@ class ReturnFreedMemory(pl.Callback):
         if self.steps % STEPS != 0:
             return
         now = resident_mib()
-        if now is None:
-            return
         if self.usual_mib is None:
             self.usual_mib = now
         elif now > MOST_GROWTH * self.usual_mib or now - self.usual_mib > available_mib():
             return_freed_memory()
-            self.usual_mib = max(self.usual_mib, resident_mib() or 0.0)  # what is in use cannot be returned
+            self.usual_mib = max(self.usual_mib, resident_mib())  # what is in use cannot be returned

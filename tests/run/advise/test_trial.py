@@ -67,7 +67,6 @@ def test_walks_are_counted_as_stored(tiny):
     with_walks, without = (
         run_trial(tiny, [f"gt.layer_type=GIN+{name}"], [], sample, LIMITS) for name in ("GRF", "KMIP")
     )
-    assert with_walks.stored[0] == without.stored[0]
     assert with_walks.stored[1] > without.stored[1]
 
 
