@@ -20,7 +20,6 @@ LIBRARIES = {
     "dropout": ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),  # rounds as plain torch does
     "features": ("-fno-math-errno", *_REARRANGED),
     "forest": _REARRANGED,
-    "gated": ("-fno-math-errno", *_REARRANGED),
     "linear": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
     "primal": ("-fno-math-errno", *_REARRANGED),
