@@ -72,7 +72,7 @@ def _to_edges(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
 
 
 def _to_nodes(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
-    """Sum over the edges of each node, the adjoint of `_to_edges`. Transforms of torch.func know only torch's own."""
+    """Sum over the edges of each node, the adjoint of `_to_edges`. Transforms know only torch's own operations."""
     if loader.is_transformed():
         return x.new_zeros(pattern.num_rows, x.size(1)).index_add(0, end, x)
     return _ToNodes.apply(x, end, pattern)
@@ -117,7 +117,7 @@ def _plain_sum(
     edge_index: Tensor,
     patterns: tuple[Pattern, Pattern],
 ) -> tuple[Tensor, Tensor]:
-    """`gated_sum` from its definition, for ``torch.compile`` and the transforms of `torch.func`."""
+    """`gated_sum` from its definition, for ``torch.compile``, transforms of `torch.func` and forward mode."""
     (sources, targets), (entering, leaving) = edge_index, patterns
     e = _to_edges(target, targets, entering) + _to_edges(source, sources, leaving) + edge
     return _sum_of_edges(e, value, scale, edge_index, patterns), e
