@@ -3,9 +3,9 @@
 The mask is a hash of one seed and the number of each entry, so nothing is stored for the backward pass, and the result
 does not depend on the number of threads or on the presence of a compiler.
 
-With torch's own dropout, a whole training step on Peptides-func takes 1.45 times as long with Primphormer and 1.44 times
-with GRF (one thread of an Intel Xeon, 11 pairs in turns). With 16-bit numbers of torch's generator instead of compiled
-code, it takes 1.17 and 1.24 times as long.
+With torch's own dropout, a whole training step on Peptides-func takes 1.45 times as long with Primphormer and 1.44
+times with GRF (one thread of an Intel Xeon, 11 pairs in turns). With 16-bit numbers of torch's generator instead of
+compiled code, it takes 1.17 and 1.24 times as long.
 """
 
 from __future__ import annotations
