@@ -16,7 +16,6 @@ from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.config.schema import Config
 from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
-from pyg_topomask.run.data.formats.base import messages_to
 from pyg_topomask.run.data.samplers import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
@@ -150,10 +149,6 @@ def _seed_runs(config: Config, folder: Path, name: str, repeat: int) -> list[See
 
 
 def loaded(config: Config, display: Display) -> LoadedDataset:
-    """The data set of a config, with the progress of downloading and processing it."""
-    job = display.job(f"loading {config.dataset.name}", 1)
-    try:
-        with messages_to(job.message):
-            return load_dataset(config.dataset)
-    finally:
-        job.remove()
+    """The data set of a config."""
+    with display.working(f"loading {config.dataset.name}"):
+        return load_dataset(config.dataset)

@@ -82,7 +82,7 @@ class SeedRun:
 
         def tick(doing: str, done: int) -> None:
             if doing not in jobs:
-                jobs[doing] = display.job(f"{self.title}: {doing}", len(dataset), heartbeat=False)
+                jobs[doing] = display.job(f"{self.title}: {doing}", len(dataset))
             jobs[doing].update(done)
 
         splits = prepare(self.config, dataset, self.config.seed, self.sampling_transforms, tick)
@@ -114,7 +114,7 @@ class SeedRun:
 
     def _train(self, module: GraphModule, splits: Splits, display: Display) -> None:
         """Train or resume, test the best epoch, and draw the curves."""
-        job = display.job(self.title, self.config.optim.max_epoch, delay=0.0)
+        job = display.job(self.title, self.config.optim.max_epoch)
         recorder, test = self._fit_and_test(module, splits, job, display)
         metrics = {name: value for name, value in recorder.best_row().items() if name not in ("epoch", "lr")} | test
         if is_main():

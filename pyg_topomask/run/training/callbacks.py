@@ -129,7 +129,7 @@ class RedrawWalks(pl.Callback):
 
 
 class BatchProgress(pl.Callback):
-    """Shows the number of the batch within an epoch or an evaluation, at most once a second.
+    """Shows the number of the batch within an epoch or an evaluation.
 
     Args:
         show: Called with the text.
@@ -138,7 +138,6 @@ class BatchProgress(pl.Callback):
 
     def __init__(self, show: Callable[[str], None], on_test: Callable[[], None] | None = None) -> None:
         self.show, self.on_test = show, on_test
-        self._shown = time.monotonic()
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, number: int) -> None:
         """Show a training batch."""
@@ -155,10 +154,7 @@ class BatchProgress(pl.Callback):
         self._step("test", arguments[3], sum(trainer.num_test_batches))
 
     def _step(self, part: str, number: int, total: float) -> None:
-        now = time.monotonic()
-        if now - self._shown >= 1.0:
-            self._shown = now
-            self.show(f"{part} batch {number + 1}/{total:g}")
+        self.show(f"{part} batch {number + 1}/{total:g}")
 
 
 class Recorder(Checkpoint):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import os
-import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -196,43 +194,18 @@ def cached(name: Path, build: Callable[[Path], Made]) -> Made:
         return build(final)
 
 
-_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
-
-
-@contextlib.contextmanager
-def messages_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Pass each line that libraries print while they read, download or process data to a function."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-class _Messages(io.StringIO):
-    """Text that is passed on by line and not kept."""
-
-    def write(self, text: str) -> int:
-        listener = _listener.get()
-        for line in filter(None, map(str.strip, re.split(r"[\r\n]", text))):
-            if listener is not None:
-                listener(line)
-        return len(text)
-
-
 @contextlib.contextmanager
 def reading(name: str, advice: str) -> Iterator[None]:
     """Let a library read files as data only; any error becomes a :class:`RunError`.
 
-    The library's messages, such as "Downloading …", go to the function of :func:`messages_to`, and nowhere without it.
+    What it prints goes to standard error, so that standard output has only the result of a command.
 
     Args:
         name: What is read, for messages.
         advice: What to do if it cannot be read, for messages.
     """
-    kept = _Messages()
     try:
-        with only_data(), contextlib.redirect_stderr(kept), contextlib.redirect_stdout(kept):
+        with only_data(), contextlib.redirect_stdout(sys.stderr):
             yield
     except RunError:
         raise
