@@ -1,14 +1,12 @@
 """The map of queries and keys to the output of attention in its primal representation, in linear time.
 
-On CPU, one compiled function (``native/primal/``) computes it without an array of scores; it is a custom operator of
-torch. Plain torch does so on other devices, in other dtypes, without a compiler, and for second derivatives.
+On CPU, one compiled function (``native/primal/``) computes it without an array of scores. Plain torch does so on other devices, in other dtypes, without a compiler, and for second derivatives.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,20 +14,10 @@ from torch import Tensor
 
 from pyg_topomask.ops.dropout import LEVELS, dropout, dropout_reference
 from pyg_topomask.ops.hashing import draw_seeds
-from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.second_derivatives import gradients_in_torch
+from pyg_topomask.ops.native.op import CompiledOp
 
 # Norm below which a query or key counts as zero, as in torch.nn.functional.normalize.
 _ZERO_NORM = 1e-12
-
-_ENTRY = {torch.float32: "primal_float", torch.float64: "primal_double"}
-_WORK_PER_THREAD = 2**20  # scores that are worth a second thread
-
-load = partial(loader.load, "primal")
-"""The library, compiled if necessary, or the reason why there is none."""
-
-refuses = partial(loader.refuses, "primal")
-"""Why the compiled function cannot compute with these tensors; :obj:`None` if it can."""
 
 
 def primal_map(
@@ -61,10 +49,9 @@ def primal_map(
         tensors must have.
     """
     dropped = round(float(p) * LEVELS) if training else 0
-    if dropped == LEVELS or refuses(qk, update, weight, out_weight) is not None:
-        return _plain_map(qk, update, weight, out_weight, lambda z: dropout(z, p, training))
-    seed = draw_seeds(1) if dropped else torch.zeros(1, dtype=torch.long, device="cpu")
-    return _primal_map(qk, update, weight, out_weight, seed, dropped)
+    if dropped and (dropped == LEVELS or _primal.refuses(qk, update, weight, out_weight, None)):
+        return map_scores(primal_scores(qk, update, weight), out_weight, lambda z: dropout(z, p, training))
+    return _primal(qk, update, weight, out_weight, draw_seeds(1) if dropped else None, dropped)
 
 
 def unit_features(qk: Tensor) -> Tensor:
@@ -94,13 +81,6 @@ def map_scores(scores: Tensor, out_weight: Tensor, drop: Callable[[Tensor], Tens
     return halves.sum(dim=0).unflatten(0, (features // 2, num_nodes)).transpose(0, 1), squares
 
 
-def _plain_map(
-    qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor, drop: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """`primal_map` in plain torch."""
-    return map_scores(primal_scores(qk, update, weight), out_weight, drop)
-
-
 class _SumOfSquares(torch.autograd.Function):
     """Sum of squares along one dimension, kept as a dimension of size 1; neither pass stores the squares."""
 
@@ -120,123 +100,44 @@ class _SumOfSquares(torch.autograd.Function):
         return x * (2 * grad), None
 
 
-class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``primal.cpp``."""
+class _PrimalMap(CompiledOp):
+    library, name = "primal", "primal_map"
+    arrays, numbers = ("qk", "update", "weight", "out_weight", "seed?"), MappingProxyType({"dropped": int})
+    results = ("out", "squares")
+    differentiable = 4
+    reads, reads_numbers = arrays[:4], MappingProxyType({"seed": int, "dropped": int})
+    with_gaps = ("qk",)
+    work_per_thread = 2**20  # scores
 
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("nodes", "heads", "width", "rank", "threads", "by_node")),
-        *((name, ctypes.c_int64) for name in ("seed", "dropped")),
-        *((name, ctypes.c_void_p) for name in ("x", "update", "weight", "out_weight", "out", "squares")),
-        *((name, ctypes.c_void_p) for name in ("grad_out", "grad_squares")),
-        *((f"grad_{name}", ctypes.c_void_p) for name in ("x", "update", "weight", "out_weight")),
-    ]
+    def shapes(self, qk: Tensor, update: Tensor, *rest: Any) -> list[tuple[int, ...]]:
+        num_nodes, features, width = qk.shape
+        return [(num_nodes, features // 2, width), (features, update.size(1))]
 
+    def prepare(self, *inputs: Any) -> tuple[Any, ...]:
+        *tensors, seed, dropped = inputs
+        return *tensors, 0 if seed is None else int(seed), dropped
 
-def _call(x: Tensor, seed: Tensor, dropped: int, **arrays: Tensor) -> None:
-    """Fill results or gradients. Raises MemoryError."""
-    library: Any = load()
-    num_nodes, features, width = x.shape
-    if x.stride(2) != 1 or x.stride(1) != width:
-        x = x.contiguous()
-    arrays = {"x": x} | {name: array.contiguous() for name, array in arrays.items()}
-    call = _Call(
-        nodes=num_nodes,
-        heads=features // 2,
-        width=width,
-        rank=arrays["update"].size(1),
-        threads=loader.num_threads(num_nodes * features * arrays["update"].size(1), _WORK_PER_THREAD),
-        by_node=x.stride(0),
-        seed=int(seed),
-        dropped=dropped,
-        **{name: array.data_ptr() for name, array in arrays.items()},
-    )
-    failure = getattr(library, _ENTRY[x.dtype])(ctypes.byref(call), ctypes.c_int("grad_out" in arrays))
-    loader.refuse_failure(failure, f"scores of {num_nodes} nodes")
+    def work(self, qk: Tensor, update: Tensor, *rest: Any) -> int:
+        return qk.size(0) * qk.size(1) * update.size(1)
 
+    def twin(
+        self, qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor, seed: Tensor | None, dropped: int
+    ) -> tuple[Tensor, Tensor]:
+        def drop(scores: Tensor) -> Tensor:
+            return scores if seed is None else dropout_reference(scores, int(seed), dropped)
 
-@torch.library.custom_op("topomask::primal_map", mutates_args=())
-def _primal_map(
-    qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor, seed: Tensor, dropped: int
-) -> tuple[Tensor, Tensor]:
-    num_nodes, features, width = qk.shape
-    out, squares = qk.new_empty(num_nodes, features // 2, width), qk.new_empty(features, update.size(1))
-    given = {"update": update, "weight": weight, "out_weight": out_weight}
-    _call(qk, seed, dropped, **given, out=out, squares=squares)
-    return out, squares
+        return map_scores(primal_scores(qk, update, weight), out_weight, drop)
+
+    def examples(self) -> Iterator[tuple[Any, ...]]:
+        for n, heads, width, rank, dropped in (
+            (4, 1, 3, 2, 0),
+            (4, 1, 3, 2, 20_000),
+            (0, 1, 3, 2, 0),
+            (1500, 2, 17, 15, 9),
+        ):
+            shapes = (n, 2 * heads, width), (n, rank), (2 * heads, width, rank + 1), (2, rank, width)
+            tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+            yield *tensors, draw_seeds(1) if dropped else None, dropped
 
 
-@_primal_map.register_fake
-def _(
-    qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor, seed: Tensor, dropped: int
-) -> tuple[Tensor, Tensor]:
-    num_nodes, features, width = qk.shape
-    return qk.new_empty(num_nodes, features // 2, width), qk.new_empty(features, update.size(1))
-
-
-@torch.library.custom_op("topomask::primal_map_backward", mutates_args=())
-def _gradients(
-    grad_out: Tensor,
-    grad_squares: Tensor,
-    qk: Tensor,
-    update: Tensor,
-    weight: Tensor,
-    out_weight: Tensor,
-    seed: Tensor,
-    dropped: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    given = {"update": update, "weight": weight, "out_weight": out_weight}
-    found = {"x": qk, **given}
-    grads = {f"grad_{name}": torch.empty(x.shape, dtype=x.dtype) for name, x in found.items()}
-    _call(qk, seed, dropped, **given, grad_out=grad_out, grad_squares=grad_squares, **grads)
-    return grads["grad_x"], grads["grad_update"], grads["grad_weight"], grads["grad_out_weight"]
-
-
-@_gradients.register_fake
-def _(
-    grad_out: Tensor,
-    grad_squares: Tensor,
-    qk: Tensor,
-    update: Tensor,
-    weight: Tensor,
-    out_weight: Tensor,
-    seed: Tensor,
-    dropped: int,
-) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for x in (qk, update, weight, out_weight))
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.dropped = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, grad_out: Tensor | None, grad_squares: Tensor | None) -> tuple[Tensor | None, ...]:
-    qk, update, weight, out_weight, seed = ctx.saved_tensors
-    needed = [*ctx.needs_input_grad[:4]]
-    needed[3] &= grad_out is not None  # the squares do not depend on it
-    if grad_out is None:
-        grad_out = qk.new_zeros(qk.size(0), qk.size(1) // 2, qk.size(2))
-    if grad_squares is None:
-        grad_squares = qk.new_zeros(qk.size(1), update.size(1))
-    tensors = (qk, update, weight, out_weight)
-    if torch.is_grad_enabled():
-        grads = gradients_in_torch(partial(_map_again, seed, ctx.dropped), tensors, needed, (grad_out, grad_squares))
-    else:
-        found = _gradients(grad_out, grad_squares, *tensors, seed, ctx.dropped)
-        grads = [x if needs else None for x, needs in zip(found, needed)]
-    return (*grads, None, None)
-
-
-_primal_map.register_autograd(_backward, setup_context=_setup_context)
-
-
-def _map_again(
-    seed: Tensor, dropped: int, qk: Tensor, update: Tensor, weight: Tensor, out_weight: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The map in plain torch, with the dropout of that seed."""
-
-    def drop(scores: Tensor) -> Tensor:
-        return dropout_reference(scores, int(seed), dropped) if dropped else scores
-
-    return _plain_map(qk, update, weight, out_weight, drop)
+_primal = _PrimalMap()

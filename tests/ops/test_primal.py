@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
 
-from pyg_topomask.ops import primal as primal_ops
 from pyg_topomask.ops.dropout import dropout_reference
 from pyg_topomask.ops.hashing import draw_seeds
-from pyg_topomask.ops.primal import primal_map, refuses
+from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.primal import primal_map
 
-compiled = pytest.mark.skipif(isinstance(primal_ops.load(), str), reason="needs a C++ compiler")
+compiled = pytest.mark.skipif(loader.missing("primal"), reason="needs a C++ compiler")
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 SIZES = [(0, 1, 3, 2), (1, 1, 1, 1), (5, 2, 3, 4), (63, 3, 8, 7), (64, 1, 24, 30), (65, 2, 17, 15), (1500, 1, 33, 16)]
@@ -93,67 +92,6 @@ def test_dropout_of_scores_is_that_of_the_array_of_scores():
     )
 
 
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("part", ["out", "squares", "both"])
-@pytest.mark.parametrize("p", [0.0, 0.4])
-def test_first_and_second_derivatives(part, p):
-    def run(*inputs):
-        torch.manual_seed(2)
-        out, squares = primal_map(*inputs, p)
-        return {"out": out, "squares": squares, "both": (out, squares)}[part]
-
-    inputs = draw(4, 1, 3, 2)
-    assert gradcheck(run, inputs)
-    assert gradgradcheck(run, inputs)
-
-
-@pytest.mark.usefixtures("engine")
-def test_no_gradient_where_none_is_needed():
-    inputs = draw(6, 2, 3, 2)
-    inputs[1].requires_grad_(False)
-    out, squares = primal_map(*inputs)
-    *_, of_out_weight = torch.autograd.grad(squares.sum(), [inputs[0], inputs[3]], retain_graph=True, allow_unused=True)
-    assert of_out_weight is None  # squares do not depend on it
-    assert out.requires_grad
-    (out.sum() + squares.sum()).backward()
-    assert inputs[1].grad is None
-    assert all(inputs[i].grad is not None for i in (0, 2, 3))
-
-
-def test_gradients_of_torch_func():
-    inputs = draw(6, 2, 3, 2)
-    found = torch.func.grad(lambda *x: sum(part.square().sum() for part in primal_map(*x)), (0, 1, 2, 3))(*inputs)
-    out, squares = primal_map(*inputs)
-    wanted = torch.autograd.grad(out.square().sum() + squares.square().sum(), inputs)
-    torch.testing.assert_close(found, wanted, **EXACT)
-
-
-@compiled
-def test_an_input_with_gaps():
-    inputs = draw(70, 2, 5, 3)
-    wide = torch.randn(70, 31, dtype=torch.float64)
-    parts = wide[:, 3:23].unflatten(1, (4, 5))
-    spread = torch.randn(70, 5, 4, dtype=torch.float64).transpose(1, 2)
-    for qk in (parts, spread):
-        given = [qk.detach().requires_grad_(), *inputs[1:]]
-        same = [qk.detach().contiguous().requires_grad_(), *inputs[1:]]
-        assert all(torch.equal(*pair) for pair in zip(results(primal_map, given), results(primal_map, same)))
-
-
-@compiled
-def test_threads_change_nothing(monkeypatch):
-    monkeypatch.setattr(primal_ops, "_WORK_PER_THREAD", 1)
-    threads, inputs, found = torch.get_num_threads(), draw(5000, 2, 6, 5, torch.float32), []
-    try:
-        for num in (1, 2, 5):
-            torch.set_num_threads(num)
-            torch.manual_seed(1)
-            found.append(results(lambda *x: primal_map(*x, 0.2), inputs))
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
-
-
 @compiled
 @pytest.mark.parametrize("count", [1, 63, 64, 100])
 def test_a_row_does_not_depend_on_other_rows(count):
@@ -198,25 +136,6 @@ def test_only_inputs_are_kept():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         primal_map(*inputs, 0.1)
     assert sum(x.numel() for x in kept) == sum(x.numel() for x in inputs) + 1  # and the seed
-
-
-def test_refusals(monkeypatch):
-    x = torch.zeros(3, 2)
-    assert "on CPU only" in refuses(x.to("meta"), x)
-    assert "float32 or float64" in refuses(x, x.double())
-    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    assert "TOPOMASK_NATIVE=0" in refuses(x)
-
-
-@compiled
-@pytest.mark.parametrize("dropped", [0, 20_000])
-def test_the_operators_are_ones_that_torch_can_compile(dropped):
-    inputs, seed = draw(7, 2, 3, 2), torch.tensor([9])
-    torch.library.opcheck(primal_ops._primal_map, (*inputs, seed, dropped))
-    detached = [x.detach() for x in inputs]
-    out, squares = primal_ops._primal_map(*detached, seed, dropped)
-    arguments = (out, squares, *detached, seed, dropped)
-    torch.library.opcheck(primal_ops._gradients, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 @compiled

@@ -14,44 +14,50 @@
 
 #include <cmath>
 
+#include "../array.h"
 #include "../draws.h"
-#include "../parallel.h"
 #include "../product.h"
 
 namespace {
 
-struct Call {
-    int64_t nodes, heads, width, rank, threads, by_node;  // by_node: stride of x; all other arrays have no gaps
-    int64_t seed, dropped;                                // of dropout; none if `dropped` is 0
-    const void *x, *update, *weight, *out_weight;         // [N, 2 H, D], [N, s], [2 H, D, s + 1], [2, s, D]
-    void *out, *squares;                                  // [N, H, D], [2 H, s]
-    const void *grad_out, *grad_squares;
-    void *grad_x, *grad_update, *grad_weight, *grad_out_weight;
+enum {
+    X, UPDATE, WEIGHT, OUT_WEIGHT, OUT, SQUARES, GRAD_OUT, GRAD_SQUARES,
+    GRAD_X, GRAD_UPDATE, GRAD_WEIGHT, GRAD_OUT_WEIGHT, ARRAYS
 };
+enum { SEED, DROPPED, NUMBERS };
 
 template <class T>
 class Primal {
    public:
     explicit Primal(const Call& call)
-        : c(call), N(c.nodes), H(c.heads), D(c.width), s(c.rank), P(padded<T>(D)), S(padded<T>(s + 1)), kept(c.dropped) {
-        pad(c.weight, 2 * H, D, s + 1, S, weight);
-        pad_transposed(c.weight, 2 * H, D, s + 1, P, weight_t);
-        pad(c.out_weight, 2, s, D, P, out_weight);
-        pad_transposed(c.out_weight, 2, s, D, S, out_weight_t);
-        if (c.grad_squares) pad(c.grad_squares, 2 * H, 1, s, S, grad_squares);
+        : threads(call.threads()), N(call.size(X, 0)), H(call.size(X, 1) / 2), D(call.size(X, 2)), s(call.size(UPDATE, 1)),
+          P(padded<T>(D)), S(padded<T>(s + 1)), seed(call.integer(SEED)), dropped(call.integer(DROPPED)),
+          x(call.rows<const T>(X, {N, 2 * H, D})), update(call.dense<const T>(UPDATE, {N, s})),
+          out(call.optional<T>(OUT, {N, H, D})), squares(call.optional<T>(SQUARES, {2 * H, s})),
+          grad_out(call.optional<const T>(GRAD_OUT, {N, H, D})), grad_x(call.optional<T>(GRAD_X, {N, 2 * H, D})),
+          grad_update(call.optional<T>(GRAD_UPDATE, {N, s})), grad_weight(call.optional<T>(GRAD_WEIGHT, {2 * H, D, s + 1})),
+          grad_out_weight(call.optional<T>(GRAD_OUT_WEIGHT, {2, s, D})), kept(dropped) {
+        const T *w = call.dense<const T>(WEIGHT, {2 * H, D, s + 1}), *m = call.dense<const T>(OUT_WEIGHT, {2, s, D});
+        pad(w, 2 * H, D, s + 1, S, weight);
+        pad_transposed(w, 2 * H, D, s + 1, P, weight_t);
+        pad(m, 2, s, D, P, out_weight);
+        pad_transposed(m, 2, s, D, S, out_weight_t);
+        if (grad_out) pad(call.dense<const T>(GRAD_SQUARES, {2 * H, s}), 2 * H, 1, s, S, grad_squares);
     }
 
     void forward() {
-        const Array<T> sums = sum_tasks(2 * H * S, [&](Tile& tile, T* squares) { forward(tile, squares); });
-        cut(sums.data(), 2 * H, 1, s, S, c.squares);
+        const Array<T> sums = sum_tasks(2 * H * S, [&](Tile& tile, T* to) { forward(tile, to); });
+        cut(sums.data(), 2 * H, 1, s, S, squares);
     }
 
     void backward() {
         const int64_t of_weight = 2 * H * P * S;
         const Array<T> sums = sum_tasks(of_weight + 2 * S * P, [&](Tile& tile, T* to) { backward(tile, to, to + of_weight); });
-        for (int64_t a = 0; a < 2 * H; ++a) cut(&sums[a * P * S], 1, D, s + 1, S, at(c.grad_weight, a * D * (s + 1)));
-        for (int64_t half = 0; half < 2; ++half)
-            cut(&sums[of_weight + half * S * P], 1, s, D, P, at(c.grad_out_weight, half * s * D));
+        if (grad_weight)
+            for (int64_t a = 0; a < 2 * H; ++a) cut(&sums[a * P * S], 1, D, s + 1, S, grad_weight + a * D * (s + 1));
+        if (grad_out_weight)
+            for (int64_t half = 0; half < 2; ++half)
+                cut(&sums[of_weight + half * S * P], 1, s, D, P, grad_out_weight + half * s * D);
     }
 
    private:
@@ -75,8 +81,12 @@ class Primal {
         int64_t rows() const { return whole_tiles(count); }
     };
 
-    const Call& c;
-    const int64_t N, H, D, s, P, S;
+    const int64_t threads, N, H, D, s, P, S, seed, dropped;  // no dropout if `dropped` is 0
+    const Rows<const T> x;
+    const T* update;
+    T *out, *squares;
+    const T* grad_out;
+    T *grad_x, *grad_update, *grad_weight, *grad_out_weight;
     const Kept<T> kept;
     Array<T> weight, weight_t, out_weight, out_weight_t, grad_squares;
 
@@ -86,24 +96,21 @@ class Primal {
         return total;
     }
 
-    static const T* at(const void* array, int64_t i) { return static_cast<const T*>(array) + i; }
-    static T* at(void* array, int64_t i) { return static_cast<T*>(array) + i; }
-
     // `number` matrices [m, n] with rows of `wide` numbers.
-    static void pad(const void* from, int64_t number, int64_t m, int64_t n, int64_t wide, Array<T>& to) {
+    static void pad(const T* from, int64_t number, int64_t m, int64_t n, int64_t wide, Array<T>& to) {
         to.resize(number * m * wide);
-        for (int64_t i = 0; i < number * m; ++i) std::copy_n(at(from, i * n), n, &to[i * wide]);
+        for (int64_t i = 0; i < number * m; ++i) std::copy_n(from + i * n, n, &to[i * wide]);
     }
 
-    static void pad_transposed(const void* from, int64_t number, int64_t m, int64_t n, int64_t wide, Array<T>& to) {
+    static void pad_transposed(const T* from, int64_t number, int64_t m, int64_t n, int64_t wide, Array<T>& to) {
         to.resize(number * n * wide);
         for (int64_t k = 0; k < number; ++k)
             for (int64_t i = 0; i < m; ++i)
-                for (int64_t j = 0; j < n; ++j) to[(k * n + j) * wide + i] = *at(from, (k * m + i) * n + j);
+                for (int64_t j = 0; j < n; ++j) to[(k * n + j) * wide + i] = from[(k * m + i) * n + j];
     }
 
-    static void cut(const T* from, int64_t number, int64_t m, int64_t n, int64_t wide, void* to) {
-        for (int64_t i = 0; i < number * m; ++i) std::copy_n(from + i * wide, n, at(to, i * n));
+    static void cut(const T* from, int64_t number, int64_t m, int64_t n, int64_t wide, T* to) {
+        for (int64_t i = 0; i < number * m; ++i) std::copy_n(from + i * wide, n, to + i * n);
     }
 
     // Calls run(tile, sums) for all tiles, and returns the sums over all.
@@ -111,15 +118,15 @@ class Primal {
     Array<T> sum_tasks(int64_t size, const F& run) const {
         const int64_t least = LEAST_TASK * TILE, equal = (N + MOST_TASKS - 1) / MOST_TASKS;
         const int64_t nodes = std::max(least, (equal + TILE - 1) / TILE * TILE), tasks = (N + nodes - 1) / nodes;
-        std::vector<Tile> tiles(std::max<int64_t>(c.threads, 1), Tile(P, S));
+        std::vector<Tile> tiles(std::max<int64_t>(threads, 1), Tile(P, S));
         std::vector<Array<T>> sums(tasks);
-        parallel(c.threads, tasks, [&](int64_t task, int64_t thread) {
+        parallel(threads, tasks, [&](int64_t task, int64_t thread) {
             sums[task].resize(size);
             Tile& tile = tiles[thread];
             const int64_t end = std::min((task + 1) * nodes, N);
             for (tile.first = task * nodes; tile.first < end; tile.first += TILE) {
                 tile.count = std::min(TILE, end - tile.first);
-                for (int64_t r = 0; r < tile.count; ++r) copy(at(c.update, (tile.first + r) * s), s, &tile.u[r * S]);
+                for (int64_t r = 0; r < tile.count; ++r) copy(update + (tile.first + r) * s, s, &tile.u[r * S]);
                 run(tile, sums[task].data());
             }
         });
@@ -133,7 +140,7 @@ class Primal {
     void score(int64_t a, Tile& tile) const {
         for (int64_t r = 0; r < tile.count; ++r) {
             T* f = &tile.f[r * P];
-            copy(at(c.x, (tile.first + r) * c.by_node + a * D), D, f);
+            copy(x(tile.first + r, a), D, f);
             Numbers square{};
             for (int64_t d = 0; d < P; d += V::L) square += V::load(f + d) * V::load(f + d);
             const T norm = std::sqrt(sum(square)), inverse = norm > ZERO_NORM ? T(1) / norm : T(0);
@@ -152,9 +159,9 @@ class Primal {
     // The factors of dropout of feature a, in rows of s numbers. A row may be read beyond its end.
     const T* draw_factors(int64_t a, Tile& tile) const {
         const int64_t first = (a * N + tile.first) * s, skipped = first % PER_DRAW;
-        if (c.dropped) {
+        if (dropped) {
             const int64_t draws = (skipped + tile.count * s + PER_DRAW - 1) / PER_DRAW;
-            draw(uint64_t(c.seed), first / PER_DRAW, draws, tile.draws.data(), tile.numbers.data());
+            draw(uint64_t(seed), first / PER_DRAW, draws, tile.draws.data(), tile.numbers.data());
             const int16_t* numbers = tile.numbers.data();
             const Kept<T> own = kept;  // in registers
             T* __restrict factors = tile.factors.data();
@@ -163,34 +170,34 @@ class Primal {
         return tile.factors.data() + skipped;
     }
 
-    void forward(Tile& tile, T* squares) const {
+    void forward(Tile& tile, T* of_squares) const {
         for (int64_t h = 0; h < H; ++h) {
             std::fill(tile.out.begin(), tile.out.end(), T(0));
             for (int64_t half = 0; half < 2; ++half) {
                 const int64_t a = half * H + h;
                 score(a, tile);
-                drop_and_square(a, tile, squares + a * S);
+                drop_and_square(a, tile, of_squares + a * S);
                 const T* to_out = &out_weight[half * s * P];
                 add_product(tile.left.data(), S, 1, tile.rows(), s, to_out, P, P, tile.out.data(), P);
             }
-            for (int64_t r = 0; r < tile.count; ++r) copy(&tile.out[r * P], D, at(c.out, ((tile.first + r) * H + h) * D));
+            for (int64_t r = 0; r < tile.count; ++r) copy(&tile.out[r * P], D, out + ((tile.first + r) * H + h) * D);
         }
     }
 
-    void drop_and_square(int64_t a, Tile& tile, T* squares) const {
+    void drop_and_square(int64_t a, Tile& tile, T* sums) const {
         const T* factor = draw_factors(a, tile);
         for (int64_t r = 0; r < tile.count; ++r, factor += s)
             for (int64_t j = 0; j < S; j += V::L) {
                 const Numbers z = V::load(&tile.z[r * S + j]);
                 V::store(z * V::load(factor + j), &tile.left[r * S + j]);
-                V::store(V::load(squares + j) + z * z, squares + j);
+                V::store(V::load(sums + j) + z * z, sums + j);
             }
     }
 
     void backward(Tile& tile, T* of_weight, T* of_out_weight) const {
         std::fill(tile.grad_u.begin(), tile.grad_u.end(), T(0));
         for (int64_t h = 0; h < H; ++h) {
-            for (int64_t r = 0; r < tile.count; ++r) copy(at(c.grad_out, ((tile.first + r) * H + h) * D), D, &tile.grad[r * P]);
+            for (int64_t r = 0; r < tile.count; ++r) copy(grad_out + ((tile.first + r) * H + h) * D, D, &tile.grad[r * P]);
             for (int64_t half = 0; half < 2; ++half) {
                 const int64_t a = half * H + h;
                 score(a, tile);
@@ -205,7 +212,8 @@ class Primal {
                 descend_norms(a, tile);
             }
         }
-        for (int64_t r = 0; r < tile.count; ++r) copy(&tile.grad_u[r * S], s, at(c.grad_update, (tile.first + r) * s));
+        if (grad_update)
+            for (int64_t r = 0; r < tile.count; ++r) copy(&tile.grad_u[r * S], s, grad_update + (tile.first + r) * s);
     }
 
     // From the gradient of dropout(z) to that of z and t, in the same array, and of u.
@@ -236,30 +244,21 @@ class Primal {
             const T along = sum(product);
             for (int64_t d = 0; d < P; d += V::L)
                 V::store((V::load(grad + d) - along * V::load(f + d)) * inverse, grad + d);
-            copy(grad, D, at(c.grad_x, ((tile.first + r) * 2 * H + a) * D));
+            if (grad_x) copy(grad, D, grad_x + ((tile.first + r) * 2 * H + a) * D);
         }
     }
 };
-
-template <class T>
-int run(const Call& call, int backward) try {
-    Primal<T> primal(call);
-    backward ? primal.backward() : primal.forward();
-    return 0;
-} catch (...) {
-    return error_code();
-}
 
 }  // namespace
 
 extern "C" {
 
-// The result, or the gradients of all inputs.
-int primal_float(const Call* call, int backward) {
-    return run<float>(*call, backward);
-}
-
-int primal_double(const Call* call, int backward) {
-    return run<double>(*call, backward);
+// The result, or, if there is a gradient, the gradients of those inputs that have room for one.
+int64_t primal_map(const int64_t* block) {
+    return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
+        Primal<decltype(zero)> primal(call);
+        call.has(GRAD_OUT) ? primal.backward() : primal.forward();
+        return 0;
+    });
 }
 }
