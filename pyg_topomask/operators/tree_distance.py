@@ -10,10 +10,11 @@ from pyg_topomask.operators.base import SymmetricOperator
 from pyg_topomask.operators.forest import largest_tree, sweep_passes, tree_distances
 from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
 from pyg_topomask.ops.products.forest import sibling_order
-from pyg_topomask.ops.products.paths import hop_product, load
+from pyg_topomask.ops.products.paths import hop_product
 from pyg_topomask.ops.products.trees import diameter
 
 METHODS = ("auto", "histogram", "centroid")
@@ -85,7 +86,7 @@ class TreeDistanceOperator(SymmetricOperator):
 
     def _cheapest(self) -> str:
         """The method with the least estimated time; no plan is made if histograms are cheaper anyway."""
-        is_compiled = self.device.type == "cpu" and not isinstance(load(), str)
+        is_compiled = self.device.type == "cpu" and loader.missing("forest") is None
         work = self._histogram_work * (_COMPILED_COST if is_compiled else _TORCH_COST)
         return "histogram" if self._num_hops < 2 or work <= self._centroid_work else "centroid"
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from pyg_topomask.checks import readable
 from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.functions import Mapped
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
@@ -67,13 +67,19 @@ def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:
     return _NeighbourSum.apply(x, _sources(edge_index, x.size(0)))
 
 
-class _NeighbourSum(torch.autograd.Function):
+class _NeighbourSum(Mapped):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, sources: Pattern) -> Tensor:
-        ctx.sources = sources
+    def forward(x: Tensor, sources: Pattern) -> Tensor:
         return sum_rows(sources, x)
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.sources = inputs[1]
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return sum_rows(ctx.sources.transposed[0], grad), None
+        return _NeighbourSum.apply(grad, ctx.sources.transposed[0]), None
+
+    @staticmethod
+    def jvp(ctx: Any, of_x: Tensor, _: None) -> Tensor:
+        return _NeighbourSum.apply(of_x, ctx.sources)

@@ -1,6 +1,7 @@
 """The map of queries and keys to the output of attention in its primal representation, in linear time.
 
-On CPU, one compiled function (``native/primal/``) computes it without an array of scores. Plain torch does so on other devices, in other dtypes, without a compiler, and for second derivatives.
+On CPU, one compiled function (``native/primal/``) computes it without an array of scores. Plain torch does so on other
+devices, in other dtypes, without a compiler, and for second derivatives.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from pyg_topomask.checks import readable
+from pyg_topomask.ops.functions import Bilinear, Mapped
 from pyg_topomask.ops.memo import once_per_batch
 
 MOST_ENTRIES = 2**31 - 1
@@ -203,49 +204,52 @@ def _order_by_column(pattern: Pattern) -> Tensor:
     return torch.from_numpy(csr_matrix(given, shape=(pattern.num_rows, num_cols)).tocsc().data)
 
 
-class _Permute(torch.autograd.Function):
+class _Permute(Mapped):
     """``x[order]``. Its gradient is a gather; the gradient of plain indexing is a scatter, which is slower."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.order, ctx.inverse = order, inverse
+    def forward(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         return x.index_select(0, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        _, ctx.order, ctx.inverse = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return _Permute.apply(grad, ctx.inverse, ctx.order), None, None
 
+    @staticmethod
+    def jvp(ctx: Any, of_x: Tensor, *_: None) -> Tensor:
+        return _Permute.apply(of_x, ctx.order, ctx.inverse)
 
-class _SpMM(torch.autograd.Function):
+
+class _SpMM(Bilinear):
     """The gradients of this product and of the sampled product are such products, so higher derivatives exist."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, x: Tensor, pattern: Pattern) -> Tensor:
-        ctx.save_for_backward(value, x)
-        ctx.pattern = pattern
+    def forward(value: Tensor, x: Tensor, pattern: Pattern) -> Tensor:
         return _matmul(pattern, value, x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        value, x = ctx.saved_tensors
-        grad_value = sampled_product(ctx.pattern, grad, x) if ctx.needs_input_grad[0] else None
-        grad_x = _transposed_spmm(ctx.pattern, value, grad) if ctx.needs_input_grad[1] else None
-        return grad_value, grad_x, None
+    def gradients(
+        grad: Tensor, value: Tensor, x: Tensor, needed: tuple[bool, bool], pattern: Pattern
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad_value = sampled_product(pattern, grad, x) if needed[0] else None
+        return grad_value, _transposed_spmm(pattern, value, grad) if needed[1] else None
 
 
-class _SampledProduct(torch.autograd.Function):
+class _SampledProduct(Bilinear):
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, pattern: Pattern) -> Tensor:
-        ctx.save_for_backward(left, right)
-        ctx.pattern = pattern
+    def forward(left: Tensor, right: Tensor, pattern: Pattern) -> Tensor:
         return _sampled(pattern, left, right)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        left, right = ctx.saved_tensors
-        grad_left = spmm(ctx.pattern, grad, right) if ctx.needs_input_grad[0] else None
-        grad_right = _transposed_spmm(ctx.pattern, grad, left) if ctx.needs_input_grad[1] else None
-        return grad_left, grad_right, None
+    def gradients(
+        grad: Tensor, left: Tensor, right: Tensor, needed: tuple[bool, bool], pattern: Pattern
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad_left = spmm(pattern, grad, right) if needed[0] else None
+        return grad_left, _transposed_spmm(pattern, grad, left) if needed[1] else None
 
 
 def _matmul(pattern: Pattern, value: Tensor, x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask.ops.functions import Mapped
 from pyg_topomask.ops.products.forest import Forest, SiblingOrder
 
 
@@ -61,12 +62,11 @@ def forest_product(order: SiblingOrder, x: Tensor, weight: Tensor | None, shift:
         Shape ``[N, H, C]``, by node, differentiable in ``x`` and ``weight``.
     """
     tree = order.tree
-    below_root = torch.arange(x.size(0), device=x.device) >= tree.num_roots
     weight = None if weight is None else weight.index_select(0, tree.order)
     x = x.index_select(0, tree.order)
     inside = sweep_up(tree, x, weight, shift)
     children = sibling_sum(order, _carry(inside, weight, shift))
-    outside = (x.index_select(0, tree.parent) + children) * below_root[:, None, None]
+    outside = (x.index_select(0, tree.parent) + children) * _below_root(tree, x)[:, None, None]
     total = inside + sweep_down(tree, _carry(outside, weight, shift), weight, shift)
     return total.index_select(0, tree.position)
 
@@ -122,16 +122,20 @@ def diameter(forest: Forest) -> int:
     return int(hops.max()) if hops.numel() else 0
 
 
-class _Sweep(torch.autograd.Function):
-    """A sweep. Its gradients are sweeps too, so derivatives of every order are defined."""
+class _Sweep(Mapped):
+    """A sweep. Its derivatives are sweeps too, so derivatives of every order are defined."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, forest: Forest, up: bool, shift: int) -> Tensor:
+    def forward(x: Tensor, weight: Tensor | None, forest: Forest, up: bool, shift: int) -> Tensor:
         out = x.clone(memory_format=torch.contiguous_format)
         (_add_up if up else _add_down)(forest, out, weight, shift)
-        ctx.save_for_backward(weight, out if weight is not None and weight.requires_grad else None)
-        ctx.forest, ctx.up, ctx.shift = forest, up, shift
         return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, weight, ctx.forest, ctx.up, ctx.shift = inputs
+        ctx.save_for_backward(weight, output if weight is not None and weight.requires_grad else None)
+        ctx.save_for_forward(weight, output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -144,16 +148,32 @@ class _Sweep(torch.autograd.Function):
             parent = _carry(parent.index_select(0, forest.parent), None, -shift if up else shift)
             grad_weight = (child * parent).sum(-1)
             grad_weight = grad_weight.sum(1, keepdim=True) if weight.size(1) == 1 else grad_weight
-            grad_weight = grad_weight * (torch.arange(grad.size(0), device=grad.device) >= forest.num_roots)[:, None]
+            grad_weight = grad_weight * _below_root(forest, grad)[:, None]
         return grad, grad_weight, None, None, None
 
+    @staticmethod
+    def jvp(ctx: Any, of_x: Tensor | None, of_weight: Tensor | None, *_: Any) -> Tensor:
+        weight, out = ctx.saved_tensors
+        forest, up, shift = ctx.forest, ctx.up, ctx.shift
+        total = torch.zeros_like(out) if of_x is None else of_x
+        if of_weight is not None:
+            of_weight = of_weight * _below_root(forest, out)[:, None]
+            if up:
+                total = total.index_add(0, forest.parent, _carry(out, of_weight, shift))
+            else:
+                total = total + _carry(out.index_select(0, forest.parent), of_weight, shift)
+        return _Sweep.apply(total, weight, forest, up, shift)
 
-class _SiblingSum(torch.autograd.Function):
-    """Sum over siblings. Its matrix is symmetric, so its gradient is the same operation."""
+
+def _below_root(forest: Forest, like: Tensor) -> Tensor:
+    return torch.arange(like.size(0), device=like.device) >= forest.num_roots
+
+
+class _SiblingSum(Mapped):
+    """Sum over siblings. Its matrix is symmetric, so its derivatives are the same operation."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: SiblingOrder) -> Tensor:
-        ctx.order = order
+    def forward(x: Tensor, order: SiblingOrder) -> Tensor:
         siblings = order.siblings
         before = x.index_select(0, order.to_siblings)
         after = before.clone()
@@ -165,8 +185,16 @@ class _SiblingSum(torch.autograd.Function):
         return out.index_select(0, order.to_tree)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.order = inputs[1]
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _SiblingSum.apply(grad, ctx.order), None
+
+    @staticmethod
+    def jvp(ctx: Any, of_x: Tensor, _: None) -> Tensor:
+        return _SiblingSum.apply(of_x, ctx.order)
 
 
 def _add_down(forest: Forest, x: Tensor, weight: Tensor | None, shift: int) -> None:

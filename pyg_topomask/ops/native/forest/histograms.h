@@ -39,14 +39,14 @@ struct Levels {
 template <class T>
 class Histograms {
    public:
-    Histograms(const Call& call, const Levels& levels, int64_t head, int64_t first, int64_t columns, T* memory)
+    Histograms(const Product<T>& call, const Levels& levels, int64_t head, int64_t first, int64_t columns, T* memory)
         : c(call), levels(levels), head(head), first(first), columns(columns), memory(memory),
-          f(static_cast<const T*>(c.weight) + (c.weight_heads > 1 ? head : 0) * (c.hops + 1)) {}
+          f(c.weight + (c.weight_heads > 1 ? head : 0) * (c.hops + 1)) {}
 
     // Calls visit(i, levels of s_i, s_i, g_i u_i) for all nodes, parents first.
     template <class F>
-    void sweep(const void* x, const F& visit) {
-        up(static_cast<const T*>(x));
+    void sweep(const T* x, const F& visit) {
+        up(x);
         for (int64_t i = 0; i < c.nodes; ++i) {
             down(i);
             visit(i, levels.below[i], s(i), outside(i));
@@ -54,10 +54,10 @@ class Histograms {
     }
 
     // Writes y, or the gradient of x.
-    void multiply(const void* x, void* y) {
+    void multiply(const T* x, T* y) {
         sweep(x, [&](int64_t i, int64_t below, const T* s, const T* o) {
-            fetch<1>(::row(c, static_cast<T*>(y), head, first, ahead(i)), columns);
-            T* to = ::row(c, static_cast<T*>(y), head, first, i);
+            fetch<1>(::row(c, y, head, first, ahead(i)), columns);
+            T* to = ::row(c, y, head, first, i);
             std::fill_n(to, columns, T(0));
             for (int64_t k = 0; k < below; ++k, s += columns, o += columns)
                 for (int64_t j = 0; j < columns; ++j) to[j] += f[k] * (s[j] + o[j]);
@@ -69,7 +69,7 @@ class Histograms {
     // Adds the gradients of f, those of each part of the columns to numbers of its own.
     void add_gradients(T* by_hop) {
         sweep(c.x, [&](int64_t i, int64_t below, const T* s, const T* o) {
-            const T* grad = ::row(c, static_cast<const T*>(c.grad), head, first, i);
+            const T* grad = ::row(c, c.grad, head, first, i);
             T* to = by_hop;
             for (int64_t a = 0; a < columns; a += PART, to += c.hops + 1) {
                 const int64_t number = std::min(PART, columns - a);
@@ -81,7 +81,7 @@ class Histograms {
 
    private:
     static constexpr int64_t AHEAD = 16;  // nodes
-    const Call& c;
+    const Product<T>& c;
     const Levels& levels;
     const int64_t head, first, columns;
     T* const memory;
@@ -138,12 +138,12 @@ class Histograms {
 };
 
 template <class T>
-void count_block(const Call& c, const Levels& levels, int64_t head, int64_t first, int64_t columns, T* memory) {
+void count_block(const Product<T>& c, const Levels& levels, int64_t head, int64_t first, int64_t columns, T* memory) {
     Histograms<T> sums(c, levels, head, first, columns, memory);
     if (!c.grad) return sums.multiply(c.x, c.y);
     sums.multiply(c.grad, c.grad_x);
     const int64_t part = std::min(PART, c.block), parts = (c.channels + part - 1) / part;
-    if (c.grad_weight) sums.add_gradients(static_cast<T*>(c.grad_weight) + (head * parts + first / part) * (c.hops + 1));
+    if (c.grad_weight) sums.add_gradients(c.grad_weight + (head * parts + first / part) * (c.hops + 1));
 }
 
 }  // namespace

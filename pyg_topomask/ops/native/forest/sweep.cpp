@@ -31,7 +31,7 @@ constexpr int64_t BLOCK_BYTES = 128;  // of a row, in the tasks that are compile
 template <class T, int W>
 class Sums {
    public:
-    Sums(const Call& call, int64_t head, int64_t first, int64_t number, T* memory)
+    Sums(const Product<T>& call, int64_t head, int64_t first, int64_t number, T* memory)
         : c(call), head(head), first(first), some(number), inside(memory), outside(memory + c.nodes * columns()),
           reached(columns()) {}
 
@@ -40,11 +40,11 @@ class Sums {
     T* o(int64_t i) const { return outside + i * columns(); }
     const T* u() const { return reached.data(); }
 
-    template <class X>
-    X* row(X* x, int64_t i) const { return ::row(c, x, head, first, i); }
+    template <class Number>
+    Number* row(Number* x, int64_t i) const { return ::row(c, x, head, first, i); }
 
-    void up(const void* x) {
-        for (int64_t i = 0; i < c.nodes; ++i) std::copy_n(row(static_cast<const T*>(x), i), columns(), s(i));
+    void up(const T* x) {
+        for (int64_t i = 0; i < c.nodes; ++i) std::copy_n(row(x, i), columns(), s(i));
         for (int64_t i = c.nodes; i-- > 0;) {
             if (c.above[i] < 0) {
                 std::fill_n(o(i), columns(), T(0));  // nothing comes to a root from elsewhere
@@ -66,43 +66,43 @@ class Sums {
     }
 
    private:
-    const Call& c;
+    const Product<T>& c;
     const int64_t head, first, some;
     T *const inside, *const outside;  // s; o: later siblings at first, then g u and earlier siblings of the next child
     Array<T> reached;
 
     // Adds the row `from`, times the weight of the edge above position i, to the row `to`.
     void carry(int64_t i, const T* from, T* to) const {
-        const T g = static_cast<const T*>(c.weight)[c.order[i] * c.weight_heads + (c.weight_heads > 1 ? head : 0)];
+        const T g = c.weight[c.order[i] * c.weight_heads + (c.weight_heads > 1 ? head : 0)];
         for (int64_t j = 0; j < columns(); ++j) to[j] += g * from[j];
     }
 };
 
 // Writes y, or the gradient of x, which is the product of the gradient of y with the same, symmetric mask.
 template <class T, int W>
-void multiply(const Call& c, Sums<T, W>& sums, const void* x, void* y) {
+void multiply(const Product<T>& c, Sums<T, W>& sums, const T* x, T* y) {
     sums.up(x);
     for (int64_t i = 0; i < c.nodes; ++i) {
         sums.down(i);
-        T* to = sums.row(static_cast<T*>(y), i);
+        T* to = sums.row(y, i);
         const T *s = sums.s(i), *o = sums.o(i);
         for (int64_t j = 0; j < sums.columns(); ++j) to[j] = s[j] + o[j];
     }
 }
 
 template <class T, int W>
-void run_block(const Call& c, int64_t task, int64_t head, int64_t first, int64_t columns, T* memory) {
+void run_block(const Product<T>& c, int64_t task, int64_t head, int64_t first, int64_t columns, T* memory) {
     Sums<T, W> sums(c, head, first, columns, memory);
     if (!c.grad) return multiply(c, sums, c.x, c.y);
     if (!c.grad_weight) return multiply(c, sums, c.grad, c.grad_x);
     Sums<T, W> grads(c, head, first, columns, memory + 2 * c.nodes * columns);
-    T* by_node = static_cast<T*>(c.grad_weight) + task * c.nodes;
+    T* by_node = c.grad_weight + task * c.nodes;
     sums.up(c.x);
     grads.up(c.grad);
     for (int64_t i = 0; i < c.nodes; ++i) {
         sums.down(i);
         grads.down(i);
-        T* to = grads.row(static_cast<T*>(c.grad_x), i);
+        T* to = grads.row(c.grad_x, i);
         for (int64_t j = 0; j < columns; ++j) to[j] = grads.s(i)[j] + grads.o(i)[j];
         if (c.above[i] >= 0)
             by_node[c.order[i]] = dot(sums.u(), grads.s(i), columns) + dot(sums.s(i), grads.u(), columns);
@@ -110,7 +110,7 @@ void run_block(const Call& c, int64_t task, int64_t head, int64_t first, int64_t
 }
 
 template <class T>
-int run(const Call& c) try {
+void run(const Product<T>& c) {
     constexpr int64_t W = BLOCK_BYTES / sizeof(T);
     const int64_t blocks = (c.channels + c.block - 1) / c.block, most = std::min(c.block, c.channels);
     const Levels levels(c.above, c.hops ? c.nodes : 0, c.hops);
@@ -124,48 +124,51 @@ int run(const Call& c) try {
         const auto run = columns == W ? run_block<T, W> : run_block<T, 0>;
         run(c, task, task / blocks, first, columns, own);
     });
-    return 0;
-} catch (...) {
-    return error_code();
 }
 
 }  // namespace
 
 extern "C" {
 
-int forest_product_float(const Call* call) { return run<float>(*call); }
+// The product, or, if there is a gradient, the gradient of x and perhaps that of the weight.
+int64_t forest_product(const int64_t* block) {
+    return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
+        run(Product<decltype(zero)>(call));
+        return 0;
+    });
+}
 
-int forest_product_double(const Call* call) { return run<double>(*call); }
-
-// The numbers that a task keeps for each of its columns, for f of so many hops; -1 if memory is short.
-int64_t forest_levels(const int64_t* above, int64_t nodes, int64_t hops) try {
-    return Levels(above, nodes, hops).total;
-} catch (...) {
-    return error_code();
+// The numbers that a task keeps for each of its columns, for f of so many hops.
+int64_t forest_levels(const int64_t* block) {
+    return checked(block, 1, 1, [](const Call& call) {
+        return Levels(call.dense<const int64_t>(0, {ANY}), call.size(0, 0), call.integer(0)).total;
+    });
 }
 
 // Writes the nodes of a forest in preorder, and the position of the parent of each position.
-int forest_preorder(const int64_t* parent, int64_t nodes, int64_t* order, int64_t* above) try {
-    std::vector<int64_t> child(nodes + 1, -1), sibling(nodes), position(nodes);  // first child, next sibling
-    for (int64_t i = nodes; i-- > 0;) {
-        int64_t& first = child[parent[i] < 0 ? nodes : parent[i]];  // roots are siblings
-        sibling[i] = first;
-        first = i;
-    }
-    int64_t count = 0;
-    for (int64_t i = child[nodes]; i >= 0; ++count) {
-        position[i] = count;
-        order[count] = i;
-        above[count] = parent[i] < 0 ? -1 : position[parent[i]];
-        if (child[i] >= 0) {
-            i = child[i];
-            continue;
+int64_t forest_preorder(const int64_t* block) {
+    return checked(block, 3, 0, [](const Call& call) {
+        const int64_t nodes = call.size(0, 0), *parent = call.dense<const int64_t>(0, {nodes});
+        int64_t *order = call.dense<int64_t>(1, {nodes}), *above = call.dense<int64_t>(2, {nodes});
+        std::vector<int64_t> child(nodes + 1, -1), sibling(nodes), position(nodes);  // first child, next sibling
+        for (int64_t i = nodes; i-- > 0;) {
+            int64_t& first = child[parent[i] < 0 ? nodes : parent[i]];  // roots are siblings
+            sibling[i] = first;
+            first = i;
         }
-        while (i >= 0 && sibling[i] < 0) i = parent[i];
-        if (i >= 0) i = sibling[i];
-    }
-    return count == nodes ? 0 : -2;  // nodes of a cycle are never reached
-} catch (...) {
-    return error_code();
+        int64_t count = 0;
+        for (int64_t i = child[nodes]; i >= 0; ++count) {
+            position[i] = count;
+            order[count] = i;
+            above[count] = parent[i] < 0 ? -1 : position[parent[i]];
+            if (child[i] >= 0) {
+                i = child[i];
+                continue;
+            }
+            while (i >= 0 && sibling[i] < 0) i = parent[i];
+            if (i >= 0) i = sibling[i];
+        }
+        return count == nodes ? 0 : -2;  // nodes of a cycle are never reached
+    });
 }
 }

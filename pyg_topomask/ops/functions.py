@@ -1,0 +1,61 @@
+"""Autograd functions that transforms of `torch.func` and forward mode can use."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Mapped(torch.autograd.Function):
+    """A function with one result that `torch.vmap` maps by one call for each entry of the batch."""
+
+    @classmethod
+    def apply(cls, *inputs: Any) -> Any:
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*inputs)
+        # Torch would first look for arguments with defaults, which takes longer than all else in a small call.
+        return super(torch.autograd.Function, cls).apply(*inputs)  # type: ignore[misc]
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        calls = (
+            [x.select(dim, i) if isinstance(dim, int) else x for x, dim in zip(inputs, in_dims)]
+            for i in range(info.batch_size)
+        )
+        return torch.stack([cls.apply(*call) for call in calls]), 0
+
+
+class Bilinear(Mapped):
+    """A function of two tensors that is linear in each of them, and of further arguments.
+
+    A subclass defines ``forward(left, right, *rest)`` and ``gradients(grad, left, right, needed, *rest)``: two
+    gradients in operations that can be differentiated again, :obj:`None` where ``needed`` is false.
+    """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+        ctx.rest = inputs[2:]
+
+    @staticmethod
+    def gradients(grad: Tensor, left: Tensor, right: Tensor, needed: tuple[bool, bool], *rest: Any) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def backward(cls, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        left, right = ctx.saved_tensors
+        device = grad.device.type  # a backward pass may run inside of a region of autocast
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            found = cls.gradients(grad, left, right, ctx.needs_input_grad[:2], *ctx.rest)
+        return *found, *(None,) * len(ctx.rest)
+
+    @classmethod
+    def jvp(cls, ctx: Any, of_left: Tensor | None, of_right: Tensor | None, *_: Any) -> Any:
+        left, right = ctx.saved_tensors
+        parts = [] if of_left is None else [cls.apply(of_left, right, *ctx.rest)]
+        parts += [] if of_right is None else [cls.apply(left, of_right, *ctx.rest)]
+        return sum(parts[1:], parts[0])
