@@ -174,7 +174,7 @@ class CompiledOp:
                 return f"it runs on CPU only (got {x.device})"
             if number < self.differentiable and (x.dtype != inputs[0].dtype or DTYPES.get(x.dtype, 9) > 2):
                 return f"it computes in float32 or float64 (got {inputs[0].dtype} and {x.dtype})"
-            if x.is_neg():
+            if not torch.compiler.is_compiling() and x.is_neg():  # operators of torch resolve them by themselves
                 return "views of negated numbers are left to plain torch"
         return loader.missing(self.library)
 

@@ -253,7 +253,8 @@ def test_transforms_of_torch_func(name, number):
 def test_compiled_code_gives_the_same(name, number):
     torch._dynamo.reset()
     op, inputs = example(name, number)
-    compiled = torch.compile(lambda *x: op(*x), backend="aot_eager")
+    whole = name != "linear_means"  # plain torch then, which reads the sizes of the graphs
+    compiled = torch.compile(lambda *x: op(*x), backend="aot_eager", fullgraph=whole)
     torch.testing.assert_close(everything(op, compiled, inputs), everything(op, op, inputs), **EXACT)
 
 
