@@ -29,9 +29,9 @@ MAX_STEPS = 10_000
 
 
 class Section(BaseModel):
-    """One section of a config."""
+    """One section of a config. The text below a key is its description."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -32,19 +32,15 @@ DEFAULT_NAMES = {"PyG-ShapeNet": "all", "PyG-S3DIS": "Area_6"}
 class DatasetConfig(Section):
     """``dataset``: the data, their features and their split."""
 
-    format: str = Field(
-        description="Family of data sets: OGB or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."
-    )
-    name: str = Field(
-        description="Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ... The default is all for "
-        "PyG-ShapeNet and Area_6 for PyG-S3DIS."
-    )
-    dir: str | None = Field(
-        default=None, description="Folder to search for raw files before $TOPOMASK_DATA; it may be read-only."
-    )
-    task: Literal["graph", "node", "edge", "link_pred"] = Field(
-        default="graph", description="Whether whole graphs, nodes or edges are predicted."
-    )
+    format: str
+    """Family of data sets: OGB or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."""
+    name: str
+    """Data set of the family: ogbg-molhiv, subset, circle, ENZYMES, Cora, ... The default is all for PyG-ShapeNet and
+    Area_6 for PyG-S3DIS."""
+    dir: str | None = None
+    """Folder to search for raw files before $TOPOMASK_DATA; it may be read-only."""
+    task: Literal["graph", "node", "edge", "link_pred"] = "graph"
+    """Whether whole graphs, nodes or edges are predicted."""
     task_type: Literal[
         "classification",
         "classification_binary",
@@ -52,80 +48,55 @@ class DatasetConfig(Section):
         "classification_multilabel",
         "regression",
         "subtoken_prediction",
-    ] = Field(default="classification", description="Kind of target.")
+    ] = "classification"
+    """Kind of target."""
     split_mode: (
         Literal["standard", "random", "fixed", "errica"] | Annotated[str, Field(pattern=r"^cv-(stratified)?kfold-\d+$")]
-    ) = Field(
-        default="standard",
-        description="standard: the data set's own split (a data set without one defaults to random); random: shares by "
-        "`split`; fixed: as random, but in the order of the data set; cv-[stratified]kfold-K: folds; errica: the "
-        "published folds of TU data sets.",
-    )
-    split: tuple[float, float, float] = Field(
-        default=(0.8, 0.1, 0.1),
-        description="Shares, or numbers of items, for training, validation and test in a random or fixed split.",
-    )
-    split_index: Count = Field(
-        default=0,
-        description="Number of the split if there are several; with folds, the test fold, and the next fold is the "
-        "validation fold.",
-    )
-    split_seed: int | None = Field(
-        default=None,
-        ge=0,
-        lt=2**63,
-        description="Seed of the split; none: the seed of the run for random splits, 0 for folds.",
-    )
-    split_dir: str = Field(
-        default="./splits",
-        description="Folder of published splits (errica), searched before the data folders. Other folds are drawn "
-        "from the seed.",
-    )
-    node_encoder: bool = Field(
-        default=True, description="Whether node features are encoded; otherwise the layers take them unchanged."
-    )
-    node_encoder_name: str = Field(
-        default="LinearNode",
-        description="Encoder of node features and positional encodings, joined by +, such as Atom+LapPE+RWSE. "
-        "Constant replaces the features by 1; CityNetworkNode, for PyG-CityNetwork, replaces coordinates by sines and "
-        "cosines and standardises the other features.",
-    )
-    node_encoder_bn: bool | None = Field(
-        default=None,
-        description="BatchNorm after the node encoder; none: only in MultiModel, as in the authors' code.",
-    )
-    node_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Number of node types of TypeDictNode.")
-    edge_encoder: bool = Field(default=False, description="Whether edge features are encoded for the layers.")
-    edge_encoder_name: str = Field(
-        default="DummyEdge",
-        description="Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges.",
-    )
-    edge_encoder_bn: bool = Field(default=False, description="BatchNorm after the edge encoder.")
-    edge_encoder_num_types: int = Field(default=0, ge=0, le=10**7, description="Number of edge types of TypeDictEdge.")
-    slic_compactness: Literal[10, 30] = Field(
-        default=10, description="Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."
-    )
-    to_undirected: bool = Field(
-        default=False,
-        description="Add the reverse of each edge, with the same features. If both directions exist, features are "
-        "averaged, and the larger of two categories is taken. Heat masks need it on graphs with one-way edges.",
-    )
-    resample_negative: bool = Field(
-        default=False, description="Draw new negative edges in every epoch (link prediction)."
-    )
-    normalize: bool = Field(
-        default=False, description="Standardise each channel of node and edge features by the training graphs."
-    )
-    use_node_attr: bool = Field(default=False, description="Add the continuous node attributes of a TU data set.")
-    num_graphs: int = Field(
-        default=4096, ge=3, le=10**7, description="Number of graphs to generate (motifs, induced cycles, long range)."
-    )
-    num_nodes: int = Field(
-        default=100,
-        ge=10,
-        le=10**6,
-        description="Number of nodes of each generated graph (motifs, induced cycles, long range).",
-    )
+    ) = "standard"
+    """standard: the data set's own split (a data set without one defaults to random); random: shares by `split`; fixed:
+    as random, but in the order of the data set; cv-[stratified]kfold-K: folds; errica: the published folds of TU data
+    sets."""
+    split: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    """Shares, or numbers of items, for training, validation and test in a random or fixed split."""
+    split_index: Count = 0
+    """Number of the split if there are several; with folds, the test fold, and the next fold is the validation fold."""
+    split_seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """Seed of the split; none: the seed of the run for random splits, 0 for folds."""
+    split_dir: str = "./splits"
+    """Folder of published splits (errica), searched before the data folders. Other folds are drawn from the seed."""
+    node_encoder: bool = True
+    """Whether node features are encoded; otherwise the layers take them unchanged."""
+    node_encoder_name: str = "LinearNode"
+    """Encoder of node features and positional encodings, joined by +, such as Atom+LapPE+RWSE. Constant replaces the
+    features by 1; CityNetworkNode, for PyG-CityNetwork, replaces coordinates by sines and cosines and standardises the
+    other features."""
+    node_encoder_bn: bool | None = None
+    """BatchNorm after the node encoder; none: only in MultiModel, as in the authors' code."""
+    node_encoder_num_types: int = Field(default=0, ge=0, le=10**7)
+    """Number of node types of TypeDictNode."""
+    edge_encoder: bool = False
+    """Whether edge features are encoded for the layers."""
+    edge_encoder_name: str = "DummyEdge"
+    """Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges."""
+    edge_encoder_bn: bool = False
+    """BatchNorm after the edge encoder."""
+    edge_encoder_num_types: int = Field(default=0, ge=0, le=10**7)
+    """Number of edge types of TypeDictEdge."""
+    slic_compactness: Literal[10, 30] = 10
+    """Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."""
+    to_undirected: bool = False
+    """Add the reverse of each edge, with the same features. If both directions exist, features are averaged, and the
+    larger of two categories is taken. Heat masks need it on graphs with one-way edges."""
+    resample_negative: bool = False
+    """Draw new negative edges in every epoch (link prediction)."""
+    normalize: bool = False
+    """Standardise each channel of node and edge features by the training graphs."""
+    use_node_attr: bool = False
+    """Add the continuous node attributes of a TU data set."""
+    num_graphs: int = Field(default=4096, ge=3, le=10**7)
+    """Number of graphs to generate (motifs, induced cycles, long range)."""
+    num_nodes: int = Field(default=100, ge=10, le=10**6)
+    """Number of nodes of each generated graph (motifs, induced cycles, long range)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -188,22 +159,23 @@ class DatasetConfig(Section):
 class PrepConfig(Section):
     """``prep``: Exphormer's expander edges and other preparation of the graph."""
 
-    exp: bool = Field(default=True, description="Whether to add expander edges for an attention that reads them.")
-    exp_algorithm: Literal["Random-d", "Random-d-2", "Hamiltonian"] = Field(
-        default="Random-d",
-        description="How to draw expander edges: one permutation per degree (Random-d), one permutation of copies of "
-        "all nodes (Random-d-2, also spelled Random-d2), or Hamiltonian cycles (Hamiltonian).",
-    )
-    use_exp_edges: bool = Field(default=True, description="Whether the attention uses expander edges.")
-    exp_deg: Width = Field(
-        default=5, description="Number of permutations or cycles; each node gets twice as many expander edges."
-    )
-    exp_max_num_iters: Size = Field(
-        default=100, description="Largest number of draws until the spectral gap is wide enough."
-    )
-    add_edge_index: bool = Field(default=True, description="Whether the attention also uses the graph's own edges.")
-    num_virt_node: int = Field(default=0, ge=0, le=2**16, description="Number of virtual nodes of each graph.")
-    add_self_loops: bool = Field(default=False, description="Add self-loops to a single large graph.")
+    exp: bool = True
+    """Whether to add expander edges for an attention that reads them."""
+    exp_algorithm: Literal["Random-d", "Random-d-2", "Hamiltonian"] = "Random-d"
+    """How to draw expander edges: one permutation per degree (Random-d), one permutation of copies of all nodes
+    (Random-d-2, also spelled Random-d2), or Hamiltonian cycles (Hamiltonian)."""
+    use_exp_edges: bool = True
+    """Whether the attention uses expander edges."""
+    exp_deg: Width = 5
+    """Number of permutations or cycles; each node gets twice as many expander edges."""
+    exp_max_num_iters: Size = 100
+    """Largest number of draws until the spectral gap is wide enough."""
+    add_edge_index: bool = True
+    """Whether the attention also uses the graph's own edges."""
+    num_virt_node: int = Field(default=0, ge=0, le=2**16)
+    """Number of virtual nodes of each graph."""
+    add_self_loops: bool = False
+    """Add self-loops to a single large graph."""
 
     @field_validator("exp_algorithm", mode="before")
     @classmethod
@@ -214,6 +186,5 @@ class PrepConfig(Section):
 class ShareConfig(Section):
     """``share``: memory (k-MIP)."""
 
-    gradient_checkpointing: bool = Field(
-        default=False, description="Store only the inputs of layers for the backward pass and recompute the rest."
-    )
+    gradient_checkpointing: bool = False
+    """Store only the inputs of layers for the backward pass and recompute the rest."""

@@ -31,31 +31,22 @@ SAN_LAYER = "None+SAN"
 class ModelConfig(Section):
     """``model``: the architecture and the loss."""
 
-    type: Literal["GPSModel", "MultiModel", "SingleModel", "SANTransformer", "custom_gnn"] = Field(
-        default="GPSModel",
-        description="Architecture. GPSModel, MultiModel (Exphormer's name): a stack of GraphGPS layers; SingleModel: "
-        "layers with one branch and no feed-forward part; SANTransformer: layers None+SAN; custom_gnn: GraphGPS's "
-        "message passing without attention, configured by `gnn`.",
-    )
-    loss_fun: Literal["cross_entropy", "weighted_cross_entropy", "l1", "smoothl1", "mse"] = Field(
-        default="cross_entropy", description="Loss of the task."
-    )
-    graph_pooling: Literal["mean", "add", "sum", "max", "graph_token"] = Field(
-        default="mean",
-        description="How node embeddings are pooled into one vector per graph. graph_token: not at all; a class token, "
-        "one more node per graph that all attentions see, is read instead.",
-    )
-    edge_decoding: Literal["dot", "cosine_similarity", "concat"] = Field(
-        default="dot", description="How two node embeddings are combined into the score of an edge."
-    )
-    auto_satisfy_param_budget: bool = Field(
-        default=False,
-        description="Use the largest width from 32 to 512 within `param_budget` (k-MIP) instead of `gt.dim_hidden`, "
-        "`gnn.dim_inner` and `gt.sparse.val_dim`. For GPSModel and custom_gnn; a pretrained model keeps its width.",
-    )
-    param_budget: Size = Field(
-        default=500_000, description="Largest number of parameters for auto_satisfy_param_budget."
-    )
+    type: Literal["GPSModel", "MultiModel", "SingleModel", "SANTransformer", "custom_gnn"] = "GPSModel"
+    """Architecture. GPSModel, MultiModel (Exphormer's name): a stack of GraphGPS layers; SingleModel: layers with one
+    branch and no feed-forward part; SANTransformer: layers None+SAN; custom_gnn: GraphGPS's message passing without
+    attention, configured by `gnn`."""
+    loss_fun: Literal["cross_entropy", "weighted_cross_entropy", "l1", "smoothl1", "mse"] = "cross_entropy"
+    """Loss of the task."""
+    graph_pooling: Literal["mean", "add", "sum", "max", "graph_token"] = "mean"
+    """How node embeddings are pooled into one vector per graph. graph_token: not at all; a class token, one more node
+    per graph that all attentions see, is read instead."""
+    edge_decoding: Literal["dot", "cosine_similarity", "concat"] = "dot"
+    """How two node embeddings are combined into the score of an edge."""
+    auto_satisfy_param_budget: bool = False
+    """Use the largest width from 32 to 512 within `param_budget` (k-MIP) instead of `gt.dim_hidden`, `gnn.dim_inner`
+    and `gt.sparse.val_dim`. For GPSModel and custom_gnn; a pretrained model keeps its width."""
+    param_budget: Size = 500_000
+    """Largest number of parameters for auto_satisfy_param_budget."""
 
     @field_validator("type", mode="before")
     @classmethod
@@ -68,16 +59,14 @@ class ModelConfig(Section):
 class SparseConfig(Section):
     """``gt.sparse``: the k-MIP attention, in its authors' spelling."""
 
-    k: Width = Field(default=10, description="Number of keys that each query attends to.")
-    kq_dim: Width | None = Field(
-        default=None, description="Width of the queries and keys of one head; none: `gt.dim_hidden` / `gt.n_heads`."
-    )
-    val_dim: Width | None = Field(
-        default=None, description="Width of the values of one head; none: `gt.dim_hidden` / `gt.n_heads`."
-    )
-    head_agg: Literal["Linear", "none"] = Field(
-        default="Linear", description="Linear mixes the heads by an output projection; none only concatenates them."
-    )
+    k: Width = 10
+    """Number of keys that each query attends to."""
+    kq_dim: Width | None = None
+    """Width of the queries and keys of one head; none: `gt.dim_hidden` / `gt.n_heads`."""
+    val_dim: Width | None = None
+    """Width of the values of one head; none: `gt.dim_hidden` / `gt.n_heads`."""
+    head_agg: Literal["Linear", "none"] = "Linear"
+    """Linear mixes the heads by an output projection; none only concatenates them."""
 
     @field_validator("kq_dim", "val_dim", mode="before")
     @classmethod
@@ -88,37 +77,43 @@ class SparseConfig(Section):
 class BigBirdConfig(Section):
     """``gt.bigbird``: block-sparse attention."""
 
-    num_random_blocks: int = Field(
-        default=3, ge=0, le=2**16, description="Number of random blocks that each block attends to."
-    )
-    block_size: Width = Field(default=3, description="Number of nodes in a block.")
+    num_random_blocks: int = Field(default=3, ge=0, le=2**16)
+    """Number of random blocks that each block attends to."""
+    block_size: Width = 3
+    """Number of nodes in a block."""
 
 
 class GTConfig(Section):
     """``gt``: the GraphGPS layers."""
 
-    layer_type: str = Field(
-        default="GCN+GRF",
-        description="The parallel branches of a layer, convolutions and attentions, joined by +. One part may be None; "
-        "None+None leaves a feed-forward network on each node, which does not read the edges. "
-        "Examples: GCN+GRF, CustomGatedGCN+Transformer, None+Linear, CustomGatedGCN+Exphormer+GRF.",
-    )
-    layers: int = Field(default=2, ge=1, le=MAX_DEPTH, description="Number of layers.")
-    n_heads: Width = Field(
-        default=1, description="Number of attention heads; it must divide `dim_hidden` if the layer has attention."
-    )
-    dim_hidden: Width = Field(default=64, description="Width of the layers.")
-    dim_edge: Width | None = Field(default=None, description="Width of edge embeddings; it must equal `dim_hidden`.")
-    dropout: Probability = Field(default=0.0, description="Dropout after each branch and in the feed-forward part.")
-    attn_dropout: Probability = Field(default=0.0, description="Dropout inside the attention, if it has one.")
-    layer_norm: bool = Field(
-        default=False, description="Normalise the nodes of each graph by LayerNorm, or by GraphNorm in MultiModel."
-    )
-    batch_norm: bool = Field(default=True, description="Normalise by BatchNorm.")
-    sparse: SparseConfig = Field(default_factory=SparseConfig, description="The k-MIP attention.")
-    bigbird: BigBirdConfig = Field(default_factory=BigBirdConfig, description="The BigBird attention.")
-    full_graph: bool = Field(default=True, description="Whether SAN also attends to pairs of nodes without an edge.")
-    gamma: float = Field(default=1e-5, description="Weight of these pairs in SAN relative to edges; it must exceed 0.")
+    layer_type: str = "GCN+GRF"
+    """The parallel branches of a layer, convolutions and attentions, joined by +. One part may be None; None+None
+    leaves a feed-forward network on each node, which does not read the edges. Examples: GCN+GRF,
+    CustomGatedGCN+Transformer, None+Linear, CustomGatedGCN+Exphormer+GRF."""
+    layers: int = Field(default=2, ge=1, le=MAX_DEPTH)
+    """Number of layers."""
+    n_heads: Width = 1
+    """Number of attention heads; it must divide `dim_hidden` if the layer has attention."""
+    dim_hidden: Width = 64
+    """Width of the layers."""
+    dim_edge: Width | None = None
+    """Width of edge embeddings; it must equal `dim_hidden`."""
+    dropout: Probability = 0.0
+    """Dropout after each branch and in the feed-forward part."""
+    attn_dropout: Probability = 0.0
+    """Dropout inside the attention, if it has one."""
+    layer_norm: bool = False
+    """Normalise the nodes of each graph by LayerNorm, or by GraphNorm in MultiModel."""
+    batch_norm: bool = True
+    """Normalise by BatchNorm."""
+    sparse: SparseConfig = Field(default_factory=SparseConfig)
+    """The k-MIP attention."""
+    bigbird: BigBirdConfig = Field(default_factory=BigBirdConfig)
+    """The BigBird attention."""
+    full_graph: bool = True
+    """Whether SAN also attends to pairs of nodes without an edge."""
+    gamma: float = 1e-5
+    """Weight of these pairs in SAN relative to edges; it must exceed 0."""
 
     @field_validator("layer_type")
     @classmethod
@@ -145,23 +140,24 @@ class GTConfig(Section):
 class GNNConfig(Section):
     """``gnn``: the layers before and after the GraphGPS layers, and the activation of the whole model."""
 
-    head: str = Field(default="default", description="Prediction head; default: decided by the task.")
-    layers_pre_mp: int = Field(
-        default=0, ge=0, le=MAX_DEPTH, description="Number of layers between the encoders and the first GraphGPS layer."
-    )
-    layers_post_mp: int = Field(default=1, ge=1, le=MAX_DEPTH, description="Number of linear layers of the head.")
-    dim_inner: Width | None = Field(
-        default=None, description="Width of the model, which GraphGPS gives twice; it must equal `gt.dim_hidden`."
-    )
-    act: Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"] = Field(
-        default="relu", description="Activation."
-    )
-    batchnorm: bool = Field(default=True, description="BatchNorm in the layers of `layers_pre_mp`.")
-    dropout: Probability = Field(
-        default=0.0, description="Dropout in the layers of `layers_pre_mp`, in the head mlp_graph and in custom_gnn."
-    )
-    residual: bool = Field(default=False, description="Residual connections of custom_gnn; they must be on.")
-    layers_mp: int = Field(default=2, ge=1, le=MAX_DEPTH, description="Number of layers of custom_gnn.")
+    head: str = "default"
+    """Prediction head; default: decided by the task."""
+    layers_pre_mp: int = Field(default=0, ge=0, le=MAX_DEPTH)
+    """Number of layers between the encoders and the first GraphGPS layer."""
+    layers_post_mp: int = Field(default=1, ge=1, le=MAX_DEPTH)
+    """Number of linear layers of the head."""
+    dim_inner: Width | None = None
+    """Width of the model, which GraphGPS gives twice; it must equal `gt.dim_hidden`."""
+    act: Literal["relu", "gelu", "elu", "selu", "silu", "tanh", "prelu"] = "relu"
+    """Activation."""
+    batchnorm: bool = True
+    """BatchNorm in the layers of `layers_pre_mp`."""
+    dropout: Probability = 0.0
+    """Dropout in the layers of `layers_pre_mp`, in the head mlp_graph and in custom_gnn."""
+    residual: bool = False
+    """Residual connections of custom_gnn; they must be on."""
+    layers_mp: int = Field(default=2, ge=1, le=MAX_DEPTH)
+    """Number of layers of custom_gnn."""
     layer_type: str = Field(
         default="generalconv", description=f"Convolution of custom_gnn: {', '.join(CUSTOM_GNN_CONVS)}."
     )

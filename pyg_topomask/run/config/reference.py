@@ -36,7 +36,7 @@ def _keys(schema: dict[str, Any], section: dict[str, Any], prefix: str) -> Itera
             yield from _keys(schema, inner, f"{prefix}{name}.")
         else:
             default = json.dumps(entry["default"], ensure_ascii=False) if "default" in entry else "required"
-            yield Key(f"{prefix}{name}", _values(entry), default, entry["description"])
+            yield Key(f"{prefix}{name}", _values(entry), default, " ".join(entry["description"].split()))
 
 
 def _values(entry: dict[str, Any]) -> str:

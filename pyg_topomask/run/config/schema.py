@@ -64,70 +64,78 @@ FREE_KEYS = ("out_dir", "name_tag", "seed", "num_workers", "accelerator", "devic
 class Config(Section):
     """The whole config."""
 
-    out_dir: str = Field(default="results", description="Folder of all results; the option --out overrides it.")
-    name_tag: str = Field(
-        default="", description="The folder of the runs is <config name>-<name_tag>.", pattern=r"^[\w.+-]*$"
-    )
+    out_dir: str = "results"
+    """Folder of all results; the option --out overrides it."""
+    name_tag: str = Field(default="", pattern=r"^[\w.+-]*$")
+    """The folder of the runs is <config name>-<name_tag>."""
     metric_best: Literal[
         "accuracy", "accuracy-SBM", "f1", "precision", "recall", "auc", "ap", "mae", "mse", "rmse", "r2", "spearmanr",
         "mrr", "mrr_filt", "mrr_filt_self", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100",
         "miou", "instance_miou", "category_miou", "loss",
-    ] = Field(
-        default="accuracy",
-        description="Validation metric that chooses the best epoch. If it is auto or not given: that of the data "
-        "set's leaderboard, such as auc for ogbg-molhiv; for other data mae for regression, ap for several labels, "
-        "accuracy otherwise. mIoU is read as miou.",
-    )  # fmt: skip
-    metric_agg: Literal["argmax", "argmin"] | None = Field(
-        default=None, description="Whether the largest or the smallest value is best; none: decided by the metric."
-    )
-    seed: int = Field(default=0, ge=0, lt=2**31, description="Seed of the first run; later runs count up from it.")
-    run_multiple_splits: list[Count] = Field(
-        default=[], description="Values of `dataset.split_index` to run one after the other, with the same seed."
-    )
-    num_workers: int = Field(
-        default=0, ge=0, le=1024, description="Number of processes that load data; it does not change the results."
-    )
-    accelerator: Literal["auto", "cpu", "cuda", "gpu"] = Field(default="auto", description="Device to train on.")
-    devices: Size = Field(default=1, description="Always 1; use `torchrun` to start several processes.")
-    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = Field(
-        default="32-true", description="Floating-point precision: single, double, or mixed with half precision."
-    )
-    compile: bool = Field(default=False, description="Compile the model with torch.compile.")
-    tensorboard_each_run: bool = Field(default=False, description="Also write the curves of each seed for TensorBoard.")
-    dataset: DatasetConfig = Field(description="The data.")
-    train: TrainConfig = Field(default_factory=TrainConfig, description="Batches, evaluation and checkpoints.")
-    val: ValConfig = Field(default_factory=ValConfig, description="What evaluations see.")
-    model: ModelConfig = Field(default_factory=ModelConfig, description="Model and loss.")
-    gt: GTConfig = Field(default_factory=GTConfig, description="The layers.")
-    gnn: GNNConfig = Field(default_factory=GNNConfig, description="The head, and the part before the layers.")
-    optim: OptimConfig = Field(default_factory=OptimConfig, description="The optimiser.")
-    topomask: TopomaskConfig = Field(default_factory=TopomaskConfig, description="Our attentions and masks.")
-    prep: PrepConfig = Field(default_factory=PrepConfig, description="Exphormer's preparation of the graph.")
-    posenc_LapPE: LapPEConfig = Field(default_factory=LapPEConfig, description="Laplacian eigenvectors.")
-    posenc_EquivStableLapPE: EquivStableLapPEConfig = Field(
-        default_factory=EquivStableLapPEConfig, description="Laplacian eigenvectors that gate messages."
-    )
-    posenc_SignNet: SignNetConfig = Field(
-        default_factory=SignNetConfig, description="Laplacian eigenvectors, invariant to their signs."
-    )
-    posenc_RWSE: KernelEncodingConfig = Field(
-        default_factory=KernelEncodingConfig, description="Return probabilities of random walks."
-    )
-    posenc_HKdiagSE: KernelEncodingConfig = Field(
-        default_factory=KernelEncodingConfig, description="Diagonal of the heat kernel."
-    )
-    posenc_ElstaticSE: EncodingConfig = Field(default_factory=EncodingConfig, description="Electrostatic potentials.")
-    posenc_GraphormerBias: GraphormerBiasConfig = Field(
-        default_factory=GraphormerBiasConfig, description="Degrees and shortest-path distances."
-    )
-    posenc_RRWP: RelativeWalkConfig = Field(
-        default_factory=RelativeWalkConfig, description="Probabilities that a walk from one node reaches another."
-    )
-    graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig, description="Graphormer's graph token.")
-    pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig, description="A finished run to start from.")
-    share: ShareConfig = Field(default_factory=ShareConfig, description="Memory.")
-    wandb: WandbConfig = Field(default_factory=WandbConfig, description="Weights & Biases.")
+    ] = "accuracy"  # fmt: skip
+    """Validation metric that chooses the best epoch. If it is auto or not given: that of the data set's leaderboard,
+    such as auc for ogbg-molhiv; for other data mae for regression, ap for several labels, accuracy otherwise. mIoU is
+    read as miou."""
+    metric_agg: Literal["argmax", "argmin"] | None = None
+    """Whether the largest or the smallest value is best; none: decided by the metric."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of the first run; later runs count up from it."""
+    run_multiple_splits: list[Count] = Field(default=[])
+    """Values of `dataset.split_index` to run one after the other, with the same seed."""
+    num_workers: int = Field(default=0, ge=0, le=1024)
+    """Number of processes that load data; it does not change the results."""
+    accelerator: Literal["auto", "cpu", "cuda", "gpu"] = "auto"
+    """Device to train on."""
+    devices: Size = 1
+    """Always 1; use `torchrun` to start several processes."""
+    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """Floating-point precision: single, double, or mixed with half precision."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    tensorboard_each_run: bool = False
+    """Also write the curves of each seed for TensorBoard."""
+    dataset: DatasetConfig
+    """The data."""
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    """Batches, evaluation and checkpoints."""
+    val: ValConfig = Field(default_factory=ValConfig)
+    """What evaluations see."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """Model and loss."""
+    gt: GTConfig = Field(default_factory=GTConfig)
+    """The layers."""
+    gnn: GNNConfig = Field(default_factory=GNNConfig)
+    """The head, and the part before the layers."""
+    optim: OptimConfig = Field(default_factory=OptimConfig)
+    """The optimiser."""
+    topomask: TopomaskConfig = Field(default_factory=TopomaskConfig)
+    """Our attentions and masks."""
+    prep: PrepConfig = Field(default_factory=PrepConfig)
+    """Exphormer's preparation of the graph."""
+    posenc_LapPE: LapPEConfig = Field(default_factory=LapPEConfig)
+    """Laplacian eigenvectors."""
+    posenc_EquivStableLapPE: EquivStableLapPEConfig = Field(default_factory=EquivStableLapPEConfig)
+    """Laplacian eigenvectors that gate messages."""
+    posenc_SignNet: SignNetConfig = Field(default_factory=SignNetConfig)
+    """Laplacian eigenvectors, invariant to their signs."""
+    posenc_RWSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig)
+    """Return probabilities of random walks."""
+    posenc_HKdiagSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig)
+    """Diagonal of the heat kernel."""
+    posenc_ElstaticSE: EncodingConfig = Field(default_factory=EncodingConfig)
+    """Electrostatic potentials."""
+    posenc_GraphormerBias: GraphormerBiasConfig = Field(default_factory=GraphormerBiasConfig)
+    """Degrees and shortest-path distances."""
+    posenc_RRWP: RelativeWalkConfig = Field(default_factory=RelativeWalkConfig)
+    """Probabilities that a walk from one node reaches another."""
+    graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig)
+    """Graphormer's graph token."""
+    pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig)
+    """A finished run to start from."""
+    share: ShareConfig = Field(default_factory=ShareConfig)
+    """Memory."""
+    wandb: WandbConfig = Field(default_factory=WandbConfig)
+    """Weights & Biases."""
 
     @model_validator(mode="before")
     @classmethod
