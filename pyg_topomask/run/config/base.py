@@ -6,19 +6,13 @@ import ast
 import re
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _not_absurd(value: int) -> int:
-    if value > 10**9:
-        raise ValueError(f"must be at most {10**9:,}")
-    return value
-
-
-Count = Annotated[int, Field(ge=0), AfterValidator(_not_absurd)]
-Size = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 """A number of columns, heads or neighbours; wider layers do not fit into memory."""
 MAX_DEPTH = 1000

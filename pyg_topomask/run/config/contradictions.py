@@ -35,7 +35,7 @@ def contradictions(config: Config) -> list[Problem]:
 
     Those of `model_contradictions` are left out if the config takes missing keys of the model from another run.
     """
-    checks = [_dataset, _encoders, _training, _walks, _sizes]
+    checks = [_dataset, _encoders, _training, _walks]
     found = list(chain.from_iterable(check(config) for check in checks))
     return found if config.pretrained.dir else [*found, *model_contradictions(config)]
 
@@ -43,19 +43,6 @@ def contradictions(config: Config) -> list[Problem]:
 def model_contradictions(config: Config) -> list[Problem]:
     """Pairs (key, what is wrong) of the model and its encodings."""
     return [*_encodings(config), *_model(config)]
-
-
-def _sizes(config: Config) -> Iterator[Problem]:
-    """Sizes that are each within their limits, but together do not fit into memory."""
-    layers, width = config.gt.layers, config.gt.dim_hidden
-    weights = 4 * layers * width**2  # of queries, keys, values and the output alone
-    if weights > 4e9:
-        message = f"{layers:,} layers of width {width:,} have more than {weights / 1e9:.0f} billion weights"
-        yield "gt.dim_hidden", f"{message}; lower gt.dim_hidden or gt.layers"
-    walks, steps = config.topomask.num_walks, config.topomask.max_length
-    if walks * steps > 10**6:
-        message = f"{walks:,} walks of up to {steps:,} steps from each node do not fit into memory"
-        yield "topomask.num_walks", f"{message}; lower topomask.num_walks or topomask.max_length"
 
 
 def _dataset(config: Config) -> Iterator[Problem]:

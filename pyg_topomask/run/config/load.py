@@ -108,7 +108,9 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
         try:
             value = parse_value(text)
         except ValueError as error:
-            raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
+            if not _takes_text(key):
+                raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
+            value = text
         if isinstance(value, (int, float, date)) and not isinstance(value, bool) and _takes_text(key):
             value = text  # in a name, 007 is text, not the number 7
         keys += [_set(values, *pair) for pair in _flat(key, value)]

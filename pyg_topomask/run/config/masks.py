@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any, get_type_hints
 
-from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, create_model, field_validator
+from pydantic import Field, PydanticSchemaGenerationError, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
 from pyg_topomask.nn import MASK
@@ -21,20 +21,8 @@ _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.+(?:\n {8}.+)*)", re.MULTILINE)
 """An entry under ``Args:`` in a docstring: names and text."""
 
 
-_MAX_INTEGER = 2**16
-"""Largest number of hops, features or cells; masks with more do not fit into memory."""
-
-
 class _MaskSection(Section):
-    """Settings of a mask, whose constructor says which types they have but not how large they may be."""
-
-    @field_validator("*")
-    @classmethod
-    def _not_absurd(cls, value: Any) -> Any:
-        items = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(item, int) and item > _MAX_INTEGER for item in items):
-            raise ValueError(f"must be at most {_MAX_INTEGER:,}")
-        return value
+    """Settings of a mask."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle cannot find a class that is made at run time.
