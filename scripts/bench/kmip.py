@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from pyg_topomask.ops import topk_attention
+from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.topk import cpp
 from pyg_topomask.ops.topk.backends import ENGINES, Problem, find
 from pyg_topomask.viz.drawing import PALETTE
@@ -101,7 +102,7 @@ def compare(kind: str, num_nodes: int, repeats: int) -> dict[str, Any]:
         }
     q, k = (x.detach().transpose(0, 1).contiguous() for x in tensors[:2])
     ptr = [0, num_nodes]
-    share = None if isinstance(cpp.load(), str) else cpp.search(q, k, ptr, ptr, TOPK, 0, 1.0)[1]
+    share = None if loader.missing("topk") else cpp.search(q, k, ptr, ptr, TOPK, 0, 1.0)[1]
     return {"num_nodes": num_nodes, "milliseconds": rows, "ratios": ratios(rows), "tree visits": share}
 
 

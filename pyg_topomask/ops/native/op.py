@@ -68,8 +68,9 @@ class Entry:
             if x is None:
                 block += _ABSENT
             else:
-                pad = _PAD[x.dim()]
-                block += (x.data_ptr(), DTYPES[x.dtype], x.dim(), *x.shape, *pad, *x.stride(), *pad)
+                shape = x.shape
+                pad = _PAD[len(shape)]
+                block += (x.data_ptr(), DTYPES[x.dtype], len(shape), *shape, *pad, *x.stride(), *pad)
         function = getattr(loader.load(self.library), self.name)
         function.restype = ctypes.c_int64
         code: int = function(self._block.pack(*block, *numbers))

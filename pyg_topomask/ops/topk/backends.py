@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_choice
+from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.topk import cpp, triton
 from pyg_topomask.ops.topk.blockwise import best_keys
 
@@ -106,8 +107,7 @@ def _native_refuses(problem: Problem) -> str | None:
         return f"it keeps at most {cpp.MAX_TOPK} keys (got topk = {problem.topk})"
     if max(problem.largest, problem.ptr_q[-1]) >= 2**31:
         return "a graph has 2^31 keys or more"
-    library = cpp.load()
-    return library if isinstance(library, str) else None
+    return loader.missing("topk")
 
 
 def _tree_refuses(problem: Problem) -> str | None:

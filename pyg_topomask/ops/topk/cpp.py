@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-from functools import partial
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.native.op import Entry
 
 MAX_TOPK = 256  # lists of the best keys are kept sorted by insertion
 
-_ENTRY = {torch.float32: "topk_float", torch.float64: "topk_double"}
-_SIZE, _POINTER = ctypes.c_int64, ctypes.c_void_p
-
-load = partial(loader.load, "topk")
-"""The library, compiled if necessary, or the reason why there is none."""
+_ARRAYS = ("q", "k", "ptr_q", "ptr_k", "index", "share")
+_search = Entry("topk", "topk", _ARRAYS, {"prune_from": int, "max_visit": float})
 
 
 def search(
@@ -36,22 +29,11 @@ def search(
     Returns:
         Shape ``[H, Nq, topk]``, int64, −1 if a graph has no more keys; and a number in [0, 1].
     """
-    library: Any = load()
-    entry = getattr(library, _ENTRY[q.dtype])
-    entry.restype = ctypes.c_double
-    entry.argtypes = [_POINTER] * 2 + [_SIZE] * 5 + [_POINTER] * 2 + [_SIZE] * 2 + [ctypes.c_double, _SIZE, _POINTER]
     heads, num_q, dim = q.shape
     index = q.new_full((heads, num_q, topk), -1, dtype=torch.int64)
     bounds = [q.new_tensor(ptr, dtype=torch.int64) for ptr in (ptr_q, ptr_k)]
+    share = q.new_empty(1, dtype=torch.float64)
     work = sum((b - a) * (d - c) for a, b, c, d in zip(ptr_q, ptr_q[1:], ptr_k, ptr_k[1:])) * heads * dim
-    share = entry(
-        q.data_ptr(),
-        k.data_ptr(),
-        *(heads, num_q, k.size(1), dim, len(ptr_q) - 1),
-        *(bound.data_ptr() for bound in bounds),
-        *(topk, 2**62 if prune_from is None else prune_from, max_visit),
-        torch.get_num_threads() if work > 2**22 else 1,  # a thread costs as much as 2^20 products
-        index.data_ptr(),
-    )
-    loader.refuse_failure(min(int(share), 0), f"the search of {k.size(1)} keys of {heads} heads")
-    return index, share
+    threads = torch.get_num_threads() if work > 2**22 else 1  # a thread costs as much as 2^20 products
+    _search((q, k, *bounds, index, share), 2**62 if prune_from is None else prune_from, max_visit, threads=threads)
+    return index, float(share)

@@ -10,9 +10,9 @@ namespace {
 template <class T>
 class DenseBlock {
    public:
-    void read(const Matrix& matrix, int64_t begin, int64_t end) {
+    void read(const Matrix<T>& matrix, int64_t begin, int64_t end) {
         from = begin, size = end - begin, stride = (size + Vec::L - 1) / Vec::L * Vec::L;
-        const T* value = static_cast<const T*>(matrix.value);
+        const T* value = matrix.value;
         block.assign(size * stride, T(0));
         for (int64_t j = 0; j < size; ++j)
             for (int32_t e = matrix.rowptr[from + j]; e < matrix.rowptr[from + j + 1]; ++e)
@@ -20,7 +20,7 @@ class DenseBlock {
     }
 
     // The products of row `i` of another matrix with all these rows. They are overwritten by the next call.
-    const T* multiply(const Matrix& matrix, int64_t i) {
+    const T* multiply(const Matrix<T>& matrix, int64_t i) {
         row.resize(stride);
         int64_t j = 0;
         for (; j + 4 * Vec::L <= stride; j += 4 * Vec::L) multiply<4>(matrix, i, j);
@@ -36,8 +36,8 @@ class DenseBlock {
 
     // V vectors from column `j` on.
     template <int V>
-    void multiply(const Matrix& matrix, int64_t i, int64_t j) {
-        const T* value = static_cast<const T*>(matrix.value);
+    void multiply(const Matrix<T>& matrix, int64_t i, int64_t j) {
+        const T* value = matrix.value;
         typename Vec::type sum[V]{};
         for (int32_t e = matrix.rowptr[i]; e < matrix.rowptr[i + 1]; ++e) {
             const T* other = &block[(matrix.col[e] - from) * stride + j];
@@ -48,15 +48,12 @@ class DenseBlock {
     }
 };
 
-// The fields and their order are those of `_BlockCall` in compiled.py.
-struct BlockCall {
-    int64_t graphs, threads;
-    const int64_t *first_node, *first_entry;  // of each graph, and then the number of nodes; of each graph's block
-    Matrix left, right;
-    void* blocks;  // the transposed blocks of the product, [n, n] for each graph of n nodes
-};
+// The first node of each graph, and then the number of nodes; the first entry of each graph's block; the transposed
+// blocks of the product, [n, n] for each graph of n nodes.
+enum { FIRST_NODE = RIGHT + 3, FIRST_ENTRY, BLOCKS, BLOCK_ARRAYS };
 
-inline bool within(const Matrix& matrix, int64_t from, int64_t to) {
+template <class T>
+bool within(const Matrix<T>& matrix, int64_t from, int64_t to) {
     for (int32_t e = matrix.rowptr[from]; e < matrix.rowptr[to]; ++e)
         if (matrix.col[e] < from || matrix.col[e] >= to) return false;
     return true;
@@ -64,17 +61,22 @@ inline bool within(const Matrix& matrix, int64_t from, int64_t to) {
 
 // False if an entry joins two graphs.
 template <class T>
-bool multiply_blocks(const BlockCall& c) {
-    std::vector<DenseBlock<T>> blocks(c.threads);
+bool multiply_blocks(const Call& call) {
+    const int64_t graphs = call.size(FIRST_ENTRY, 0);
+    const Matrix<T> left(call, LEFT), right(call, RIGHT);
+    const int64_t *first_node = call.dense<const int64_t>(FIRST_NODE, {graphs + 1});
+    const int64_t *first_entry = call.dense<const int64_t>(FIRST_ENTRY, {graphs});
+    T* to = call.dense<T>(BLOCKS, {ANY});
+    std::vector<DenseBlock<T>> blocks(call.threads());
     std::atomic<bool> apart(true);
-    parallel(c.threads, c.graphs, [&](int64_t graph, int64_t thread) {
-        const int64_t from = c.first_node[graph], to = c.first_node[graph + 1];
-        if (!within(c.left, from, to) || !within(c.right, from, to)) apart = false;
+    parallel(call.threads(), graphs, [&](int64_t graph, int64_t thread) {
+        const int64_t from = first_node[graph], end = first_node[graph + 1];
+        if (!within(left, from, end) || !within(right, from, end)) apart = false;
         if (!apart) return;
-        blocks[thread].read(c.left, from, to);
-        T* out = static_cast<T*>(c.blocks) + c.first_entry[graph];
-        for (int64_t j = from; j < to; ++j, out += to - from)
-            std::memcpy(out, blocks[thread].multiply(c.right, j), (to - from) * sizeof(T));
+        blocks[thread].read(left, from, end);
+        T* out = to + first_entry[graph];
+        for (int64_t j = from; j < end; ++j, out += end - from)
+            std::memcpy(out, blocks[thread].multiply(right, j), (end - from) * sizeof(T));
     });
     return apart;
 }

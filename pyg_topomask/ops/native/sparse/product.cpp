@@ -7,6 +7,7 @@
 // Plain C++17 and its standard library.
 
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "dense.h"
@@ -24,10 +25,10 @@ struct Transposed {
     std::vector<Entry> entries;
 
     Transposed() = default;
-    Transposed(const Call& c, const std::vector<Column>& columns) : first(c.inner + 1), entries(c.right.rowptr[c.columns]) {
+    Transposed(const Factors<T>& c, const std::vector<Column>& columns) : first(c.inner + 1), entries(c.right.rowptr[c.columns]) {
         for (int64_t u = 0; u < c.inner; ++u) first[u + 1] = first[u] + columns[u].count;
         std::vector<int64_t> next(first.begin(), first.end() - 1);
-        const T* value = static_cast<const T*>(c.right.value);
+        const T* value = c.right.value;
         for (int32_t i = 0; i < c.columns; ++i)
             for (int32_t e = c.right.rowptr[i]; e < c.right.rowptr[i + 1]; ++e)
                 entries[next[c.right.col[e]]++] = {i, value[e]};
@@ -37,7 +38,8 @@ struct Transposed {
 // Terms of a row of C, and the columns between which they lie.
 struct Span {
     int64_t terms = 0, low = INT32_MAX, high = -1;
-    Span(const Call& c, const std::vector<Column>& columns, int64_t i) {
+    template <class T>
+    Span(const Factors<T>& c, const std::vector<Column>& columns, int64_t i) {
         for (int32_t e = c.left.rowptr[i]; e < c.left.rowptr[i + 1]; ++e) {
             const Column& u = columns[c.left.col[e]];
             terms += u.count, low = std::min(low, u.low), high = std::max(high, u.high);
@@ -49,7 +51,8 @@ struct Span {
 };
 
 // Writes the places for the entries of each row.
-inline void count(const Call& c) {
+template <class T>
+void count(const Factors<T>& c) {
     const std::vector<Column> columns = columns_of(c.right, c.columns, c.inner);
     c.first[0] = 0;
     for (const Task& task : tasks_of(c, columns))
@@ -62,8 +65,8 @@ inline void count(const Call& c) {
 template <class T>
 class Product {
    public:
-    explicit Product(Call& call)
-        : c(call), columns(columns_of(c.right, c.columns, c.inner)), tasks(tasks_of(c, columns)) {
+    explicit Product(const Factors<T>& factors)
+        : c(factors), columns(columns_of(c.right, c.columns, c.inner)), tasks(tasks_of(c, columns)) {
         const bool blocks = std::all_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.block; });
         if (!blocks) transposed = Transposed<T>(c, columns);
     }
@@ -84,14 +87,14 @@ class Product {
                 to += c.rowptr[i + 1] = fill(i, task, to, memory[thread], distances[number]);
             if (!gaps) end = to;
         });
-        for (const int64_t distance : distances) c.distance += distance;
+        *c.distance = std::accumulate(distances.begin(), distances.end(), int64_t(0));
         int64_t total = 0;
         for (int64_t i = 0; i < c.rows; ++i) c.rowptr[i + 1] = total += c.rowptr[i + 1];
         if (total > INT32_MAX) return total;
         for (size_t number = 0; gaps && number < tasks.size(); ++number) {
             const int64_t row = tasks[number].from, to = c.rowptr[row], count = c.rowptr[tasks[number].to] - to;
             std::memmove(c.col + to, c.col + c.first[row], count * sizeof(int32_t));
-            std::memmove(value() + to, value() + c.first[row], count * sizeof(T));
+            std::memmove(c.value + to, c.value + c.first[row], count * sizeof(T));
         }
         return total;
     }
@@ -101,17 +104,15 @@ class Product {
         Array<T> sums;  // of each column, 0 between two rows
         DenseBlock<T> block;
     };
-    Call& c;
+    const Factors<T>& c;
     const std::vector<Column> columns;
     const std::vector<Task> tasks;
     Transposed<T> transposed;
 
-    T* value() const { return static_cast<T*>(c.value); }
-
     // Calls add(column, term) for all terms of a row of C.
     template <class F>
     INLINED void for_each_term(int64_t i, const F& add) const {
-        const T* left = static_cast<const T*>(c.left.value);
+        const T* left = c.left.value;
         for (int32_t e = c.left.rowptr[i]; e < c.left.rowptr[i + 1]; ++e) {
             const int64_t u = c.left.col[e];
             const auto *p = &transposed.entries[transposed.first[u]], *last = p + columns[u].count;
@@ -122,7 +123,7 @@ class Product {
     // Writes the entries of a row from place `to` on, and returns their number.
     int64_t fill(int64_t i, const Task& task, int64_t to, Memory& m, int64_t& distance) const {
         int32_t* col = c.col + to;
-        T* values = value() + to;
+        T* values = c.value + to;
         int64_t count = 0;
         const auto write = [&](int64_t j, T sum) {  // without a branch
             col[count] = j, values[count] = sum;
@@ -158,33 +159,24 @@ class Product {
     }
 };
 
-// 0 if all went well, -1 if memory is short, -2 at any other exception, -3 if there are too many entries.
-template <class T>
-int run_safely(Call& c) try {
-    if (c.rowptr) return Product<T>(c).fill() > INT32_MAX ? -3 : 0;
-    count(c);
-    return 0;
-} catch (...) {
-    return error_code();
-}
-
-// As above, but -3 if an entry joins two graphs.
-template <class T>
-int blocks_safely(const BlockCall& c) try {
-    return multiply_blocks<T>(c) ? 0 : -3;
-} catch (...) {
-    return error_code();
-}
-
 }  // namespace
 
 extern "C" {
 
-int sparse_product_float(Call* call) { return run_safely<float>(*call); }
+// Without a place for the result, writes the places of each row; else the result. -3 if there are too many entries.
+int64_t sparse_product(const int64_t* block) {
+    return for_dtype(block, ARRAYS, 1, LEFT + 2, [](const Call& call, auto zero) {
+        const Factors<decltype(zero)> factors(call);
+        if (factors.rowptr) return Product(factors).fill() > INT32_MAX ? -3 : 0;
+        count(factors);
+        return 0;
+    });
+}
 
-int sparse_product_double(Call* call) { return run_safely<double>(*call); }
-
-int block_product_float(const BlockCall* call) { return blocks_safely<float>(*call); }
-
-int block_product_double(const BlockCall* call) { return blocks_safely<double>(*call); }
+// -3 if an entry joins two graphs.
+int64_t block_product(const int64_t* block) {
+    return for_dtype(block, BLOCK_ARRAYS, 0, LEFT + 2, [](const Call& call, auto zero) {
+        return multiply_blocks<decltype(zero)>(call) ? 0 : -3;
+    });
+}
 }

@@ -2,24 +2,36 @@
 
 #pragma once
 
-#include "../parallel.h"
+#include "../array.h"
 
 namespace {
 
 // Rows, columns and entries, sorted by row.
+template <class T>
 struct Matrix {
     const int32_t *rowptr, *col;
-    const void* value;
+    const T* value;
+    // From three arrays, of which `first` is the first one.
+    Matrix(const Call& call, int64_t first)
+        : rowptr(call.dense<const int32_t>(first, {ANY})), col(call.dense<const int32_t>(first + 1, {ANY})),
+          value(call.dense<const T>(first + 2, {call.size(first + 1, 0)})) {}
 };
 
-// The fields and their order are those of `_Call` in compiled.py.
-struct Call {
-    int64_t rows, columns, inner, threads;  // C is [rows, columns], and A has `inner` columns
-    Matrix left, right;
-    int64_t* first;      // [rows + 1], place for the entries of each row: written by the first call, read by the second
+enum { LEFT, RIGHT = LEFT + 3, FIRST = RIGHT + 3, ROWPTR, COL, VALUE, DISTANCE, ARRAYS };
+
+template <class T>
+struct Factors {
+    explicit Factors(const Call& call)
+        : rows(call.size(LEFT, 0) - 1), columns(call.size(RIGHT, 0) - 1), inner(call.integer(0)), threads(call.threads()),
+          left(call, LEFT), right(call, RIGHT), first(call.dense<int64_t>(FIRST, {rows + 1})),
+          rowptr(call.optional<int32_t>(ROWPTR, {rows + 1})), col(call.optional<int32_t>(COL, {ANY})),
+          value(call.optional<T>(VALUE, {ANY})), distance(call.optional<int64_t>(DISTANCE, {1})) {}
+    const int64_t rows, columns, inner, threads;  // C is [rows, columns], and A has `inner` columns
+    const Matrix<T> left, right;
+    int64_t* first;        // [rows + 1], place for the entries of each row: written by the first call, read by the second
     int32_t *rowptr, *col;  // the result; null in the first call
-    void* value;
-    int64_t distance;    // sum of |row - column| of all entries
+    T* value;
+    int64_t* distance;     // sum of |row - column| of all entries
 };
 
 // The number of entries of each column of a matrix, and the first and last row that has one.
@@ -27,7 +39,8 @@ struct Column {
     int64_t count = 0, low = INT32_MAX, high = -1;
 };
 
-inline std::vector<Column> columns_of(const Matrix& matrix, int64_t rows, int64_t count) {
+template <class T>
+std::vector<Column> columns_of(const Matrix<T>& matrix, int64_t rows, int64_t count) {
     std::vector<Column> columns(count);
     for (int64_t i = 0; i < rows; ++i)
         for (int32_t e = matrix.rowptr[i]; e < matrix.rowptr[i + 1]; ++e) {
@@ -46,7 +59,8 @@ struct Task {
 
 // All rows. Square matrices are searched for blocks in which dense rows of B^T are fast: small ones, whose numbers are not
 // many more than the entries of B. Measured: batches of graphs of 50 and 109 nodes took half of the time.
-inline std::vector<Task> tasks_of(const Call& c, const std::vector<Column>& right) {
+template <class T>
+std::vector<Task> tasks_of(const Factors<T>& c, const std::vector<Column>& right) {
     constexpr int64_t ROWS = 64, MOST_ROWS = 512, MOST_NUMBERS = 12;
     std::vector<Task> tasks;
     int64_t from = 0;

@@ -132,14 +132,22 @@ void search_all_flat(std::vector<Problem<T>>& problems, int dim, int64_t width, 
     });
 }
 
-// q [heads, num_q, dim], k [heads, num_k, dim], out [heads, num_q, topk] filled with -1; graph g has rows
+enum { Q, K, PTR_Q, PTR_K, INDEX, SHARE, ARRAYS };
+enum { PRUNE_FROM, MAX_VISIT, NUMBERS };
+
+// q [heads, num_q, dim], k [heads, num_k, dim], index [heads, num_q, topk] filled with -1; graph g has rows
 // ptr_q[g] .. ptr_q[g + 1]. Graphs of at least `prune_from` keys are pruned unless a sample visits more than
-// `max_visit` of the leaves. Returns the largest share visited, 1 without pruning, -1 if memory is
-// short, -2 at any other exception.
+// `max_visit` of the leaves. Writes the largest share visited, 1 without pruning.
 template <class T>
-double search(const T* q, const T* k, int64_t heads, int64_t num_q, int64_t num_k, int64_t dim, int64_t graphs,
-              const int64_t* ptr_q, const int64_t* ptr_k, int64_t topk, int64_t prune_from, double max_visit,
-              int64_t threads, int64_t* out) try {
+void search(const Call& call) {
+    const int64_t heads = call.size(Q, 0), num_q = call.size(Q, 1), dim = call.size(Q, 2), num_k = call.size(K, 1);
+    const int64_t graphs = call.size(PTR_Q, 0) - 1, topk = call.size(INDEX, 2), threads = call.threads();
+    const int64_t prune_from = call.integer(PRUNE_FROM);
+    const double max_visit = call.real(MAX_VISIT);
+    const T *q = call.dense<const T>(Q, {heads, num_q, dim}), *k = call.dense<const T>(K, {heads, num_k, dim});
+    const int64_t* ptr_q = call.dense<const int64_t>(PTR_Q, {graphs + 1});
+    const int64_t* ptr_k = call.dense<const int64_t>(PTR_K, {graphs + 1});
+    int64_t* out = call.dense<int64_t>(INDEX, {heads, num_q, topk});
     std::vector<Problem<T>> flat;
     double share = -1;
     for (int64_t h = 0; h < heads; ++h)
@@ -157,25 +165,17 @@ double search(const T* q, const T* k, int64_t heads, int64_t num_q, int64_t num_
             flat.push_back(p);
         }
     if (!flat.empty()) search_all_flat(flat, int(dim), topk, threads);
-    return share < 0 ? 1.0 : share;
-} catch (...) {
-    return error_code();
+    *call.dense<double>(SHARE, {1}) = share < 0 ? 1.0 : share;
 }
 
 }  // namespace
 
 extern "C" {
 
-double topk_float(const float* q, const float* k, int64_t heads, int64_t num_q, int64_t num_k, int64_t dim,
-                  int64_t graphs, const int64_t* ptr_q, const int64_t* ptr_k, int64_t topk, int64_t prune_from,
-                  double max_visit, int64_t threads, int64_t* out) {
-    return search(q, k, heads, num_q, num_k, dim, graphs, ptr_q, ptr_k, topk, prune_from, max_visit, threads, out);
+int64_t topk(const int64_t* block) {
+    return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) {
+        search<decltype(zero)>(call);
+        return 0;
+    });
 }
-
-double topk_double(const double* q, const double* k, int64_t heads, int64_t num_q, int64_t num_k, int64_t dim,
-                   int64_t graphs, const int64_t* ptr_q, const int64_t* ptr_k, int64_t topk, int64_t prune_from,
-                   double max_visit, int64_t threads, int64_t* out) {
-    return search(q, k, heads, num_q, num_k, dim, graphs, ptr_q, ptr_k, topk, prune_from, max_visit, threads, out);
-}
-
 }

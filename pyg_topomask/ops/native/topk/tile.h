@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-#include "../parallel.h"
+#include "../array.h"
 
 namespace {
 

@@ -9,40 +9,36 @@
 
 namespace {
 
-// The fields and their order are those of `_FeatureCall` in compiled.py.
-struct FeatureCall {
-    int64_t nodes, lengths;
-    Table walks;
-    const double* decay;  // of each length
-    double exponent;      // of the squared norm
-    int32_t *rowptr, *col;  // [nodes + 1]; of each walk, though fewer may be written
-    void* value;
-};
+// DECAY: of each length. FEATURE_COL, FEATURE_VALUE: of each walk, though fewer may be written.
+enum { VISITS, DECAY = VISITS + 4, FEATURE_ROWPTR, FEATURE_COL, FEATURE_VALUE, FEATURE_ARRAYS };
 
-// False if the walks are not sorted by start and visited node.
+// -3 if a walk has nodes or lengths that do not exist, -4 if the walks are not sorted by start and visited node.
 template <class T>
-bool walk_features(const FeatureCall& c) {
-    const Table& w = c.walks;
-    const T* load = static_cast<const T*>(w.load);
-    T* value = static_cast<T*>(c.value);
+int64_t walk_features(const Call& call) {
+    const Table<T> w(call, VISITS);
+    const int64_t nodes = call.size(FEATURE_ROWPTR, 0) - 1, lengths = call.size(DECAY, 0);
+    const double *decay = call.dense<const double>(DECAY, {lengths}), exponent = call.real(0);  // of the squared norm
+    int32_t *rowptr = call.dense<int32_t>(FEATURE_ROWPTR, {ANY}), *col = call.dense<int32_t>(FEATURE_COL, {w.count});
+    T* value = call.dense<T>(FEATURE_VALUE, {w.count});
+    if (!within(w, nodes, lengths)) return -3;
     int64_t e = 0, n = 0;
-    c.rowptr[0] = 0;
-    for (int64_t i = 0; i < c.nodes; ++i) {
+    rowptr[0] = 0;
+    for (int64_t i = 0; i < nodes; ++i) {
         const int64_t first = n;
         double squares = 0;
         while (e < w.count && w.start[e] == i) {
             const int64_t visited = w.visited[e];
-            if (n > first && visited < c.col[n - 1]) return false;
+            if (n > first && visited < col[n - 1]) return -4;
             double sum = 0;
-            for (; e < w.count && w.start[e] == i && w.visited[e] == visited; ++e) sum += c.decay[w.length[e]] * double(load[e]);
-            c.col[n] = visited, value[n++] = sum;
+            for (; e < w.count && w.start[e] == i && w.visited[e] == visited; ++e) sum += decay[w.length[e]] * double(w.load[e]);
+            col[n] = visited, value[n++] = sum;
             squares += sum * sum;
         }
-        const double scale = std::pow(squares, c.exponent);
+        const double scale = std::pow(squares, exponent);
         for (int64_t p = first; p < n; ++p) value[p] *= scale;
-        c.rowptr[i + 1] = n;
+        rowptr[i + 1] = n;
     }
-    return e == w.count;
+    return e == w.count ? 0 : -4;
 }
 
 }  // namespace

@@ -6,24 +6,36 @@
 
 #pragma once
 
-#include "../parallel.h"
+#include "../array.h"
 
 namespace {
 
 // Walks sorted by start, each of `count`.
+template <class T>
 struct Table {
     int64_t count;
     const int32_t *start, *visited, *length;
-    const void* load;
+    const T* load;
+    // From four arrays, of which `first` is the first one.
+    Table(const Call& call, int64_t first)
+        : count(call.size(first, 0)), start(call.dense<const int32_t>(first, {count})),
+          visited(call.dense<const int32_t>(first + 1, {count})), length(call.dense<const int32_t>(first + 2, {count})),
+          load(call.dense<const T>(first + 3, {count})) {}
 };
 
-// The fields and their order are those of `_PairCall` in compiled.py.
+enum { LEFT, RIGHT = LEFT + 4, ROWPTR = RIGHT + 4, ROW, COL, COEFFS, PAIR_ARRAYS };
+
+template <class T>
 struct PairCall {
+    explicit PairCall(const Call& call)
+        : nodes(call.size(ROWPTR, 0) - 1), lengths(call.integer(0)), threads(call.threads()), left(call, LEFT),
+          right(call, RIGHT), rowptr(call.dense<int64_t>(ROWPTR, {nodes + 1})), row(call.optional<int32_t>(ROW, {ANY})),
+          col(call.optional<int32_t>(COL, {ANY})), coeffs(call.optional<T>(COEFFS, {lengths * (lengths + 1) / 2, ANY})) {}
     int64_t nodes, lengths, threads;
-    Table left, right;
+    Table<T> left, right;
     int64_t* rowptr;      // [nodes + 1]: written by the first call, read by the second
     int32_t *row, *col;   // [pairs]; null in the first call
-    void* coeffs;         // [Q, pairs]
+    T* coeffs;            // [Q, pairs]
 };
 
 template <class T>
@@ -38,11 +50,11 @@ struct Visitors {
     std::vector<int64_t> first;
     std::vector<Visitor<T>> visits;
 
-    Visitors(const Table& table, int64_t nodes) : first(nodes + 1), visits(table.count) {
+    Visitors(const Table<T>& table, int64_t nodes) : first(nodes + 1), visits(table.count) {
         for (int64_t e = 0; e < table.count; ++e) ++first[table.visited[e] + 1];
         for (int64_t u = 0; u < nodes; ++u) first[u + 1] += first[u];
         std::vector<int64_t> next(first.begin(), first.end() - 1);
-        const T* load = static_cast<const T*>(table.load);
+        const T* load = table.load;
         for (int64_t e = 0; e < table.count; ++e)
             visits[next[table.visited[e]]++] = {table.start[e], table.length[e], load[e]};
     }
@@ -58,7 +70,7 @@ struct Row {
 template <class T>
 class Pairs {
    public:
-    explicit Pairs(const PairCall& call)
+    explicit Pairs(const PairCall<T>& call)
         : c(call), size(call.lengths * (call.lengths + 1) / 2), keys(call.right, call.nodes), first(call.nodes + 1) {
         for (int64_t e = 0; e < c.left.count; ++e) ++first[c.left.start[e] + 1];
         for (int64_t i = 0; i < c.nodes; ++i) first[i + 1] += first[i];
@@ -77,7 +89,7 @@ class Pairs {
 
    private:
     static constexpr int64_t ROWS = 64;  // of one task
-    const PairCall& c;
+    const PairCall<T>& c;
     const int64_t size;
     const Visitors<T> keys;
     std::vector<int64_t> first;  // walks of each query
@@ -112,7 +124,7 @@ class Pairs {
         std::fill(c.row + from, c.row + from + count, i);
         std::copy(row.cols.begin(), row.cols.end(), c.col + from);
         row.coeffs.assign(count * size, 0.0);
-        const T* load = static_cast<const T*>(c.left.load);
+        const T* load = c.left.load;
         for (int64_t e = first[i]; e < first[i + 1]; ++e)
             for (int64_t r = keys.first[c.left.visited[e]]; r < keys.first[c.left.visited[e] + 1]; ++r) {
                 const Visitor<T>& visit = keys.visits[r];
@@ -120,13 +132,14 @@ class Pairs {
                 const int64_t low = std::min(c.left.length[e], visit.length);
                 row.coeffs[row.place[visit.start] * size + high * (high + 1) / 2 + low] += double(load[e]) * double(visit.load);
             }
-        T* out = static_cast<T*>(c.coeffs) + from;
+        T* out = c.coeffs + from;
         for (int64_t q = 0; q < size; ++q, out += c.rowptr[c.nodes])
             for (int64_t p = 0; p < count; ++p) out[p] = row.coeffs[p * size + q];
     }
 };
 
-bool within(const Table& table, int64_t nodes, int64_t lengths) {
+template <class T>
+bool within(const Table<T>& table, int64_t nodes, int64_t lengths) {
     for (int64_t e = 0; e < table.count; ++e)
         if (table.start[e] < 0 || table.start[e] >= nodes || table.visited[e] < 0 || table.visited[e] >= nodes ||
             table.length[e] < 0 || table.length[e] >= lengths)

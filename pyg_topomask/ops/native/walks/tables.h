@@ -18,18 +18,23 @@ struct Part {
     int64_t begin = 0, size = 0;  // entries of the table before this part, and in it
 };
 
+// Tables of any dtype, to be deleted.
+struct AnyTables {
+    virtual ~AnyTables() = default;
+};
+
 // Parts of a table follow each other.
 template <class T>
-class WalkTables {
+class WalkTables : public AnyTables {
    public:
-    explicit WalkTables(const WalkCall& call)
+    explicit WalkTables(const WalkCall<T>& call)
         : c(call), size(starts_of_part(call)), bits(bits_of(call.length)), parts_of_table((call.starts + size - 1) / size) {
         if (std::max(c.nodes, c.rowptr[c.nodes]) > UINT32_MAX) throw std::length_error("too many nodes or edges");
         parts.resize(c.tables * parts_of_table);
         std::vector<Edge<T>> edges(c.rowptr[c.nodes]);
         for (size_t e = 0; e < edges.size(); ++e) {
             const int64_t node = c.col[e], first = c.rowptr[node], degree = c.rowptr[node + 1] - first;
-            edges[e] = {uint32_t(node), static_cast<const T*>(c.factor)[e], uint32_t(first), uint32_t(degree)};
+            edges[e] = {uint32_t(node), c.factor[e], uint32_t(first), uint32_t(degree)};
         }
         std::vector<Walkers<T>> of_thread(c.threads, Walkers<T>(c, edges, std::min(size, c.starts)));
         parallel(c.threads, parts.size(), [&](int64_t task, int64_t thread) {
@@ -41,6 +46,7 @@ class WalkTables {
 
     // Number of entries of each table.
     void count(int64_t* totals) {
+        std::fill_n(totals, c.tables, 0);
         for (size_t task = 0; task < parts.size(); ++task) {
             parts[task].begin = totals[task / parts_of_table];
             totals[task / parts_of_table] += parts[task].size;
@@ -71,12 +77,12 @@ class WalkTables {
    private:
     static constexpr int64_t VISITS = 1 << 14;  // of one part, about; what is kept of them fits a core's cache
 
-    const WalkCall c;
+    const WalkCall<T> c;
     const int64_t size;  // starts of one part
     const int64_t bits, parts_of_table;
     std::vector<Part<T>> parts;
 
-    static int64_t starts_of_part(const WalkCall& c) {
+    static int64_t starts_of_part(const WalkCall<T>& c) {
         const int64_t hops = c.halts_below ? std::min(c.length, (int64_t(1) << 32) / c.halts_below) : c.length;
         return std::max<int64_t>(1, VISITS / (c.walks * (hops + 1)));
     }

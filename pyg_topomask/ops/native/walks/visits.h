@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "../parallel.h"
+#include "../array.h"
 
 namespace {
 

@@ -8,12 +8,22 @@ namespace {
 
 enum Scheme { IID = 0, ANTITHETIC = 1, REPELLING = 2 };
 
-// The fields and their order are those of `_WalkCall` in compiled.py.
+enum { START, STREAM, GRAPH_ROWPTR, GRAPH_COL, FACTOR, BOUND, TOTALS, MADE, WALK_ARRAYS };
+enum { TABLES, WALKS, LENGTH, BLOCK, SCHEME, HALTS_BELOW, HAS_OWN, WALK_NUMBERS };
+
+template <class T>
 struct WalkCall {
+    explicit WalkCall(const Call& call)
+        : nodes(call.size(GRAPH_ROWPTR, 0) - 1), starts(call.size(START, 0)), tables(call.integer(TABLES)),
+          walks(call.integer(WALKS)), length(call.integer(LENGTH)), block(call.integer(BLOCK)), threads(call.threads()),
+          scheme(call.integer(SCHEME)), halts_below(call.integer(HALTS_BELOW)), has_own(call.integer(HAS_OWN)),
+          start(call.dense<const int64_t>(START, {starts})), stream(call.dense<const int64_t>(STREAM, {starts})),
+          rowptr(call.dense<const int64_t>(GRAPH_ROWPTR, {nodes + 1})), col(call.dense<const int64_t>(GRAPH_COL, {rowptr[nodes]})),
+          bound(call.optional<const int64_t>(BOUND, {rowptr[nodes]})), factor(call.dense<const T>(FACTOR, {rowptr[nodes]})) {}
     int64_t nodes, starts, tables, walks, length, block, threads, scheme, halts_below, has_own;
     const int64_t *start, *stream;  // [starts]: nodes, and the hash from which their draws are derived
     const int64_t *rowptr, *col, *bound;  // of the graph; `bound` ends the interval of each edge, null for uniform steps
-    const void* factor;             // of the load on each edge
+    const T* factor;                // of the load on each edge
 };
 
 constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15;
@@ -45,7 +55,7 @@ struct Walker {
 template <class T>
 class Walkers {
    public:
-    Walkers(const WalkCall& call, const std::vector<Edge<T>>& edges, int64_t starts)
+    Walkers(const WalkCall<T>& call, const std::vector<Edge<T>>& edges, int64_t starts)
         : visits(call.length), c(call), edges(edges) {
         for (int64_t s = 0, block = 0; s < starts; ++s)
             for (int64_t i = 0; i < c.walks; ++i) {
@@ -71,7 +81,7 @@ class Walkers {
    private:
     static constexpr size_t TOGETHER = 512;  // walkers whose edges are read from memory at the same time
 
-    const WalkCall& c;
+    const WalkCall<T>& c;
     const std::vector<Edge<T>>& edges;
     std::vector<Walker<T>> walkers;      // that still go on
     std::vector<uint64_t> state, draws;  // of each of them; draws are for this step

@@ -6,70 +6,54 @@
 #include "pair_table.h"
 #include "tables.h"
 
-namespace {
-
-// 0; -1 if memory is short, -2 at any other exception, -3 if a walk has nodes or lengths that do not exist.
-template <class T>
-int64_t pair_table(const PairCall& c) try {
-    if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
-    Pairs<T> pairs(c);
-    c.row ? pairs.fill() : pairs.count();
-    return 0;
-} catch (...) {
-    return error_code();
-}
-
-// As above; -4 if walks are not sorted.
-template <class T>
-int64_t features(const FeatureCall& c) try {
-    if (!within(c.walks, c.nodes, c.lengths)) return -3;
-    return walk_features<T>(c) ? 0 : -4;
-} catch (...) {
-    return error_code();
-}
-
-// Makes tables, which `write` copies and `release` deletes, and counts the entries of each, [tables]. Errors as above.
-template <class T>
-int64_t walk_tables(const WalkCall& c, int64_t* totals, void** made) try {
-    auto* tables = new WalkTables<T>(c);
-    tables->count(totals);
-    *made = tables;
-    return 0;
-} catch (...) {
-    return error_code();
-}
-
-template <class T>
-int64_t write(void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, T* load, T* count, T* own) try {
-    static_cast<WalkTables<T>*>(made)->write(table, start, node, length, load, count, own);
-    return 0;
-} catch (...) {
-    return error_code();
-}
-
-}  // namespace
-
 extern "C" {
 
-int64_t pair_table_float(const PairCall* call) { return pair_table<float>(*call); }
-int64_t pair_table_double(const PairCall* call) { return pair_table<double>(*call); }
-
-int64_t walk_features_float(const FeatureCall* call) { return features<float>(*call); }
-int64_t walk_features_double(const FeatureCall* call) { return features<double>(*call); }
-
-int64_t walk_tables_float(const WalkCall* call, int64_t* totals, void** made) { return walk_tables<float>(*call, totals, made); }
-int64_t walk_tables_double(const WalkCall* call, int64_t* totals, void** made) { return walk_tables<double>(*call, totals, made); }
-
-int64_t write_walks_float(void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, float* load,
-                          float* count, float* own) {
-    return write(made, table, start, node, length, load, count, own);
-}
-int64_t write_walks_double(void* made, int64_t table, int64_t* start, int64_t* node, int64_t* length, double* load,
-                           double* count, double* own) {
-    return write(made, table, start, node, length, load, count, own);
+// -3 if a walk has nodes or lengths that do not exist.
+int64_t pair_table(const int64_t* block) {
+    return for_dtype(block, PAIR_ARRAYS, 1, LEFT + 3, [](const Call& call, auto zero) {
+        const PairCall<decltype(zero)> c(call);
+        if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
+        Pairs<decltype(zero)> pairs(c);
+        c.row ? pairs.fill() : pairs.count();
+        return 0;
+    });
 }
 
-void release_walks_float(void* made) { delete static_cast<WalkTables<float>*>(made); }
-void release_walks_double(void* made) { delete static_cast<WalkTables<double>*>(made); }
+int64_t walk_features(const int64_t* block) {
+    return for_dtype(block, FEATURE_ARRAYS, 1, VISITS + 3, [](const Call& call, auto zero) {
+        return walk_features<decltype(zero)>(call);
+    });
+}
 
+// Makes tables, which `write_walks` copies and `release_walks` deletes, and counts the entries of each.
+int64_t walk_tables(const int64_t* block) {
+    return for_dtype(block, WALK_ARRAYS, WALK_NUMBERS, FACTOR, [](const Call& call, auto zero) {
+        const WalkCall<decltype(zero)> c(call);
+        int64_t *totals = call.dense<int64_t>(TOTALS, {c.tables}), *address = call.dense<int64_t>(MADE, {1});
+        auto made = std::make_unique<WalkTables<decltype(zero)>>(c);
+        made->count(totals);
+        *address = reinterpret_cast<int64_t>(static_cast<AnyTables*>(made.release()));
+        return 0;
+    });
+}
+
+// Writes one of the tables that were made: index, length, load, count and, if wanted, the products of blocks.
+int64_t write_walks(const int64_t* block) {
+    return for_dtype(block, 5, 2, 2, [](const Call& call, auto zero) {
+        using T = decltype(zero);
+        const int64_t total = call.size(1, 0);
+        int64_t* index = call.dense<int64_t>(0, {2, total});
+        static_cast<WalkTables<T>*>(reinterpret_cast<AnyTables*>(call.integer(0)))
+            ->write(call.integer(1), index, index + total, call.dense<int64_t>(1, {total}), call.dense<T>(2, {total}),
+                    call.dense<T>(3, {total}), call.optional<T>(4, {ANY, ANY}));
+        return 0;
+    });
+}
+
+int64_t release_walks(const int64_t* block) {
+    return checked(block, 0, 1, [](const Call& call) {
+        delete reinterpret_cast<AnyTables*>(call.integer(0));
+        return 0;
+    });
+}
 }
