@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch_geometric.data import Data, InMemoryDataset
-from torch_geometric.datasets import AQSOL, ZINC, GNNBenchmarkDataset, MalNetTiny
+from torch_geometric.datasets import AQSOL, ZINC, GNNBenchmarkDataset, MalNetTiny, TUDataset
 from torch_geometric.transforms import BaseTransform, Constant, LocalDegreeProfile
 from torch_geometric.utils import one_hot
 
@@ -15,7 +15,6 @@ from pyg_topomask import __version__
 from pyg_topomask.datasets import DigitsDataset, InducedCycleDataset, LongRangeDataset, MotifDataset
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, cached, from_parts, from_raw, need
-from pyg_topomask.run.data.formats.tu_files import CheckedTUDataset
 from pyg_topomask.run.task import PARTS, Task, classification
 
 BENCHMARK = {
@@ -101,7 +100,7 @@ def tu(data: DatasetConfig) -> LoadedDataset:
     dataset = from_raw(
         Raw("TUDataset", data.name, files),
         data,
-        lambda root: CheckedTUDataset(str(root), data.name, use_node_attr=data.use_node_attr),
+        lambda root: TUDataset(str(root), data.name, use_node_attr=data.use_node_attr),
     )
     if data.task_type == "regression":
         return LoadedDataset(dataset, Task("graph", "regression", int(dataset[0].y.numel())))
