@@ -113,49 +113,23 @@ def test_modules_that_cannot_be_imported(folder, capsys):
     assert "no attention is called 'OwnMean'" in capsys.readouterr().out
     (folder / "broken.py").write_text("from pyg_topomask.nn import Nothing\n")
     for name, reason in (
-        ("yours", "no such module is installed or in the current folder"),
-        ("yours.part", "no such module is installed or in the current folder"),
-        ("broken.part", "ImportError: cannot import name"),
+        ("yours", "No module named 'yours'"),
         ("broken", "ImportError: cannot import name 'Nothing' from 'pyg_topomask.nn'"),
+        ("../mine", "relative import for '../mine'"),
+        ("", "Empty module name"),
     ):
         assert main(["--import", name, "list"]) == 1
-        assert capsys.readouterr().err.startswith(f"error: --import {name}: {reason}")
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: --import must name a module that can be imported (got {name!r}):")
+        assert reason in error.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("x = 1\ny = x / 0\n", "ZeroDivisionError: division by zero (hostile.py, line 2)\n"),
-        ("x = 1\ndef\n", "SyntaxError: invalid syntax (hostile.py, line 2)\n"),
-        ("raise ValueError('two\\nlines')\n", "ValueError: two lines (hostile.py, line 1)\n"),
-        ("import nothing_of_this_name\n", "ModuleNotFoundError: No module named 'nothing_of_this_name' (hostile.py, "),
-        (
-            "from pyg_topomask import nn\nclass GRF(nn.Attention): ...\nnn.register_attention('GRF', GRF)\n",
-            "ValueError: 'GRF' is pyg_topomask.nn.attention.grf.GRFAttention already; register under another name "
-            "(hostile.py, line 3)\n",
-        ),
-    ],
-)
-def test_an_error_in_the_module_is_one_line_with_its_place(folder, names, capsys, text, reason):
-    (folder / "hostile.py").write_text(text)
+def test_an_error_in_the_module_has_its_line(folder, capsys):
+    (folder / "hostile.py").write_text("x = 1\ny = x / 0\n")
     assert main(["--import", "hostile", "list"]) == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith(f"error: --import hostile: {reason}")
-    assert printed.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", ["", ".", "..mine", ".mine", "mine.", "../mine", "mine.py/", "a b"])
-def test_only_names_of_modules_are_imported(folder, capsys, name):
-    assert main(["--import", name, "list"]) == 1
-    assert capsys.readouterr().err.endswith(f"such as own_module or package.module (got {name!r})\n")
-    assert "mine" not in sys.modules
-
-
-@pytest.mark.parametrize(("name", "module"), [("mine.py", "mine"), ("some/mine.py", "some.mine")])
-def test_the_module_of_a_file_is_suggested(folder, capsys, name, module):
-    assert main(["--import", name, "list"]) == 1
-    assert capsys.readouterr().err.endswith(f"(got {name!r}). Did you mean {module!r}?\n")
-    assert "mine" not in sys.modules
+    error = capsys.readouterr().err
+    assert 'hostile.py", line 2' in error
+    assert error.endswith("ZeroDivisionError: division by zero\n")
 
 
 class Shifted(Attention):
@@ -204,16 +178,11 @@ def test_names_registered_after_the_schema_was_read(names):
         check_config(PLAIN, mine[:2])
 
 
-def test_a_config_is_pickled_for_processes_without_the_mask(names):
-    """A process that does not know the mask reads the config, unless the config uses the mask."""
-    register_mask("constant", ConstantMask)
-    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).topomask.alpha)"
-    done = []
-    for settings in ([], ["topomask.mask_constant.weight=2"]):
-        content = pickle.dumps(load(PLAIN, ["topomask.alpha=3", *settings]).config)
-        done.append(subprocess.run([sys.executable, "-c", code], input=content, capture_output=True, check=False))
-    assert done[0].stdout.decode().strip() == "3.0", done[0].stderr.decode()
-    assert "MaskConstantConfig is the section of a mask that is not registered" in done[1].stderr.decode()
+def test_a_config_with_settings_of_a_mask_is_pickled():
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).topomask.mask_heat.tol)"
+    content = pickle.dumps(load(PLAIN, ["topomask.mask_heat.tol=0.25"]).config)
+    done = subprocess.run([sys.executable, "-c", code], input=content, capture_output=True, check=False)
+    assert done.stdout.decode().strip() == "0.25", done.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -21,26 +21,6 @@ _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.+(?:\n {8}.+)*)", re.MULTILINE)
 """An entry under ``Args:`` in a docstring: names and text."""
 
 
-class _MaskSection(Section):
-    """Settings of a mask."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle cannot find a class that is made at run time.
-        return _unpickled, (type(self).__name__, self.model_dump(exclude_unset=True))
-
-
-def _unpickled(name: str, values: dict[str, Any]) -> _MaskSection:
-    """The section of that name. A mask that is not registered in this process may only have an empty section."""
-    add_mask_sections()
-    kinds: list[Any] = [field.annotation for field in TopomaskConfig.model_fields.values()]
-    for kind in kinds:
-        if getattr(kind, "__name__", None) == name:
-            return kind(**values)
-    if values:
-        raise ValueError(f"{name} is the section of a mask that is not registered; import the module that registers it")
-    return _MaskSection()
-
-
 def add_mask_sections() -> bool:
     """Add a section to ``topomask`` for each mask without one; return whether any was added."""
     added = {f"mask_{name}": cls for name, cls in MASK.items() if f"mask_{name}" not in TopomaskConfig.model_fields}
@@ -70,8 +50,9 @@ def mask_section(key: str, cls: type[Mask]) -> type[Section]:
         description = texts.get(argument, f"Argument of {cls.__name__}.")
         fields[argument] = (kind, Field(default=default, description=description))
     name = "".join(part.capitalize() for part in key.split("_"))
-    section = create_model(f"{name}Config", __base__=_MaskSection, **fields)  # type: ignore[call-overload]
+    section = create_model(f"{name}Config", __base__=Section, __module__=__name__, **fields)  # type: ignore[call-overload]
     section.__doc__ = f"``topomask.{key}``: settings of {cls.__name__}."
+    globals()[section.__name__] = section  # where pickle finds the class
     return section
 
 
