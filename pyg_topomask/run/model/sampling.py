@@ -97,19 +97,8 @@ def check_memory(config: Config, given: Sequence[Data], drawn: Sequence[Data], r
         raise RunError(
             f"{layers_text(config.gt.layer_type, mask_of(config))}: walks, edges and trees of {config.dataset.name} do "
             f"not fit into memory: {remaining} more graphs need about {needed:,.0f} MiB, and {left:,.0f} MiB are "
-            f"left: {_less_memory(config)}"
+            "left; lower topomask.num_walks or prep.exp_deg, or choose another mask"
         )
-
-
-def _less_memory(config: Config) -> str:
-    """What to change so that less is stored."""
-    if uses_walks(config):
-        if config.topomask.pair_table:
-            return "set topomask.pair_table: false, which stores no pairs of nodes"
-        return "draw fewer walks (topomask.num_walks)"
-    if "expander_index" in requirements(config):
-        return "draw fewer edges (prep.exp_deg)"
-    return "use another mask, or a machine with more memory"
 
 
 def key_in(message: str, config: Config) -> str | None:
