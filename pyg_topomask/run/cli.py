@@ -60,7 +60,6 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="train and test a config",
-        usage="topomask run CONFIG [--repeat N] [--out DIR] [key=value | key value ...]",
         epilog=OVERRIDES,
         allow_abbrev=False,
     )
@@ -71,8 +70,6 @@ def _parser() -> argparse.ArgumentParser:
     express = commands.add_parser(
         "expressivity",
         help="count the pairs of graphs that features, encodings and a mask distinguish",
-        usage="topomask expressivity CONFIG [--encoding NAME] [--size K] [--mask NAME] [--limit N] [--rounds R] "
-        "[key=value ...]",
         epilog=OVERRIDES,
         allow_abbrev=False,
     )
@@ -104,7 +101,6 @@ def _add_check(commands: Any) -> None:
     check = commands.add_parser(
         "check",
         help="validate configs and build their models, without data",
-        usage="topomask check CONFIG [CONFIG ...] [key=value ...]",
         epilog=f"{OVERRIDES.partition(':')[0]}: key=value, for all configs",
     )
     check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
@@ -144,10 +140,14 @@ def _expressivity(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
+    import matplotlib
+
+    matplotlib.use("Agg")
     from pyg_topomask.run.commands.show import picture
+    from pyg_topomask.run.output.files import output_path
     from pyg_topomask.run.output.progress import Display, error_output
 
-    out = _picture_path(arguments.out)
+    out = output_path(arguments.out, "a file")
     names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
     with Display(error_output()) as display, display.working("drawing"):
         figure = picture(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
@@ -155,28 +155,13 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
     return 0
 
 
-def _picture_path(name: str) -> Path:
-    """The path that ``--out`` gives for a picture, checked before the work begins."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    from pyg_topomask.run.output.files import output_path
-
-    out, formats = output_path(name, "a file"), FigureCanvasBase.get_supported_filetypes()
-    if out.suffix.removeprefix(".") not in formats:
-        raise RunError(f"--out must end in one of .{', .'.join(sorted(formats))} (got {name})")
-    return out
-
-
 def _save_picture(figure: Any, out: Path) -> Path:
     from pyg_topomask.viz import save_figure
 
     try:
         return save_figure(figure, out)
-    except OSError as error:
-        raise RunError(f"--out: {out} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # such as a format that matplotlib does not have
+        raise RunError(f"--out: {out} cannot be written: {error}") from None
 
 
 def _advise(arguments: argparse.Namespace, overrides: list[str]) -> int:
@@ -193,11 +178,15 @@ def _advise(arguments: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _compare(arguments: argparse.Namespace, rest: list[str]) -> int:
+    import matplotlib
+
     from pyg_topomask.run.commands.compare import compare, find_runs, picture
     from pyg_topomask.run.output.comparison import as_csv, as_markdown, as_text
+    from pyg_topomask.run.output.files import output_path
     from pyg_topomask.run.output.progress import standard_output
 
-    out = None if arguments.out is None else _picture_path(arguments.out)
+    matplotlib.use("Agg")
+    out = None if arguments.out is None else output_path(arguments.out, "a file")
     runs, position = find_runs(arguments.runs, arguments.baseline)
     comparison = compare(runs, position)
     if arguments.format == "text":

@@ -14,8 +14,6 @@ def add_show(commands: Any) -> None:
     show = commands.add_parser(
         "show",
         help="draw the attention, mask or walks of a layer, on one graph of a config's data set",
-        usage="topomask show KIND CONFIG --out FILE [--graph I] [--layer L] [--head H] [--node V] [--checkpoint PATH] "
-        "[key=value ...]",
         epilog=OVERRIDES,
         allow_abbrev=False,
     )
@@ -87,8 +85,6 @@ def add_advise(commands: Any) -> None:
     advise = commands.add_parser(
         "advise",
         help="try every attention on a config's data, and print the time and memory that each takes",
-        usage="topomask advise DATASET|CONFIG [--attention NAME ...] [--seconds S] [--format text|json] "
-        "[key=value ...]",
         epilog=OVERRIDES,
         allow_abbrev=False,
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pyg_topomask.run.config.ignored import FIXED_KEYS, IGNORED_KEYS
+from pyg_topomask.run.config.ignored import IGNORED_KEYS
 from pyg_topomask.run.config.schema import Config
 
 
@@ -68,18 +68,8 @@ def reference_text() -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a config, for editors that complete and check YAML; keys without effect are deprecated."""
-    schema = Config.model_json_schema()
-    for key in (*IGNORED_KEYS, *FIXED_KEYS):
-        *sections, name = key.split(".")
-        entry = schema
-        for section in sections:
-            entry = _resolved(schema, entry["properties"].setdefault(section, {"type": "object", "properties": {}}))
-        known: dict[str, Any] = {"deprecated": True, "description": f"Has no effect: {IGNORED_KEYS.get(key)}."}
-        if key in FIXED_KEYS:
-            known = {"const": FIXED_KEYS[key], "description": "Nothing else is provided."}
-        entry.setdefault("properties", {}).setdefault(name, known)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
+    """The JSON schema of a config, for editors that complete and check YAML."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema()
 
 
 def _resolved(schema: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
