@@ -163,16 +163,14 @@ class DiagonalScaledOperator(WrappedOperator):
 
     @property
     def eps(self) -> float:
-        return max(self.operator.eps, coarsest_eps(*self._diagonals))
+        return max(self.operator.eps, *map(coarsest_eps, self._diagonals), 0.0)
 
     @property
     def error(self) -> float | Tensor:
         error = row_errors(self.operator)
         if error is None:
             return 0.0
-        left, right = (
-            None if x is None else x.detach().abs().view(self.num_nodes, -1) for x in (self.left, self.right)
-        )
+        left, right = (None if x is None else x.detach().abs()[:, None].flatten(1) for x in (self.left, self.right))
         if left is not None:
             error = left * error
         if right is None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 from weakref import ref
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
 from torch.utils.weak import WeakIdKeyDictionary
 
 Result = TypeVar("Result")
@@ -19,7 +22,8 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
 
     Results are stored by the identity and version of the tensor arguments, and are deleted together with the first of
     them. Therefore, the result must not contain the first argument or a view of it, which would keep it alive forever.
-    The function is meant for tensors of a batch that do not require a gradient.
+    Nothing is stored for tensors that may have a derivative: the result would refer to an autograd graph that is freed
+    by its first backward pass.
 
     A write in place is detected by the version counter of torch. Torch does not count writes through ``tensor.data`` or
     ``tensor.numpy()``, or any write to tensors created under `torch.inference_mode`; after such a write, the old result
@@ -38,7 +42,7 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
         if key in known and all(alive() is not None for alive in known[key][0]):  # ids may be reused
             return known[key][1]
         # The stored result must not depend on the mode of the first call.
-        with torch.inference_mode(False), torch.autocast(args[0].device.type, enabled=False):
+        with torch.inference_mode(False), torch.autocast(args[0].device.type, enabled=False), outside_transforms():
             result = function(*args)
         for stale in [old for old in known if any(alive() is None for alive in known[old][0])]:
             del known[stale]
@@ -49,9 +53,46 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
 
     @wraps(function)
     def call(*args: Any) -> Result:
-        return (when_compiling if torch.compiler.is_compiling() else remembered)(*args)
+        compiling = torch.compiler.is_compiling()
+        if not compiling and (forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None):
+            args = tuple(_positions(arg) if isinstance(arg, Tensor) else arg for arg in args)
+            if any(is_learned(arg) for arg in args if isinstance(arg, Tensor)):
+                return function(*args)
+        for arg in args:
+            if isinstance(arg, Tensor) and arg.requires_grad:
+                return function(*args)
+        return (when_compiling if compiling else remembered)(*args)
 
     return call
+
+
+def is_learned(x: Tensor) -> bool:
+    """Whether ``x`` may have a derivative: later in a backward pass, or now in forward mode or by `torch.func`."""
+    if x.requires_grad or torch.compiler.is_compiling():
+        return x.requires_grad
+    return (forward_ad._current_level >= 0 and x.is_floating_point()) or is_wrapped(x)
+
+
+def outside_transforms(*tensors: Tensor) -> AbstractContextManager[Any]:
+    """Leave the transforms of `torch.func`, to compute what is stored for longer than they last.
+
+    Inside of them, new tensors belong to the transform. Nothing changes if one of ``tensors`` does so already.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is None:
+        return nullcontext()
+    return nullcontext() if any(map(is_wrapped, tensors)) else temporarily_clear_interpreter_stack()
+
+
+def is_wrapped(x: Tensor) -> bool:
+    """Whether a tensor belongs to a transform of `torch.func`, and has no memory of its own."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def _positions(x: Tensor) -> Tensor:
+    """Integers without the transforms that they belong to, which have no use for them; other tensors as they are."""
+    while is_wrapped(x) and not x.is_floating_point() and not torch._C._functorch.is_batchedtensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
 
 
 def _version(tensor: Tensor) -> int:

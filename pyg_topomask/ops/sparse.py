@@ -20,7 +20,7 @@ from torch.nn.functional import embedding_bag
 
 from pyg_topomask.checks import readable
 from pyg_topomask.ops.functions import Bilinear, Mapped
-from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.memo import is_wrapped, once_per_batch, outside_transforms
 
 MOST_ENTRIES = 2**31 - 1
 """Largest number of entries, rows or columns of a pattern: positions are int32."""
@@ -97,8 +97,9 @@ class Pattern:
     @torch.inference_mode(False)
     def row(self) -> Tensor:
         """Row of each entry, int32, shape ``[nnz]``."""
-        rows = torch.arange(self.num_rows, device=self.col.device, dtype=torch.int32)
-        return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.nnz)
+        with outside_transforms(self.rowptr):
+            rows = torch.arange(self.num_rows, device=self.col.device, dtype=torch.int32)
+            return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.nnz)
 
     @property
     def nnz(self) -> int:
@@ -109,9 +110,10 @@ class Pattern:
     @torch.inference_mode(False)
     def transposed(self) -> tuple[Pattern, Tensor]:
         """Pattern of the transposed matrix, and the entry of this pattern for each of its entries, ``[nnz]``."""
-        order = _order_by_column(self)
-        row, col = (x.index_select(0, order) for x in (self.row, self.col))
-        return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
+        with outside_transforms(self.rowptr, self.col):
+            order = _order_by_column(self)
+            row, col = (x.index_select(0, order) for x in (self.row, self.col))
+            return Pattern(col, row, self.num_cols, self.num_rows, self.order), order
 
 
 def check_entries(count: int) -> None:
@@ -194,7 +196,7 @@ def _order_by_column(pattern: Pattern) -> Tensor:
     500,000 entries.
     """
     col, num_cols = pattern.col, pattern.num_cols
-    if not readable(col) or col.numel() == 0:
+    if not readable(col) or is_wrapped(col) or col.numel() == 0:
         return col.sort(stable=True)[1]
     least, most = col.aminmax()
     if int(least) < 0 or int(most) >= num_cols:

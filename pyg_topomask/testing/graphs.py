@@ -42,6 +42,18 @@ def empty_graph() -> Data:
     return _graph(0, [])
 
 
+def without_nodes(data: Data) -> Data:
+    """A graph of no nodes with the attributes of ``data``, also those of walks."""
+    empty = data.clone()
+    for key, value in data.to_dict().items():
+        if key.endswith("_size"):
+            empty[key] = 0 * value
+        elif isinstance(value, Tensor):
+            empty[key] = value.narrow(-1 if "index" in key else 0, 0, 0)
+    empty.num_nodes = 0
+    return empty
+
+
 def dense_adjacency(data: Data) -> Tensor:
     """Adjacency ``[N, N]`` in float64, entry by entry from its definition: equal edges add up."""
     adj = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +12,13 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.operators import MaskOperator
 from pyg_topomask.ops.blocks import block_layout
-from pyg_topomask.testing.graphs import GRAPHS, permute
+from pyg_topomask.testing.checks import (
+    check_backward_in_autocast,
+    check_forward_mode,
+    check_reverse_mode,
+    check_threads,
+)
+from pyg_topomask.testing.graphs import GRAPHS, permute, without_nodes
 
 
 class OperatorCase:
@@ -116,6 +122,47 @@ class OperatorCase:
             return products + (op.blocks(layout) if op.has_blocks else [])
 
         assert torch.autograd.gradcheck(run, tuple(parameters.values()))
+
+    def _product_of(self, data: Data, channels: int, dtype: torch.dtype) -> tuple[Callable[..., Tensor], list[Tensor]]:
+        """A function that builds the operator and multiplies, and its inputs: ``x`` and the parameters."""
+        op, names = self.build(data), list(self.parameters(data))
+
+        def run(x: Tensor, *values: Tensor) -> Tensor:
+            return (self.build(data, **dict(zip(names, values))) if names else op) @ x
+
+        return run, [x.to(dtype) for x in (_input(op, channels), *self.parameters(data).values())]
+
+    def test_forward_mode_is_right_or_refused(self) -> None:
+        check_forward_mode(*self._product_of(self.graphs[self.moved], 3, torch.float64))
+
+    def test_reverse_mode_of_torch_func(self) -> None:
+        check_reverse_mode(*self._product_of(self.graphs[self.moved], 3, torch.float64))
+
+    def test_backward_in_autocast(self) -> None:
+        for channels in (1, 32):
+            check_backward_in_autocast(*self._product_of(self.graphs[self.moved], channels, torch.float32))
+
+    def test_two_threads_change_nothing(self) -> None:
+        batch = Batch.from_data_list([self.graphs[self.moved]] * 300)
+        check_threads(*self._product_of(batch, 16, torch.float32))
+
+    def test_no_nodes(self) -> None:
+        op = self.build(without_nodes(self.graphs[self.moved]))
+        x = _input(op, 3).requires_grad_()
+        for mask in (op, op.T, op.bound, 1.5 * op, op + op, (op + op).bound, 1.5 * op.T):
+            (mask @ x).sum().backward()
+            assert (mask @ x).shape == x.shape
+            assert mask.to_dense().shape == (*([] if op.heads is None else [op.heads]), 0, 0)
+
+    def test_input_on_the_meta_device_is_not_read(self) -> None:
+        op = self.build(self.graphs[self.moved])
+        x = _input(op, 3).to("meta")
+        try:
+            out = op @ x
+        except (RuntimeError, NotImplementedError, ValueError):
+            return
+        assert out.is_meta
+        assert out.shape == x.shape
 
     def test_narrow_inputs_are_summed_in_float32(self) -> None:
         for op, dense in self._cases():

@@ -110,6 +110,11 @@ class TestScaledOperator(OperatorCase):
         return -1.5 * factor_dense(data)
 
 
+def test_a_mask_without_diagonals_is_as_precise_as_the_mask():
+    op = DenseOperator(torch.ones(2, 2))
+    assert DiagonalScaledOperator(op).eps == op.eps
+
+
 class TestSumOperator(OperatorCase):
     def build(self, data):
         return SparseFactorOperator(factor(data), None, data.num_nodes) + OnesOperator(batch_of(data))

@@ -30,8 +30,7 @@ def read_tree(mask: Mask, graph: Data) -> tuple[Tensor, Tensor]:
     """
     index, length, size = mask.read(graph)
     check_table_size(graph, size, TREE_REMEDY, "spanning trees")
-    # As with learned weights of edges, results for learned lengths are not stored.
-    return _parents(index), _by_node(index, length) if length.requires_grad else _by_node_once(index, length)
+    return _parents(index), _by_node(index, length)
 
 
 @once_per_batch
@@ -41,12 +40,10 @@ def _parents(index: Tensor) -> Tensor:
     return _by_node(index, torch.where(parent == node, -1, parent))
 
 
+@once_per_batch
 def _by_node(index: Tensor, values: Tensor) -> Tensor:
     """Values in the order of the nodes, ``[N]``, given in the order of the depth."""
     return torch.empty_like(values).index_copy(0, index[0].long(), values)
-
-
-_by_node_once = once_per_batch(_by_node)
 
 
 def grid_operator(mask: Mask, graph: Data, build: Callable[[tuple[int, ...], int], MaskOperator]) -> MaskOperator:
@@ -104,19 +101,16 @@ def read_normalized_edges(mask: Mask, graph: Data, dtype: torch.dtype) -> tuple[
             to a negative number.
     """
     edge_index, weight = read_weighted_edges(mask, graph)
-    normalized = _normalized if weight is not None and weight.requires_grad else _normalized_once
-    return edge_index, normalized(edge_index, weight, int(graph.num_nodes), dtype)
+    return edge_index, _normalized(edge_index, weight, int(graph.num_nodes), dtype)
 
 
+@once_per_batch
 def _normalized(edge_index: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype) -> Tensor:
     check_edges(edge_index, num_nodes, weight)
     weight = torch.ones_like(edge_index[0], dtype=torch.float64) if weight is None else weight.double()
     root = root_strengths(to_csr(edge_index, num_nodes, weight))
     row, col = edge_index.long()
     return (weight / root.index_select(0, row) / root.index_select(0, col)).to(dtype)
-
-
-_normalized_once = once_per_batch(_normalized)
 
 
 def batch_of(graph: Data) -> Tensor:

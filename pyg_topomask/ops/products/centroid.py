@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import log2
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_product
 from pyg_topomask.ops.products.forest import Forest, build_forest
@@ -67,32 +68,29 @@ def distance_product(plan: list[Terms], values: Tensor, x: Tensor) -> Tensor:
     return _Product.apply(values, x, plan)
 
 
-class _Product(torch.autograd.Function):
+class _Product(Bilinear):
     """The product. Its gradients are a product, because the mask is symmetric, and `_PairSums`."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, x: Tensor, plan: list[Terms]) -> Tensor:
-        ctx.save_for_backward(values, x)
-        ctx.plan = plan
+    def forward(values: Tensor, x: Tensor, plan: list[Terms]) -> Tensor:
         out = torch.zeros_like(x, memory_format=torch.contiguous_format)
         for terms, some in _slices(plan, x):
             out[some] += _terms_product(terms, values, x[some])
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        values, x = ctx.saved_tensors
-        grad_values = _PairSums.apply(grad, x, ctx.plan, values.size(1)) if ctx.needs_input_grad[0] else None
-        return grad_values, _Product.apply(values, grad, ctx.plan) if ctx.needs_input_grad[1] else None, None
+    def gradients(
+        grad: Tensor, values: Tensor, x: Tensor, needed: tuple[bool, bool], plan: list[Terms]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad_values = _PairSums.apply(grad, x, plan, values.size(1)) if needed[0] else None
+        return grad_values, _Product.apply(values, grad, plan) if needed[1] else None
 
 
-class _PairSums(torch.autograd.Function):
+class _PairSums(Bilinear):
     """Sums ``[H, size]`` of ``y_i x_j`` over all channels and all pairs of nodes at one distance."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, plan: list[Terms], size: int) -> Tensor:
-        ctx.save_for_backward(y, x)
-        ctx.plan = plan
+    def forward(y: Tensor, x: Tensor, plan: list[Terms], size: int) -> Tensor:
         total, values = x.new_zeros(x.size(1), size), x.new_zeros(x.size(1), size, requires_grad=True)
         for terms, some in _slices(plan, x):
             with torch.enable_grad():  # the product is linear in the values, so its gradient does not depend on them
@@ -101,10 +99,11 @@ class _PairSums(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        y, x = ctx.saved_tensors
-        grad_y = _Product.apply(grad, x, ctx.plan) if ctx.needs_input_grad[0] else None
-        return grad_y, _Product.apply(grad, y, ctx.plan) if ctx.needs_input_grad[1] else None, None, None
+    def gradients(
+        grad: Tensor, y: Tensor, x: Tensor, needed: tuple[bool, bool], plan: list[Terms], size: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad_y = _Product.apply(grad, x, plan) if needed[0] else None
+        return grad_y, _Product.apply(grad, y, plan) if needed[1] else None
 
 
 def _slices(plan: list[Terms], x: Tensor) -> Iterator[tuple[Terms, tuple[slice, slice, slice]]]:

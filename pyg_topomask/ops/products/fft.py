@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import log2, prod
-from typing import Any
 
 import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
+from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.products.spectrum import signal, spectrum, transform_size, unwrap, wrap
 
 # Complex numbers that are transformed at a time; at least one signal. On CPU, 64 channels of a grid of 128 x 128 nodes
@@ -90,12 +90,11 @@ def _without_collisions(size: int, length: int, most: int) -> int:
     return size
 
 
-class _Convolution(torch.autograd.Function):
+class _Convolution(Bilinear):
     """Convolution. Its gradients are a convolution and a correlation, so all derivatives are defined."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(weight, x)
+    def forward(weight: Tensor, x: Tensor) -> Tensor:
         sizes = _transform_sizes(x.shape[2:])
         kernel = _transform(wrap(weight, sizes[-1]), sizes)[:, None]
         wanted = [(size - 1, size) for size in x.shape[2:-1]]
@@ -107,18 +106,18 @@ class _Convolution(torch.autograd.Function):
         return out[..., : x.size(-1)]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        weight, x = ctx.saved_tensors
-        grad_weight = _Correlation.apply(grad, x) if ctx.needs_input_grad[0] else None
-        return grad_weight, _Convolution.apply(_reverse(weight), grad) if ctx.needs_input_grad[1] else None
+    def gradients(
+        grad: Tensor, weight: Tensor, x: Tensor, needed: tuple[bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad_weight = _Correlation.apply(grad, x) if needed[0] else None
+        return grad_weight, _Convolution.apply(_reverse(weight), grad) if needed[1] else None
 
 
-class _Correlation(torch.autograd.Function):
+class _Correlation(Bilinear):
     """Sums ``[H, 2 n_1 - 1, …]`` of ``y_p x_q`` over all channels and all positions of one difference ``p - q``."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(y, x)
+    def forward(y: Tensor, x: Tensor) -> Tensor:
         sizes, y, x = _transform_sizes(x.shape[2:]), _contiguous(y), _contiguous(x)
         total = x.new_zeros(x.size(0), *sizes, dtype=x.dtype.to_complex())
         for head, some in _slices(x, sizes):
@@ -127,10 +126,9 @@ class _Correlation(torch.autograd.Function):
         return unwrap(_inverse(total, wanted).flatten(-2), x.size(-1))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        y, x = ctx.saved_tensors
-        grad_y = _Convolution.apply(grad, x) if ctx.needs_input_grad[0] else None
-        return grad_y, _Convolution.apply(_reverse(grad), y) if ctx.needs_input_grad[1] else None
+    def gradients(grad: Tensor, y: Tensor, x: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
+        grad_y = _Convolution.apply(grad, x) if needed[0] else None
+        return grad_y, _Convolution.apply(_reverse(grad), y) if needed[1] else None
 
 
 def _reverse(weight: Tensor) -> Tensor:

@@ -69,6 +69,7 @@ def edge_pattern(edge_index: Tensor, num_nodes: int) -> EdgePattern:
     return EdgePattern(pattern, edge.clone(), diagonal.clone(), component, int(count))
 
 
+@once_per_batch
 def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, laplacian: str) -> Generator:
     """Generator of a checked edge list, built once per batch unless the weights are learned.
 
@@ -83,11 +84,6 @@ def heat_generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | Non
     Raises:
         ValueError: If the weights are not symmetric, or one is negative.
     """
-    function = _generator if edge_weight is not None and edge_weight.requires_grad else _constant_generator
-    return function(edge_index, num_nodes, edge_weight, laplacian)
-
-
-def _generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, laplacian: str) -> Generator:
     edges = edge_pattern(edge_index, num_nodes)
     pattern, diagonal, row = edges.pattern, edges.diagonal, edges.pattern.row.long()
     weight = edges.edge.new_ones(edges.edge.numel()) if edge_weight is None else edge_weight
@@ -104,8 +100,8 @@ def _generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, l
     if laplacian != "adjacency":
         value = value.index_add(0, diagonal, strength)
     with torch.no_grad():
-        ends = _interval(edges, adj, value, laplacian)
-        condition = torch.ones_like(ends[0]) if root is None else _condition(edges, root)
+        ends = _interval(edges, adj.detach(), value.detach(), laplacian)
+        condition = torch.ones_like(ends[0]) if root is None else _condition(edges, root.detach())
         ends, index = torch.unique(torch.stack([*ends, condition]), dim=1, return_inverse=True)
         low, high, reached, condition = ends
         interval = index.index_select(0, edges.component)
@@ -114,9 +110,6 @@ def _generator(edge_index: Tensor, num_nodes: int, edge_weight: Tensor | None, l
     value = value * scale.index_select(0, interval.index_select(0, row))
     value = value.index_add(0, diagonal, -centre)
     return Generator(pattern, value, root, interval, low, high, reached, condition)
-
-
-_constant_generator = once_per_batch(_generator)
 
 
 def _check_weights(pattern: Pattern, adj: Tensor, eps: float) -> None:

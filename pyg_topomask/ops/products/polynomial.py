@@ -3,11 +3,13 @@ r"""Products with polynomials of a sparse matrix, :math:`\sum_k c_k P_k(A)\, x`,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.functions import Bilinear
+from pyg_topomask.ops.memo import is_learned
 from pyg_topomask.ops.sparse import Pattern, spmm
 
 
@@ -55,7 +57,7 @@ def polynomial_product(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Te
     Returns:
         Shape ``[N, H, C]``, differentiable in ``coeffs``, ``x`` and the entries of ``A``.
     """
-    if basis.value.requires_grad:
+    if is_learned(basis.value):
         return _sum(basis, coeffs, group, x)
     return _Product.apply(coeffs, x, basis, group)
 
@@ -68,33 +70,26 @@ def _sum(basis: Basis, coeffs: Tensor, group: Tensor | None, x: Tensor) -> Tenso
     return torch.zeros_like(x) if out is None else out
 
 
-class _Product(torch.autograd.Function):
+class _Product(Bilinear):
     """The product. Its gradients are the product with the transposed matrix and the inner products `_Moments`."""
 
     @staticmethod
-    def forward(ctx: Any, coeffs: Tensor, x: Tensor, basis: Basis, group: Tensor | None) -> Tensor:
-        ctx.save_for_backward(coeffs, x)
-        ctx.basis, ctx.group = basis, group
+    def forward(coeffs: Tensor, x: Tensor, basis: Basis, group: Tensor | None) -> Tensor:
         return _sum(basis, coeffs, group, x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        coeffs, x = ctx.saved_tensors
-        grad_coeffs = grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_coeffs = _Moments.apply(grad, x, ctx.basis, ctx.group, coeffs.shape).to(coeffs.dtype)
-        if ctx.needs_input_grad[1]:
-            grad_x = _Product.apply(coeffs, grad, ctx.basis.T, ctx.group)
-        return grad_coeffs, grad_x, None, None
+    def gradients(
+        grad: Tensor, coeffs: Tensor, x: Tensor, needed: tuple[bool, bool], basis: Basis, group: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad_coeffs = _Moments.apply(grad, x, basis, group, coeffs.shape).to(coeffs.dtype) if needed[0] else None
+        return grad_coeffs, _Product.apply(coeffs, grad, basis.T, group) if needed[1] else None
 
 
-class _Moments(torch.autograd.Function):
+class _Moments(Bilinear):
     r"""Inner products :math:`\langle y, P_k(A)\, x \rangle` by group and head, with the shape of the coefficients."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, basis: Basis, group: Tensor | None, shape: torch.Size) -> Tensor:
-        ctx.save_for_backward(y, x)
-        ctx.basis, ctx.group = basis, group
+    def forward(y: Tensor, x: Tensor, basis: Basis, group: Tensor | None, shape: torch.Size) -> Tensor:
         out = x.new_zeros(shape)
         for k, term in enumerate(basis.terms(x.flatten(1), shape[0])):
             by_row = (y * term.view_as(x)).sum(-1)  # [N, H]
@@ -106,11 +101,17 @@ class _Moments(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, x = ctx.saved_tensors
-        grad_y = _Product.apply(grad, x, ctx.basis, ctx.group) if ctx.needs_input_grad[0] else None
-        grad_x = _Product.apply(grad, y, ctx.basis.T, ctx.group) if ctx.needs_input_grad[1] else None
-        return grad_y, grad_x, None, None, None
+    def gradients(
+        grad: Tensor,
+        y: Tensor,
+        x: Tensor,
+        needed: tuple[bool, bool],
+        basis: Basis,
+        group: Tensor | None,
+        shape: torch.Size,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        grad_y = _Product.apply(grad, x, basis, group) if needed[0] else None
+        return grad_y, _Product.apply(grad, y, basis.T, group) if needed[1] else None
 
 
 def deconvolve(coeffs: Tensor, first: Tensor | None = None) -> Tensor:
