@@ -227,7 +227,7 @@ def pytest(copy: Path, tests: list[str], seconds: int) -> tuple[int, str]:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what the tests started and left
     code = process.wait()
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+(?: - .*)?)", output, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests.*)", output, re.MULTILINE)
     return (-1 if code in (-signal.SIGXCPU, -signal.SIGKILL) else code), failed[1] if failed else output.strip()[-300:]
 
 
