@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import shutil
@@ -14,17 +15,28 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """``$TOPOMASK_CACHE`` if set, else ``pyg_topomask`` in the user's cache folder."""
+    """``$TOPOMASK_CACHE`` if set, else ``pyg_topomask`` in the user's cache folder.
+
+    Raises:
+        FileNotFoundError: If the folder begins with a home folder, such as ``~``, that the system does not know.
+    """
     named = os.environ.get("TOPOMASK_CACHE")
     if named:
-        return Path(named).expanduser()
+        return _expanded(named)
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "pyg_topomask"
+    return _expanded(base) / "pyg_topomask"
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise FileNotFoundError(errno.ENOENT, "there is no such home folder", path) from None
 
 
 def private_folder(path: Path) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -30,7 +31,8 @@ def load(name: str) -> ctypes.CDLL | str:
     otherwise ``c++``, ``g++`` or ``clang++`` is used. ``TOPOMASK_NATIVE=0`` switches all compiled code off.
 
     Warns:
-        PerformanceWarning: Once, if there is a compiler, but no library, or if the wheel's library is incomplete.
+        PerformanceWarning: Once, if there is a compiler, but no library, or if the wheel's library is incomplete. It
+            is one line that names what failed.
 
     Args:
         name: Folder of the sources, a key of `sources.LIBRARIES`.
@@ -104,26 +106,29 @@ def library_folder() -> Path:
 
 @lru_cache
 def _load(name: str) -> ctypes.CDLL | str:
-    folder, named = library_folder(), os.environ.get("CXX")
-    instructions = sources.instructions(torch.backends.cpu.get_cpu_capability())
+    try:
+        return _find(name, os.environ.get("CXX"), sources.instructions(torch.backends.cpu.get_cpu_capability()))
+    except sources.NoCompilerError as error:  # usual, and no reason for a warning
+        return str(error)
+    except Exception as error:  # whatever fails, plain torch computes the same
+        reason = " ".join(str(error).split()) or repr(error)
+    warnings.warn(f"plain torch is used instead of compiled code: {reason}", PerformanceWarning, stacklevel=4)
+    return reason
+
+
+def _find(name: str, named: str | None, instructions: str) -> ctypes.CDLL:
+    """A library that the package contains, or one that was compiled here, now or earlier."""
     shipped = None if named else _open_shipped(name, instructions)
     if shipped is not None:
         return shipped
+    command = [*sources.find_compiler(named), *sources.flags(name, instructions)]
     try:
-        program, *own_flags = shlex.split(named or "") or [""]
-    except ValueError as error:
-        return _without_library(f"$CXX cannot be read as a command ({error}): {named}")
-    choices = [program] if program else sources.COMPILERS
-    compiler = next(filter(None, map(shutil.which, choices)), None)
-    if compiler is None:
-        return f"there is no C++ compiler: neither {' nor '.join(choices)} is on the path"
-    command = [compiler, *own_flags, *sources.flags(name, instructions)]
-    try:
-        library = _find_or_compile(name, command, private_folder(folder))
+        return _find_or_compile(name, command, library_folder())
     except OSError as error:
-        reason = f"the compiled library cannot be kept in {folder}: {error}; set TOPOMASK_CACHE to a folder of your own"
-        return _without_library(reason)
-    return _without_library(library) if isinstance(library, str) else library
+        place = f"{error.filename or library_folder()}: {error.strerror or error}"
+        raise OSError(
+            f"the compiled library cannot be kept in {place}; set TOPOMASK_CACHE to a folder of your own"
+        ) from error
 
 
 def _open_shipped(name: str, instructions: str) -> ctypes.CDLL | None:
@@ -133,27 +138,22 @@ def _open_shipped(name: str, instructions: str) -> ctypes.CDLL | None:
     if library is None or not missing:
         return library
     reason = f"lacks {', '.join(missing)} and is not used; install the package again, or build its wheel again"
-    warnings.warn(f"the installed library {library._name} {reason}", PerformanceWarning, stacklevel=4)
+    warnings.warn(f"the installed library {library._name} {reason}", PerformanceWarning, stacklevel=5)
     return None
 
 
-def _without_library(reason: str) -> str:
-    warnings.warn(f"plain torch is used instead of compiled code: {reason}", PerformanceWarning, stacklevel=4)
-    return reason
-
-
-def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL | str:
-    """The library, or the reason why there is none. Raises OSError if it cannot be stored."""
+def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL:
+    """The library of a folder. Raises CompilerError, or OSError if it cannot be stored there."""
+    folder = private_folder(folder)
+    if os.name == "posix" and os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+        raise OSError("its file system does not allow programs (noexec)")
     made_by = [os.path.realpath(command[0]), str(os.stat(command[0]).st_mtime_ns), *command[1:]]
     stem = f"{name}_cpu-{sources.fingerprint(name, *made_by)}"
     with locked(folder / "compile"):  # one process compiles, the others wait for it
         library = _open(folder, stem, refuse_foreign)
         if library is None:
-            failure = _compile([*command, str(sources.source(name))], folder, stem)
-            if failure:
-                return failure
-            library = _open(folder, stem, refuse_foreign)
-    return library or f"what the C++ compiler {command[0]} made cannot be loaded from {folder}"
+            library = ctypes.CDLL(str(_compile(name, command, folder, stem)))
+    return library
 
 
 def _open(folder: Path, stem: str, check: Callable[[Path], None] = lambda path: None) -> ctypes.CDLL | None:
@@ -172,12 +172,30 @@ def _open(folder: Path, stem: str, check: Callable[[Path], None] = lambda path: 
     return None
 
 
-def _compile(command: list[str], folder: Path, stem: str) -> str | None:
-    """Compile the library and move it to its final name; returns an error message, or :obj:`None`."""
-    with tempfile.TemporaryDirectory() as work:  # only the finished library gets its name, which states its size
+def _compile(name: str, command: list[str], folder: Path, stem: str) -> Path:
+    """Compile the library, open it in another process, and move it to its final name, which states its size."""
+    with tempfile.TemporaryDirectory() as work:
         made = Path(work, f"{stem}.so")
-        failure = sources.compile(command, made)
-        if failure is None:
-            with replacing(folder / f"{stem}-{made.stat().st_size}.so") as temporary:
-                shutil.copyfile(made, temporary)
-    return failure
+        sources.compile([*command, str(sources.source(name))], made)
+        final = folder / f"{stem}-{made.stat().st_size}.so"
+        with replacing(final) as temporary:
+            shutil.copyfile(made, temporary)
+            _try(temporary, sources.entries(name), command[0])
+    return final
+
+
+_TRIAL = "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); [getattr(library, name) for name in sys.argv[2:]]"
+
+
+def _try(path: Path, entries: list[str], compiler: str) -> None:
+    """Open a new library in a process of its own, because a broken one may kill the process. Raises CompilerError."""
+    if not sys.executable:  # Python is a part of another program
+        return
+    command = [sys.executable, "-I", "-S", "-c", _TRIAL, str(path), *entries]
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except OSError as error:
+        raise sources.CompilerError(f"what the C++ compiler {compiler} made cannot be tried: {error}") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"a process that opened it ended with code {done.returncode}"])[-1]
+        raise sources.CompilerError(f"what the C++ compiler {compiler} made cannot be loaded: {last}")

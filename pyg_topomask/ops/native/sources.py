@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,8 +44,19 @@ INSTRUCTIONS = {
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi")
 COMPILERS = ("c++", "g++", "clang++")
-TIMEOUT = 120
-"""Seconds for one compilation, which takes three to ten."""
+SHELL = "/bin/sh"
+SECONDS = 120
+"""Processor time for one compilation, which takes three to ten seconds. A busy machine may take longer."""
+PATIENCE = 1800
+"""Seconds after which a compiler counts as one that never ends, though it does nothing."""
+
+
+class CompilerError(RuntimeError):
+    """There is a compiler, but it made no library."""
+
+
+class NoCompilerError(RuntimeError):
+    """There is no compiler."""
 
 
 def instructions(capability: str) -> str:
@@ -79,18 +94,48 @@ def shipped_stem(name: str, instructions: str) -> str:
     return f"{name}_{instructions}-{fingerprint(name, *flags(name, instructions))}"
 
 
-def compile(command: list[str], target: Path) -> str | None:
-    """Run a compiler that writes ``target``; returns an error message, or :obj:`None`."""
+def find_compiler(named: str | None) -> list[str]:
+    """Path and flags of the compiler that ``$CXX`` names, or else of the first of `COMPILERS` on the path.
+
+    Raises:
+        NoCompilerError: If there is none.
+        CompilerError: If the name cannot be read.
+    """
     try:
-        done = subprocess.run(
-            [*command, "-o", str(target)], capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
+        program, *flags = shlex.split(named or "") or [""]
+    except ValueError as error:
+        raise CompilerError(f"$CXX cannot be read as a command ({error}): {named}") from None
+    choices = [program] if program else COMPILERS
+    compiler = next(filter(None, map(shutil.which, choices)), None)
+    if compiler is None:
+        raise NoCompilerError(f"there is no C++ compiler: neither {' nor '.join(choices)} is on the path")
+    return [compiler, *flags]
+
+
+def compile(command: list[str], target: Path) -> None:
+    """Run a compiler that writes ``target``.
+
+    Raises:
+        CompilerError: If it does not.
+    """
+    limited = [*command, "-o", str(target)]
+    if os.name == "posix":
+        limited = [SHELL, "-c", f'ulimit -S -t {SECONDS} 2>/dev/null; exec "$@"', "sh", *limited]
+    compiler = f"the C++ compiler {command[0]}"
+    try:
+        done = subprocess.run(limited, capture_output=True, timeout=PATIENCE, check=False)
+    except OSError as error:
+        raise CompilerError(f"{compiler} cannot be run: {error}") from None
     except subprocess.TimeoutExpired:
-        return f"the C++ compiler {command[0]} did not finish within {TIMEOUT} s"
+        raise CompilerError(f"{compiler} did not finish within {PATIENCE} s") from None
+    said = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode == -getattr(signal, "SIGXCPU", 0) or "CPU time limit exceeded" in said:
+        raise CompilerError(f"{compiler} did not finish within {SECONDS} s of processor time")
     if done.returncode != 0:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-        return f"the C++ compiler {command[0]} failed with exit code {done.returncode}: {first}"
-    return None
+        first = next((line for line in said.splitlines() if "error" in line), said[:200])
+        raise CompilerError(f"{compiler} failed with exit code {done.returncode}: {first or 'it says nothing'}")
+    if not target.is_file() or target.stat().st_size == 0:
+        raise CompilerError(f"{compiler} says that all went well, but wrote no library")
 
 
 def ship(folder: Path, compiler: list[str], names: list[str] | None = None) -> list[Path]:
@@ -104,7 +149,7 @@ def ship(folder: Path, compiler: list[str], names: list[str] | None = None) -> l
         names: The libraries; all if :obj:`None`.
 
     Raises:
-        RuntimeError: If a library cannot be compiled.
+        CompilerError: If a library cannot be compiled.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = []
@@ -114,8 +159,9 @@ def ship(folder: Path, compiler: list[str], names: list[str] | None = None) -> l
             stem = shipped_stem(name, one)
             path = folder / f"{stem}.so"
             static = ("-static-libstdc++", "-static-libgcc")
-            failure = compile([*compiler, *flags(name, one), *static, str(source(name))], path)
-            if failure:
-                raise RuntimeError(f"the library {name!r} cannot be compiled for {one!r}: {failure}")
+            try:
+                compile([*compiler, *flags(name, one), *static, str(source(name))], path)
+            except CompilerError as error:
+                raise CompilerError(f"the library {name!r} cannot be compiled for {one!r}: {error}") from None
             made.append(path.rename(path.with_name(f"{stem}-{path.stat().st_size}.so")))
     return made

@@ -10,7 +10,7 @@ from pyg_topomask.ops.native.op import Entry
 MAX_TOPK = 256  # lists of the best keys are kept sorted by insertion
 
 _ARRAYS = ("q", "k", "ptr_q", "ptr_k", "index", "share")
-_search = Entry("topk", "topk", _ARRAYS, {"prune_from": int, "max_visit": float})
+_search = Entry("topk", "topk_search", _ARRAYS, {"prune_from": int, "max_visit": float})
 
 
 def search(

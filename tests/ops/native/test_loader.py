@@ -92,15 +92,111 @@ def test_a_compiler_that_fails(fresh, monkeypatch):
     refused("failed with exit code 3: x.cpp:1: error: no luck")
     assert not list((fresh / "cache").rglob("*topk*"))  # nothing partial is left
     use_compiler(fresh, monkeypatch, 'echo junk > "$(out "$@")"')
-    refused("cannot be loaded from")
+    refused("cannot be loaded: ")
     use_cxx("'c++", monkeypatch)
     refused(r"cannot be read as a command \(No closing quotation\): 'c\+\+")
 
 
+@posix
 def test_a_compiler_that_does_not_end(fresh, monkeypatch):
-    monkeypatch.setattr(sources, "TIMEOUT", 0.05)
+    monkeypatch.setattr(sources, "SECONDS", 1)
+    use_compiler(fresh, monkeypatch, "while :; do :; done")
+    refused("did not finish within 1 s of processor time")
+    monkeypatch.setattr(sources, "PATIENCE", 0.05)
     use_compiler(fresh, monkeypatch, "exec sleep 5")
     refused("did not finish within 0.05 s")
+
+
+@posix
+def test_a_compiler_that_waits_for_others(fresh, whole, monkeypatch):
+    """Its own time counts: on a busy machine, the same compilation takes longer."""
+    monkeypatch.setattr(sources, "SECONDS", 1)
+    use_compiler(fresh, monkeypatch, f"sleep 1.5\n{copying(whole)}")
+    assert not isinstance(loader.load("topk"), str)
+
+
+@posix
+def test_a_compiler_that_cannot_be_run(fresh, whole, monkeypatch):
+    use_compiler(fresh, monkeypatch, copying(whole))
+    monkeypatch.setattr(sources, "SHELL", "/no/such/shell")
+    refused(r"the C\+\+ compiler .*/compiler cannot be run: .*No such file")
+    monkeypatch.undo()
+    use_cache(fresh / "cache", monkeypatch)
+    use_compiler(fresh, monkeypatch, copying(whole))
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    refused("made cannot be tried: .*No such file")
+
+
+@posix
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exit 0", "says that all went well, but wrote no library"),
+        ('touch "$(out "$@")"', "says that all went well, but wrote no library"),
+        ("exit 3", "failed with exit code 3: it says nothing"),
+        (r"printf '\377\376 error \303\n' >&2; exit 3", "failed with exit code 3: .* error"),
+    ],
+)
+def test_a_compiler_that_says_nothing_or_nonsense(fresh, monkeypatch, script, reason):
+    use_compiler(fresh, monkeypatch, script)
+    assert "the C++ compiler" in refused(reason)
+
+
+@posix
+def test_half_a_library_kills_a_process_of_its_own(fresh, whole, monkeypatch):
+    size = whole.stat().st_size
+    for share in (0.3, 0.6):
+        use_compiler(fresh, monkeypatch, f'head -c {int(size * share)} "{whole}" > "$(out "$@")"')
+        assert "the C++ compiler" in refused("cannot be loaded")
+    assert not list((fresh / "cache").rglob("*.so"))
+
+
+def test_a_library_of_other_functions_is_not_kept(fresh, monkeypatch):
+    other = loader.load("walks")
+    if isinstance(other, str):
+        pytest.skip(other)
+    use_compiler(fresh, monkeypatch, copying(other._name))
+    refused("cannot be loaded: .*topk_search")
+    assert not list((fresh / "cache").rglob("topk*"))
+
+
+@posix
+def test_a_cache_that_runs_no_programs(fresh, monkeypatch):
+    use_compiler(fresh, monkeypatch, "exit 3")  # is not called
+
+    class Mounted:
+        f_flag = os.ST_NOEXEC
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Mounted)
+    refused(r"cannot be kept in .*native: .* \(noexec\); set TOPOMASK_CACHE")
+
+
+@posix
+@needs_compiler
+@pytest.mark.parametrize("named", ["~nosuchuser/x", None])
+def test_without_a_home_folder(named):
+    """In a process whose user is in no list of users."""
+    code = "import pwd; pwd.getpwuid = lambda number: {}[number]\n"
+    code += "from pyg_topomask.ops.native import loader; print(loader.load('topk'))"
+    unset = {"HOME", "XDG_CACHE_HOME", "TOPOMASK_CACHE"}
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
+    environment |= {"TOPOMASK_CACHE": named} if named else {}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"cannot be kept in {named or '~/.cache'}: there is no such home folder; set TOPOMASK_CACHE" in done.stdout
+    assert done.stderr.count("plain torch is used instead of compiled code") == 1
+
+
+@posix
+def test_whatever_else_fails_is_told_in_one_line(fresh, monkeypatch):
+    def fail(*args):
+        raise ZeroDivisionError("of all\nthings")
+
+    monkeypatch.setattr(sources, "fingerprint", fail)
+    monkeypatch.setattr(loader, "_open_shipped", lambda *args: None)
+    use_compiler(fresh, monkeypatch, "exit 3")
+    refused("of all things")
 
 
 @posix
@@ -161,7 +257,8 @@ def test_a_compiler_with_flags_of_its_own(fresh, monkeypatch):
 def test_a_library_that_others_can_change_is_not_loaded(fresh, monkeypatch):
     """A shared object runs code when it is loaded: the marker must not appear."""
     marker, source, made = (fresh / name for name in ("marker", "hostile.cpp", "hostile.so"))
-    source.write_text(f'#include <cstdio>\nstruct Runs {{ Runs() {{ fclose(fopen("{marker}", "w")); }} }} runs;\n')
+    runs = f'struct Runs {{ Runs() {{ fclose(fopen("{marker}", "w")); }} }} runs;'
+    source.write_text(f'#include <cstdio>\n{runs}\nextern "C" void topk_search() {{}}\n')
     compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
     subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
     use_compiler(fresh, monkeypatch, copying(made))
@@ -248,13 +345,13 @@ def test_a_shipped_library_without_an_entry_is_skipped(fresh, monkeypatch):
     capability = torch.backends.cpu.get_cpu_capability()
     monkeypatch.setattr(sources, "SHIPPED", fresh / "shipped")
     monkeypatch.setattr(sources, "INSTRUCTIONS", {sources.instructions(capability): ()})
-    sources.ship(fresh / "shipped", [compiler, "-Dtopk_double=renamed"], ["topk"])
-    reason = r"the installed library .*\.so lacks topk_double and is not used; install the package again"
+    sources.ship(fresh / "shipped", [compiler, "-Dtopk_search=renamed"], ["topk"])
+    reason = r"the installed library .*\.so lacks topk_search and is not used; install the package again"
     with pytest.warns(PerformanceWarning, match=reason) as told:
         library = loader.load("topk")
     assert len(told) == 1
     assert Path(library._name).parent == fresh / "cache" / "native"  # compiled here instead
-    assert loader.load("topk").topk_double
+    assert loader.load("topk").topk_search
 
 
 def test_a_library_that_cannot_be_shipped(tmp_path, monkeypatch):

@@ -172,7 +172,7 @@ void search(const Call& call) {
 
 extern "C" {
 
-int64_t topk(const int64_t* block) {
+int64_t topk_search(const int64_t* block) {
     return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) {
         search<decltype(zero)>(call);
         return 0;
