@@ -11,25 +11,25 @@ enum { BY_HOP, BLOCK, NUMBERS };
 
 template <class T>
 struct Product {
-    explicit Product(const Call& call)
-        : threads(call.threads()), nodes(call.size(X, 0)), heads(call.size(X, 1)), channels(call.size(X, 2)),
-          block(call.integer(BLOCK)), by_hop(call.integer(BY_HOP)), hops(by_hop ? call.size(WEIGHT, 1) - 1 : 0),
-          weight_heads(call.size(WEIGHT, by_hop ? 0 : 1)), order(call.dense<const int64_t>(ORDER, {nodes})),
-          above(call.dense<const int64_t>(ABOVE, {nodes})), x(call.dense<const T>(X, {nodes, heads, channels})),
-          weight(by_hop ? call.dense<const T>(WEIGHT, {weight_heads, hops + 1}) : call.dense<const T>(WEIGHT, {nodes, weight_heads})),
-          y(call.optional<T>(Y, {nodes, heads, channels})), grad(call.optional<const T>(GRAD, {nodes, heads, channels})),
-          grad_x(call.optional<T>(GRAD_X, {nodes, heads, channels})),
-          grad_weight(call.optional<T>(GRAD_WEIGHT, {heads, ANY, by_hop ? hops + 1 : nodes})) {
+    const Call& call;
+    const bool by_hop = call.integer(BY_HOP);
+    const int64_t threads = call.threads(), block = call.integer(BLOCK);  // block: columns of a task
+    const int64_t nodes = call.size(X, 0), heads = call.size(X, 1), channels = call.size(X, 2);
+    const int64_t hops = by_hop ? call.size(WEIGHT, 1) - 1 : 0;  // K, 0 if there are weights
+    const int64_t weight_heads = call.size(WEIGHT, by_hop ? 0 : 1);
+    const int64_t* order = call.dense<const int64_t>(ORDER, {nodes});  // node at each position
+    const int64_t* above = call.dense<const int64_t>(ABOVE, {nodes});  // position of its parent, -1 for a root
+    const T* x = call.dense<const T>(X, {nodes, heads, channels});
+    // Weights g of nodes, or f of hops.
+    const T* weight = call.dense<const T>(WEIGHT, {by_hop ? weight_heads : nodes, by_hop ? hops + 1 : weight_heads});
+    T* y = call.optional<T>(Y, {nodes, heads, channels});
+    const T* grad = call.optional<const T>(GRAD, {nodes, heads, channels});  // of y; null in the forward pass
+    T* grad_x = call.optional<T>(GRAD_X, {nodes, heads, channels});
+    T* grad_weight = call.optional<T>(GRAD_WEIGHT, {heads, ANY, by_hop ? hops + 1 : nodes});  // of each task or part
+
+    explicit Product(const Call& call) : call(call) {
         if ((weight_heads != 1 && weight_heads != heads) || (by_hop && hops == 0)) throw Misfit{WEIGHT};
     }
-    const int64_t threads, nodes, heads, channels, block;  // block: columns of a task
-    const bool by_hop;
-    const int64_t hops, weight_heads;   // K, 0 if there are weights; 1 or `heads`
-    const int64_t *order, *above;       // node at each position, and position of its parent, -1 for a root
-    const T *x, *weight;                // [N, H, C]; g [N, weight_heads], or f [weight_heads, K + 1]
-    T* y;
-    const T* grad;                      // of y; null in the forward pass
-    T *grad_x, *grad_weight;            // the second of g for each task, of f for each part; null if not wanted
 };
 
 // Numbers of node i in the block of columns from `first` on.

@@ -29,14 +29,7 @@ enum { SEED, DROPPED, NUMBERS };
 template <class T>
 class Primal {
    public:
-    explicit Primal(const Call& call)
-        : threads(call.threads()), N(call.size(X, 0)), H(call.size(X, 1) / 2), D(call.size(X, 2)), s(call.size(UPDATE, 1)),
-          P(padded<T>(D)), S(padded<T>(s + 1)), seed(call.integer(SEED)), dropped(call.integer(DROPPED)),
-          x(call.rows<const T>(X, {N, 2 * H, D})), update(call.dense<const T>(UPDATE, {N, s})),
-          out(call.optional<T>(OUT, {N, H, D})), squares(call.optional<T>(SQUARES, {2 * H, s})),
-          grad_out(call.optional<const T>(GRAD_OUT, {N, H, D})), grad_x(call.optional<T>(GRAD_X, {N, 2 * H, D})),
-          grad_update(call.optional<T>(GRAD_UPDATE, {N, s})), grad_weight(call.optional<T>(GRAD_WEIGHT, {2 * H, D, s + 1})),
-          grad_out_weight(call.optional<T>(GRAD_OUT_WEIGHT, {2, s, D})), kept(dropped) {
+    explicit Primal(const Call& call) : call(call) {
         const T *w = call.dense<const T>(WEIGHT, {2 * H, D, s + 1}), *m = call.dense<const T>(OUT_WEIGHT, {2, s, D});
         pad(w, 2 * H, D, s + 1, S, weight);
         pad_transposed(w, 2 * H, D, s + 1, P, weight_t);
@@ -81,13 +74,18 @@ class Primal {
         int64_t rows() const { return whole_tiles(count); }
     };
 
-    const int64_t threads, N, H, D, s, P, S, seed, dropped;  // no dropout if `dropped` is 0
-    const Rows<const T> x;
-    const T* update;
-    T *out, *squares;
-    const T* grad_out;
-    T *grad_x, *grad_update, *grad_weight, *grad_out_weight;
-    const Kept<T> kept;
+    const Call& call;
+    const int64_t threads = call.threads(), seed = call.integer(SEED), dropped = call.integer(DROPPED);  // 0: no dropout
+    const int64_t N = call.size(X, 0), H = call.size(X, 1) / 2, D = call.size(X, 2), s = call.size(UPDATE, 1);
+    const int64_t P = padded<T>(D), S = padded<T>(s + 1);
+    const Rows<const T> x = call.rows<const T>(X, {N, 2 * H, D});
+    const T* update = call.dense<const T>(UPDATE, {N, s});
+    T *out = call.optional<T>(OUT, {N, H, D}), *squares = call.optional<T>(SQUARES, {2 * H, s});
+    const T* grad_out = call.optional<const T>(GRAD_OUT, {N, H, D});
+    T *grad_x = call.optional<T>(GRAD_X, {N, 2 * H, D}), *grad_update = call.optional<T>(GRAD_UPDATE, {N, s});
+    T* grad_weight = call.optional<T>(GRAD_WEIGHT, {2 * H, D, s + 1});
+    T* grad_out_weight = call.optional<T>(GRAD_OUT_WEIGHT, {2, s, D});
+    const Kept<T> kept{dropped};
     Array<T> weight, weight_t, out_weight, out_weight_t, grad_squares;
 
     static T sum(const Numbers& x) {

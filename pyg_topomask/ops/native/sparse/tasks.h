@@ -21,17 +21,15 @@ enum { LEFT, RIGHT = LEFT + 3, FIRST = RIGHT + 3, ROWPTR, COL, VALUE, DISTANCE, 
 
 template <class T>
 struct Factors {
-    explicit Factors(const Call& call)
-        : rows(call.size(LEFT, 0) - 1), columns(call.size(RIGHT, 0) - 1), inner(call.integer(0)), threads(call.threads()),
-          left(call, LEFT), right(call, RIGHT), first(call.dense<int64_t>(FIRST, {rows + 1})),
-          rowptr(call.optional<int32_t>(ROWPTR, {rows + 1})), col(call.optional<int32_t>(COL, {ANY})),
-          value(call.optional<T>(VALUE, {ANY})), distance(call.optional<int64_t>(DISTANCE, {1})) {}
-    const int64_t rows, columns, inner, threads;  // C is [rows, columns], and A has `inner` columns
-    const Matrix<T> left, right;
-    int64_t* first;        // [rows + 1], place for the entries of each row: written by the first call, read by the second
-    int32_t *rowptr, *col;  // the result; null in the first call
-    T* value;
-    int64_t* distance;     // sum of |row - column| of all entries
+    const Call& call;
+    const int64_t rows = call.size(LEFT, 0) - 1, columns = call.size(RIGHT, 0) - 1;  // of C
+    const int64_t inner = call.integer(0), threads = call.threads();                 // inner: columns of A
+    const Matrix<T> left{call, LEFT}, right{call, RIGHT};
+    int64_t* first = call.dense<int64_t>(FIRST, {rows + 1});  // places of each row, written by the first call
+    int32_t* rowptr = call.optional<int32_t>(ROWPTR, {rows + 1});  // the result; null in the first call
+    int32_t* col = call.optional<int32_t>(COL, {ANY});
+    T* value = call.optional<T>(VALUE, {ANY});
+    int64_t* distance = call.optional<int64_t>(DISTANCE, {1});  // sum of |row - column| of all entries
 };
 
 // The number of entries of each column of a matrix, and the first and last row that has one.

@@ -27,15 +27,12 @@ enum { LEFT, RIGHT = LEFT + 4, ROWPTR = RIGHT + 4, ROW, COL, COEFFS, PAIR_ARRAYS
 
 template <class T>
 struct PairCall {
-    explicit PairCall(const Call& call)
-        : nodes(call.size(ROWPTR, 0) - 1), lengths(call.integer(0)), threads(call.threads()), left(call, LEFT),
-          right(call, RIGHT), rowptr(call.dense<int64_t>(ROWPTR, {nodes + 1})), row(call.optional<int32_t>(ROW, {ANY})),
-          col(call.optional<int32_t>(COL, {ANY})), coeffs(call.optional<T>(COEFFS, {lengths * (lengths + 1) / 2, ANY})) {}
-    int64_t nodes, lengths, threads;
-    Table<T> left, right;
-    int64_t* rowptr;      // [nodes + 1]: written by the first call, read by the second
-    int32_t *row, *col;   // [pairs]; null in the first call
-    T* coeffs;            // [Q, pairs]
+    const Call& call;
+    const int64_t nodes = call.size(ROWPTR, 0) - 1, lengths = call.integer(0), threads = call.threads();
+    const Table<T> left{call, LEFT}, right{call, RIGHT};
+    int64_t* rowptr = call.dense<int64_t>(ROWPTR, {nodes + 1});  // written by the first call, read by the second
+    int32_t *row = call.optional<int32_t>(ROW, {ANY}), *col = call.optional<int32_t>(COL, {ANY});  // null in the first call
+    T* coeffs = call.optional<T>(COEFFS, {lengths * (lengths + 1) / 2, ANY});  // [Q, pairs]
 };
 
 template <class T>

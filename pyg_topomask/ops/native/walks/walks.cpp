@@ -11,7 +11,7 @@ extern "C" {
 // -3 if a walk has nodes or lengths that do not exist.
 int64_t pair_table(const int64_t* block) {
     return for_dtype(block, PAIR_ARRAYS, 1, LEFT + 3, [](const Call& call, auto zero) {
-        const PairCall<decltype(zero)> c(call);
+        const PairCall<decltype(zero)> c{call};
         if (!within(c.left, c.nodes, c.lengths) || !within(c.right, c.nodes, c.lengths)) return -3;
         Pairs<decltype(zero)> pairs(c);
         c.row ? pairs.fill() : pairs.count();
