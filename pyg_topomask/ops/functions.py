@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -46,11 +47,11 @@ class Bilinear(Mapped):
 
     @classmethod
     def backward(cls, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_autocast_enabled(grad.device.type):  # a backward pass may run inside of a region of autocast
-            with torch.autocast(grad.device.type, enabled=False):
-                return cls.backward(ctx, grad)
         left, right = ctx.saved_tensors
-        return *cls.gradients(grad, left, right, ctx.needs_input_grad[:2], *ctx.rest), *(None,) * len(ctx.rest)
+        device = grad.device.type  # a backward pass may run inside of a region of autocast
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            found = cls.gradients(grad, left, right, ctx.needs_input_grad[:2], *ctx.rest)
+        return *found, *(None,) * len(ctx.rest)
 
     @classmethod
     def jvp(cls, ctx: Any, of_left: Tensor | None, of_right: Tensor | None, *_: Any) -> Any:

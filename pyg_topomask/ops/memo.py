@@ -55,7 +55,7 @@ def once_per_batch(function: Callable[..., Result], traced: bool = False) -> Cal
     def call(*args: Any) -> Result:
         compiling = torch.compiler.is_compiling()
         if not compiling and (forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None):
-            args = tuple(_positions(arg) if isinstance(arg, Tensor) else arg for arg in args)
+            args = tuple(_plain(x) if isinstance(x, Tensor) and not x.is_floating_point() else x for x in args)
             if any(is_learned(arg) for arg in args if isinstance(arg, Tensor)):
                 return function(*args)
         for arg in args:
@@ -70,7 +70,7 @@ def is_learned(x: Tensor) -> bool:
     """Whether ``x`` may have a derivative: later in a backward pass, or now in forward mode or by `torch.func`."""
     if x.requires_grad or torch.compiler.is_compiling():
         return x.requires_grad
-    return (forward_ad._current_level >= 0 and x.is_floating_point()) or is_wrapped(x)
+    return is_wrapped(x) or (forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None)
 
 
 def outside_transforms(*tensors: Tensor) -> AbstractContextManager[Any]:
@@ -88,9 +88,24 @@ def is_wrapped(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def _positions(x: Tensor) -> Tensor:
-    """Integers without the transforms that they belong to, which have no use for them; other tensors as they are."""
-    while is_wrapped(x) and not x.is_floating_point() and not torch._C._functorch.is_batchedtensor(x):
+def on_values(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Call ``function``, whose result has no derivative, with the values of its tensors, outside of transforms."""
+
+    @wraps(function)
+    @torch.no_grad()
+    def call(*args: Any, **settings: Any) -> Result:
+        if torch.compiler.is_compiling():
+            return function(*args, **settings)
+        values = [_plain(arg.detach()) if isinstance(arg, Tensor) else arg for arg in args]
+        with outside_transforms():
+            return function(*values, **settings)
+
+    return call
+
+
+def _plain(x: Tensor) -> Tensor:
+    """The values of a tensor that transforms other than `torch.vmap` have wrapped."""
+    while is_wrapped(x) and not torch._C._functorch.is_batchedtensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x
 

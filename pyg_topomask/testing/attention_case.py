@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn.auxiliary import auxiliary_loss
+from pyg_topomask.testing.checks import check_backward_in_autocast, check_threads
 from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph, permute
 
 
@@ -153,6 +155,45 @@ class AttentionCase:
 
         inputs = (self._input(data.num_nodes), *(parameter.detach().clone() for parameter in attn.parameters()))
         assert torch.autograd.gradcheck(run, tuple(value.requires_grad_() for value in inputs))
+
+    def _function_of(
+        self, data: Data, dtype: torch.dtype = torch.float64
+    ) -> tuple[Callable[..., Tensor], list[Tensor]]:
+        """The attention as a function of its input and its parameters, and these."""
+        attn = self.build().to(dtype)
+        names = [name for name, _ in attn.named_parameters()]
+
+        def run(x: Tensor, *values: Tensor) -> Tensor:
+            out: Tensor = functional_call(attn, dict(zip(names, values)), (x, None, data))
+            return out
+
+        return run, [self._input(data.num_nodes, dtype), *(value.detach() for value in attn.parameters())]
+
+    def test_backward_in_autocast(self) -> None:
+        check_backward_in_autocast(*self._function_of(Batch.from_data_list(self._graphs()), torch.float32))
+
+    def test_two_threads_change_nothing(self) -> None:
+        check_threads(*self._function_of(Batch.from_data_list(self._graphs() * 100), torch.float32))
+
+    def test_parameters_on_the_meta_device_can_be_filled(self) -> None:
+        attn, data = self.build(), self.prepare(GRAPHS[self.names[0]].clone())
+        with torch.device("meta"):
+            other = self.build()
+        assert all(parameter.is_meta for parameter in other.parameters())
+        other = other.to_empty(device="cpu")
+        for module in other.modules():  # what is not in a state dict
+            getattr(module, "reset_parameters", lambda: None)()
+        other.load_state_dict(attn.state_dict())
+        x = self._input(data.num_nodes, torch.float32)
+        assert torch.equal(other(x, None, data), attn(x, None, data))
+
+    def test_batch_without_nodes(self) -> None:
+        attn = self.build().double()
+        batch = Batch.from_data_list([self.prepare(empty_graph()) for _ in range(2)])
+        x = self._input(0).requires_grad_()
+        (attn(x, batch.batch, batch).sum() + auxiliary_loss(attn)).backward()
+        assert x.grad is not None
+        assert x.grad.shape == (0, self.channels)
 
     def test_inference_mode_before_training(self) -> None:
         """Results that are cached for a batch in inference mode must also work in a backward pass."""

@@ -55,12 +55,12 @@ def initial_modulation(name: str, initial: str | Sequence[float], max_length: in
     r"""Initial modulation function ``f``, ``[K + 1]``, float64: ``"exp"``, :math:`2^{-\ell} / \ell!`; ``"geometric"``,
     :math:`2^{-\ell}`; or at most ``K + 1`` given numbers, followed by zeros. Messages call it ``name``.
     """
-    lengths = torch.arange(max_length + 1, dtype=torch.float64)
+    lengths = torch.arange(max_length + 1, dtype=torch.float64, device="cpu")
     if isinstance(initial, str):
         check_choice(name, initial, ("exp", "geometric"))
         factorial = torch.lgamma(lengths + 1) if initial == "exp" else 0.0
         return (-lengths * log(2) - factorial).exp()
-    given = torch.as_tensor(initial, dtype=torch.float64)
+    given = torch.as_tensor(initial, dtype=torch.float64, device="cpu")
     if given.dim() != 1 or not 0 < given.numel() <= max_length + 1 or not bool(given.isfinite().all()):
         raise ValueError(f"'{name}' must hold 1 to 'max_length' + 1 = {max_length + 1} finite numbers (got {initial})")
     return torch.cat([given, given.new_zeros(max_length + 1 - given.numel())])

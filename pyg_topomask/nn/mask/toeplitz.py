@@ -58,12 +58,13 @@ class ToeplitzMask(Mask):
         self.grid_shape = check_grid_shape(grid_shape)
         self.heads, self.function = check_integer("heads", heads, 1), function
         self.register_buffer("distance", _distances(self.grid_shape), persistent=False)
-        sizes = self.distance.shape if function == "offset" else (int(self.distance.max()) + 1,)
+        sizes = self.distance.shape if function == "offset" else (1 + sum(size - 1 for size in self.grid_shape),)
         self.weight = head_parameter(heads, *sizes)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every weight to its initial value."""
+        """Set every weight to its initial value, and the distances, which a module on the meta device has not."""
+        self.distance = _distances(self.grid_shape).to(self.weight.device)
         distance = self.distance if self.function == "offset" else torch.arange(self.weight.size(-1))
         with torch.no_grad():
             self.weight.copy_((-distance).exp().expand_as(self.weight))

@@ -17,6 +17,7 @@ from pyg_topomask.ops.attention import fused_pairs
 from pyg_topomask.ops.attention.inputs import check_channels, check_qkv, from_origin
 from pyg_topomask.ops.attention.pair_kernels import PairKernel
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
+from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.sparse import spmm
 from pyg_topomask.ops.topk.search import Kept, head_rows, search_keys
@@ -75,7 +76,7 @@ def indexed_topk_attention(
     check_channels(q)
     with torch.autocast(q.device.type, enabled=False):
         q, k, values = at_least_float32(q, k, v)
-        recompute = recompute and torch.is_grad_enabled()
+        recompute = recompute and torch.is_grad_enabled() and not is_transformed()  # they have no rules for checkpoints
         heads_q, heads_k = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k))
         kept = search_keys(heads_q, heads_k, topk, batch, batch, backend, trim=True)
         if not recompute:  # otherwise, these copies would be kept besides the originals

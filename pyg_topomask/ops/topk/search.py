@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pyg_topomask.checks import NonFiniteError, check_integer, holds
+from pyg_topomask.ops.memo import on_values
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import check_batch, segments
 from pyg_topomask.ops.sparse import Pattern, sampled_product
@@ -122,7 +123,7 @@ def _keep(index: Tensor, num_keys: int, complete: bool) -> Kept:
     return Kept(index, exists, Pattern(None, column, rows, heads * num_keys, rowptr=rowptr))
 
 
-@torch.no_grad()
+@on_values
 def search_keys(
     q: Tensor,
     k: Tensor,
