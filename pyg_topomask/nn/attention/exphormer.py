@@ -10,8 +10,7 @@ from torch.nn import Linear, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, holds
-from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.nn.attention.untraced import untraced
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.edge_softmax import typed_edge_attention
 from pyg_topomask.ops.attention.inputs import from_origin
@@ -120,7 +119,7 @@ class ExphormerAttention(Attention):
         """The state of the virtual nodes before the first layer: zeros, shape ``[B, V, C]``."""
         return self.edge_type.new_zeros(num_graphs, self.num_virtual, self.channels)
 
-    @untraced
+    @uncompiled
     def forward(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, carry: Tensor | None = None
     ) -> Any:

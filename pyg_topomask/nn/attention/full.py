@@ -9,8 +9,7 @@ from torch.nn import Linear
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout
-from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.nn.attention.untraced import untraced
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
@@ -83,7 +82,7 @@ class FullAttention(Attention):
         """The attribute that holds the bias, if there is one."""
         return () if attn_bias is None else (attn_bias,)
 
-    @untraced
+    @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
         attn_bias = None

@@ -13,9 +13,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
-from pyg_topomask.nn.attention.base import check_input
+from pyg_topomask.nn.attention.base import check_input, uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
-from pyg_topomask.nn.attention.untraced import number_of, untraced
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS
@@ -180,7 +179,6 @@ class GKATConv(Module):
         self.att_sender = Parameter(torch.empty(heads, out_channels))
         self.out_width = heads * out_channels if concat else out_channels
         self.bias = Parameter(torch.empty(self.out_width)) if bias else None
-        self._number = number_of(self)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -191,7 +189,7 @@ class GKATConv(Module):
             zeros_(self.bias)
         self.mask.reset_parameters()
 
-    @untraced
+    @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         """Attend; arguments and errors are those of :meth:`Attention.forward`."""
         batch = check_input(x, self.in_channels, batch, graph)
@@ -222,10 +220,6 @@ class GKATConv(Module):
             _, receiver, sender = self.project(x)
             score = receiver[edge_index[0]] + sender[edge_index[1]]
             return softmax(leaky_relu(score, self.negative_slope), edge_index[0], num_nodes=x.size(0)).mean(1)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._number = number_of(self)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, concat={self.concat}"

@@ -10,8 +10,7 @@ from torch.nn.functional import pad
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
-from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.nn.attention.untraced import untraced
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.ops.topk.attention import indexed_topk_attention
 from pyg_topomask.ops.topk.backends import BACKENDS
 
@@ -98,7 +97,7 @@ class KMIPAttention(Attention):
         self.qkv = Linear(channels, heads * (2 * kq_dim + val_dim), bias=bias)
         self.out = Linear(heads * val_dim, channels, bias=bias) if head_agg == "linear" else None
 
-    @untraced
+    @uncompiled
     def forward(
         self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, return_index: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:

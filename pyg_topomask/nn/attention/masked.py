@@ -12,8 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
-from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.nn.attention.untraced import untraced
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
@@ -120,7 +119,7 @@ class MaskedAttention(Attention):
         """Attributes that the mask needs on the graph."""
         return requirements_of(mask)
 
-    @untraced
+    @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
         q, k, v = self._split_heads(self.qkv(x))

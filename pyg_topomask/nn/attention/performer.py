@@ -9,8 +9,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.attention.base import uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
-from pyg_topomask.nn.attention.untraced import untraced
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 
@@ -79,14 +79,13 @@ class PerformerAttention(MaskedAttention):
         """Restore the number of training forwards from a state dict."""
         self.num_forwards = int(state)
 
-    @untraced
+    @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         """Attend as :class:`MaskedAttention`; in training, redraw the projection when it is due."""
         if self.training and self.redraw_interval is not None:
             self._count(self.redraw_interval)
         return super().forward(x, batch, graph)
 
-    @torch.compiler.disable
     def _count(self, interval: int) -> None:
         if torch._C._current_graph_task_id() != -1:  # in a backward pass, checkpointing repeats an earlier forward
             return

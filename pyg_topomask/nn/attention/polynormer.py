@@ -9,8 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn.attention import PolynormerAttention as DensePolynormerAttention
 
-from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.nn.attention.untraced import untraced
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.ops.attention.inputs import with_ones
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention
@@ -61,7 +60,7 @@ class PolynormerAttention(Attention):
         width = self.channels // self.heads
         self.dense = DensePolynormerAttention(self.channels, self.heads, width, beta, bias, qk_shared, dropout)
 
-    @untraced
+    @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch, dense = check_input(x, self.channels, batch, graph), self.dense
         gate, k, v = dense.h_lins(x), dense.k(x), dense.v(x)

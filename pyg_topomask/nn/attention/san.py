@@ -11,8 +11,7 @@ from torch.nn import Linear, Module, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer
-from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.nn.attention.untraced import untraced
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.graph_attributes import check_rows, read_edge_attr, read_edges
 from pyg_topomask.ops.attention.san import san_attention
 from pyg_topomask.ops.numerics import at_least_float32
@@ -121,7 +120,7 @@ class SANAttention(Attention):
         if self.absent is not None:
             self.absent_vector = first.absent_vector  # type: ignore[assignment]
 
-    @untraced
+    @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
         edge_index = read_edges(self, graph)

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
 
-from pyg_topomask.nn.attention.base import Attention, check_input
-from pyg_topomask.nn.attention.untraced import untraced
+from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.ops.attention.inputs import from_origin, with_ones
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
@@ -47,7 +46,7 @@ class SGFormerAttention(Attention):
         super().__init__(channels, heads)
         self.dense = DenseSGFormerAttention(self.channels, self.heads, head_channels=self.channels, qkv_bias=bias)
 
-    @untraced
+    @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:
         batch = check_input(x, self.channels, batch, graph)
         projected = [linear(x).unflatten(1, (self.heads, -1)) for linear in (self.dense.q, self.dense.k, self.dense.v)]
