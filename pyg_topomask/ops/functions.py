@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -47,11 +46,11 @@ class Bilinear(Mapped):
 
     @classmethod
     def backward(cls, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_autocast_enabled(grad.device.type):  # a backward pass may run inside of a region of autocast
+            with torch.autocast(grad.device.type, enabled=False):
+                return cls.backward(ctx, grad)
         left, right = ctx.saved_tensors
-        device = grad.device.type  # a backward pass may run inside of a region of autocast
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            found = cls.gradients(grad, left, right, ctx.needs_input_grad[:2], *ctx.rest)
-        return *found, *(None,) * len(ctx.rest)
+        return *cls.gradients(grad, left, right, ctx.needs_input_grad[:2], *ctx.rest), *(None,) * len(ctx.rest)
 
     @classmethod
     def jvp(cls, ctx: Any, of_left: Tensor | None, of_right: Tensor | None, *_: Any) -> Any:
