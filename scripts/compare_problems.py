@@ -25,11 +25,14 @@ import random
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+
+from pyg_topomask.tensor_files import load_tensors
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
 KERNELS = ("linear", "softmax", "additive")
@@ -429,7 +432,7 @@ def main() -> None:
     parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two such files")
     args = parser.parse_args()
     if args.compare:
-        raise SystemExit(bool(compare(*(torch.load(file, weights_only=True) for file in args.compare))))
+        raise SystemExit(bool(compare(*(load_tensors(Path(file)) for file in args.compare))))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.save([Problem(args.seed, number).run() for number in range(args.count)], args.out)

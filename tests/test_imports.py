@@ -83,6 +83,14 @@ def test_no_circle_of_imports():
     assert circle(imports | {"pyg_topomask.cache": {"pyg_topomask.run.cli"}}) is not None
 
 
+def test_engines_of_attention_do_not_import_each_other():
+    engines = "pyg_topomask.ops.attention.engines."
+    for name, path in MODULES.items():
+        if name.startswith(engines) and name != f"{engines}parts":  # which cuts a problem for the others
+            found = imports_of(ast.parse(path.read_text(encoding="utf-8")))
+            assert not {other for other in found if other.startswith(engines[:-1])}, name
+
+
 CORE = r"""
 import sys
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires

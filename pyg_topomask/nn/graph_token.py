@@ -14,9 +14,9 @@ from torch_geometric.data import Data
 from pyg_topomask.nn.graph_attributes import with_attributes
 from pyg_topomask.operators import BorderedOperator
 from pyg_topomask.operators.bordered import with_tokens
-from pyg_topomask.ops.attention.block_sparse import one_graph
 from pyg_topomask.ops.attention.full_softmax import all_pairs
 from pyg_topomask.ops.attention.mask import AttentionMask
+from pyg_topomask.ops.edges.block_sparse import one_graph
 
 _BATCH, _EDGES, _COUNT = "tokenless_batch", "tokenless_edges", "token_graphs"
 """Attributes of a graph with tokens: batch and edges of the graph without them, and the number of tokens."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import accumulate
-from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, common_nodes, product_by_head
-from pyg_topomask.ops.attention.mask import row_errors
+from pyg_topomask.ops.attention.mask import DenseBlocks, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, multiply_blocks
+
+BlockMaker = Callable[[BlockLayout], list[Tensor]]
 
 
 class _CombinedOperator(MaskOperator):
@@ -45,12 +46,17 @@ class _CombinedOperator(MaskOperator):
         return self if all(a is b for a, b in zip(bounds, self.operators)) else self._like(bounds)
 
     @property
-    def row_terms(self) -> int:
-        return max(operator.row_terms for operator in self.operators)
-
-    @property
     def eps(self) -> float:
         return max(operator.eps for operator in self.operators)
+
+    def _blocks_of_all(self, combine: Callable[[BlockLayout, list[BlockMaker]], list[Tensor]]) -> DenseBlocks | None:
+        """Blocks that combine those of all masks; :obj:`None` if a mask has none."""
+        found = [operator.dense_blocks for operator in self.operators]
+        if any(blocks is None for blocks in found):
+            return None
+        makers = [blocks.make for blocks in found if blocks]
+        works = [blocks.work for blocks in found if blocks]
+        return DenseBlocks(lambda layout: combine(layout, makers), lambda sizes: sum(work(sizes) for work in works))
 
     @property
     def num_multiply_adds(self) -> int:
@@ -85,10 +91,6 @@ class SumOperator(_CombinedOperator):
         return SumOperator(*operators)
 
     @property
-    def row_terms(self) -> int:
-        return min(self.num_nodes, sum(operator.row_terms for operator in self.operators))
-
-    @property
     def error(self) -> float | Tensor:
         errors = self._errors()
         return 0.0 if errors is None else torch.stack(torch.broadcast_tensors(*errors)).sum(0)
@@ -117,7 +119,7 @@ class HeadStackOperator(_CombinedOperator):
         if not operators or any(operator.heads is not None for operator in operators):
             raise ValueError(f"a stack needs at least one mask, each without heads (got {list(operators)})")
         super().__init__(operators, common_nodes(operators, "stack"))
-        self.heads, self.has_blocks = len(operators), all(operator.has_blocks for operator in operators)
+        self.heads = len(operators)
 
     def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
         return HeadStackOperator(operators)
@@ -134,8 +136,13 @@ class HeadStackOperator(_CombinedOperator):
     def to_dense(self) -> Tensor:
         return torch.stack([operator.to_dense() for operator in self.operators])
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        heads = zip(*(operator.blocks(layout) for operator in self.operators))
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        return self._blocks_of_all(self._stacked)
+
+    @staticmethod
+    def _stacked(layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+        heads = zip(*(make(layout) for make in makers))
         return [torch.stack(torch.broadcast_tensors(*blocks), dim=1) for blocks in heads]
 
     def _matmul(self, x: Tensor) -> Tensor:
@@ -157,7 +164,6 @@ class BlockDiagonalOperator(_CombinedOperator):
             raise ValueError("a block-diagonal mask needs at least one block (got none)")
         self.sizes = [operator.num_nodes for operator in operators]
         super().__init__(operators, sum(self.sizes))
-        self.has_blocks = all(operator.has_blocks for operator in operators)
 
     def _like(self, operators: list[MaskOperator]) -> BlockDiagonalOperator:
         return BlockDiagonalOperator(operators)
@@ -170,12 +176,16 @@ class BlockDiagonalOperator(_CombinedOperator):
         width = max(error.size(1) for error in errors)
         return torch.cat([error.expand(-1, width) for error in errors])
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        return self._blocks_of_all(self._placed)
+
+    def _placed(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
         pieces: dict[int, list[Tensor]] = {}  # of each graph that is not empty, in order
         leaves = layout.block.diff(prepend=layout.block[:1]) != 0
-        for operator, graph in zip(self.operators, leaves.cumsum(0).split(self.sizes)):
+        for operator, make, graph in zip(self.operators, makers, leaves.cumsum(0).split(self.sizes)):
             part = block_layout(graph - graph[:1])
-            for graphs, blocks in zip(part.groups.graphs, operator.blocks(part)):
+            for graphs, blocks in zip(part.groups.graphs, make(part)):
                 if self.heads is not None and operator.heads is None:
                     blocks = blocks[:, None].expand(-1, self.heads, -1, -1)
                 for number, block in zip(graphs, blocks.expand(len(graphs), *blocks.shape[1:])):
@@ -202,7 +212,7 @@ class ProductOperator(_CombinedOperator):
         if any(row_errors(operator) is not None for operator in (left, right)):
             raise ValueError(f"the products of both factors must be exact (got {left} and {right})")
         super().__init__([left, right], common_nodes([left, right], "multiply"))
-        self.left, self.right, self.has_blocks = left, right, left.has_blocks and right.has_blocks
+        self.left, self.right = left, right
 
     def _like(self, operators: list[MaskOperator]) -> ProductOperator:
         return ProductOperator(*operators)
@@ -212,11 +222,8 @@ class ProductOperator(_CombinedOperator):
         return ProductOperator(self.right.T, self.left.T)
 
     @property
-    def row_terms(self) -> int:
-        return min(self.num_nodes, prod(operator.row_terms for operator in self.operators))
-
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        return multiply_blocks(self.right.blocks(layout), self.left.blocks(layout))  # blocks are transposed
+    def dense_blocks(self) -> DenseBlocks | None:
+        return self._blocks_of_all(lambda layout, makers: multiply_blocks(*(make(layout) for make in reversed(makers))))
 
     def _matmul(self, x: Tensor) -> Tensor:
         return product_by_head(self.left, product_by_head(self.right, x))
@@ -238,10 +245,6 @@ class KroneckerOperator(_CombinedOperator):
 
     def _like(self, operators: list[MaskOperator]) -> KroneckerOperator:
         return KroneckerOperator(*operators)
-
-    @property
-    def row_terms(self) -> int:
-        return prod(operator.row_terms for operator in self.operators)
 
     @property
     def error(self) -> float | Tensor:

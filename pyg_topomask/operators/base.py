@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pyg_topomask.ops.attention.mask import DenseBlocks, Support
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
-from pyg_topomask.ops.numerics import at_least_float32, power_of_two
-from pyg_topomask.ops.sparse import Combination, Pattern
+from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.sparse import Pattern
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
-"""Classes that ``+``, ``*`` and `MaskOperator.rescaled` build, by name. Their files import this one, so they register
-themselves here."""
+"""Classes that ``+`` and ``*`` build, by name. Their files import this one, so they register themselves here."""
 
 
 class MaskOperator(ABC):
@@ -61,12 +61,6 @@ class MaskOperator(ABC):
     """``H`` if every head has its own mask, :obj:`None` if all share one."""
     is_dense: bool = False
     """Whether the matrix is stored, so that `to_dense` costs nothing."""
-    has_blocks: bool = False
-    """Whether `blocks` can be formed at a cost proportional to `num_multiply_adds` plus the size of the blocks."""
-    shares_blocks: bool = False
-    """Whether graphs of equal size have the same block, so that forming it costs little."""
-    has_unit_scale: bool = False
-    """Whether rows are known to neither vanish nor grow, so that `rescaled` is the mask itself."""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
 
@@ -79,8 +73,8 @@ class MaskOperator(ABC):
     def bound(self) -> MaskOperator:
         r"""The bounding mask, with entries :math:`B_{ij} \ge |M_{ij}|`, by which attention under this mask normalises.
 
-        It has the same structure, cost and order of `pairs` as this mask. It is the mask itself if no parameter is
-        negative, and ``op.T.bound`` equals ``op.bound.T``. Absolute values of parameters are computed by
+        It has the same structure, cost, and pairs in the same order as this mask. It is the mask itself if no parameter
+        is negative, and ``op.T.bound`` equals ``op.bound.T``. Absolute values of parameters are computed by
         `pyg_topomask.ops.numerics.absolute`, whose derivative at 0 is +1, so that the gradient is continuous where a
         parameter starts at 0.
 
@@ -92,26 +86,6 @@ class MaskOperator(ABC):
             "that returns an operator with entries B_ij >= |M_ij|: 'return self' if no entry is ever negative, else "
             "the same operator with absolute parameters"
         )
-
-    @property
-    def rescaled(self) -> MaskOperator:
-        """The mask with each row times a power of two, so that sums over rows of the bounding mask lie near 1.
-
-        Attention uses this mask: its result is the same, and products do not leave the range of the dtype. The powers
-        have no gradient. A subclass may scale its parameters instead of its rows, which costs less.
-        """
-        return self if self.has_unit_scale else ARITHMETIC["diagonal"](self, self._row_scale())
-
-    @torch.no_grad()
-    def _row_scale(self) -> Tensor:
-        """Powers of two that bring the sums over rows of the bounding mask near 1, ``[N]`` or ``[N, H]``."""
-        (ones,) = at_least_float32(torch.ones((), dtype=self.dtype, device=self.device))
-        return power_of_two(self.bound @ ones.expand(self.num_nodes, *([] if self.heads is None else [self.heads])))
-
-    @property
-    def row_terms(self) -> int:
-        """Upper bound on the number of non-zero entries of a row, used to estimate rounding errors of row sums."""
-        return self.num_nodes
 
     @property
     def eps(self) -> float:
@@ -138,64 +112,26 @@ class MaskOperator(ABC):
         return self.num_nodes**2
 
     @property
-    def num_pairs(self) -> int | None:
-        """Number of entries in the support, or an upper bound; :obj:`None` if the support is not known to be sparse."""
-        return None
-
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        """The support and the entries on it, ``[P]`` or ``[P, H]``; the rows may be permuted by `Pattern.order`.
-
-        Raises:
-            ValueError: If the support is not known to be sparse.
-        """
-        raise ValueError(f"path 'pairwise' needs a sparse support; {type(self).__name__} has none")
-
-    def combined_pairs(self) -> tuple[Pattern, Combination] | None:
-        """As `pairs`, with entries that are not evaluated; :obj:`None` if the mask has no coefficients of its pairs."""
+    def support(self) -> Support | None:
+        """The pairs of nodes on which the mask may be non-zero; :obj:`None` if they are not known to be few."""
         return None
 
     @property
-    def keeps_pairs(self) -> bool:
-        """Whether pairs and their entries, or coefficients of these, are kept, so that no layer lists them again."""
-        return False
-
-    @property
-    def compiles_blocks(self) -> bool:
-        """Whether compiled code makes `blocks`, at a lower cost than the list of the pairs."""
-        return False
-
-    @property
-    def pairs_by_row(self) -> Tensor | None:
-        """Upper bound on the pairs of each row, ``[N]``, int64; :obj:`None` if all pairs may be listed at once."""
+    def dense_blocks(self) -> DenseBlocks | None:
+        """The dense block of each graph of a batch; :obj:`None` if it costs more than products with the mask."""
         return None
 
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        """As `pairs`, of the rows from ``start`` to ``stop`` alone and in their order: ``[stop - start, N]``.
+    def _blocks_by_product(self, pattern: Pattern) -> DenseBlocks:
+        """The blocks as one product, for a mask of a graph with the edges of ``pattern``."""
 
-        Attention asks for it where `pairs_by_row` says that the pairs are too many to be listed at once.
+        def make(layout: BlockLayout) -> list[Tensor]:
+            check_within_graphs(layout, pattern.row, pattern.col)
+            eye = identity_columns(layout, self.dtype)
+            return column_blocks(
+                layout, self @ (eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1))
+            )
 
-        Raises:
-            NotImplementedError: If the subclass has `pairs_by_row` without it.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not list the pairs of some rows; define 'row_pairs'")
-
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        """Dense blocks of the transposed mask: for each group of ``layout``, ``[g, n, n]`` or ``[g, H, n, n]``.
-
-        If all graphs of a group have the same block, ``g`` may be 1.
-        Row ``j``, column ``i`` of a block is the weight with which the graph's node ``i`` reads its node ``j``;
-        attention reads the blocks in this order.
-
-        Raises:
-            ValueError: If `has_blocks` is false, or the mask connects two graphs of ``layout``.
-        """
-        raise ValueError(f"path 'blocks' needs the dense blocks of graphs; {type(self).__name__} has none")
-
-    def _blocks_by_product(self, layout: BlockLayout, pattern: Pattern) -> list[Tensor]:
-        """`blocks` from one product, for a mask of a graph with the edges of ``pattern``."""
-        check_within_graphs(layout, pattern.row, pattern.col)
-        eye = identity_columns(layout, self.dtype)
-        return column_blocks(layout, self @ (eye if self.heads is None else eye[:, None].expand(-1, self.heads, -1)))
+        return DenseBlocks(make, lambda sizes: float(self.num_multiply_adds * max(sizes, default=0)))
 
     @abstractmethod
     def _matmul(self, x: Tensor) -> Tensor:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pyg_topomask.checks import readable
-from pyg_topomask.operators.base import ARITHMETIC, MaskOperator
-from pyg_topomask.ops.attention.mask import row_errors
+from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Rows, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import check_batch, segment_sum, size_groups
@@ -18,9 +17,6 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 
 # More pairs are not listed, because they may be too many for memory; the product does not need them.
 _MOST_PAIRS = 2**23
-
-# Rows whose power of two lies in this range are not scaled: their products stay far from the limits of float32.
-_UNSCALED = 2.0**-20, 2.0**20
 
 
 class BorderedOperator(MaskOperator):
@@ -48,7 +44,7 @@ class BorderedOperator(MaskOperator):
             raise ValueError(f"'num_graphs' must be at least {present}, the graphs of 'batch' (got {num_graphs})")
         self.operator, self.batch, self.num_graphs = operator, batch, num_graphs
         self.num_nodes, self.heads = operator.num_nodes + num_graphs, operator.heads
-        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
+        self.dtype, self.device = operator.dtype, operator.device
         self.node, self.token, _ = with_tokens(batch, num_graphs)
 
     def _like(self, operator: MaskOperator) -> BorderedOperator:
@@ -61,22 +57,6 @@ class BorderedOperator(MaskOperator):
     @property
     def bound(self) -> BorderedOperator:
         return self._like(self.operator.bound)
-
-    @property
-    def rescaled(self) -> MaskOperator:
-        """The mask itself if all sums of rows are moderate, because pairs of scaled rows have no coefficients."""
-        scale, (least, most) = self._row_scale(), _UNSCALED
-        moderate = readable(scale) and bool(((scale >= least) & (scale <= most)).all())
-        return self if moderate else ARITHMETIC["diagonal"](self, scale)
-
-    @property
-    def keeps_pairs(self) -> bool:
-        """Whether the mask of the nodes keeps its pairs, and they are not too many."""
-        return self.operator.keeps_pairs and self.num_pairs is not None
-
-    @property
-    def row_terms(self) -> int:
-        return max(size_groups(self.batch).num_nodes, default=0) + 1
 
     @property
     def eps(self) -> float:
@@ -92,48 +72,48 @@ class BorderedOperator(MaskOperator):
         return self.operator.num_multiply_adds + self.num_nodes + self.operator.num_nodes
 
     @property
-    def num_pairs(self) -> int | None:
-        inner = self.operator.num_pairs
-        return None if inner is None or inner > _MOST_PAIRS else inner + self.num_nodes + self.operator.num_nodes
-
-    @property
-    def pairs_by_row(self) -> Tensor | None:
-        inner = self.operator.pairs_by_row
-        if inner is None or self.num_pairs is None:
+    def support(self) -> Support | None:
+        inner = self.operator.support
+        if inner is None or inner.count() > _MOST_PAIRS:
             return None
+        return Support(
+            lambda rows: self._list_pairs(inner, rows),
+            lambda: inner.count() + self.num_nodes + self.operator.num_nodes,
+            lambda: self._by_row(inner),
+            inner.kept,
+        )
+
+    def _by_row(self, inner: Support) -> Tensor:
         of_tokens = torch.bincount(self.batch, minlength=self.num_graphs) + 1
         found = torch.empty(self.num_nodes, dtype=torch.int64, device=self.device)
-        return found.index_copy(0, self.node, inner.long() + 1).index_copy(0, self.token, of_tokens)
+        return found.index_copy(0, self.node, inner.by_row().long() + 1).index_copy(0, self.token, of_tokens)
 
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        pattern, value = self.pairs()
-        part, entries = pattern.rows(start, stop)
-        return part, value[entries]
-
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        if self.num_pairs is None:
-            return super().pairs()
-        inner, value = self.operator.pairs()
+    def _list_pairs(self, of_nodes: Support, rows: Rows | None) -> tuple[Pattern, Entries]:
+        if rows is not None:
+            pattern, entries = self._list_pairs(of_nodes, None)
+            part, chosen = pattern.rows(*rows)
+            return part, evaluate(entries)[chosen]
+        inner, entries = of_nodes.pairs(None)
         pattern, order = _bordered_pattern(inner.row, inner.col, inner.order, self.batch, self.num_graphs)
-        border = value.new_ones(order.numel() - value.size(0), *value.shape[1:])
-        return pattern, torch.cat([value, border]).index_select(0, order)
+        if isinstance(entries, Combination):
+            coeffs, weights = entries
+            one = weights.new_ones(*weights.shape[:-1], 1)
+            return pattern, Combination(_bordered_coeffs(coeffs, order), torch.cat([weights, one], dim=-1))
+        border = entries.new_ones(order.numel() - entries.size(0), *entries.shape[1:])
+        return pattern, torch.cat([entries, border]).index_select(0, order)
 
-    def combined_pairs(self) -> tuple[Pattern, Combination] | None:
-        found = None if self.num_pairs is None else self.operator.combined_pairs()
-        if found is None:
-            return None
-        inner, (coeffs, weights) = found
-        pattern, order = _bordered_pattern(inner.row, inner.col, inner.order, self.batch, self.num_graphs)
-        one = weights.new_ones(*weights.shape[:-1], 1)
-        return pattern, Combination(_bordered_coeffs(coeffs, order), torch.cat([weights, one], dim=-1))
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        blocks = self.operator.dense_blocks
+        return blocks and DenseBlocks(lambda layout: self._make_blocks(layout, blocks), blocks.work)
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    def _make_blocks(self, layout: BlockLayout, of_nodes: DenseBlocks) -> list[Tensor]:
         inner = block_layout(self.batch)
         sizes = [n + 1 for n in inner.groups.num_nodes]
         sizes += [1] * (self.num_graphs - len(sizes))
         if sizes != layout.groups.num_nodes:
             raise ValueError("the graphs of 'batch' are not those of the mask with one more node each")
-        blocks = [pad(block, (1, 0, 1, 0), value=1.0) for block in self.operator.blocks(inner)]
+        blocks = [pad(block, (1, 0, 1, 0), value=1.0) for block in of_nodes.make(inner)]
         if layout.groups.graphs == inner.groups.graphs:
             return blocks
         alone = torch.ones(1, 1, dtype=self.dtype, device=self.device).expand(*self._lead, 1, 1)  # of an empty graph

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import NonNegativeOperator
+from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.forest import Forest, build_forest
@@ -28,9 +29,6 @@ class CausalOperator(NonNegativeOperator):
         ValueError: If ``batch`` is not sorted.
     """
 
-    has_blocks = shares_blocks = True
-    has_unit_scale = True
-
     def __init__(self, batch: Tensor, reverse: bool = False) -> None:
         self.batch, self.reverse, self._chains = batch, reverse, _chains(batch)
         self.num_nodes, self.device, self.dtype = batch.numel(), batch.device, torch.get_default_dtype()
@@ -40,14 +38,14 @@ class CausalOperator(NonNegativeOperator):
         return CausalOperator(self.batch, not self.reverse)
 
     @property
-    def row_terms(self) -> int:
-        return int(self._chains.depth.max()) + 1 if self.num_nodes else 0
-
-    @property
     def num_multiply_adds(self) -> int:
         return self.num_nodes
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return DenseBlocks(self._make_blocks, shared=True)
+
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         triangle, one = torch.tril if self.reverse else torch.triu, torch.ones((), dtype=self.dtype, device=self.device)
         blocks = [triangle(one.expand(1, n, n)) for _, n in layout.groups.shapes]
         return cut_blocks(blocks, self.batch, layout)

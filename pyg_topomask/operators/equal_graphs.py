@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 
 
@@ -20,8 +21,6 @@ class EqualGraphsOperator(MaskOperator):
         num_graphs: Number of graphs in the batch.
         heads: ``H`` if every head has its own mask.
     """
-
-    has_blocks = shares_blocks = True
 
     def __init__(self, graph_size: int, num_graphs: int, heads: int | None) -> None:
         self.num_graphs = check_integer("num_graphs", num_graphs, 0)
@@ -36,10 +35,10 @@ class EqualGraphsOperator(MaskOperator):
         """Product of every graph's mask with ``x`` of shape ``[H or 1, G, n, C]``; the result has the same shape."""
 
     @property
-    def row_terms(self) -> int:
-        return self.graph_size
+    def dense_blocks(self) -> DenseBlocks:
+        return DenseBlocks(self._make_blocks, shared=True)
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         kernel = (self._kernel() if self.heads is not None else self._kernel()[0]).mT.contiguous()
         blocks = []
         for _, size in layout.groups.shapes:

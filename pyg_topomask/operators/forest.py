@@ -8,6 +8,7 @@ from torch import Tensor
 from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator, common_heads
 from pyg_topomask.operators.parameters import parameter_dtype, per_head
+from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
 from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.forest import SiblingOrder, sibling_order
@@ -33,8 +34,6 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
         TypeError: If a parameter is not floating point.
     """
 
-    has_blocks = True
-
     def __init__(self, parent: Tensor, length: Tensor, a: float | Tensor, b: float | Tensor) -> None:
         self.parent, self._order = parent, sibling_order(parent)
         if length.shape != parent.shape:
@@ -48,10 +47,6 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
         self.dtype, self.device = parameter_dtype(length, a, b), parent.device
 
     @property
-    def row_terms(self) -> int:
-        return largest_tree(self._order)
-
-    @property
     def eps(self) -> float:
         return max(torch.finfo(self.dtype).eps, coarsest_eps(self.length))
 
@@ -59,7 +54,11 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
     def num_multiply_adds(self) -> int:
         return self.num_nodes * sweep_passes(self._order)
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return DenseBlocks(self._make_blocks, tree_block_work)
+
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         a, b = (x[:, None, None] if self.heads is not None else x for x in (self.a, self.b))
         blocks = []
         for distance, same_tree in tree_distances(self.parent, self._order, self.length, layout):
@@ -91,9 +90,9 @@ def tree_distances(
     return result
 
 
-def largest_tree(order: SiblingOrder) -> int:
-    """Number of nodes of the largest tree."""
-    return int(torch.bincount(order.tree.root).max()) if order.tree.root.numel() else 0
+def tree_block_work(sizes: list[int]) -> float:
+    """Multiply-adds of the distances of all pairs of nodes in graphs of these sizes."""
+    return 8.0 * max(sizes, default=0) * sum(sizes)
 
 
 def sweep_passes(order: SiblingOrder) -> int:

@@ -10,8 +10,9 @@ from torch import Tensor
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.scaled import WrappedOperator
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator, count_pairs
-from pyg_topomask.ops.blocks import BlockLayout, Entries, group_rows, product_blocks
-from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two
+from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Rows, Support, evaluate
+from pyg_topomask.ops.blocks import BlockLayout, Triples, group_rows, product_blocks
+from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Combination, Pattern
 from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.pair_table import EntryTable, monomials
@@ -42,8 +43,6 @@ class GRFOperator(MaskOperator):
             needed.
         key_modulation: :math:`f^2`, in the shape of ``modulation``; that of the queries if :obj:`None`.
     """
-
-    has_blocks = True
 
     def __init__(
         self,
@@ -88,20 +87,6 @@ class GRFOperator(MaskOperator):
         return self._with_functions(self.walks.absolute, absolute)
 
     @property
-    def rescaled(self) -> GRFOperator:
-        """The mask of ``f`` times a power of two. Unlike a scale of rows, this costs nothing per pair."""
-        return self._with_functions(self.walks, lambda f: f * power_of_two(f.detach().abs().amax(-1, keepdim=True)))
-
-    @property
-    def keeps_pairs(self) -> bool:
-        """Whether a pair table serves, whose coefficients are those of one function for queries and keys."""
-        return self.key_modulation is None
-
-    @property
-    def row_terms(self) -> int:
-        return self.walks.counts.row_pairs
-
-    @property
     def eps(self) -> float:
         return max(super().eps, self.walks.eps)
 
@@ -119,12 +104,33 @@ class GRFOperator(MaskOperator):
         return self.walks.num_entries
 
     @property
-    def num_pairs(self) -> int:
-        if self.key_modulation is not None:
-            return self._meeting_factors.num_pairs
+    def support(self) -> Support:
+        return Support(self._list_pairs, self._count_pairs, lambda: self.walks.counts.pairs_by_row, self._has_table)
+
+    @property
+    def _has_table(self) -> bool:
+        """Whether a pair table serves, whose coefficients are those of one function for queries and keys."""
+        return self.key_modulation is None
+
+    def _count_pairs(self) -> int:
+        if not self._has_table:
+            return self._meeting_factors.support.count()
         if self._stored is not None:
             return self._stored.pattern.nnz
         return count_pairs(self.walks.counts.total, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
+
+    def _list_pairs(self, rows: Rows | None) -> tuple[Pattern, Entries]:
+        if rows is not None:
+            return self.rows_of(self.factors, rows)
+        if not self._has_table:
+            return self._on_diagonal(*self._meeting_factors.support.pairs(None))
+        table = self.walks.pairs if self._stored is None else self._stored
+        return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))
+
+    def rows_of(self, factors: SparseFactorOperator, rows: Rows) -> tuple[Pattern, Entries]:
+        """Pairs of some rows of this mask or its transpose, from the factors of either."""
+        factors.keeps_pairs = False  # pairs with entries of 0 stay, because those of the bounding mask may differ
+        return self._on_diagonal(*factors.support.pairs(rows), rows[0])
 
     @property
     def _meeting_factors(self) -> SparseFactorOperator:
@@ -133,39 +139,20 @@ class GRFOperator(MaskOperator):
         factors._meeting, factors.keeps_pairs = self.walks.meeting, False  # pairs with entries of 0 stay
         return factors
 
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        combined = self.combined_pairs()
-        if combined is None:
-            return self._on_diagonal(*self._meeting_factors.pairs())
-        return combined[0], combined[1].values
-
-    def combined_pairs(self) -> tuple[Pattern, Combination] | None:
-        if not self.keeps_pairs:
-            return None
-        table = self.walks.pairs if self._stored is None else self._stored
-        return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))
-
-    @property
-    def pairs_by_row(self) -> Tensor:
-        return self.walks.counts.pairs_by_row
-
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        return self.rows_of(self.factors, start, stop)
-
-    def rows_of(self, factors: SparseFactorOperator, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        """`row_pairs` of this mask or its transpose, from the factors of either."""
-        factors.keeps_pairs = False  # pairs with entries of 0 stay, because those of the bounding mask may differ
-        return self._on_diagonal(*factors.row_pairs(start, stop), start)
-
-    def _on_diagonal(self, pattern: Pattern, value: Tensor, start: int = 0) -> tuple[Pattern, Tensor]:
+    def _on_diagonal(self, pattern: Pattern, entries: Entries, start: int = 0) -> tuple[Pattern, Tensor]:
         """Entries from the factors, of the rows from ``start``, with the given diagonal."""
+        value = evaluate(entries)
         if self.walks.diagonal is None:
             return pattern, value
         change = self._diagonal_change().index_select(0, pattern.col)
         on = pattern.row + start == pattern.col
         return pattern, value + torch.where(on if change.dim() == 1 else on[:, None], change, 0)
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return DenseBlocks(self._make_blocks, lambda sizes: float(sum(n**3 for n in sizes)))
+
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         tables, second = self.walks.distinct_tables, None
         left = self._entries(tables[0], self.modulation)
         if self.walks.symmetric:
@@ -183,7 +170,7 @@ class GRFOperator(MaskOperator):
         """Products of ``f`` for the coefficients of the diagonal, ``[Q]`` or ``[H, Q]``."""
         return monomials(self.modulation, self.key_modulation)
 
-    def _entries(self, table: WalkTable, modulation: Tensor) -> Entries:
+    def _entries(self, table: WalkTable, modulation: Tensor) -> Triples:
         load, length = table.load.to(self.dtype), table.length.long()
         if self.heads is not None:
             load, length = load[:, None], length[:, None].expand(-1, self.heads)
@@ -222,27 +209,21 @@ class TransposedGRFOperator(WrappedOperator):
         return self if bound is self.operator else bound.T
 
     @property
-    def rescaled(self) -> TransposedGRFOperator:
-        return self.operator.rescaled.T
+    def support(self) -> Support:
+        whole = self.operator.support
+
+        def pairs(rows: Rows | None) -> tuple[Pattern, Entries]:
+            if rows is not None:
+                return self.operator.rows_of(self.operator.factors.T, rows)
+            pattern, entries = whole.pairs(None)
+            transposed, order = pattern.transposed
+            return transposed, evaluate(entries).index_select(0, order)
+
+        return Support(pairs, whole.count, lambda: self.operator.factors.T.support.by_row())
 
     @property
-    def row_terms(self) -> int:
-        return self.num_nodes
-
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        pattern, value = self.operator.pairs()
-        transposed, order = pattern.transposed
-        return transposed, value.index_select(0, order)
-
-    @property
-    def pairs_by_row(self) -> Tensor:
-        return self.operator.factors.T.pairs_by_row
-
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        return self.operator.rows_of(self.operator.factors.T, start, stop)
-
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        return [block.mT for block in self.operator.blocks(layout)]
+    def dense_blocks(self) -> DenseBlocks:
+        return self.operator.dense_blocks.map(lambda blocks, layout: [block.mT for block in blocks])
 
     def _matmul(self, x: Tensor) -> Tensor:
         return self.operator.corrected(self.operator.factors.T @ x, x)

@@ -38,8 +38,6 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
         ValueError: If an axis has no nodes, or a time is negative.
     """
 
-    has_unit_scale = True
-
     def __init__(self, grid_shape: Sequence[int], time: float | Tensor, num_graphs: int = 1) -> None:
         self.grid_shape = check_grid_shape(grid_shape)
         self.time, heads = per_head("time", time)

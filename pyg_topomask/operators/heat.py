@@ -10,7 +10,7 @@ from torch import Tensor
 from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import NonNegativeOperator
 from pyg_topomask.operators.parameters import check_time, parameter_dtype, per_head
-from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.products.laplacian import LAPLACIANS, heat_generator
@@ -57,8 +57,6 @@ class HeatOperator(NonNegativeOperator):
             ``laplacian`` is unknown, or the entries under ``"adjacency"`` exceed the range of the dtype.
     """
 
-    has_blocks = True
-
     def __init__(
         self,
         edge_index: Tensor,
@@ -74,7 +72,6 @@ class HeatOperator(NonNegativeOperator):
         self.time, self.heads = per_head("time", time, edge_index.device)
         check_time(self.time)
         self.num_nodes, self.laplacian, self.tol, self._transposed = num_nodes, laplacian, tol, False
-        self.has_unit_scale = laplacian != "adjacency"
         self.dtype, self.device = parameter_dtype(time, edge_weight), edge_index.device
         self._generator = heat_generator(edge_index, num_nodes, edge_weight, laplacian)
         has_dtype = isinstance(time, Tensor) or edge_weight is not None
@@ -106,8 +103,9 @@ class HeatOperator(NonNegativeOperator):
     def num_multiply_adds(self) -> int:
         return self._coeffs.size(0) * (self._generator.pattern.nnz + 2 * self.num_nodes)
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        return self._blocks_by_product(layout, self._generator.pattern)
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return self._blocks_by_product(self._generator.pattern)
 
     def _check_range(self, dtype: torch.dtype) -> None:
         if self.laplacian != "adjacency" or not self._generator.low.numel():

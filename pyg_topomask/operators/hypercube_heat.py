@@ -28,8 +28,6 @@ class HypercubeHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsO
         ValueError: If the dimension or a time is negative.
     """
 
-    has_unit_scale = True
-
     def __init__(self, dim: int, time: float | Tensor, num_graphs: int = 1) -> None:
         self.dim = check_integer("dim", dim, 0)
         self.time, heads = per_head("time", time)

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator
+from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
-from pyg_topomask.ops.segment import check_batch, segment_linear_attention, size_groups
+from pyg_topomask.ops.segment import check_batch, segment_linear_attention
 
 
 class LowRankOperator(MaskOperator):
@@ -28,8 +29,6 @@ class LowRankOperator(MaskOperator):
         ValueError: If shapes disagree or ``batch`` is not sorted.
         TypeError: If the factors are not floating point.
     """
-
-    has_blocks = True
 
     def __init__(self, left: Tensor, right: Tensor, batch: Tensor | None = None) -> None:
         if left.dim() not in (2, 3) or left.shape != right.shape:
@@ -56,10 +55,6 @@ class LowRankOperator(MaskOperator):
         return LowRankOperator(absolute(self.left), absolute(self.right), self.batch)
 
     @property
-    def row_terms(self) -> int:
-        return self.num_nodes if self.batch is None else max(size_groups(self.batch).num_nodes, default=0)
-
-    @property
     def eps(self) -> float:
         return coarsest_eps(self.left, self.right)
 
@@ -67,7 +62,11 @@ class LowRankOperator(MaskOperator):
     def num_multiply_adds(self) -> int:
         return 2 * self.num_nodes * self.left.size(-1)
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return DenseBlocks(self._make_blocks, lambda sizes: float(self.left.size(-1) * sum(n * n for n in sizes)))
+
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         left, right = (layout.groups.split(self._by_node(factor, self.dtype)) for factor in (self.left, self.right))
         blocks = [(b.transpose(1, 2) @ a.permute(0, 2, 3, 1)) for a, b in zip(left, right)]  # [g, H or 1, n, n]
         blocks = blocks if self.heads is not None else [block[:, 0] for block in blocks]

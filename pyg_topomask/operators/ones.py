@@ -22,8 +22,6 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
         ValueError: If ``batch`` is not sorted.
     """
 
-    has_unit_scale = True
-
     def __init__(self, batch: Tensor) -> None:
         segments(batch)  # checks it
         self.batch = batch

@@ -25,8 +25,6 @@ class PaddingOperator(NonNegativeOperator, DiagonalScaledOperator):
         TypeError: If ``node_mask`` is not boolean.
     """
 
-    has_unit_scale = True
-
     def __init__(self, node_mask: Tensor, batch: Tensor | None = None) -> None:
         if node_mask.dtype != torch.bool:
             raise TypeError(f"'node_mask' must be boolean (got {node_mask.dtype}); compare with 0 first")

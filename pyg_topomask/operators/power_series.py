@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.operators.parameters import coefficient_heads
-from pyg_topomask.ops.blocks import BlockLayout
+from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
@@ -30,8 +30,6 @@ class PowerSeriesOperator(MaskOperator):
         ValueError: If the edges do not describe a graph of ``num_nodes`` nodes, or shapes disagree.
         TypeError: If coefficients or weights are not floating point.
     """
-
-    has_blocks = True
 
     def __init__(self, edge_index: Tensor, num_nodes: int, coeffs: Tensor, edge_weight: Tensor | None = None) -> None:
         check_edges(edge_index, num_nodes, edge_weight)
@@ -61,16 +59,6 @@ class PowerSeriesOperator(MaskOperator):
         return self._like(self.basis._replace(value=absolute(self.basis.value)), absolute(self.coeffs))
 
     @property
-    def row_terms(self) -> int:
-        degree = self.basis.pattern.rowptr.diff()
-        most, terms = int(degree.max()) if degree.numel() else 0, 0
-        for k in range(self.coeffs.size(-1)):
-            terms += most**k
-            if terms >= self.num_nodes:
-                return self.num_nodes
-        return terms
-
-    @property
     def eps(self) -> float:
         return coarsest_eps(self.coeffs, self.basis.value)
 
@@ -78,8 +66,9 @@ class PowerSeriesOperator(MaskOperator):
     def num_multiply_adds(self) -> int:
         return self.num_nodes + (self.coeffs.size(-1) - 1) * (self.basis.pattern.nnz + self.num_nodes)
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        return self._blocks_by_product(layout, self.basis.pattern)
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return self._blocks_by_product(self.basis.pattern)
 
     def _matmul(self, x: Tensor) -> Tensor:
         coeffs = self.coeffs.view(-1, self.coeffs.size(-1)).t()[:, None]  # [K + 1, 1, H or 1]

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, product_by_head
-from pyg_topomask.ops.attention.mask import row_errors
+from pyg_topomask.ops.attention.mask import DenseBlocks, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, group_rows
+from pyg_topomask.ops.memo import outside_transforms
 from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.segment import check_batch, segment_max
 from pyg_topomask.ops.sparse import Pattern
@@ -25,11 +26,7 @@ class WrappedOperator(MaskOperator):
     def __init__(self, operator: MaskOperator) -> None:
         self.operator = operator
         self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
-        self.dtype, self.device, self.has_blocks = operator.dtype, operator.device, operator.has_blocks
-
-    @property
-    def row_terms(self) -> int:
-        return self.operator.row_terms
+        self.dtype, self.device = operator.dtype, operator.device
 
     @property
     def eps(self) -> float:
@@ -42,14 +39,6 @@ class WrappedOperator(MaskOperator):
     @property
     def num_multiply_adds(self) -> int:
         return self.operator.num_multiply_adds
-
-    @property
-    def num_pairs(self) -> int | None:
-        return self.operator.num_pairs
-
-    @property
-    def pairs_by_row(self) -> Tensor | None:
-        return self.operator.pairs_by_row
 
 
 class ScaledOperator(WrappedOperator):
@@ -93,16 +82,15 @@ class ScaledOperator(WrappedOperator):
             return self.scale if non_negative(self.scale) else absolute(self.scale)
         return self.scale if self.scale >= 0 else -self.scale
 
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        pattern, value = self.operator.pairs()
-        return pattern, self.scale * value
+    @property
+    def support(self) -> Support | None:
+        support = self.operator.support
+        return support and support.map(lambda pattern, value, start: self.scale * value)
 
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        pattern, value = self.operator.row_pairs(start, stop)
-        return pattern, self.scale * value
-
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        return [self.scale * block for block in self.operator.blocks(layout)]
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        blocks = self.operator.dense_blocks
+        return blocks and blocks.map(lambda made, layout: [self.scale * block for block in made])
 
     def to_dense(self) -> Tensor:
         return self.scale * self.operator.to_dense()
@@ -177,34 +165,34 @@ class DiagonalScaledOperator(WrappedOperator):
             return error
         return error * (right.amax(0) if self.batch is None else segment_max(right, self.batch)[self.batch])
 
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        pattern, value = self.operator.pairs()
-        left, right = (None if x is None else pattern.arrange(x) for x in (self.left, self.right))
-        return pattern, self._scale_pairs(pattern, value, left, right)
+    @property
+    def support(self) -> Support | None:
+        support = self.operator.support
+        return support and support.map(self._scale_pairs)
 
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        pattern, value = self.operator.row_pairs(start, stop)
-        left = None if self.left is None else self.left[start:stop]
-        return pattern, self._scale_pairs(pattern, value, left, self.right)
-
-    def _scale_pairs(self, pattern: Pattern, value: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+    def _scale_pairs(self, pattern: Pattern, value: Tensor, start: int) -> Tensor:
         if self.heads is not None and value.dim() == 1:
             value = value[:, None]
+        left = None if self.left is None else pattern.arrange(self.left[start : start + pattern.num_rows])
+        right = None if self.right is None else pattern.arrange(self.right)
         for diagonal, node in ((left, pattern.row), (right, pattern.col)):
             if diagonal is not None:
                 scale = diagonal.index_select(0, node)
                 value = (scale[:, None] if scale.dim() < value.dim() else scale) * value
         return value
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        blocks = self.operator.blocks(layout)
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        blocks = self.operator.dense_blocks
+        return blocks and blocks.map(self._scale_blocks)
+
+    def _scale_blocks(self, blocks: list[Tensor], layout: BlockLayout) -> list[Tensor]:
         if self.heads is not None and self.operator.heads is None:
             blocks = [block[:, None] for block in blocks]
         for diagonal, axis in ((self.left, -2), (self.right, -1)):  # blocks are transposed
             if diagonal is not None:
                 by_head = self.heads is not None and diagonal.dim() == 1
                 parts = group_rows(diagonal[:, None] if by_head else diagonal, layout.groups)  # [g, n] or [g, H, n]
-                parts = [_shared(part) if block.size(0) == 1 else part for block, part in zip(blocks, parts)]
                 blocks = [block * part.unsqueeze(axis) for block, part in zip(blocks, parts)]
         return blocks
 
@@ -227,16 +215,6 @@ class DiagonalScaledOperator(WrappedOperator):
 ARITHMETIC["diagonal"] = DiagonalScaledOperator
 
 
-def _shared(part: Tensor) -> Tensor:
-    """A diagonal of equal graphs, ``[1, …]`` if it has no gradient and is the same for all, as after `rescaled`.
-
-    On CUDA it stays ``[g, …]``, because the comparison would wait for the device.
-    """
-    if part.is_cuda or part.requires_grad or not torch.equal(part, part[:1].expand_as(part)):
-        return part
-    return part[:1]
-
-
 class ConstantOperator(WrappedOperator):
     """A mask without learnable parameters, whose entries are computed once and then shared by layers and steps.
 
@@ -252,46 +230,41 @@ class ConstantOperator(WrappedOperator):
     def T(self) -> MaskOperator:
         return self.operator.T
 
-    @property
-    def keeps_pairs(self) -> bool:
-        """Whether there is a sparse support."""
-        return self.operator.pairs_by_row is not None
-
-    @property
-    def compiles_blocks(self) -> bool:
-        """Whether it makes those of the wrapped mask."""
-        return self.operator.compiles_blocks
-
     @cached_property
     @torch.inference_mode(False)
     def bound(self) -> ConstantOperator:
-        with torch.no_grad():
+        with torch.no_grad(), outside_transforms():
             bound = self.operator.bound
         return self if bound is self.operator else ConstantOperator(bound)
 
     @cached_property
-    @torch.inference_mode(False)
-    def rescaled(self) -> ConstantOperator:
-        rescaled = self.operator.rescaled
-        return self if rescaled is self.operator else ConstantOperator(rescaled)
+    def support(self) -> Support | None:
+        support = self.operator.support
+        if support is None:
+            return None
+        return Support(
+            lambda rows: self._pairs if rows is None else support.pairs(rows), support.count, support.by_row, True
+        )
 
     @cached_property
     @torch.inference_mode(False)
     def _pairs(self) -> tuple[Pattern, Tensor]:
-        with torch.no_grad():
-            return self.operator.pairs()
+        support = self.operator.support
+        assert support is not None
+        with torch.no_grad(), outside_transforms():
+            pattern, entries = support.pairs(None)
+            return pattern, evaluate(entries)
 
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        return self._pairs
-
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        return self.operator.row_pairs(start, stop)
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        blocks = self.operator.dense_blocks
+        return blocks and DenseBlocks(lambda layout: self._kept_blocks(layout, blocks), shared=blocks.shared)
 
     @torch.inference_mode(False)
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    def _kept_blocks(self, layout: BlockLayout, blocks: DenseBlocks) -> list[Tensor]:
         if self._blocks is None or self._blocks[0] is not layout:
-            with torch.no_grad():
-                self._blocks = (layout, [block.contiguous() for block in self.operator.blocks(layout)])
+            with torch.no_grad(), outside_transforms():
+                self._blocks = layout, [block.contiguous() for block in blocks.make(layout)]
         return self._blocks[1]
 
     def to_dense(self) -> Tensor:

@@ -9,13 +9,17 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import MaskOperator, common_heads
-from pyg_topomask.ops.attention.mask import PAIRS_PER_NUMBER
+from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
+from pyg_topomask.ops.memo import is_learned, outside_transforms
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
 from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern, spmm
 from pyg_topomask.typing import SparseEntries
+
+# Pairs are listed to be counted up to this many per number that the mask stores, so that memory stays proportional.
+_LISTED_PER_NUMBER = 64
 
 
 class Factor:
@@ -85,7 +89,6 @@ class SparseFactorOperator(MaskOperator):
         self.left, self.right, self.num_nodes = left, right, num_nodes
         factors = [factor for factor in (left, right) if factor is not None]
         self.heads = common_heads([factor.heads for factor in factors])
-        self.has_blocks = all(factor.pattern.num_cols == num_nodes for factor in factors)  # columns are nodes
         if factors:
             self.dtype, self.device = factors[0].value.dtype, factors[0].value.device
 
@@ -112,10 +115,6 @@ class SparseFactorOperator(MaskOperator):
         return bound
 
     @property
-    def row_terms(self) -> int:
-        return self._meeting.counts.row_pairs
-
-    @property
     def eps(self) -> float:
         factors = [factor.value for factor in (self.left, self.right) if factor is not None]
         return coarsest_eps(*factors) if factors else super().eps
@@ -125,7 +124,11 @@ class SparseFactorOperator(MaskOperator):
         return sum(factor.pattern.nnz for factor in (self.left, self.right) if factor is not None)
 
     @property
-    def num_pairs(self) -> int:
+    def support(self) -> Support:
+        kept = self.keeps_pairs if self.left and self.right else True
+        return Support(self._list_pairs, self._count_pairs, lambda: self._meeting.counts.pairs_by_row, kept)
+
+    def _count_pairs(self) -> int:
         if self.left is None or self.right is None:
             return self.num_nodes if self.left is self.right else self.num_multiply_adds
         return count_pairs(
@@ -142,7 +145,7 @@ class SparseFactorOperator(MaskOperator):
         them.
         """
         values = [factor.value for factor in self.factor_pair]
-        learned = any(value.requires_grad for value in values)
+        learned = any(map(is_learned, values))
         if learned or self.heads is not None or self.device.type != "cpu":
             return False
         return all(non_negative(value) for value in values)
@@ -151,9 +154,14 @@ class SparseFactorOperator(MaskOperator):
     @torch.inference_mode(False)
     def _constant_pairs(self) -> tuple[Pattern, Tensor]:
         left, right = self.factor_pair
-        return sparse_product(left.pattern, left.value, right.pattern, right.value)
+        with outside_transforms():
+            return sparse_product(left.pattern, left.value, right.pattern, right.value)
 
-    def pairs(self) -> tuple[Pattern, Tensor]:
+    def _list_pairs(self, rows: Rows | None) -> tuple[Pattern, Tensor]:
+        if rows is not None:
+            part = SparseFactorOperator.from_factors(self.factor_pair[0].rows(*rows), self.right, self.num_nodes)
+            part.keeps_pairs = self.keeps_pairs
+            return part._list_pairs(None)
         if self.left is None or self.right is None:
             factor = self.left or (self.right or _identity(self)).T
             (value,) = at_least_float32(factor.value)
@@ -169,27 +177,27 @@ class SparseFactorOperator(MaskOperator):
         return pattern, terms.new_zeros(pattern.nnz, *terms.shape[1:]).index_add(0, pair, terms)
 
     @property
-    def pairs_by_row(self) -> Tensor:
-        return self._meeting.counts.pairs_by_row
+    def dense_blocks(self) -> DenseBlocks | None:
+        factors = [factor for factor in (self.left, self.right) if factor is not None]
+        if any(factor.pattern.num_cols != self.num_nodes for factor in factors):  # columns are not nodes
+            return None
+        return DenseBlocks(self._make_blocks, self._block_work)
 
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        rows = self.factor_pair[0].rows(start, stop)
-        part = SparseFactorOperator.from_factors(rows, self.right, self.num_nodes)
-        part.keeps_pairs = self.keeps_pairs
-        return part.pairs()
+    def _block_work(self, sizes: list[int]) -> float:
+        if self._compiles_blocks:
+            return float(self._meeting.counts.total)
+        return float(sum(n * n for n in sizes) if self.left is None or self.right is None else sum(n**3 for n in sizes))
 
     @property
-    def compiles_blocks(self) -> bool:
+    def _compiles_blocks(self) -> bool:
         """Whether both factors are constant, and compiled code serves them."""
         values = [factor.value for factor in (self.left, self.right) if factor is not None]
-        if len(values) < 2 or not self.has_blocks or self.heads is not None or any(x.requires_grad for x in values):
+        if len(values) < 2 or self.heads is not None or any(map(is_learned, values)):
             return False
         return compiled.refuses(*values) is None
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        if not self.has_blocks:
-            return super().blocks(layout)
-        found = _constant_blocks(layout, *self.factor_pair) if self.compiles_blocks else None
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
+        found = _constant_blocks(layout, *self.factor_pair) if self._compiles_blocks else None
         if found is not None:
             return found
         left, right = (
@@ -206,7 +214,7 @@ class SparseFactorOperator(MaskOperator):
 
 def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]) -> int:
     """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
-    cheap = num_terms <= min(PAIRS_PER_NUMBER * max(num_entries, 1), MOST_ENTRIES)
+    cheap = num_terms <= min(_LISTED_PER_NUMBER * max(num_entries, 1), MOST_ENTRIES)
     return pattern().nnz if cheap else num_terms
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_floating, check_grid_shape
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
-from pyg_topomask.ops.numerics import absolute, non_negative, power_of_two
+from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
 
 # The matrix is formed if its multiply-adds are at most this many times those of the transforms. Measured on CPU: both
@@ -65,13 +65,6 @@ class ToeplitzOperator(EqualGraphsOperator):
         if non_negative(self.weight):
             return self
         return ToeplitzOperator(absolute(self.weight), self.grid_shape, self.num_graphs)
-
-    @property
-    def rescaled(self) -> ToeplitzOperator:
-        lead = self.weight.dim() - len(self.grid_shape)
-        size = self.weight.detach().abs().flatten(lead).amax(-1)
-        scale = power_of_two(size).view(*size.shape, *[1] * len(self.grid_shape))
-        return ToeplitzOperator(self.weight * scale, self.grid_shape, self.num_graphs)
 
     @property
     def error(self) -> float | Tensor:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.operators.base import SymmetricOperator
-from pyg_topomask.operators.forest import largest_tree, sweep_passes, tree_distances
+from pyg_topomask.operators.forest import sweep_passes, tree_block_work, tree_distances
 from pyg_topomask.operators.parameters import coefficient_heads
+from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import absolute, non_negative
@@ -45,8 +46,6 @@ class TreeDistanceOperator(SymmetricOperator):
         TypeError: If ``values`` is not floating point.
     """
 
-    has_blocks = True
-
     def __init__(self, parent: Tensor, values: Tensor, method: str = "auto") -> None:
         check_choice("method", method, METHODS)
         self.parent, self.values, self._order = parent, values, sibling_order(parent)
@@ -60,10 +59,6 @@ class TreeDistanceOperator(SymmetricOperator):
         if non_negative(self.values):
             return self
         return TreeDistanceOperator(self.parent, absolute(self.values), self.method)
-
-    @property
-    def row_terms(self) -> int:
-        return largest_tree(self._order)
 
     @property
     def error(self) -> float | Tensor:
@@ -90,7 +85,11 @@ class TreeDistanceOperator(SymmetricOperator):
         work = self._histogram_work * (_COMPILED_COST if is_compiled else _TORCH_COST)
         return "histogram" if self._num_hops < 2 or work <= self._centroid_work else "centroid"
 
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return DenseBlocks(self._make_blocks, tree_block_work)
+
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         length = (self.parent >= 0).double()
         blocks = []
         for distance, same_tree in tree_distances(self.parent, self._order, length, layout):

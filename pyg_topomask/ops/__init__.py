@@ -1,9 +1,12 @@
 """Tensor operations without learnable parameters: walks, segments, sparse products and attention."""
 
 from pyg_topomask.ops.attention.full_softmax import all_pairs
-from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
-from pyg_topomask.ops.attention.masked_linear import masked_linear_attention
-from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
+from pyg_topomask.ops.attention.masked import (
+    explain,
+    masked_additive_attention,
+    masked_linear_attention,
+    masked_softmax_attention,
+)
 from pyg_topomask.ops.products.polynomial import deconvolve
 from pyg_topomask.ops.topk.attention import topk_attention, topk_edge_index
 from pyg_topomask.ops.topk.search import topk_inner_product
@@ -13,6 +16,7 @@ __all__ = [
     "Walks",
     "all_pairs",
     "deconvolve",
+    "explain",
     "masked_additive_attention",
     "masked_linear_attention",
     "masked_softmax_attention",

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import SizeGroups, group_sizes, ragged_ranges, size_groups
 
-Entries = tuple[Tensor, Tensor, Tensor]
+Triples = tuple[Tensor, Tensor, Tensor]
 """Rows, columns and entries of a sparse matrix."""
 
 
@@ -140,7 +140,7 @@ def column_blocks(layout: BlockLayout, columns: Tensor) -> list[Tensor]:
     return [part[..., : part.size(1)].movedim(1, -1) for part in layout.groups.split(columns)]
 
 
-def product_blocks(layout: BlockLayout, left: Entries | None, right: Entries | None) -> list[Tensor]:
+def product_blocks(layout: BlockLayout, left: Triples | None, right: Triples | None) -> list[Tensor]:
     r"""Dense blocks of :math:`(\Phi_1 \Phi_2^\top)^\top` for sparse factors, one of which may be the identity.
 
     Args:
@@ -170,7 +170,7 @@ def multiply_blocks(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     return [a @ b for a, b in lifted]
 
 
-def _identity(layout: BlockLayout) -> Entries:
+def _identity(layout: BlockLayout) -> Triples:
     node = torch.arange(layout.row_start.numel(), device=layout.row_start.device)
     return node, node, torch.ones(node.numel(), device=node.device)
 

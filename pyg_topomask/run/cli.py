@@ -145,8 +145,16 @@ def _show(arguments: argparse.Namespace, overrides: list[str]) -> int:
     matplotlib.use("Agg")
     from pyg_topomask.run.commands.show import picture
     from pyg_topomask.run.output.files import output_path
-    from pyg_topomask.run.output.progress import Display, error_output
+    from pyg_topomask.run.output.progress import Display, error_output, standard_output
 
+    if arguments.kind == "path":
+        from pyg_topomask.run.commands.show_path import path_table
+
+        position = arguments.graph, arguments.layer, arguments.checkpoint
+        standard_output().print(path_table(arguments.config, *position, overrides))
+        return 0
+    if arguments.out is None:
+        raise RunError(f"show {arguments.kind} needs --out FILE, the picture to write")
     out = output_path(arguments.out, "a file")
     names = ("kind", "config", "graph", "layer", "head", "node", "checkpoint")
     with Display(error_output()) as display, display.working("drawing"):

@@ -13,19 +13,20 @@ def add_show(commands: Any) -> None:
     """The options of ``topomask show``."""
     show = commands.add_parser(
         "show",
-        help="draw the attention, mask or walks of a layer, on one graph of a config's data set",
+        help="draw the attention, mask or walks of a layer, on one graph of a config's data set, or print its engines",
         epilog=OVERRIDES,
         allow_abbrev=False,
     )
     show.add_argument(
         "kind",
-        choices=("attention", "mask", "walks"),
+        choices=("attention", "mask", "walks", "path"),
         metavar="KIND",
         help="attention: the pairs that k-MIP attention keeps, as arrows or a matrix; mask: a mask and one of its "
-        "rows; walks: coverage and errors of a GRF mask by the number of walks",
+        "rows; walks: coverage and errors of a GRF mask by the number of walks; path: a table of the engines of masked "
+        "attention on a batch, with their estimated times or the reasons why they cannot serve",
     )
     show.add_argument("config", metavar="CONFIG", help="YAML file")
-    show.add_argument("--out", required=True, metavar="FILE", help="picture to write; its suffix gives the format")
+    show.add_argument("--out", metavar="FILE", help="picture to write; its suffix gives the format (not for path)")
     _add_position(show)
     show.add_argument(
         "--checkpoint", metavar="PATH", help="best.ckpt of a run, or its folder (default: an untrained model)"

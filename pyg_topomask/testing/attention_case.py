@@ -13,7 +13,12 @@ from torch.nn import Module
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn.auxiliary import auxiliary_loss
-from pyg_topomask.testing.checks import check_backward_in_autocast, check_threads
+from pyg_topomask.testing.checks import (
+    check_backward_in_autocast,
+    check_forward_mode,
+    check_reverse_mode,
+    check_threads,
+)
 from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph, permute
 
 
@@ -168,6 +173,12 @@ class AttentionCase:
             return out
 
         return run, [self._input(data.num_nodes, dtype), *(value.detach() for value in attn.parameters())]
+
+    def test_forward_mode_is_right_or_refused(self) -> None:
+        check_forward_mode(*self._function_of(Batch.from_data_list(self._graphs())))
+
+    def test_reverse_mode_of_torch_func(self) -> None:
+        check_reverse_mode(*self._function_of(Batch.from_data_list(self._graphs())))
 
     def test_backward_in_autocast(self) -> None:
         check_backward_in_autocast(*self._function_of(Batch.from_data_list(self._graphs()), torch.float32))

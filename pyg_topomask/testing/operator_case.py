@@ -11,6 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.operators import MaskOperator
+from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.ops.attention.mask import evaluate
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.testing.checks import (
     check_backward_in_autocast,
@@ -118,8 +120,8 @@ class OperatorCase:
         def run(*values: Tensor) -> list[Tensor]:
             op = self.build(data, **dict(zip(parameters, values)))
             products = [op @ x, op.T @ x, op.bound @ x]
-            products += [] if op.num_pairs is None else [op.pairs()[1]]
-            return products + (op.blocks(layout) if op.has_blocks else [])
+            products += [evaluate(op.support.pairs(None)[1])] if op.support else []
+            return products + (op.dense_blocks.make(layout) if op.dense_blocks else [])
 
         assert torch.autograd.gradcheck(run, tuple(parameters.values()))
 
@@ -153,6 +155,8 @@ class OperatorCase:
             (mask @ x).sum().backward()
             assert (mask @ x).shape == x.shape
             assert mask.to_dense().shape == (*([] if op.heads is None else [op.heads]), 0, 0)
+            q, v = (torch.ones(0, op.heads or 2, width, dtype=torch.float64) for width in (2, 3))
+            assert masked_linear_attention(q, q, v, mask).shape == v.shape
 
     def test_input_on_the_meta_device_is_not_read(self) -> None:
         op = self.build(self.graphs[self.moved])
@@ -216,14 +220,14 @@ class OperatorCase:
         for data in self.graphs.values():
             op, batch = self.build(data), torch.zeros(data.num_nodes, dtype=torch.long)
             bound, matrix = op.bound, op.bound.to_dense().double()
-            assert (bound.num_pairs is None) == (op.num_pairs is None)
-            if op.num_pairs is not None:
-                pattern, of_bound = op.pairs()[0], bound.pairs()[0]
+            assert (bound.support is None) == (op.support is None)
+            if op.support and bound.support:
+                pattern, of_bound = op.support.pairs(None)[0], bound.support.pairs(None)[0]
                 assert torch.equal(pattern.row, of_bound.row)
                 assert torch.equal(pattern.col, of_bound.col)
                 torch.testing.assert_close(_listed(bound), matrix.expand_as(_listed(bound)), **self.tol)
-            assert bound.has_blocks == op.has_blocks
-            for block in bound.blocks(block_layout(batch)) if op.has_blocks else []:
+            assert (bound.dense_blocks is None) == (op.dense_blocks is None)
+            for block in bound.dense_blocks.make(block_layout(batch)) if bound.dense_blocks else []:
                 wanted = matrix.mT.expand_as(block[0])
                 torch.testing.assert_close(block[0].double(), wanted, **self.tol)
 
@@ -233,23 +237,8 @@ class OperatorCase:
         assert torch.autograd.gradcheck(lambda x: op.bound @ x, (x,))
         assert (op.bound @ x.detach()).requires_grad == (op @ x.detach()).requires_grad  # of its parameters
 
-    def test_rescaled_rows_are_the_rows_times_powers_of_two(self) -> None:
-        for data in self.graphs.values():
-            op, dense = self.build(data), self.reference(data)
-            for far in (1.0, 2.0**60):
-                rescaled = (op if far == 1.0 else far * op).rescaled
-                matrix = rescaled.to_dense().double()
-                size, wanted = (x.abs().sum(-1, keepdim=True) for x in (matrix, far * dense))
-                power = torch.where((size == 0) | (wanted == 0), 1, size / wanted).log2().round().exp2()
-                torch.testing.assert_close(matrix, power * far * dense, **self.tol)
-                assert (rescaled.bound.to_dense().double().sum(-1) <= 2 * max(1, op.num_nodes)).all()
-                assert (rescaled.bound is rescaled) == (op.bound is op)
-
     def test_precision_is_stated(self) -> None:
         for op, dense in self._cases():
-            assert isinstance(op.row_terms, int)
-            assert op.row_terms >= (dense != 0).sum(-1).max()
-            assert op.T.row_terms >= (dense != 0).sum(-2).max()
             assert torch.finfo(torch.float64).eps <= op.eps <= torch.finfo(torch.float32).eps
             assert (_errors(op) >= 0).all()
             x = _input(op, 1)
@@ -263,36 +252,38 @@ class OperatorCase:
         for op, dense in self._cases():
             assert isinstance(op.num_multiply_adds, int)
             assert op.num_multiply_adds >= 0
-            if op.num_pairs is None:
+            if op.support is None:
                 continue
-            assert op.num_pairs >= op.pairs()[0].nnz
+            assert op.support.count() >= op.support.pairs(None)[0].nnz
             listed = _listed(op)
             torch.testing.assert_close(listed, dense.expand_as(listed), **self.tol)
 
     def test_rows_listed_alone_are_those_of_all(self) -> None:
         for data in self.graphs.values():
             op = self.build(data)
-            if op.pairs_by_row is None or op.num_nodes == 0:
+            if op.support is None or op.num_nodes == 0:
                 continue
             half, nodes = op.num_nodes // 2, op.num_nodes
             parts = [(start, stop) for start, stop in ((0, half), (half, nodes)) if start < stop]
             listed = torch.cat([_listed(op, part) for part in parts], dim=1)
             torch.testing.assert_close(listed, _listed(op), **self.tol)
+            of_mask, of_bounds = op.support, op.bound.support
+            assert of_bounds is not None
             for start, stop in parts:
-                pattern, of_bound = op.row_pairs(start, stop)[0], op.bound.row_pairs(start, stop)[0]
+                pattern, of_bound = (support.pairs((start, stop))[0] for support in (of_mask, of_bounds))
                 assert torch.equal(pattern.row, of_bound.row)
                 assert torch.equal(pattern.col, of_bound.col)
-                assert (pattern.rowptr.diff() <= op.pairs_by_row[start:stop]).all()
+                assert (pattern.rowptr.diff() <= op.support.by_row()[start:stop]).all()
 
     def test_blocks_are_those_of_the_matrix(self) -> None:
         batched = Batch.from_data_list([self.graphs[name] for name in self.batch])
         cases = [(data, torch.zeros(data.num_nodes, dtype=torch.long)) for data in self.graphs.values()]
         for data, batch in [*cases, (batched, batched.batch)]:
             op, dense = self.build(data), self.reference(data)
-            if not op.has_blocks:
+            if op.dense_blocks is None:
                 continue
             layout = block_layout(batch)
-            for graphs, blocks in zip(layout.groups.graphs, op.blocks(layout)):
+            for graphs, blocks in zip(layout.groups.graphs, op.dense_blocks.make(layout)):
                 for graph, block in zip(graphs, blocks.expand(len(graphs), *blocks.shape[1:])):
                     own = (batch == graph).nonzero().squeeze(1)
                     wanted = dense[..., own, :][..., :, own].mT
@@ -323,7 +314,9 @@ def _errors(op: MaskOperator) -> Tensor:
 
 def _listed(op: MaskOperator, rows: tuple[int, int] | None = None) -> Tensor:
     """Matrix ``[H or 1, N, N]`` in float64 from the pairs of an operator, or those of some rows."""
-    pattern, value = op.pairs() if rows is None else op.row_pairs(*rows)
+    assert op.support is not None
+    pattern, entries = op.support.pairs(rows)
+    value = evaluate(entries)
     value = (value if value.dim() == 2 else value[:, None]).expand(-1, op.heads or 1).double()
     order = range(op.num_nodes) if pattern.order is None else pattern.order.tolist()
     matrix = torch.zeros(op.heads or 1, pattern.num_rows, op.num_nodes, dtype=torch.float64)

@@ -118,7 +118,7 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
         for other in (step(tensors, mask, graph, "factored"), step_raw_table(tensors, mask, graph))
     ]
     operator = mask(graph)
-    pattern, _ = operator.pairs()
+    pattern = operator.support.pairs(None)[0]
     times = in_turns(
         {
             "chosen": lambda: step(tensors, mask, graph),

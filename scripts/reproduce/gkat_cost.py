@@ -34,7 +34,7 @@ from pyg_topomask.datasets import InducedCycleDataset, MotifDataset
 from pyg_topomask.nn import GKATAttention, GKATConv
 from pyg_topomask.operators import DenseOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_softmax_attention
-from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
+from pyg_topomask.ops.attention.masked import masked_additive_attention
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -124,7 +124,7 @@ def measure(case: str, num_graphs: int, options: argparse.Namespace) -> dict[str
         "case": case,
         "nodes": data.num_nodes,
         "edges": data.num_edges,
-        "pairs": int(made["GKAT"].mask(data).num_pairs),
+        "pairs": made["GKAT"].mask(data).support.count(),
         "ms": times(made, x, data, options.repeats),
         "mib": {name: in_fresh_process(memory, case, name, num_graphs, options.root) for name in made},
     }

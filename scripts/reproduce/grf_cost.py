@@ -27,7 +27,9 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask, PowerSeriesMask, ToeplitzMask
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.attention.path_choice import choose_linear_path
+from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.plan import ENGINES, plan
+from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks
 from pyg_topomask.viz.drawing import PALETTE
 
@@ -57,13 +59,13 @@ def masks(num_nodes: int) -> Mapping[str, Callable[[Data], Any]]:
     }
 
 
-def count(mask: Any, num_nodes: int) -> int:
+def count(problem: Problem) -> int:
     """Multiply-adds of numerator and denominator on the path that the library chooses."""
-    width = CHANNELS + 1
+    mask, num_nodes, width = problem.mask, problem.k.size(0), CHANNELS + 1
     if mask is None:
         return 2 * num_nodes * FEATURES * width
-    if choose_linear_path(mask, FEATURES, CHANNELS) == "pairwise":
-        return mask.num_pairs * (FEATURES + width + NUM_COEFFS)
+    if ENGINES[plan(problem)].path == "pairwise":
+        return problem.num_pairs * (FEATURES + width + NUM_COEFFS)
     return (mask.num_multiply_adds + 2 * num_nodes) * FEATURES * width
 
 
@@ -80,7 +82,8 @@ def measure(num_nodes: int, seeds: int, repeats: int) -> dict[str, dict[str, flo
         found["softmax"] = {"madds": madds, "ms": _time(lambda: scaled_dot_product_attention(*heads), repeats)}
     with torch.no_grad():
         for name, build in masks(num_nodes).items():
-            counts = [count(build(data), num_nodes) for data in (graphs if name == "GRF" else graphs[:1])]
+            used = graphs if name == "GRF" else graphs[:1]
+            counts = [count(Problem(Kernel("linear"), q, k, v, build(data))) for data in used]
             ms = _time(lambda build=build: masked_linear_attention(q, k, v, build(graphs[0])), repeats)
             found[name] = {"madds": statistics.fmean(counts), "ms": ms}
     return found

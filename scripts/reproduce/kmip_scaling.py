@@ -65,7 +65,7 @@ def _cell(row: dict[str, Any], what: str) -> str:
 
 def fit(rows: list[dict[str, Any]], what: str, smallest: int) -> float | None:
     """Exponent of N over the sizes from ``smallest``; None if there are fewer than two."""
-    known = [(row["num_nodes"], row[what]) for row in rows if row["num_nodes"] >= smallest and row[what]]
+    known = [(row["num_nodes"], row[what]) for row in rows if row["num_nodes"] >= smallest and (row[what] or 0) > 0]
     return exponent(*map(list, zip(*known))) if len(known) > 1 else None
 
 

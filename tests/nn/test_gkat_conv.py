@@ -5,7 +5,7 @@ from torch_geometric.data import Batch
 from pyg_topomask.nn import GKATAttention, GKATConv, GPSModel, redraw_walks
 from pyg_topomask.nn.dynamic_walks import walks_along
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
-from pyg_topomask.ops.attention.masked_additive import masked_additive_attention, masked_additive_attention_reference
+from pyg_topomask.ops.attention.masked import masked_additive_attention, masked_additive_attention_reference
 from pyg_topomask.testing import GRAPHS, AttentionCase, empty_graph
 from pyg_topomask.transforms import AddRandomWalks
 

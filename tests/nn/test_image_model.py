@@ -21,7 +21,7 @@ from pyg_topomask.nn import (
 from pyg_topomask.nn.encoder import NodePositions
 from pyg_topomask.nn.norm import build_norm
 from pyg_topomask.operators import PowerSeriesOperator
-from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
+from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks
 

@@ -182,7 +182,7 @@ def test_blocks_that_all_graphs_share_beside_others():
     shared = [GridHeatOperator((2, 3), time, 2) for time in (0.3, 1.0)]
     joined = BlockDiagonalOperator(shared)
     for op in (joined, HeadStackOperator([GridHeatOperator((2, 3), 0.5, 4), joined])):
-        (blocks,) = op.blocks(block_layout(batch))
+        (blocks,) = op.dense_blocks.make(block_layout(batch))
         dense = op.to_dense()
         for graph in range(4):
             own = batch == graph
@@ -197,12 +197,12 @@ def test_blocks_of_a_batch_that_is_finer_or_coarser_than_the_parts():
     for batch in ([0, 0, 1, 1, 1, 4, 5, 5], [0] * 8, [1, 1, 1, 1, 1, 1, 2, 2], [0] * 5 + [2] * 3):
         batch = torch.tensor(batch)
         layout = block_layout(batch)
-        for graphs, blocks in zip(layout.groups.graphs, op.blocks(layout)):
+        for graphs, blocks in zip(layout.groups.graphs, op.dense_blocks.make(layout)):
             for graph, block in zip(graphs, blocks):
                 own = batch == graph
                 torch.testing.assert_close(block, dense[own][:, own].t())
     with pytest.raises(ValueError, match="different graphs"):
-        op.blocks(block_layout(torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])))
+        op.dense_blocks.make(block_layout(torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])))
 
 
 class TestProductOperator(OperatorCase):
@@ -268,7 +268,7 @@ def test_every_float_argument_has_a_gradient():
     assert torch.autograd.gradcheck(run, (value, other, scale, matrix))
 
     def entries(value, other):
-        return SparseFactorOperator((index, value), (index, other), 3).pairs()[1]
+        return SparseFactorOperator((index, value), (index, other), 3).support.pairs(None)[1]
 
     assert torch.autograd.gradcheck(entries, (value, other))
     assert torch.autograd.gradcheck(lambda s: (s.squeeze() * DenseOperator(matrix.detach())) @ x, (scale,))
@@ -278,13 +278,13 @@ def test_support_of_a_product_is_exact_or_a_bound():
     index = torch.tensor([[0, 1, 2], [0, 0, 1]])
     value = torch.ones(3)
     op = SparseFactorOperator((index, value), (index, value), 4)
-    assert op.num_pairs == 5  # {0, 1}² and (2, 2)
+    assert op.support.count() == 5  # {0, 1}² and (2, 2)
     assert op.num_multiply_adds == 6
     hub = torch.stack([torch.arange(500), torch.zeros(500, dtype=torch.long)])
     op = SparseFactorOperator((hub, torch.ones(500)), (hub, torch.ones(500)), 500)
-    assert op.num_pairs == 500**2
+    assert op.support.count() == 500**2
     assert not {"_joined", "_constant_pairs"} & op.__dict__.keys()  # the bound was not found by listing the pairs
-    assert SparseFactorOperator(None, None, 4).num_pairs == 4
+    assert SparseFactorOperator(None, None, 4).support.count() == 4
     torch.testing.assert_close(SparseFactorOperator(None, None, 4).to_dense(), torch.eye(4))
 
 
@@ -297,10 +297,8 @@ def test_a_mask_scaled_by_a_number_of_either_sign_has_its_bound():
 def test_a_sparse_mask_keeps_its_support_when_scaled_or_transposed():
     index = torch.tensor([[0, 1, 2], [0, 0, 1]])
     op = SparseFactorOperator((index, torch.ones(3)), None, 4)
-    assert op.T.num_pairs == (2 * op).num_pairs == op.num_pairs == 3
-    assert OnesOperator(torch.zeros(3, dtype=torch.long)).num_pairs is None
-    with pytest.raises(ValueError, match="sparse support; OnesOperator has none"):
-        OnesOperator(torch.zeros(3, dtype=torch.long)).pairs()
+    assert [mask.support.count() for mask in (op, op.T, 2 * op)] == [3, 3, 3]
+    assert OnesOperator(torch.zeros(3, dtype=torch.long)).support is None
 
 
 def test_repr_names_sizes():

@@ -17,9 +17,9 @@ from pyg_topomask.operators import (
     SparseOperator,
 )
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
-from pyg_topomask.ops.attention.path_choice import choose_linear_path
+from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 from pyg_topomask.ops.blocks import block_layout
+from pyg_topomask.ops.sparse import Combination
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency, empty_graph
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -123,37 +123,19 @@ def test_attention_with_tokens_is_the_definition_on_every_path(names, kernel):
 @pytest.mark.parametrize("names", [("path", "star"), ("path", "empty", "star", "single", "empty"), ("empty",)])
 def test_coefficients_of_pairs_are_kept(names):
     """Attention under a GRF mask evaluates the entries row by row, also behind a class token."""
-    op = bordered_grf(names)
-    assert op.keeps_pairs
-    pattern, value = op.pairs()
-    for mask in (op, op.bound):
-        found, combined = mask.combined_pairs()
-        torch.testing.assert_close((found.row, found.col), (pattern.row, pattern.col))
-        torch.testing.assert_close(combined.values, mask.pairs()[1])
-    dense = torch.zeros_like(op.to_dense())
-    dense[:, pattern.row.long(), pattern.col.long()] = value.t()
-    torch.testing.assert_close(dense, op.to_dense())
-    assert choose_linear_path(op, 32, 8) == "pairwise"
-
-
-@pytest.mark.parametrize(("scale", "same"), [(1.0, True), (1e-30, True), (1e4, False), (1e15, False)])
-def test_rows_are_scaled_only_where_they_are_large(scale, same):
-    op = bordered_grf(("path", "star"), scale)
-    wide = torch.repeat_interleave(torch.bincount(op.batch) + 1)
-    assert (op.rescaled is op) is same
-    q, k, v = (torch.rand(op.num_nodes, 2, 3, dtype=torch.float64) for _ in range(3))
-    wanted = masked_linear_attention_reference(q, k, v, op.to_dense(), bound=op.bound.to_dense())
-    for path in ("factored", "pairwise", "blocks"):
-        torch.testing.assert_close(masked_linear_attention(q, k, v, op, wide, path), wanted, rtol=1e-9, atol=1e-9)
-
-
-def bordered_grf(names, scale=1.0):
     graphs = [empty_graph() if name == "empty" else GRAPHS[name].clone() for name in names]
     batch = Batch.from_data_list([AddRandomWalks(4, 2, seed=0)(graph) for graph in graphs])
     mask = GRFMask(2, max_length=2).double()
     with torch.no_grad():
-        mask.modulation.copy_(scale * torch.tensor([[1.0, -0.5, 0.25], [0.5, 0.0, 1.0]]))
-    return BorderedOperator(mask(batch), batch.batch, len(names))
+        mask.modulation.copy_(torch.tensor([[1.0, -0.5, 0.25], [0.5, 0.0, 1.0]]))
+    op = BorderedOperator(mask(batch), batch.batch, len(names))
+    assert op.support.kept
+    for form in (op, op.bound):
+        pattern, entries = form.support.pairs(None)
+        assert isinstance(entries, Combination)
+        dense = torch.zeros_like(form.to_dense())
+        dense[:, pattern.row.long(), pattern.col.long()] = entries.values.t()
+        torch.testing.assert_close(dense, form.to_dense())
 
 
 @pytest.mark.parametrize("of_graph", [(0, 1, 3), (0, 2, 4), (1, 2, 3)])
@@ -167,27 +149,16 @@ def test_equal_graphs_share_a_block_beside_graphs_without_nodes(of_graph):
         torch.testing.assert_close(masked_linear_attention(q, k, v, op, wide, path), wanted, rtol=1e-9, atol=1e-9)
 
 
-SAME = torch.rand(7, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).repeat(3, 1)
-
-
-@pytest.mark.parametrize(
-    ("left", "num_blocks"),
-    [
-        (SAME, 1),
-        (SAME[:, 0], 1),
-        (SAME.clone().requires_grad_(), 3),  # the gradient of each graph is its own
-        (torch.arange(42, dtype=torch.float64).view(21, 2), 3),
-    ],
-)
-def test_equal_graphs_share_a_block_if_their_rows_are_scaled_alike(left, num_blocks):
+@pytest.mark.parametrize("one_left", [True, False])
+def test_shared_blocks_with_rows_and_columns_of_each_graph(one_left):
     inner = GridHeatOperator((2, 3), torch.tensor([0.5, 2.0], dtype=torch.float64), num_graphs=3)
     op = BorderedOperator(8 * inner, torch.arange(3).repeat_interleave(6))
     layout = block_layout(torch.arange(3).repeat_interleave(7))
-    assert [block.size(0) for block in op.rescaled.blocks(layout)] == [1]
-    scaled = DiagonalScaledOperator(op, left, SAME)
-    (blocks,), dense = scaled.blocks(layout), scaled.to_dense()
-    assert blocks.size(0) == num_blocks
-    for graph, block in enumerate(blocks.expand(3, -1, -1, -1)):
+    assert [block.size(0) for block in op.dense_blocks.make(layout)] == [1]
+    left, right = torch.rand(2, 21, 2, dtype=torch.float64)
+    scaled = DiagonalScaledOperator(op, left[:, 0] if one_left else left, right)
+    (blocks,), dense = scaled.dense_blocks.make(layout), scaled.to_dense()
+    for graph, block in enumerate(blocks):
         own = slice(7 * graph, 7 * graph + 7)
         torch.testing.assert_close(block.mT, dense[:, own, own], rtol=1e-9, atol=1e-9)
 
@@ -202,14 +173,15 @@ def test_what_is_refused():
         PowerSeriesOperator(torch.zeros(2, 0, dtype=torch.long), 3, SERIES), torch.zeros(3).long()
     )
     with pytest.raises(ValueError, match="not those of the mask with one more node each"):
-        bordered.blocks(block_layout(torch.tensor([0, 0, 1, 1])))
+        bordered.dense_blocks.make(block_layout(torch.tensor([0, 0, 1, 1])))
 
 
 def test_many_pairs_are_not_listed(monkeypatch):
     index = torch.tensor([[0, 1], [1, 0]])
     op = BorderedOperator(SparseOperator(index, torch.ones(2), 2), torch.zeros(2).long())
-    assert op.num_pairs == op.pairs()[0].nnz == 7
+    assert op.support.count() == op.support.pairs(None)[0].nnz == 7
     monkeypatch.setattr("pyg_topomask.operators.bordered._MOST_PAIRS", 1)
-    assert op.num_pairs is None
-    with pytest.raises(ValueError, match="path 'pairwise' needs a sparse support; BorderedOperator has none"):
-        op.pairs()
+    assert op.support is None
+    q = torch.rand(3, 1, 2)
+    with pytest.raises(ValueError, match=r"path 'pairwise' cannot serve.*BorderedOperator has none.*path='auto'"):
+        masked_linear_attention(q, q, q, op, path="pairwise")

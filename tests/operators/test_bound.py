@@ -86,7 +86,7 @@ def test_a_subclass_without_a_product_or_a_transpose_cannot_be_made():
 def test_a_subclass_without_a_bound_is_told_how_to_define_it():
     op = Plain(torch.eye(3))
     assert op.num_multiply_adds == 9
-    assert (op.row_terms, op.eps, op.error) == (3, torch.finfo(torch.float32).eps, 0)
+    assert (op.eps, op.error) == (torch.finfo(torch.float32).eps, 0)
     with pytest.raises(NotImplementedError, match=r"Plain has no bounding mask.*'return self' if no entry"):
         op.bound  # noqa: B018
 
@@ -145,7 +145,7 @@ def test_equal_entries_are_added_up_before_the_absolute_value():
     index = torch.tensor([[0, 1, 0], [1, 1, 1]])
     op = SparseFactorOperator((index, torch.tensor([3.0, 1.0, -2.0])), None, 2)
     assert op.bound is op
-    assert op.num_multiply_adds == op.num_pairs == 2
+    assert op.num_multiply_adds == op.support.count() == 2
     torch.testing.assert_close(op.to_dense(), torch.tensor([[0.0, 1], [0, 1]]))
     op = SparseFactorOperator((index, torch.tensor([[-3.0, 3], [1, 1], [2, -2]])), None, 2)
     torch.testing.assert_close(op.bound.to_dense(), torch.tensor([[[0.0, 1], [0, 1]]] * 2))
@@ -161,7 +161,7 @@ def test_the_bound_of_signed_walks_takes_loads_absolute_before_they_add_up():
 def test_the_constant_bound_is_computed_once():
     op = ConstantOperator(NEGATIVE)
     assert op.bound is op.bound
-    assert ConstantOperator(SparseFactorOperator(None, None, 3)).bound.pairs()[1].tolist() == [1, 1, 1]
+    assert ConstantOperator(SparseFactorOperator(None, None, 3)).bound.support.pairs(None)[1].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -194,11 +194,11 @@ def test_the_bound_has_derivative_plus_one_where_a_parameter_is_zero(build):
         lambda x: DiagonalScaledOperator(DenseOperator(x), x[0], x[1]).T.bound.to_dense(),
         lambda x: KroneckerOperator(HeadStackOperator([DenseOperator(x), ONES]), ONES).bound.to_dense(),
         lambda x: BlockDiagonalOperator([DenseOperator(x), ONES]).bound.to_dense(),
-        lambda x: GRFOperator(GRF([1.0] * 4).walks, torch.cat([x[0], x[1, :1]])).bound.pairs()[1],
+        lambda x: GRFOperator(GRF([1.0] * 4).walks, torch.cat([x[0], x[1, :1]])).bound.support.pairs(None)[1].values,
         lambda x: GRFOperator(GRF([1.0] * 4).walks, torch.cat([x[0], x[1, :1]])).T.bound.to_dense(),
         lambda x: SparseFactorOperator(
             (torch.tensor([[0, 0, 1], [0, 1, 1]]), x[0]), (torch.tensor([[2, 0, 1], [0, 1, 1]]), x[1]), 3
-        ).bound.pairs()[1],
+        ).bound.support.pairs(None)[1],
     ],
 )
 def test_the_bound_is_differentiable_in_every_parameter(build):
@@ -214,17 +214,6 @@ def test_precision_is_that_of_the_coarsest_number():
     assert DiagonalScaledOperator(DenseOperator(torch.eye(2).double()), torch.ones(2), torch.ones(2)).eps == single
     assert walks_of(lambda load: load)([1.0] * 4).eps == single  # float32 loads, a float64 modulation function
     assert walks_of(lambda load: load.double())([1.0] * 4).eps == double
-
-
-def test_terms_of_a_row():
-    hub = SparseFactorOperator((torch.tensor([[0, 0, 0, 1], [0, 1, 2, 1]]), torch.ones(4)), None, 5)
-    assert (hub.row_terms, hub.T.row_terms) == (3, 2)
-    assert (hub + hub).row_terms == 5
-    assert KroneckerOperator(hub, hub).row_terms == 9
-    assert (2 * hub).row_terms == HeadStackOperator([hub, hub]).row_terms == 3
-    assert BlockDiagonalOperator([hub, hub.T]).row_terms == 3
-    assert GRF([1.0] * 4).row_terms == 5
-    assert SparseFactorOperator(None, None, 0).row_terms == 0
 
 
 def test_errors_combine_as_entries_do():
@@ -256,13 +245,12 @@ def test_a_graph_without_nodes_has_a_bound():
     data = AddRandomWalks(max_length=3, seed=0)(data)
     first, second = ([data[f"{table}_{part}"] for part in PARTS] for table in ("walk", "walk_key"))
     op = GRFOperator(walk_product(*first, *second, 0, 3, torch.float64), torch.tensor([1.0, -1, 0, 0]).double())
-    assert op.row_terms == 0
     assert op.bound.to_dense().shape == (0, 0)
 
 
 def test_factors_whose_columns_are_no_nodes_have_no_blocks():
     wide = entrywise_product(GRF([1.0, 1, 1, 1]), GRF([1.0, 1, 1, 1]))
-    assert not wide.has_blocks
+    assert wide.dense_blocks is None
     with pytest.raises(TypeError, match="no fast entry-wise product of GRFOperator"):
         entrywise_product(*[_corrected()] * 2)
 

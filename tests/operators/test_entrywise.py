@@ -13,7 +13,7 @@ from pyg_topomask.operators import (
     ToeplitzOperator,
 )
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
+from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 
 BATCH = torch.tensor([0, 0, 0, 0, 1, 1])
 
@@ -101,9 +101,7 @@ def test_columns_of_a_product_are_no_nodes_even_if_they_are_as_many():
     right = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 2]]), draw(4).abs()
     op = SparseFactorOperator(left, left, 4) * SparseFactorOperator(right, right, 4)
     batch = torch.tensor([0, 0, 1, 1])  # three pairs of columns in the first graph, and one in the second
-    assert not op.has_blocks
-    assert not op.T.has_blocks
-    assert not op.bound.has_blocks
+    assert [mask.dense_blocks for mask in (op, op.T, op.bound)] == [None] * 3
     q, k, v = (torch.rand(4, 2, 3, dtype=torch.float64) for _ in range(3))
     wanted = masked_linear_attention_reference(q, k, v, op.to_dense())
     torch.testing.assert_close(masked_linear_attention(q, k, v, op, batch), wanted)

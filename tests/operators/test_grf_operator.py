@@ -3,7 +3,7 @@ from torch_geometric.data import Batch
 
 from pyg_topomask.operators import GRFOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.attention.masked_linear import masked_linear_attention_reference
+from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 from pyg_topomask.ops.walks.pair_table import stored_pairs
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase
@@ -110,7 +110,7 @@ def test_modulation_has_a_gradient_on_both_forms():
     f = F.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f) @ x, (f,))
     assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f).T @ x, (f,))
-    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f).pairs()[1], (f,))
+    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f).support.pairs(None)[1].values, (f,))
 
 
 def test_a_batch_of_a_batch_is_the_same_mask():
@@ -148,7 +148,7 @@ def test_factors_are_sparse_factors():
     assert isinstance(operator.factors, SparseFactorOperator)
     # Entries are counted before those of equal positions are merged.
     assert operator.num_multiply_adds >= operator.factors.num_multiply_adds
-    assert operator.num_pairs == operator.factors.num_pairs
+    assert operator.support.count() == operator.factors.support.count()
 
 
 class TestCorrectedDiagonal(GRFCase):

@@ -135,8 +135,8 @@ def test_error_holds_for_the_transform():
 def test_a_batch_of_other_graphs_is_refused():
     op = GridHeatOperator((2, 3), 1.0, 2)
     with pytest.raises(ValueError, match="graphs of 6 nodes, but a graph of 'batch' has 4"):
-        op.blocks(block_layout(torch.tensor([0] * 4 + [1] * 8)))
-    (block,) = op.blocks(block_layout(torch.zeros(12, dtype=torch.long)))  # both grids taken for one graph
+        op.dense_blocks.make(block_layout(torch.tensor([0] * 4 + [1] * 8)))
+    (block,) = op.dense_blocks.make(block_layout(torch.zeros(12, dtype=torch.long)))  # both grids taken for one graph
     torch.testing.assert_close(block[0], op.to_dense().mT)
 
 

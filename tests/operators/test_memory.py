@@ -19,7 +19,7 @@ from pyg_topomask.operators import (
     TreeDistanceOperator,
 )
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.attention import masked_linear
+from pyg_topomask.ops.attention.engines import factored
 from pyg_topomask.ops.products import fft
 
 SIDE, WIDTH = 40, 32
@@ -51,7 +51,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", BUILD)
 def test_attention_holds_a_slice_at_a_time(name, monkeypatch):
-    monkeypatch.setattr(masked_linear, "_SLICE_NUMEL", 1)  # the slices of a graph so large that few columns fit
+    monkeypatch.setattr(factored, "_SLICE_NUMEL", 1)  # the slices of a graph so large that few columns fit
     operator = BUILD[name]()
     q, k, v = (torch.rand(N, 1, WIDTH, requires_grad=True) for _ in range(3))
     with LargestTensor() as largest:
@@ -78,7 +78,7 @@ class MostBytes(TorchDispatchMode):
 
 @pytest.mark.parametrize("parent", [PARENT, torch.arange(N) - 1], ids=["trees", "path"])
 def test_distances_by_centroids_hold_few_slices(parent, monkeypatch):
-    monkeypatch.setattr(masked_linear, "_SLICE_NUMEL", 1)
+    monkeypatch.setattr(factored, "_SLICE_NUMEL", 1)
     monkeypatch.setattr(fft, "_SLICE_NUMEL", 1)
     operator = TreeDistanceOperator(parent, torch.rand(N), "centroid")
     operator @ torch.rand(N, 1)  # decomposes the forest

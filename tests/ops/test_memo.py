@@ -118,9 +118,9 @@ def test_batches_are_freed(path, index_dtype, stored):
 @pytest.mark.parametrize("kernel", ["softmax_rf", "softmax"])
 def test_dense_blocks_of_a_constant_mask_are_built_once_for_all_layers_and_steps(monkeypatch, kernel, batched):
     built = []
-    original = SparseFactorOperator.blocks
+    original = SparseFactorOperator._make_blocks
     monkeypatch.setattr(
-        SparseFactorOperator, "blocks", lambda self, layout: (built.append(None), original(self, layout))[1]
+        SparseFactorOperator, "_make_blocks", lambda self, layout: (built.append(None), original(self, layout))[1]
     )
     walks = AddRandomWalks(4, 4, 0.0, independent=False, seed=0)
     data = walks(GRAPHS["star"].clone())

@@ -14,7 +14,7 @@ PROGRAM = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from pyg_topomask.ops.attention import fused_triton_kernels as pairs
+from pyg_topomask.ops.attention import triton_kernels as pairs
 from pyg_topomask.ops.topk import triton_kernel as topk
 
 def build(kernel, floats, integers, **constants):
@@ -24,10 +24,10 @@ def build(kernel, floats, integers, **constants):
     made = compile(ASTSource(kernel, types, constants), GPUTarget("cuda", 80, 32))
     print(len(made.asm["cubin"]) > 0)
 
-shared = dict(KERNEL=2, HAS_DENOMINATOR=True, SLOPE=0.0, DROPPED=9, SCALE=1.1, PAIRS=16, HEADS=4, WIDTH=8, CHANNELS=8)
+shared = dict(KERNEL=2, SLOPE=0.0, DROPPED=9, SCALE=1.1, PAIRS=16, HEADS=4, WIDTH=8, CHANNELS=8)
 flags = dict(HAS_BOUND=True, SHARED_ENTRY=True, SHARED_BOUND=False)
 arrays = "q k v entry bound "
-build(pairs.forward, arrays + "sums", "row_ptr col", HAS_SIZE=True, **shared)
+build(pairs.forward, arrays + "sums", "row_ptr col", **shared)
 build(pairs.backward_rows, arrays + "grad tops grad_q grad_entry grad_bound", "row_ptr col", **flags, **shared)
 build(pairs.backward_columns, arrays + "grad tops grad_k grad_v", "column_ptr row_of_pair", **shared)
 build(topk.search_block, "q k", "blocks", QUERIES=16, KEYS=64, DIM=16, WIDTH=16)

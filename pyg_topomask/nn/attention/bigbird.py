@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
-from pyg_topomask.ops.attention.block_sparse import block_sparse_support, one_graph
+from pyg_topomask.ops.edges.block_sparse import block_sparse_support, one_graph
 
 
 class BigBirdAttention(MaskedAttention):
@@ -72,9 +72,7 @@ class BigBirdAttention(MaskedAttention):
         batch = one_graph(x.size(0), x.device) if batch is None else batch
         pattern = block_sparse_support(batch, self.block_size, self.num_random, self.seed)
         ones = torch.ones(pattern.nnz, device=x.device)
-        mask = SparseFactorOperator.from_factors(Factor(pattern, ones), None, x.size(0))
-        mask.has_unit_scale = True  # rows add up to 1 to N
-        return mask
+        return SparseFactorOperator.from_factors(Factor(pattern, ones), None, x.size(0))
 
     def extra_repr(self) -> str:
         return f"{self.channels}, heads={self.heads}, block_size={self.block_size}, num_random={self.num_random}"

@@ -12,8 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
-from pyg_topomask.ops.attention.edge_softmax import typed_edge_attention
-from pyg_topomask.ops.attention.inputs import from_origin
+from pyg_topomask.ops.edges.edge_softmax import typed_edge_attention
 from pyg_topomask.ops.numerics import at_least_float32
 from pyg_topomask.ops.segment import segments
 
@@ -149,26 +148,13 @@ class ExphormerAttention(Attention):
         with torch.autocast(x.device.type, enabled=False):  # sums over neighbours need float32
             q, k, v = at_least_float32(q, k, v)
             dropout = self.dropout if self.training else 0.0
-            v, origin = (v, None) if dropout else self._from_origin(v, batch, num_nodes, num_graphs)
             kinds = self.edge_type.to(q.dtype).view(-1, *q.shape[1:])
             edge = None if edge is None else edge.to(q.dtype).view(-1, *q.shape[1:])
-            out = typed_edge_attention(q, k, v, where, kinds, edge, dropout, origin)
+            out = typed_edge_attention(q, k, v, where, kinds, edge, dropout)
         out = self.out(out.to(dtype).flatten(1))
         if carry is None:
             return out[:num_nodes]
         return out[:num_nodes], out[num_nodes:].view(num_graphs, self.num_virtual, self.channels)
-
-    def _from_origin(
-        self, v: Tensor, batch: Tensor | None, num_nodes: int, num_graphs: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """Apply `from_origin` to the real nodes ``v[:N]``, with the same origins for their graphs' virtual nodes."""
-        _, origin = from_origin(v[:num_nodes], batch)
-        if origin is None:
-            return v, None
-        graph = torch.zeros(num_nodes, dtype=torch.long, device=v.device) if batch is None else batch.long()
-        of_graph = v.new_zeros(num_graphs, *v.shape[1:]).index_copy(0, graph, origin.expand(num_nodes, -1, -1))
-        origin = torch.cat([of_graph.index_select(0, graph), of_graph.repeat_interleave(self.num_virtual, dim=0)])
-        return v - origin, origin
 
     def _check_carry(self, carry: Tensor, num_graphs: int) -> int:
         """Check the carry, and return the number of graphs, including empty ones."""

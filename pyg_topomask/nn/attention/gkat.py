@@ -17,8 +17,8 @@ from pyg_topomask.nn.attention.base import check_input, uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
-from pyg_topomask.ops.attention.masked_additive import PATHS as ADDITIVE_PATHS
-from pyg_topomask.ops.attention.masked_additive import masked_additive_attention
+from pyg_topomask.ops.attention.masked import masked_additive_attention
+from pyg_topomask.ops.attention.plan import PATHS
 from pyg_topomask.ops.numerics import at_least_float32
 
 
@@ -168,7 +168,7 @@ class GKATConv(Module):
         out_channels, heads = check_integer("out_channels", out_channels, 1), check_integer("heads", heads, 1)
         check_dropout(dropout)
         check_choice("normalizer", normalizer, NORMALIZERS)
-        check_choice("path", path, ADDITIVE_PATHS)
+        check_choice("path", path, [name for name in PATHS if name != "factored"])
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.elu = negative_slope, dropout, elu
         self.path, self.normalizer = path, normalizer

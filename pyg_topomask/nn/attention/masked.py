@@ -19,8 +19,8 @@ from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import mask_of_graph
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.mask import AttentionMask
-from pyg_topomask.ops.attention.masked_linear import PATHS, masked_linear_attention
-from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
+from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.plan import PATHS
 from pyg_topomask.ops.numerics import at_least_float32
 
 KERNELS = (*FEATURE_MAP, "softmax")

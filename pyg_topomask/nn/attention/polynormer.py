@@ -10,8 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import PolynormerAttention as DensePolynormerAttention
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
-from pyg_topomask.ops.attention.inputs import with_ones
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, with_ones
 from pyg_topomask.ops.segment import segment_linear_attention
 
 

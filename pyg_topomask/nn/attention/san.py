@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.graph_attributes import check_rows, read_edge_attr, read_edges
-from pyg_topomask.ops.attention.san import san_attention
+from pyg_topomask.ops.edges.san import san_attention
 from pyg_topomask.ops.numerics import at_least_float32
 
 

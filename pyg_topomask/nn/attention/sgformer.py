@@ -10,8 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
-from pyg_topomask.ops.attention.inputs import from_origin, with_ones
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import at_least_float32, with_ones
 from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
 
 
@@ -52,14 +51,12 @@ class SGFormerAttention(Attention):
         projected = [linear(x).unflatten(1, (self.heads, -1)) for linear in (self.dense.q, self.dense.k, self.dense.v)]
         with torch.autocast(x.device.type, enabled=False):  # sums over a graph need float32
             q, k, v = at_least_float32(*projected)  # [N, H, C]
-            v, origin = from_origin(v, batch)
             per_query, per_key = _inverse_norm(q), _inverse_norm(k)
             size = _graph_size(x, batch)
             sums = segment_linear_attention(q, k, with_ones(v) * per_key, batch)  # the last column: denominators
             least = torch.finfo(v.dtype).eps * size  # reached only if all keys oppose the query
             share = ((size + per_query * sums[..., -1:]).clamp(min=least) * self.heads).reciprocal()  # [N, H, 1]
             out = _sum_heads(size * share, v) + _sum_heads(per_query * share, sums[..., :-1])
-            out = out if origin is None else out + origin.mean(dim=1)
         return out.to(x.dtype)
 
 

@@ -164,9 +164,7 @@ def _constant_kernel(
         walks, modulation, scale = _walks(index, length, count, num_nodes, max_length, *numbers)
         pattern = walks.left.pattern
         features = Factor(pattern, walks.left.values(modulation) * scale.index_select(0, pattern.row))
-    kernel = SparseFactorOperator.from_factors(features, features, num_nodes)
-    kernel.has_unit_scale = all(exponent == 1 for exponent in alpha)  # cosines: rows add up to 1 to N
-    return ConstantOperator(kernel)
+    return ConstantOperator(SparseFactorOperator.from_factors(features, features, num_nodes))
 
 
 def _compiled_features(

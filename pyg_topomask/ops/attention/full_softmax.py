@@ -6,12 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from pyg_topomask.ops.attention.inputs import from_origin
 from pyg_topomask.ops.segment import in_groups, ragged_ranges, size_groups
 
 
 def segment_softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, batch: Tensor | None = None, bias: Tensor | None = None, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    batch: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
 ) -> Tensor:
     r"""Softmax attention of each node to the nodes of its own graph, with a bias for each pair.
 
@@ -30,6 +35,7 @@ def segment_softmax_attention(
         bias: Term that is added to the scores, shape ``[P, H]``, or ``[P, 1]`` if all heads share it. It has one row
             for each of the :math:`P = \sum_g n_g^2` pairs, in the order of `all_pairs`. None if :obj:`None`.
         dropout: Probability of zeroing a normalised weight.
+        scale: Factor of the scores instead of :math:`1 / \sqrt{R}`.
 
     Returns:
         Shape ``[N, H, D]``.
@@ -48,11 +54,9 @@ def segment_softmax_attention(
         if biases:
             added = torch.stack([biases[graph] for graph in graphs]).unflatten(1, (q.size(2), q.size(2)))
             added = added.permute(0, 3, 1, 2).expand(-1, q.size(1), -1, -1)
-        return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout)
+        return scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout, scale=scale)
 
-    v, origin = (v, None) if dropout else from_origin(v, batch)  # with dropout, weights do not add up to one
-    out = in_groups(attend, groups, q, k, v)
-    return out if origin is None else out + origin
+    return in_groups(attend, groups, q, k, v)
 
 
 def segment_softmax_attention_reference(

@@ -1,19 +1,68 @@
-"""The interface of masks that attention uses; operators have it, and plain tensors are wrapped."""
+"""The interface of masks that attention uses. Operators have it, and a plain tensor is read as a dense mask."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.ops.blocks import BlockLayout
-from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative, power_of_two
-from pyg_topomask.ops.sparse import Combination, Pattern
+from pyg_topomask.ops.numerics import absolute, non_negative
+from pyg_topomask.ops.sparse import Combination, Pattern, spmm
 
-# Pairs are listed up to this many per number that the mask stores, so that memory (about 100 bytes per pair) stays
-# proportional to the stored numbers, even if every walk visits the same hub and the support is dense.
-PAIRS_PER_NUMBER = 64
+Rows = tuple[int, int]
+"""First row, and last row + 1."""
+
+Entries = Tensor | Combination
+"""Entries of pairs, ``[P]`` or ``[P, H]``, perhaps not evaluated yet."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """The pairs of nodes on which a mask may be non-zero. They are listed when they are needed."""
+
+    pairs: Callable[[Rows | None], tuple[Pattern, Entries]]
+    """Lists pairs and entries: those of some rows in their order, ``[stop - start, N]``; or those of all rows, which
+    may be permuted (`Pattern.order`), if the rows are :obj:`None`. The bounding mask has the same pairs in this order.
+    """
+    count: Callable[[], int]
+    """Number of pairs, or an upper bound if listing them is expensive."""
+    by_row: Callable[[], Tensor]
+    """Upper bound on the pairs of each row, ``[N]``, int64."""
+    kept: bool = False
+    """Whether the pairs are listed once for all layers."""
+
+    def map(self, change: Callable[[Pattern, Tensor, int], Tensor]) -> Support:
+        """The support of a mask with the same pairs, and ``change(pattern, entries, first row)`` as its entries."""
+
+        def pairs(rows: Rows | None) -> tuple[Pattern, Tensor]:
+            pattern, entries = self.pairs(rows)
+            return pattern, change(pattern, evaluate(entries), 0 if rows is None else rows[0])
+
+        return Support(pairs, self.count, self.by_row)
+
+
+@dataclass(frozen=True)
+class DenseBlocks:
+    """The dense blocks of a mask, one for each graph of a batch."""
+
+    make: Callable[[BlockLayout], list[Tensor]]
+    """Blocks of the transposed mask for each group of graphs of a layout, ``[g, n, n]`` or ``[g, H, n, n]``.
+
+    ``g`` may be 1 if all graphs of the group share a block. Row ``j``, column ``i`` is the weight with which node ``i``
+    reads node ``j``. Raises ValueError if the mask connects two graphs of the layout.
+    """
+    work: Callable[[list[int]], float] = lambda sizes: 0.0
+    """Multiply-adds of making the blocks of graphs with so many nodes, for one head; 0 if they are kept."""
+    shared: bool = False
+    """Whether graphs of equal size have the same block."""
+
+    def map(self, change: Callable[[list[Tensor], BlockLayout], list[Tensor]]) -> DenseBlocks:
+        """The blocks of a mask that are ``change(blocks, layout)`` of these blocks."""
+        return DenseBlocks(lambda layout: change(self.make(layout), layout), self.work, self.shared)
 
 
 class AttentionMask(Protocol):
@@ -24,23 +73,11 @@ class AttentionMask(Protocol):
     @property
     def heads(self) -> int | None: ...
     @property
-    def is_dense(self) -> bool: ...
-    @property
-    def has_blocks(self) -> bool: ...
-    @property
-    def shares_blocks(self) -> bool: ...
-    @property
-    def keeps_pairs(self) -> bool: ...
-    @property
-    def compiles_blocks(self) -> bool: ...
-    @property
     def device(self) -> torch.device: ...
     @property
+    def is_dense(self) -> bool: ...
+    @property
     def bound(self) -> AttentionMask: ...
-    @property
-    def rescaled(self) -> AttentionMask: ...
-    @property
-    def row_terms(self) -> int: ...
     @property
     def eps(self) -> float: ...
     @property
@@ -48,72 +85,99 @@ class AttentionMask(Protocol):
     @property
     def num_multiply_adds(self) -> int: ...
     @property
-    def num_pairs(self) -> int | None: ...
+    def support(self) -> Support | None: ...
     @property
-    def pairs_by_row(self) -> Tensor | None: ...
-    def pairs(self) -> tuple[Pattern, Tensor]: ...
-    def combined_pairs(self) -> tuple[Pattern, Combination] | None: ...
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]: ...
-    def blocks(self, layout: BlockLayout) -> list[Tensor]: ...
+    def dense_blocks(self) -> DenseBlocks | None: ...
     def to_dense(self) -> Tensor: ...
     def __matmul__(self, x: Tensor) -> Tensor: ...
 
 
 class TensorMask:
-    """Mask from a tensor of shape ``[N, N]`` or ``[H, N, N]``. Raises ValueError for other shapes."""
+    """Mask from a tensor of shape ``[N, N]``, or ``[H, N, N]`` for one mask per head.
 
-    is_dense, has_blocks, shares_blocks, keeps_pairs, compiles_blocks = True, False, False, False, False
-    num_pairs, pairs_by_row, error = None, None, 0.0
+    Raises:
+        ValueError: If the tensor has another shape.
+    """
+
+    is_dense, support, dense_blocks, error = True, None, None, 0.0
 
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):
-            raise ValueError(f"a mask must be [N, N] or [H, N, N] (got {list(matrix.shape)})")
+            raise ValueError(f"a dense mask must be [N, N] or [H, N, N] (got {list(matrix.shape)})")
         self.matrix = matrix if matrix.is_floating_point() else matrix.float()
-        self.num_nodes = self.row_terms = matrix.size(-1)
-        self.heads = matrix.size(0) if matrix.dim() == 3 else None
-        self.eps, self.num_multiply_adds = torch.finfo(self.matrix.dtype).eps, self.num_nodes**2
-        self.device = matrix.device
+        self.num_nodes, self.heads = matrix.size(-1), matrix.size(0) if matrix.dim() == 3 else None
+        self.dtype, self.device = self.matrix.dtype, matrix.device
 
     @property
-    def bound(self) -> TensorMask:
+    def eps(self) -> float:
+        """Machine epsilon of the tensor."""
+        return torch.finfo(self.dtype).eps
+
+    @property
+    def num_multiply_adds(self) -> int:
+        """Multiply-adds of a product with one column."""
+        return self.num_nodes**2
+
+    @property
+    def bound(self) -> Any:
         """Mask of the absolute values; this mask itself if no entry is negative."""
-        return self if non_negative(self.matrix) else TensorMask(absolute(self.matrix))
-
-    @property
-    def rescaled(self) -> TensorMask:
-        """The mask with each row times a power of two, so that the sum of its absolute values lies near 1."""
-        (size,) = at_least_float32(self.matrix.detach())
-        mask = TensorMask(self.matrix * power_of_two(size.abs().sum(-1, keepdim=True)))
-        mask.eps = self.eps
-        return mask
-
-    def pairs(self) -> tuple[Pattern, Tensor]:
-        """Always refused: the support of a tensor is not computed."""
-        raise ValueError("path 'pairwise' needs a sparse support, but the mask is a tensor; use path 'dense'")
-
-    def combined_pairs(self) -> None:
-        """Always :obj:`None`: there are no coefficients."""
-
-    def row_pairs(self, start: int, stop: int) -> tuple[Pattern, Tensor]:
-        """Always refused, as `pairs`."""
-        return self.pairs()
-
-    def blocks(self, layout: BlockLayout) -> list[Tensor]:
-        """Always refused: a tensor is used as a whole."""
-        raise ValueError("path 'blocks' needs each graph's own block, but the mask is a tensor; use path 'dense'")
+        return self if non_negative(self.matrix) else type(self)(absolute(self.matrix))
 
     def to_dense(self) -> Tensor:
         """The tensor."""
         return self.matrix
 
+    def _matmul(self, x: Tensor) -> Tensor:
+        matrix = self.matrix.to(x.dtype)
+        return matrix @ x if self.heads is None else (matrix @ x.transpose(0, 1)).transpose(0, 1)
+
     def __matmul__(self, x: Tensor) -> Tensor:
-        if self.heads is None:
-            return self.matrix.to(x.dtype) @ x
-        return (self.matrix.to(x.dtype) @ x.transpose(0, 1)).transpose(0, 1)
+        return self._matmul(x)
+
+
+class PatternMask:
+    """Mask of ones on the pairs of a pattern."""
+
+    is_dense, dense_blocks, heads, error = False, None, None, 0.0
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern, self.num_nodes, self.num_multiply_adds = pattern, pattern.num_rows, pattern.nnz
+        self.device, self.eps = pattern.col.device, 0.0
+
+    @property
+    def bound(self) -> AttentionMask:
+        """The mask itself."""
+        return self
+
+    def to_dense(self) -> Tensor:
+        """The matrix ``[rows, columns]``."""
+        dense = torch.zeros(self.pattern.num_rows, self.pattern.num_cols, device=self.device)
+        return dense.index_put(
+            (self.pattern.row, self.pattern.col), torch.ones((), device=self.device), accumulate=True
+        )
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        return spmm(self.pattern, x.new_ones(self.pattern.nnz), x)
+
+    @property
+    def support(self) -> Support:
+        """The pattern."""
+        ones = torch.ones((), device=self.device).expand(self.pattern.nnz)
+
+        def pairs(rows: Rows | None) -> tuple[Pattern, Tensor]:
+            pattern = self.pattern if rows is None else self.pattern.rows(*rows)[0]
+            return pattern, ones[: pattern.nnz]
+
+        return Support(pairs, lambda: self.pattern.nnz, lambda: self.pattern.rowptr.diff(), kept=True)
+
+
+def evaluate(entries: Entries) -> Tensor:
+    """Entries ``[P]`` or ``[P, H]``."""
+    return entries.values if isinstance(entries, Combination) else entries
 
 
 def read_mask(mask: AttentionMask | Tensor, q: Tensor) -> AttentionMask:
-    """Check the mask of attention with queries ``q`` ``[N, H, R]``; wrap it if it is a tensor.
+    """Check the mask of attention with queries ``q`` ``[N, H, R]``; read a tensor as a dense mask.
 
     Raises:
         ValueError: If its number of nodes or heads differs from that of ``q``.

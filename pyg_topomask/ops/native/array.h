@@ -41,6 +41,7 @@ struct Rows {
     int64_t size[4], stride[4];
     T* operator()(int64_t i) const { return data + i * stride[0]; }
     T* operator()(int64_t i, int64_t j) const { return data + i * stride[0] + j * stride[1]; }
+    T* operator()(int64_t i, int64_t j, int64_t k) const { return (*this)(i, j) + k * stride[2]; }
 };
 
 class Call {

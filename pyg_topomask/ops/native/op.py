@@ -64,11 +64,13 @@ class Entry:
             RuntimeError: If the function does not accept an array, or fails.
         """
         block = [threads, len(arrays), len(numbers)]
-        for x in arrays:
+        for number, x in enumerate(arrays):
             if x is None:
                 block += _ABSENT
             else:
                 shape = x.shape
+                if len(shape) >= len(_PAD):
+                    raise RuntimeError(f"array {self.arrays[number]!r} does not fit in {self._what(arrays)}")
                 pad = _PAD[len(shape)]
                 block += (x.data_ptr(), DTYPES[x.dtype], len(shape), *shape, *pad, *x.stride(), *pad)
         function = getattr(loader.load(self.library), self.name)
@@ -142,7 +144,8 @@ class CompiledOp:
         )
         self._with_gaps = [name in self.with_gaps for name in reads]
         self._register(names)
-        OPS[self.name] = self
+        if self.library:
+            OPS[self.name] = self
 
     def twin(self, *inputs: Any) -> Any:
         """The operation in plain torch."""
@@ -292,7 +295,8 @@ class CompiledOp:
         @backward.register_fake
         def _(needed: list[bool], *rest: Any) -> Any:
             inputs = rest[split[1] :]
-            given = tuple(x.new_empty(x.shape if needs else 0) for x, needs in zip(inputs, needed))
+            wanted = [x.shape if needs and x is not None else (0,) for x, needs in zip(inputs, needed)]
+            given = tuple(inputs[0].new_empty(shape) for shape in wanted)
             return given if len(given) > 1 else given[0]
 
         def call_backward(needed: Sequence[bool], inputs: Any, results: Any, grads: Any) -> Any:

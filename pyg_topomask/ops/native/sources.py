@@ -22,7 +22,6 @@ _REARRANGED = ("-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros")
 LIBRARIES = {
     "blocks": ("-fno-math-errno", *_REARRANGED),
     "dropout": ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),  # rounds as plain torch does
-    "features": ("-fno-math-errno", *_REARRANGED),
     "forest": _REARRANGED,
     "linear": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),

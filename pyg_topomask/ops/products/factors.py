@@ -48,11 +48,6 @@ class TermCounts:
         """Number of terms: an upper bound on the number of pairs."""
         return int(self.by_row.sum())
 
-    @cached_property
-    def row_pairs(self) -> int:
-        """Upper bound on the pairs of one row."""
-        return int(self.pairs_by_row.max()) if self.by_row.numel() else 0
-
 
 class Meeting:
     r"""The terms of :math:`\Phi_1 \Phi_2^\top`, which a mask and its bounding mask share.

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pyg_topomask.ops.attention import fused_pairs
-from pyg_topomask.ops.attention.inputs import check_channels, check_qkv, from_origin
-from pyg_topomask.ops.attention.pair_kernels import PairKernel
+from pyg_topomask.ops.attention.engines import pairs_cpp
+from pyg_topomask.ops.attention.inputs import check_channels, check_qkv
+from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.mask import PatternMask
+from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.hashing import draw_seeds, keep_factors
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.numerics import at_least_float32
@@ -83,10 +85,8 @@ def indexed_topk_attention(
             q, k = heads_q, heads_k
 
         def attend(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-            values, origin = (values, None) if dropout > 0 else from_origin(values, batch)
             out = _attend(kept, head_rows(q) * q.size(-1) ** -0.5, head_rows(k), head_rows(values), dropout)
-            out = out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
-            return out if origin is None else out + origin
+            return out.view(q.size(1), q.size(0), values.size(-1)).transpose(0, 1)
 
         if recompute:
             out = checkpoint(attend, q, k, values, use_reentrant=False, preserve_rng_state=dropout > 0)
@@ -97,11 +97,10 @@ def indexed_topk_attention(
 
 def _attend(kept: Kept, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
     """Softmax attention on the kept pairs, whose heads follow each other, ``[H N, *] → [H N, D]``."""
-    if fused_pairs.refuses(q[:, None], v[:, None]) is None and fused_pairs.divides(q):
-        ones, kernel = v.new_ones(1).expand(kept.pattern.nnz), PairKernel("softmax", False, dropout=dropout)
-        eps = torch.finfo(v.dtype).eps
-        out, _ = fused_pairs.fused_means(kernel, kept.pattern, ones, ones, q[:, None], k[:, None], v[:, None], eps)
-        return out[:, 0]
+    heads = q[:, None], k[:, None], v[:, None]
+    problem = Problem(Kernel("softmax", dropout=dropout), *heads, PatternMask(kept.pattern))
+    if pairs_cpp.refuses(problem) is None:
+        return pairs_cpp.attend(problem)[:, 0]
     weight = kept.present(kept.scores(q, k).softmax(-1))
     if dropout > 0:  # as in compiled code
         number = torch.arange(weight.numel(), device=v.device)

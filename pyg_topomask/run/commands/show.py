@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import Module
@@ -60,37 +60,67 @@ def picture(
     Raises:
         RunError: If a setting is wrong; the message says what to change.
     """
-    parsed, _ = check_config(config, overrides)
     if kind not in KINDS:
         raise RunError(f"there is no picture {kind!r}; there are {', '.join(KINDS)}")
+    sample = load_sample(config, graph, layer, head, checkpoint, overrides)
+    data = sample.graphs[0]
+    if node is not None and not 0 <= node < data.num_nodes:
+        raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
+    where = f"{literal(sample.name)}, graph {graph}, layer {layer}, head {head}\n{sample.origin}"
+    try:
+        return KINDS[kind](sample.config, sample.model, data, layer, head, node, where)
+    except ValueError as error:  # the graph is too large to be drawn
+        raise RunError(f"graph {graph}: {error}") from error
+
+
+class Sample(NamedTuple):
+    """A model, and graphs of the data set with everything that it reads."""
+
+    config: Config
+    model: GPSNetwork
+    graphs: list[Data]
+    name: str
+    """Name of the config, or of its data set."""
+    origin: str
+    """Where the model's weights come from."""
+
+
+def load_sample(
+    config: str | Path,
+    graph: int,
+    layer: int,
+    head: int,
+    checkpoint: str | Path | None,
+    overrides: Sequence[str],
+    whole_batch: bool = False,
+) -> Sample:
+    """The model of a config and one graph of its data set, or a batch that begins with this graph.
+
+    Arguments and errors are those of `picture`.
+    """
+    parsed, _ = check_config(config, overrides)
     checked = parsed.config
-    for name, value, count in (("--layer", layer, checked.gt.layers), ("--head", head, checked.gt.n_heads)):
+    for option, value, count in (("--layer", layer, checked.gt.layers), ("--head", head, checked.gt.n_heads)):
         if not 0 <= value < count:
-            raise RunError(f"{name} must be from 0 to {count - 1} (got {value})")
+            raise RunError(f"{option} must be from 0 to {count - 1} (got {value})")
     dataset = load_dataset(checked.dataset)
     if not 0 <= graph < len(dataset):
         raise RunError(f"--graph must be from 0 to {len(dataset) - 1} (got {graph})")
-    data = served_features(checked, dataset, graph)
-    if node is not None and not 0 <= node < data.num_nodes:
-        raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
-    task = dataset.task
+    numbers = range(graph, min(graph + (checked.train.batch_size if whole_batch else 1), len(dataset)))
+    data, task = [served_features(checked, dataset, number) for number in numbers], dataset.task
     with torch.random.fork_rng(devices=[]):
         for step in build_encodings(checked):
-            data = step(data)
+            data = [step(one) for one in data]
         with refusing_graphs(checked):
-            data = apply_all(build_sampling_transforms(checked, checked.seed), [data])[0]
+            data = apply_all(build_sampling_transforms(checked, checked.seed), data)
         torch.manual_seed(checked.seed)
-        sizes = (width(data.x) or 1, task.num_outputs, width(data.edge_attr), task.level)
+        sizes = (width(data[0].x) or 1, task.num_outputs, width(data[0].edge_attr), task.level)
         model = build_model(sized(checked, *sizes), *sizes)
     origin = f"untrained, weights drawn from seed {checked.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
     name = checked.dataset.name if parsed.name == "config" else parsed.name  # a run's own file is config.yaml
-    where = f"{literal(name)}, graph {graph}, layer {layer}, head {head}\n{origin}"
-    try:
-        return KINDS[kind](checked, model.eval(), data, layer, head, node, where)
-    except ValueError as error:  # the graph is too large to be drawn
-        raise RunError(f"graph {graph}: {error}") from error
+    return Sample(checked, model.eval(), data, name, origin)
 
 
 def _attention(

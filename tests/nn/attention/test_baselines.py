@@ -19,7 +19,7 @@ from pyg_topomask.nn import (
     SGFormerAttention,
 )
 from pyg_topomask.ops import all_pairs
-from pyg_topomask.ops.attention.block_sparse import block_sparse_support
+from pyg_topomask.ops.edges.block_sparse import block_sparse_support
 from pyg_topomask.testing import GRAPHS, AttentionCase, dense_adjacency, permute
 
 

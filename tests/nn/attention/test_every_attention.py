@@ -6,8 +6,7 @@ from torch_geometric.transforms import Compose
 from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GRFAttention, GRFMask, MaskedAttention, PerformerAttention
 from pyg_topomask.nn.attention import masked
 from pyg_topomask.nn.attention.masked import KERNELS
-from pyg_topomask.ops.attention.masked_linear import masked_linear_attention
-from pyg_topomask.ops.attention.masked_softmax import masked_softmax_attention
+from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.testing import GRAPHS, AttentionCase
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
 

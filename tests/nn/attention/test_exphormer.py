@@ -6,7 +6,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINEConv
 
 from pyg_topomask.nn import ATTENTION, ExphormerAttention, GPSLayer, GPSModel
-from pyg_topomask.ops.attention import compiled_pairs
+from pyg_topomask.ops.edges import edge_softmax
 from pyg_topomask.testing import GRAPHS, AttentionCase, block_permutation, empty_graph, permute
 from pyg_topomask.transforms import AddExpanderEdges
 
@@ -226,16 +226,12 @@ def test_stack_hands_the_carry_on():
 
 
 def test_layers_share_one_structure(monkeypatch):
-    from pyg_topomask.ops.attention import edge_softmax as edge_attention
-
-    built = []
-    pattern = edge_attention.Pattern
-    monkeypatch.setattr(edge_attention, "Pattern", lambda *args: built.append(1) or pattern(*args))
+    built, pattern = [], edge_softmax.Pattern
+    monkeypatch.setattr(edge_softmax, "Pattern", lambda *args: built.append(1) or pattern(*args))
     batch = batch_of()
     model = GPSModel(4, 8, 2, 4, attn=lambda _: ExphormerAttention(8))
     model(batch.x.float(), batch.edge_index, batch.batch, batch)
-    native = not isinstance(compiled_pairs.load(), str)
-    assert len(built) == (1 if native else 2)  # pairs, or else keys and values, for all four layers
+    assert len(built) == 1  # for all four layers
 
 
 def test_checkpointing_changes_no_gradient():

@@ -53,8 +53,8 @@ def test_every_form_of_the_mask_has_the_corrected_diagonal(pair_table):
     products = torch.stack([F[a] * F[b] for b in range(3) for a in range(b + 1)])
     wanted = data.walk_diagonal @ products
     torch.testing.assert_close(op.to_dense().diagonal(), wanted)
-    pattern, value = op.pairs()
-    torch.testing.assert_close(value[pattern.row == pattern.col], wanted)
+    pattern, entries = op.support.pairs(None)
+    torch.testing.assert_close(entries.values[pattern.row == pattern.col], wanted)
     shared = GRFMask(max_length=2, diagonal="shared")
     shared.load_state_dict(mask_of().state_dict())
     off = ~torch.eye(5, dtype=torch.bool)
@@ -71,9 +71,10 @@ def test_the_diagonal_of_an_asymmetric_pair_is_corrected_in_every_form():
     op, places = mask(data), [(a, b) for b in range(3) for a in range(b + 1)]
     wanted = data.walk_diagonal.double() @ torch.stack([(f[a] * g[b] + f[b] * g[a]) / 2 for a, b in places])
     torch.testing.assert_close(op.to_dense().diagonal(), wanted)
-    for pattern, value in (op.pairs(), op.row_pairs(0, 5)):
+    for rows in (None, (0, 5)):
+        pattern, value = op.support.pairs(rows)
         torch.testing.assert_close(value[pattern.row == pattern.col], wanted)
-    (block,) = op.blocks(block_layout(torch.zeros(5, dtype=torch.long)))
+    (block,) = op.dense_blocks.make(block_layout(torch.zeros(5, dtype=torch.long)))
     torch.testing.assert_close(block[0].T, op.to_dense())
 
 

@@ -206,23 +206,9 @@ def test_compiled_features_are_those_of_plain_torch(monkeypatch, sort):
     for native in "10":
         monkeypatch.setenv("TOPOMASK_NATIVE", native)
         kernel = mask(data.clone())
-        pattern, entries = kernel.pairs()
+        pattern, entries = kernel.support.pairs(None)
         found.append([pattern.row, pattern.col, pattern.rowptr, entries, kernel.to_dense()])
     torch.testing.assert_close(*found)
-
-
-def test_cosines_are_not_rescaled():
-    data = walked(GRAPHS["star"])
-    kernel, other = (RWGNKMask(alpha=alpha, max_length=3)(data) for alpha in (1.0, 0.5))
-    assert kernel.rescaled is kernel
-    assert other.rescaled is not other
-    mask = RWGNKMask(heads=2, max_length=3)
-    mask.alpha[1] = 0.5
-    mixed = mask(data)
-    assert mixed.rescaled is not mixed
-    sums = kernel.to_dense().sum(1)
-    assert (sums >= 1).all()
-    assert (sums <= data.num_nodes * (1 + 1e-6)).all()
 
 
 def test_a_constant_kernel_is_computed_once_for_all_layers():
@@ -230,8 +216,8 @@ def test_a_constant_kernel_is_computed_once_for_all_layers():
     first, second = (RWGNKMask(decay=0.5, max_length=3) for _ in range(2))
     layout = block_layout(torch.zeros(5, dtype=torch.long))
     assert first(data) is second(data)
-    assert first(data).blocks(layout)[0] is second(data).blocks(layout)[0]
-    assert first(data).pairs()[1] is second(data).pairs()[1]
+    assert first(data).dense_blocks.make(layout)[0] is second(data).dense_blocks.make(layout)[0]
+    assert first(data).support.pairs(None)[1] is second(data).support.pairs(None)[1]
     with torch.no_grad():
         second.decay.fill_(1.0)  # as loading a state does
     assert not torch.allclose(first(data).to_dense(), second(data).to_dense())

@@ -5,7 +5,6 @@ from torch_geometric.data import Data
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import GRFOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks
-from pyg_topomask.ops.attention import compiled_pairs
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import factors
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
@@ -140,7 +139,7 @@ def test_rearranged_rows_change_no_number(monkeypatch, kernel, stored):
         monkeypatch.setattr(factors, "_FAR_NODES", far)
         mask = GRFMask(heads=2)  # float32 reads the stored table
         operator = mask(graph.clone().apply(lambda x: x.clone()))  # new tensors: nothing is remembered
-        pattern, _ = operator.pairs()
+        pattern = operator.support.pairs(None)[0]
         assert (pattern.order is not None) == (far == 0)
         out = attend(q, k, v, operator, path="pairwise")
         results.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v, mask.modulation])])
@@ -148,7 +147,7 @@ def test_rearranged_rows_change_no_number(monkeypatch, kernel, stored):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.skipif(isinstance(compiled_pairs.load(), str), reason="needs a C++ compiler")
+@pytest.mark.skipif(loader.missing("pairs"), reason="needs a C++ compiler")
 def test_compiled_attention_keeps_no_rows_of_pairs():
     walks = GRFMask()(AddRandomWalks(seed=0)(shuffled_path(50))).walks
     q, k, v = (torch.rand(50, 1, 4, requires_grad=True) for _ in range(3))
@@ -178,11 +177,11 @@ def test_a_product_of_constants_is_that_of_learnable_factors(monkeypatch, far):
     ]
     dense = []
     for operator in operators:
-        pattern, entries = operator.pairs()
-        assert operator.num_pairs == pattern.nnz == 200 + 2 * 199
+        pattern, entries = operator.support.pairs(None)
+        assert operator.support.count() == pattern.nnz == 200 + 2 * 199
         matrix = torch.zeros(200, 200, dtype=torch.float64)
         matrix[pattern.row.long(), pattern.col.long()] = entries.detach()
         dense.append(matrix if pattern.order is None else matrix[pattern.inverse][:, pattern.inverse])
-    assert (operators[0].pairs()[0].order is not None) == (far == 0)
+    assert (operators[0].support.pairs(None)[0].order is not None) == (far == 0)
     torch.testing.assert_close(dense[0], dense[1])
     torch.testing.assert_close(dense[0], operators[1].to_dense().detach())

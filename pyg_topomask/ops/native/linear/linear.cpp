@@ -5,9 +5,6 @@
 // for features that are not negative. With w_j = (v_j, 1), both sums are columns of q_i^T S, where S = sum_j k_j w_j^T is
 // the state of a graph and head. The output is 0 where the size is close to underflow.
 //
-// Powers of two, one for each query and one for the keys of a graph and head, keep all products within the range. They
-// cancel in the quotient.
-//
 // The gradient g of the output gives h_i = (g_i, -g_i . out_i) / size_i, and with G = sum_i q_i h_i^T, the gradient of the
 // state, grad_q_i = S h_i,   grad_k_j = G w_j,   grad_v_j = G^T k_j (without its last number).
 //
@@ -16,7 +13,6 @@
 //
 // Plain C++17 and its standard library.
 
-#include <cmath>
 #include <limits>
 
 #include "../array.h"
@@ -36,7 +32,7 @@ class LinearMeans {
           sizes(call.dense<T>(SIZE, {N, H})), grad(call.optional<const T>(GRAD, {N, H, D})),
           grad_q(call.optional<T>(GRAD_Q, {N, H, R})), grad_k(call.optional<T>(GRAD_K, {N, H, R})),
           grad_v(call.optional<T>(GRAD_V, {N, H, D})), wide_r(padded<T>(R)), wide_d(padded<T>(D + 1)), area(wide_r * wide_d),
-          key_scale(graphs * H), work(std::max<int64_t>(threads, 1), Work(wide_r, wide_d)) {
+          work(std::max<int64_t>(threads, 1), Work(wide_r, wide_d)) {
         for (int64_t g = 0; g < graphs; ++g) {
             first_part.push_back(parts.size());
             const int64_t size = ptr[g + 1] - ptr[g], equal = (size + MOST_PARTS - 1) / MOST_PARTS;
@@ -44,7 +40,6 @@ class LinearMeans {
             for (int64_t i = 0; i < size; i += step) parts.push_back({g, ptr[g] + i, ptr[g] + std::min(i + step, size)});
         }
         first_part.push_back(parts.size());
-        find_key_scales();
     }
 
     void forward() {
@@ -65,20 +60,20 @@ class LinearMeans {
             read_gradients(tile, w.d.data());
             multiply(w.d, wide_d, D + 1, &state_t[first], wide_r, tile.count, w.r);
             for (int64_t r = 0; r < tile.count; ++r)
-                write(&w.r[r * wide_r], R, query_scale(query(tile, r)), grad_q, tile, r);
+                write(&w.r[r * wide_r], R, grad_q, tile, r);
             read_values(tile, w.d.data());
             multiply(w.d, wide_d, D + 1, &grad_state_t[first], wide_r, tile.count, w.r);
-            for (int64_t r = 0; r < tile.count; ++r) write(&w.r[r * wide_r], R, scale_of_keys(tile), grad_k, tile, r);
+            for (int64_t r = 0; r < tile.count; ++r) write(&w.r[r * wide_r], R, grad_k, tile, r);
             read_keys(tile, w.r.data());
             multiply(w.r, wide_r, R, &grad_state[first], wide_d, tile.count, w.d);
-            for (int64_t r = 0; r < tile.count; ++r) write(&w.d[r * wide_d], D, T(1), grad_v, tile, r);
+            for (int64_t r = 0; r < tile.count; ++r) write(&w.d[r * wide_d], D, grad_v, tile, r);
         });
     }
 
    private:
     static constexpr int64_t TILE = 64;  // nodes whose arrays stay in the nearest caches
     static constexpr int64_t LEAST_PART = 1024, MOST_PARTS = 64;
-    static constexpr T LEAST_SIZE = std::numeric_limits<T>::min() * T(1 << 14);  // as in `weighted_mean`
+    static constexpr T LEAST_SIZE = std::numeric_limits<T>::min() * T(1 << 14);  // as in `Problem.finish`
 
     struct Part {  // nodes of a graph
         int64_t graph, begin, end;
@@ -99,12 +94,10 @@ class LinearMeans {
     const T* grad;            // of the output; null in the forward pass, like all that follow
     T *grad_q, *grad_k, *grad_v;
     const int64_t wide_r, wide_d, area;
-    Array<T> key_scale;  // of each graph and head
     std::vector<Part> parts;
     std::vector<int64_t> first_part;  // of each graph
     std::vector<Work> work;           // of each thread
 
-    T scale_of_keys(const Tile& tile) const { return key_scale[tile.graph * H + tile.head]; }
 
     // Calls run(part, tile, work) for all tiles; those of a part in their order.
     template <class F>
@@ -120,46 +113,16 @@ class LinearMeans {
     const T* key(const Tile& tile, int64_t r) const { return k(tile.begin + r, tile.head); }
     int64_t number(const Tile& tile, int64_t r) const { return (tile.begin + r) * H + tile.head; }
 
-    // The sum of the features, which are not negative.
-    T sum(const T* x) const {
-        T total = 0;
-        for (int64_t i = 0; i < R; ++i) total += x[i];
-        return total;
-    }
-
-    // The power of two that brings x > 0 into [1/2, 1), as in `power_of_two`.
-    static T scale_of(T x) {
-        constexpr int most = sizeof(T) == 8 ? 1000 : 100;
-        int exponent = 0;
-        if (std::isfinite(x)) std::frexp(x, &exponent);
-        return std::ldexp(T(1), -std::max(-most, std::min(exponent, most)));
-    }
-    T query_scale(const T* q) const { return scale_of(sum(q)); }
-
-    void find_key_scales() {
-        Array<T> most(parts.size() * H);
-        for_tiles([&](int64_t p, const Tile& tile, Work&) {
-            T& top = most[p * H + tile.head];
-            for (int64_t r = 0; r < tile.count; ++r) top = std::max(top, sum(key(tile, r)));
-        });
-        for (int64_t g = 0; g < graphs; ++g)
-            for (int64_t h = 0; h < H; ++h) {
-                T top = 0;
-                for (int64_t p = first_part[g]; p < first_part[g + 1]; ++p) top = std::max(top, most[p * H + h]);
-                key_scale[g * H + h] = scale_of(top);
-            }
-    }
-
     static void scale(const T* from, int64_t count, T factor, T* to) {
         for (int64_t i = 0; i < count; ++i) to[i] = from[i] * factor;
     }
 
     void read_queries(const Tile& tile, T* to) const {
-        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) scale(query(tile, r), R, query_scale(query(tile, r)), to);
+        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) copy(query(tile, r), R, to);
     }
 
     void read_keys(const Tile& tile, T* to) const {
-        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) scale(key(tile, r), R, scale_of_keys(tile), to);
+        for (int64_t r = 0; r < tile.count; ++r, to += wide_r) copy(key(tile, r), R, to);
     }
 
     // Values and a one.
@@ -222,8 +185,8 @@ class LinearMeans {
         }
     }
 
-    void write(const T* from, int64_t count, T factor, T* to, const Tile& tile, int64_t r) const {
-        if (to) scale(from, count, factor, to + number(tile, r) * count);
+    void write(const T* from, int64_t count, T* to, const Tile& tile, int64_t r) const {
+        if (to) copy(from, count, to + number(tile, r) * count);
     }
 };
 

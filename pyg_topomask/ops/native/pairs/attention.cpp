@@ -1,14 +1,10 @@
-// Sums of masked attention over the pairs of a sparse pattern, without an array of one number per pair and head.
+// Masked attention over the pairs of a sparse pattern, without an array of one number per pair and head.
 //
-//   numerator_i   = sum_p M_p K_p v_p       over the pairs p = (i, j) of row i,
-//   denominator_i = sum_p M_p K_p,
-//   size_i        = sum_p B_p |K|_p         with the bounding mask B >= |M|.
+//   out_i = sum_p M_p K_p v_p / sum_p B_p K_p      over the pairs p = (i, j) of row i, with the bounding mask B >= |M|.
 //
 // K_p is q_i . k_j, or exp(s_p - top_i) with the largest score of the row. A score s_p is q_i . k_j, or its leaky ReLU, or
-// q_i . (k_j * e_p) with an edge vector. |K|_p is K_p, or the sum of |q_ir| |k_jr| where features have signs. M_p and B_p
-// are given, or sums of the pair's coefficients with weights. A row of the result holds the numerator, the denominator if
-// it is wanted, and the size unless it is the denominator itself; or their quotient. Dropout zeroes weights in the
-// numerator. The backward pass computes entries and scores again.
+// q_i . (k_j * e_p) with an edge vector. M_p and B_p are given, or sums of the pair's coefficients with weights. Dropout
+// zeroes weights in the numerator. The backward pass computes entries and scores again.
 //
 // A row is the work of one thread and is summed in the order of its pairs; gradients of keys, values and weights are
 // summed over the rows of a segment, then over segments: no result depends on the number of threads. Segments that share
@@ -27,15 +23,17 @@ namespace {
 template <class T, int RV, int DV>
 class Run {
    public:
-    explicit Run(const Call& call)
+    explicit Run(const Problem<T>& call)
         : c(call), keys(vectors<T>(c.width) * Vec<T>::L), stride(keys + vectors<T>(c.channels) * Vec<T>::L),
-          segments(segments_of(c.rows, c.columns, c.rowptr, {c.low, c.high}, heads_in_cache(c.heads))),
+          segments(segments_of(c.rows, c.columns, c.rowptr, {c.rows, c.rowptr, c.col}, heads_in_cache(c.heads))),
           windows(c.threads) {
         const int64_t count = segments.size();
+        if (c.grad_entry && c.entry_by_pair) std::fill_n(c.grad_entry, (c.entry_by_head ? c.heads : 1) * c.pairs, T(0));
+        if (c.grad_bound && c.bound_by_pair) std::fill_n(c.grad_bound, (c.bound_by_head ? c.heads : 1) * c.pairs, T(0));
         for (const Segment& s : segments) most_columns = std::max(most_columns, s.columns);
         if (c.grad_edge) edge_grads.resize(count * c.heads * c.common_edges * keys);
-        if (c.grad_entry && c.coeffs) weight_grads[0].resize(count * c.heads * c.terms);
-        if (c.grad_bound && c.bound_coeffs) weight_grads[1].resize(count * c.heads * c.terms);
+        if (c.grad_entry && !c.entry_by_pair) weight_grads[0].resize(count * c.heads * c.terms);
+        if (c.grad_bound && !c.bound_by_pair) weight_grads[1].resize(count * c.heads * c.terms);
         const bool apart = std::none_of(segments.begin(), segments.end(), [](const Segment& s) { return s.shared; });
         if (apart && (c.threads == 1 || count > c.threads)) {
             packed.resize(c.threads * c.heads);
@@ -46,15 +44,15 @@ class Run {
             });
         } else {
             // Heads that share the gradient of an entry follow each other.
-            const bool alone = (c.grad_entry && !c.coeffs && c.entry_by_head == 0) ||
-                               (c.grad_bound && !c.bound_coeffs && c.bound_by_head == 0);
+            const bool alone = (c.grad_entry && c.entry_by_pair && c.entry_by_head == 0) ||
+                               (c.grad_bound && c.bound_by_pair && c.bound_by_head == 0);
             const int64_t together = alone ? 1 : std::min(c.threads, c.heads);
             packed.resize(c.backward() ? c.threads : together);
             for (int64_t h = 0; h < c.heads; h += together) heads(h, std::min(h + together, c.heads));
         }
         if (c.grad_edge) add_edge_grads();
-        add_weight_grads(weight_grads[0], c.entry_by_head, c.grad_entry);
-        add_weight_grads(weight_grads[1], c.bound_by_head, c.grad_bound);
+        if (c.grad_entry && !c.entry_by_pair) add_weight_grads(weight_grads[0], c.entry_by_head, c.grad_entry);
+        if (c.grad_bound && !c.bound_by_pair) add_weight_grads(weight_grads[1], c.bound_by_head, c.grad_bound);
     }
 
    private:
@@ -62,7 +60,7 @@ class Run {
     static constexpr int64_t BLOCK = 512;      // columns of one task
     static constexpr int64_t ROWS = 64;
     static constexpr int64_t PART = 8;         // a turn has at least 1/PART of the columns, and two tasks for each thread
-    const Call& c;
+    const Problem<T>& c;
     const int64_t keys, stride;
     const std::vector<Segment> segments;
     int64_t most_columns = 0;        // of a segment
@@ -70,7 +68,7 @@ class Run {
     std::vector<Array<T>> shared;    // gradients of segments that share columns, of each head and segment of a turn
     std::vector<Window<T>> windows;  // of each thread
     Array<T> edge_grads;             // of common edge vectors: segments, heads, vectors
-    std::vector<double> weight_grads[2];  // of entries and bounds that have coefficients: segments, heads, terms
+    std::vector<double> weight_grads[2];  // of entries and bounds that are not stored by pair: segments, heads, terms
 
     T* edge_grads_of(int64_t segment, int64_t head) {
         return edge_grads.data() + (segment * c.heads + head) * c.common_edges * keys;
@@ -81,14 +79,14 @@ class Run {
         return {columns, edge_grads_of(segment, head), weight_grads[0].data() + first, weight_grads[1].data() + first};
     }
 
-    void add_weight_grads(const std::vector<double>& from, int64_t by_head, void* grad) const {
+    void add_weight_grads(const std::vector<double>& from, int64_t by_head, T* grad) const {
         std::vector<double> sums(by_head ? c.heads * c.terms : c.terms);
         for (size_t i = 0; i < from.size(); ++i) sums[i % sums.size()] += from[i];
-        if (!from.empty()) std::copy(sums.begin(), sums.end(), static_cast<T*>(grad));
+        std::copy(sums.begin(), sums.end(), grad);
     }
 
     void add_edge_grads() {
-        T* to = static_cast<T*>(c.grad_edge);
+        T* to = c.grad_edge;
         for (int64_t e = 0; e < c.common_edges; ++e)
             for (int64_t head = 0; head < c.heads; ++head, to += c.width) {
                 Array<T> sum(keys, T(0));
@@ -159,8 +157,8 @@ class Run {
         const int64_t count = segments.size(), least = std::max<int64_t>(2 * c.threads / (until - h), 1);
         in_blocks(h, until, 0, c.columns, BLOCK, [&](int64_t head, int64_t a, int64_t b, Window<T>&) {
             for (int64_t j = a; j < b; ++j) {
-                std::fill_n(static_cast<T*>(c.grad_k) + (j * c.heads + head) * c.width, c.width, T(0));
-                std::fill_n(static_cast<T*>(c.grad_v) + (j * c.heads + head) * c.channels, c.channels, T(0));
+                if (c.grad_k) std::fill_n(c.grad_k + (j * c.heads + head) * c.width, c.width, T(0));
+                if (c.grad_v) std::fill_n(c.grad_v + (j * c.heads + head) * c.channels, c.channels, T(0));
             }
         });
         for (int64_t s = 0, last = 0; s < count; s = last) {
@@ -207,7 +205,7 @@ class Run {
 };
 
 // Common widths are known to the compiler in float32.
-inline void run(const Call& c, float) {
+inline void run(const Problem<float>& c) {
     const int64_t width = vectors<float>(c.width), channels = vectors<float>(c.channels);
     switch (width == channels ? width : 0) {
         case 1: Run<float, 1, 1>{c}; break;
@@ -218,26 +216,17 @@ inline void run(const Call& c, float) {
     }
 }
 
-inline void run(const Call& c, double) { Run<double, 0, 0>{c}; }
-
-// 0 if all went well, -1 if memory is short, -2 at any other exception.
-template <class T>
-int run_safely(const Call& c) try {
-    run(c, T(0));
-    return 0;
-} catch (...) {
-    return error_code();
-}
+inline void run(const Problem<double>& c) { Run<double, 0, 0>{c}; }
 
 }  // namespace
 
 extern "C" {
 
-int pair_sums_float(const Call* call) { return run_safely<float>(*call); }
-
-int pair_sums_double(const Call* call) { return run_safely<double>(*call); }
-
-void pair_reach(int64_t rows, const int32_t* rowptr, const int32_t* col, int32_t* low, int32_t* high) {
-    find_reach(rows, rowptr, col, low, high);
+// The outputs and denominators, or, if there is a gradient, the gradients of those inputs that have room for one.
+int64_t pair_means(const int64_t* block) {
+    return for_dtype(block, ARRAYS, NUMBERS, Q, [](const Call& call, auto zero) {
+        run(Problem<decltype(zero)>(call));
+        return 0;
+    });
 }
 }

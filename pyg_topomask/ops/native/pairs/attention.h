@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <numeric>
+
 #include "dropout.h"
 #include "table.h"
 #include "window.h"
@@ -21,11 +23,11 @@ template <class T, int RV, int DV>
 class Attention {
    public:
     // Columns of a row lie within `reach` of each other.
-    Attention(const Call& call, int64_t head, const Packed<T>& packed, int64_t reach, const Gradients<T>& grads)
+    Attention(const Problem<T>& call, int64_t head, const Packed<T>& packed, int64_t reach, const Gradients<T>& grads)
         : c(call), h(head), features(vectors<T>(call.width)), channels(vectors<T>(call.channels)),
-          pairs(call.rowptr[call.rows]), kv(packed.numbers.data() - packed.first * stride()), grads(grads),
-          entries(call.coeffs, call.terms, pairs, static_cast<const T*>(call.entry) + head * call.entry_by_head),
-          bounds(call.bound_coeffs, call.terms, pairs, static_cast<const T*>(call.bound) + head * call.bound_by_head),
+          kv(packed.numbers.data() - packed.first * stride()), grads(grads),
+          entries(call.coeffs, call.terms, call.pairs, call.entry + head * call.entry_by_head),
+          bounds(call.bound_coeffs, call.terms, call.pairs, call.bound + head * call.bound_by_head),
           far(reach * stride() * int64_t(sizeof(T)) > CACHE) {}
 
     // Compiled once, not into each caller, so that all callers round alike.
@@ -37,9 +39,7 @@ class Attention {
             const Row row = w.row(c, i, h);
             const auto value = [this, &row](int64_t p) { return kv + row.col[p] * stride() + rv() * L; };
             sum_rows<DV>(&w.weight[row.first], value, row.count, dv(), (dv() - 1) * L, w.sum.data());
-            const T denominator = c.has_denominator() ? total(w.entry, w.kernel, row) : T(0);
-            const T size = c.has_size() ? total(w.bound, sizes(w), row) : denominator;
-            finish(row, w.sum.data(), c.has_denominator() ? denominator : size, size);
+            finish(row, w.sum.data(), total(w.bound, w.kernel, row));
         }
     }
 
@@ -56,8 +56,7 @@ class Attention {
             if (c.edge) edge_gradients(w, row);
             else sum_rows<RV>(&w.pair_grad[row.first], key, row.count, rv(), (rv() - 1) * L, w.sum.data());
             add_to_columns(w, row);
-            if (c.kernel == SIGNED_LINEAR && !c.signed_norm) size_gradients(w, row);
-            copy_scaled(w.scales[i - w.from], w.sum.data(), c.width, static_cast<T*>(c.grad_q) + row.place * c.width);
+            if (c.grad_q) copy(w.sum.data(), c.width, c.grad_q + row.place * c.width);
         }
     }
 
@@ -66,8 +65,8 @@ class Attention {
     static constexpr int64_t AHEAD = 32;       // pairs
     static constexpr int64_t ROWS_AHEAD = 24;
     static constexpr int64_t CACHE = 1 << 18;  // bytes that a cache of the second level holds at least
-    const Call& c;
-    const int64_t h, features, channels, pairs;
+    const Problem<T>& c;
+    const int64_t h, features, channels;
     const T* kv;
     const Gradients<T> grads;
     const Table<T> entries, bounds;
@@ -77,7 +76,6 @@ class Attention {
     int64_t dv() const { return DV ? DV : channels; }
     int64_t stride() const { return (rv() + dv()) * L; }
     const T* query(const Window<T>& w, const Row& row) const { return &w.queries[(row.index - w.from) * rv() * L]; }
-    const Array<T>& sizes(const Window<T>& w) const { return c.kernel == SIGNED_LINEAR ? w.size : w.kernel; }
 
     static T total(const T* a, const Array<T>& b, const Row& row) {
         T sum = 0;
@@ -88,15 +86,15 @@ class Attention {
     // Asks for what some rows later is read and written.
     INLINED void fetch_row(int64_t i) const {
         const int64_t node = c.node(std::min(i + ROWS_AHEAD, c.rows - 1)), place = node * c.heads + h;
-        fetch<0>(static_cast<const T*>(c.q) + node * c.q_by_row + h * c.q_by_head, c.width);
-        if (!c.backward()) return fetch<1>(static_cast<const T*>(c.sums) + place * c.numbers(), c.numbers());
-        fetch<0>(static_cast<const T*>(c.grad) + place * c.numbers(), c.numbers());
-        fetch<1>(static_cast<const T*>(c.grad_q) + place * c.width, c.width);
+        fetch<0>(c.q(node, h), c.width);
+        if (!c.backward()) return fetch<1>(c.out + place * c.channels, c.channels);
+        fetch<0>(c.grad + place * c.channels, c.channels);
+        if (c.grad_q) fetch<1>(c.grad_q + place * c.width, c.width);
     }
 
     // Asks for the numbers of columns long before they are used.
     INLINED void fetch_columns(const Row& row) const {
-        const int32_t* col = row.col + std::min(AHEAD, c.col + pairs - row.col - row.count);
+        const int32_t* col = row.col + std::min(AHEAD, c.col + c.pairs - row.col - row.count);
         for (int64_t p = 0; p < row.count; ++p) {
             fetch<0>(kv + col[p] * stride(), stride());
             if (grads.columns) fetch<1>(grads.columns + col[p] * stride(), stride());
@@ -107,17 +105,16 @@ class Attention {
     void start(Window<T>& w) const {
         w.entry = w.bound = read(c.entry, c.coeffs, entries, c.entry_by_pair, c.entry_by_head, w, w.entries);
         if (c.has_bound) w.bound = read(c.bound, c.bound_coeffs, bounds, c.bound_by_pair, c.bound_by_head, w, w.bounds);
-        grow(w.scales, w.to - w.from), grow(w.queries, (w.to - w.from) * rv() * L);
+        grow(w.queries, (w.to - w.from) * rv() * L);
         T* kernel = w.pairs(w.kernel);
         for (int64_t i = w.from; i < w.to; ++i) {
             const Row row = w.row(c, i, h);
             fetch_row(i);
             if (far) fetch_columns(row);
-            read_query(w, row);
+            copy(c.q(row.node, h), c.width, &w.queries[(row.index - w.from) * rv() * L]);
             if (c.edge) edge_scores(w, row);
             else scores(query(w, row), row, 0, row.count, kernel);
             if (c.kernel == ADDITIVE) bend(w, row);
-            if (c.kernel == SIGNED_LINEAR) measure(w, row);
             if (!c.exponential()) continue;
             const T top = largest(kernel + row.first, w.bound + row.first, row.count);
             for (int64_t p = row.first; p < row.first + row.count; ++p) kernel[p] -= top;
@@ -125,21 +122,11 @@ class Attention {
         if (c.exponential()) exponentials(kernel, w.padded());
     }
 
-    // The query in whole vectors, times the power of two of its size.
-    void read_query(Window<T>& w, const Row& row) const {
-        T* to = &w.queries[(row.index - w.from) * rv() * L];
-        copy(static_cast<const T*>(c.q) + row.node * c.q_by_row + h * c.q_by_head, c.width, to);
-        T& scale = w.scales[row.index - w.from] = T(1);
-        if (!c.key_scale) return;
-        scale = power_of_two(sum_of_sizes(to, rv()));
-        for (int64_t r = 0; r < rv() * L; r += L) Vec<T>::store(scale * Vec<T>::load(to + r), to + r);
-    }
-
     // Entries or bounds, which may be read up to the end of the last block.
-    const T* read(const void* from, const void* coeffs, const Table<T>& table, int64_t by_pair, int64_t by_head,
+    const T* read(const T* from, const T* coeffs, const Table<T>& table, int64_t by_pair, int64_t by_head,
                   Window<T>& w, Array<T>& array) const {
-        const T* at = static_cast<const T*>(from) + h * by_head + w.first * by_pair;
-        if (!coeffs && by_pair == 1 && w.first + w.padded() <= pairs) return at;
+        const T* at = from + h * by_head + w.first * by_pair;
+        if (!coeffs && by_pair == 1 && w.first + w.padded() <= c.pairs) return at;
         T* to = w.pairs(array);
         if (coeffs) table.evaluate(w.first, w.count, to, w.last);
         else for (int64_t p = 0; p < w.count; ++p) to[p] = at[p * by_pair];
@@ -152,20 +139,12 @@ class Attention {
         dots<RV>(x, key, until - p, rv(), (rv() - 1) * L, kernel + row.first + p);
     }
 
-    // The row's sums, or its mean by the rules of `weighted_mean` in numerics.py.
-    void finish(const Row& row, const T* sum, T denominator, T size) const {
-        T* to = static_cast<T*>(c.sums) + row.place * c.numbers();
-        if (!c.tolerance) {
-            to = copy(sum, c.channels, to);
-            *to++ = denominator;
-            if (c.has_size() && c.has_denominator()) *to = size;
-            return;
-        }
-        constexpr T least = std::numeric_limits<T>::min() * (1 << 14);
-        const T tolerance = static_cast<const T*>(c.tolerance)[row.node * c.tolerance_by_row];
-        const bool vanished = size < least || std::abs(denominator) <= tolerance * size;
-        static_cast<T*>(c.denominator)[row.index * c.heads + h] = vanished ? T(0) : denominator;
-        for (int64_t d = 0; d < c.channels; ++d) to[d] = vanished ? T(0) : sum[d] / denominator;
+    // The row's mean, 0 where the denominator vanishes, as in `Problem.finish` in problem.py.
+    void finish(const Row& row, const T* sum, T size) const {
+        const bool vanished = size < std::numeric_limits<T>::min() * (1 << 14);
+        c.size[row.index * c.heads + h] = vanished ? T(0) : size;
+        T* to = c.out + row.place * c.channels;
+        for (int64_t d = 0; d < c.channels; ++d) to[d] = vanished ? T(0) : sum[d] / size;
     }
 
     // Calls run(from, to, number) for pairs that follow each other in the row and have one edge vector. `w.edge` is this
@@ -176,8 +155,8 @@ class Attention {
         grow(w.edge, rv() * L), grow(w.turned, rv() * L);
         for (int64_t p = 0, until; p < row.count; p = until) {
             for (until = p + 1; until < row.count && number[until] == number[p];) ++until;
-            const T *edge = static_cast<const T*>(c.edge) + h * c.edge_by_head, *of_row = query(w, row);
-            copy(edge + number[p] * c.edge_by_row, c.width, w.edge.data());
+            const T* of_row = query(w, row);
+            copy(c.edge + (number[p] * c.heads + h) * c.width, c.width, w.edge.data());
             for (int64_t r = 0; r < rv() * L; ++r) w.turned[r] = of_row[r] * w.edge[r];
             run(p, until, number[p]);
         }
@@ -201,28 +180,12 @@ class Attention {
             add_product(w.keys.data(), w.edge.data(), keys, w.sum.data());
             for (int64_t i = p; i < until; ++i)
                 add<RV>(pair_grad[i], w.turned.data(), rv(), grads.columns + row.col[i] * stride());
+            if (!c.grad_edge) return;
             if (number < c.common_edges)
                 return add_product(w.keys.data(), query(w, row), keys, grads.edge + number * keys);
-            T* to = static_cast<T*>(c.grad_edge) + (number * c.heads + h) * c.width;
+            T* to = c.grad_edge + (number * c.heads + h) * c.width;
             for (int64_t r = 0; r < c.width; ++r) to[r] = w.keys[r] * query(w, row)[r];
         });
-    }
-
-    void measure(Window<T>& w, const Row& row) const {
-        T* size = w.pairs(w.size) + row.first;
-        const T* of_row = query_size(w, row);
-        for (int64_t p = 0; p < row.count; ++p) {
-            const T* key = kv + row.col[p] * stride();
-            T sum = 0;
-            for (int64_t r = 0; r < rv() * L; ++r) sum += of_row[r] * std::abs(key[r]);
-            size[p] = sum;
-        }
-    }
-
-    const T* query_size(Window<T>& w, const Row& row) const {
-        grow(w.query_size, rv() * L);
-        for (int64_t r = 0; r < rv() * L; ++r) w.query_size[r] = std::abs(query(w, row)[r]);
-        return w.query_size.data();
     }
 
     // The leaky ReLU of scores.
@@ -240,61 +203,55 @@ class Attention {
         T* weight = w.pairs(w.weight);
         for (int64_t p = 0; p < w.padded(); ++p) weight[p] = w.entry[p] * w.kernel[p];
         if (c.dropout == 0) return;
-        keep_some(c.dropout, c.seed, w.first * c.heads + h, c.heads, w.count, w.pairs(w.kept));
+        keep_some(c.dropout, *c.seed, w.first * c.heads + h, c.heads, w.count, w.pairs(w.kept));
         for (int64_t p = 0; p < w.padded(); ++p) weight[p] *= w.kept[p];
     }
 
-    // The gradients of the weights; that of each row's size, where it is the denominator, belongs to all pairs of the row.
+    // The gradients of the weights. That of each row's denominator belongs to all entries of the row, or to all bounds.
     void pair_gradients(Window<T>& w) const {
         T *pair_grad = w.pairs(w.pair_grad), *size_grad = w.pairs(w.size_grad);
         grow(w.grads, (w.to - w.from) * dv() * L);
         for (int64_t i = w.from; i < w.to; ++i) {
             const Row row = w.row(c, i, h);
-            const T* from = static_cast<const T*>(c.grad) + row.place * c.numbers();
             T *grad = &w.grads[(i - w.from) * dv() * L], *to = pair_grad + row.first;
-            copy(from, c.channels, grad);
-            const T total_sum = c.tolerance ? static_cast<const T*>(c.denominator)[i * c.heads + h] : T(1);
-            for (int64_t d = 0; c.tolerance && d < dv() * L; ++d) grad[d] = total_sum == 0 ? T(0) : grad[d] / total_sum;
+            copy(c.grad + row.place * c.channels, c.channels, grad);
+            const T size = c.size[i * c.heads + h], inverse = size == 0 ? T(0) : 1 / size;
+            for (int64_t d = 0; d < dv() * L; ++d) grad[d] *= inverse;
             const auto value = [this, &row](int64_t p) { return kv + row.col[p] * stride() + rv() * L; };
             dots<DV>(grad, value, row.count, dv(), (dv() - 1) * L, to);
-            T denominator_grad = c.tolerance ? T(0) : from[c.channels];
-            if (c.tolerance && total_sum != 0) denominator_grad = -total(w.weight.data(), w.pair_grad, row) / total_sum;
+            const T of_size = size == 0 ? T(0) : -total(w.weight.data(), w.pair_grad, row) / size;
             if (c.dropout != 0)
                 for (int64_t p = 0; p < row.count; ++p) to[p] *= w.kept[row.first + p];
-            if (c.has_denominator())
-                for (int64_t p = 0; p < row.count; ++p) to[p] += denominator_grad;
-            else std::fill_n(size_grad + row.first, row.count, denominator_grad);
+            if (c.has_bound) std::fill_n(size_grad + row.first, row.count, of_size);
+            else for (int64_t p = 0; p < row.count; ++p) to[p] += of_size;
         }
     }
 
     void entry_gradients(Window<T>& w) const {
         T* grad = w.pairs(w.entry_grad);
-        const T* size = sizes(w).data();
         for (int64_t p = 0; p < w.padded(); ++p) grad[p] = w.kernel[p] * w.pair_grad[p];
-        if (!c.has_bound && !c.has_denominator())
-            for (int64_t p = 0; p < w.padded(); ++p) grad[p] += w.size_grad[p] * size[p];
         if (c.grad_entry) add_entries(w, entries, c.coeffs, c.grad_entry, grads.entry, c.entry_by_pair, c.entry_by_head);
-        if (!c.has_bound || !c.grad_bound || c.has_denominator()) return;
-        for (int64_t p = 0; p < w.padded(); ++p) grad[p] = w.size_grad[p] == 0 ? T(0) : w.size_grad[p] * size[p];
+        if (!c.grad_bound) return;
+        for (int64_t p = 0; p < w.padded(); ++p) grad[p] = w.size_grad[p] == 0 ? T(0) : w.size_grad[p] * w.kernel[p];
         add_entries(w, bounds, c.bound_coeffs, c.grad_bound, grads.bound, c.bound_by_pair, c.bound_by_head);
     }
 
     // Adds `w.entry_grad` to the gradients of entries or bounds, or to those of their weights.
-    void add_entries(Window<T>& w, const Table<T>& table, const void* coeffs, void* grad, double* weight_grads,
+    void add_entries(Window<T>& w, const Table<T>& table, const T* coeffs, T* grad, double* weight_grads,
                      int64_t by_pair, int64_t by_head) const {
         std::fill(w.entry_grad.begin() + w.count, w.entry_grad.begin() + w.padded(), T(0));
         const T* from = w.entry_grad.data();
         if (coeffs) return table.add_gradients(w.first, w.count, from, w.last, w.lanes, weight_grads);
-        T* to = static_cast<T*>(grad) + h * by_head + w.first * by_pair;
-        for (int64_t p = 0; p < w.count; ++p) to[p * by_pair] += from[p];
+        if (by_pair == 0) *weight_grads = std::accumulate(from, from + w.count, *weight_grads);
+        T* to = grad + h * by_head + w.first;
+        for (int64_t p = 0; by_pair && p < w.count; ++p) to[p] += from[p];
     }
 
     // The gradient of a weight becomes that of the pair's score.
     void score_gradients(Window<T>& w) const {
-        const bool of_size = c.kernel != SIGNED_LINEAR && !c.has_denominator();
         T* grad = w.pair_grad.data();
         for (int64_t p = 0; p < w.padded(); ++p) grad[p] *= w.entry[p];
-        if (of_size)
+        if (c.has_bound)
             for (int64_t p = 0; p < w.padded(); ++p) grad[p] += w.bound[p] * w.size_grad[p];
         if (c.exponential())
             for (int64_t p = 0; p < w.padded(); ++p) grad[p] *= w.kernel[p];
@@ -310,19 +267,6 @@ class Attention {
             T* to = grads.columns + row.col[p] * stride();
             if (!c.edge) add<RV>(score[p], of_keys, rv(), to);
             add<DV>(weight[p], of_values, dv(), to + rv() * L);
-        }
-    }
-
-    // What the sizes |q| |k| add to the gradients of queries, in `w.sum`, and keys.
-    void size_gradients(Window<T>& w, const Row& row) const {
-        const T *of_row = query(w, row), *size = query_size(w, row);
-        for (int64_t p = 0; p < row.count; ++p) {
-            const T grad = w.size_grad[row.first + p] * w.bound[row.first + p], *key = kv + row.col[p] * stride();
-            T* to_key = grads.columns + row.col[p] * stride();
-            for (int64_t r = 0; r < rv() * L; ++r) {
-                w.sum[r] += of_row[r] < 0 ? -grad * std::abs(key[r]) : grad * std::abs(key[r]);
-                to_key[r] += key[r] < 0 ? -grad * size[r] : grad * size[r];
-            }
         }
     }
 };

@@ -22,16 +22,15 @@ struct Segment {
 
 // The smallest and the largest column of each row; INT32_MAX and -1 where there is none.
 struct Reach {
-    const int32_t *low, *high;
-};
-
-inline void find_reach(int64_t rows, const int32_t* rowptr, const int32_t* col, int32_t* low, int32_t* high) {
-    for (int64_t i = 0; i < rows; ++i) {
-        int32_t least = INT32_MAX, most = -1;
-        for (int64_t p = rowptr[i]; p < rowptr[i + 1]; ++p) least = std::min(least, col[p]), most = std::max(most, col[p]);
-        low[i] = least, high[i] = most;
+    std::vector<int32_t> low, high;
+    Reach(int64_t rows, const int32_t* rowptr, const int32_t* col) : low(rows), high(rows) {
+        for (int64_t i = 0; i < rows; ++i) {
+            int32_t least = INT32_MAX, most = -1;
+            for (int64_t p = rowptr[i]; p < rowptr[i + 1]; ++p) least = std::min(least, col[p]), most = std::max(most, col[p]);
+            low[i] = least, high[i] = most;
+        }
     }
-}
+};
 
 // Cuts rows `from` to `to` into segments of equally many pairs, which share columns; or makes them one segment with the
 // given columns.

@@ -10,8 +10,8 @@ namespace {
 template <class T>
 class Table {
    public:
-    Table(const void* coeffs, int64_t terms, int64_t pairs, const void* weights)
-        : coeffs(static_cast<const T*>(coeffs)), weights(static_cast<const T*>(weights)), terms(terms), pairs(pairs) {}
+    Table(const T* coeffs, int64_t terms, int64_t pairs, const T* weights)
+        : coeffs(coeffs), weights(weights), terms(terms), pairs(pairs) {}
 
     // The entries of `number` pairs from pair `p` on; writes whole blocks. `last` is memory that may be used.
     void evaluate(int64_t p, int64_t number, T* to, Array<T>& last) const {

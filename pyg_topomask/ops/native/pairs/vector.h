@@ -27,37 +27,15 @@ inline void grow(V& array, int64_t count) {
     if (int64_t(array.size()) < count) array.resize(count);
 }
 
-// The power of two that brings x >= 0 into [1/2, 1), as `power_of_two` in numerics.py; 1 for 0.
-template <class T>
-inline T power_of_two(T x) {
-    typedef typename Exp<T>::Bits Bits;
-    if (x == 0) return T(1);
-    Bits bits;
-    std::memcpy(&bits, &x, sizeof(T));
-    const Bits most = sizeof(T) == 8 ? 1000 : 100, exponent = (bits >> Exp<T>::mantissa) - Exp<T>::bias + 1;
-    bits = (Exp<T>::bias - std::clamp(exponent, -most, most)) << Exp<T>::mantissa;
-    std::memcpy(&x, &bits, sizeof(T));
-    return x;
-}
-
-// Copies numbers as they were stored, in vectors: longer reads would have to wait until the stores are done.
-template <class T>
-inline T* copy(const T* from, int64_t count, T* to) {
-    int64_t i = 0;
-    for (; i + Vec<T>::L <= count; i += Vec<T>::L) Vec<T>::store(Vec<T>::load(from + i), to + i);
-    for (; i < count; ++i) to[i] = from[i];
-    return to + count;
-}
-
-// to = scale * from, or to += scale * from, in vectors as well.
+// Copies numbers, or adds them, as they were stored, in vectors: longer reads would have to wait until the stores are done.
 template <bool ADD = false, class T>
-inline void copy_scaled(T scale, const T* from, int64_t count, T* to) {
+inline void copy(const T* from, int64_t count, T* to) {
     int64_t i = 0;
     for (; i + Vec<T>::L <= count; i += Vec<T>::L) {
-        const auto scaled = scale * Vec<T>::load(from + i);
-        Vec<T>::store(ADD ? Vec<T>::load(to + i) + scaled : scaled, to + i);
+        const auto x = Vec<T>::load(from + i);
+        Vec<T>::store(ADD ? Vec<T>::load(to + i) + x : x, to + i);
     }
-    for (; i < count; ++i) to[i] = ADD ? to[i] + scale * from[i] : scale * from[i];
+    for (; i < count; ++i) to[i] = ADD ? to[i] + from[i] : from[i];
 }
 
 // Lane l of the result is the sum of the lanes of x[l]: two vectors are folded into one, until one is left.
@@ -109,19 +87,6 @@ inline void dots(const T* x, const Rows& row, int64_t total, int64_t count, int6
         }
         Vec<T>::store(sums_of_lanes(products), to + p);
     }
-}
-
-// The sum of the absolute values of `count` vectors.
-template <class T>
-inline T sum_of_sizes(const T* x, int64_t count) {
-    typename Vec<T>::type sum{};
-    for (int64_t i = 0; i < count; ++i) {
-        const typename Vec<T>::type y = Vec<T>::load(x + i * Vec<T>::L);
-        sum += y < 0 ? -y : y;
-    }
-    T total = 0;
-    for (int64_t lane = 0; lane < Vec<T>::L; ++lane) total += sum[lane];
-    return total;
 }
 
 // to += x * y

@@ -18,15 +18,14 @@ template <class T>
 struct Window {
     int64_t from = 0, to = 0, first = 0, count = 0;  // rows, first pair and number of pairs
     const T *entry = nullptr, *bound = nullptr;
-    std::vector<T> scales;  // of the queries
     Array<T> queries, grads;
     Array<T> entries, bounds;  // unless those that are given lie side by side
-    Array<T> kernel, size, slope, kept, weight, pair_grad, entry_grad, size_grad;
-    Array<T> query_size, edge, turned, keys, sum;  // of the row or edge at hand
+    Array<T> kernel, slope, kept, weight, pair_grad, entry_grad, size_grad;
+    Array<T> edge, turned, keys, sum;  // of the row or edge at hand
     Array<T> last, lanes;  // of a table
 
     // The rows from `row` on which together have PAIRS pairs at most, or one row.
-    void take(const Call& c, int64_t row, int64_t until) {
+    void take(const Problem<T>& c, int64_t row, int64_t until) {
         from = row, to = row + 1, first = c.rowptr[row];
         while (to < until && to - from < ROWS && c.rowptr[to + 1] - first <= PAIRS) ++to;
         count = c.rowptr[to] - first;
@@ -41,7 +40,7 @@ struct Window {
         return array.data();
     }
 
-    Row row(const Call& c, int64_t i, int64_t head) const {
+    Row row(const Problem<T>& c, int64_t i, int64_t head) const {
         const int64_t node = c.node(i), begin = c.rowptr[i];
         return {i, node, node * c.heads + head, begin - first, c.rowptr[i + 1] - begin, c.col + begin};
     }

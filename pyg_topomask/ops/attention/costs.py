@@ -1,0 +1,47 @@
+"""Estimated times of the engines: amounts of work times the time of one unit, from one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COSTS: dict[str, dict[str, dict[str, float]]] = {
+    "cpu": {
+        "unmasked_cpp": {"call": 360000.0, "number": 0.67},
+        "unmasked": {"call": 1000000.0, "number": 1.3},
+        "sdpa": {"call": 460000.0, "size": 220000.0, "number": 0.13},
+        "pairs_cpp": {"call": 570000.0, "listed": 41.0, "pair": 20.0, "number": 0.71},
+        "pairs_triton": {"call": 100000.0, "listed": 20.0, "pair": 15.0, "number": 0.4},
+        "pairs": {"call": 1700000.0, "listed": 25.0, "pair": 100.0, "number": 0.022},
+        "parts": {"listed": 41.0, "pair": 20.0, "number": 0.64},
+        "blocks_cpp": {"call": 2000000.0, "size": 550000.0, "made": 0.19, "pair": 12.0, "number": 0.14},
+        "blocks": {"call": 1500000.0, "size": 550000.0, "made": 0.049, "pair": 32.0, "number": 0.066},
+        "factored": {"call": 270000.0, "number": 49.0, "product": 0.022},
+        "dense": {"call": 91000.0, "formed": 130000.0, "made": 2.3, "pair": 21.0},
+    },
+    "cuda": {
+        "unmasked_cpp": {"call": 80000.0, "number": 0.2},
+        "unmasked": {"call": 1600000.0},
+        "sdpa": {"call": 360000.0, "size": 220000.0, "number": 0.00055},
+        "pairs_cpp": {"call": 100000.0, "listed": 20.0, "pair": 15.0, "number": 0.4},
+        "pairs_triton": {"call": 2400000.0, "listed": 4.3},
+        "pairs": {"call": 6800000.0, "listed": 1.6, "pair": 1.9},
+        "parts": {"call": 500000.0, "listed": 20.0, "pair": 30.0, "number": 1.0},
+        "blocks_cpp": {"call": 100000.0, "size": 100000.0, "made": 1.0, "pair": 2.0, "number": 0.1},
+        "blocks": {"call": 3100000.0, "size": 1200000.0, "made": 0.0067, "pair": 0.1},
+        "factored": {"call": 7900000.0, "number": 0.46},
+        "dense": {"call": 1800000.0, "made": 0.019, "formed": 2900000.0},
+    },
+}
+"""Nanoseconds of the forward and the backward pass for each unit of an engine's work, by type of device."""
+
+
+def estimate(engine: str, device: str, work: Mapping[str, float]) -> float:
+    """Estimated nanoseconds of an engine.
+
+    Args:
+        engine: Name of the engine.
+        device: Type of the device; one that was not measured is treated as the CPU.
+        work: Amount of each unit of work. Units without a time, such as the numbers that are held, cost nothing.
+    """
+    times = COSTS.get(device, COSTS["cpu"])[engine]
+    return sum(times.get(unit, 0.0) * amount for unit, amount in work.items())

@@ -1,0 +1,63 @@
+"""Linear attention by products of the mask with features times values, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pyg_topomask.ops.attention.mask import AttentionMask
+from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.numerics import absolute, with_ones
+
+# Numbers in one slice of the intermediate, N × R (D + 1), and the fewest columns per product.
+_SLICE_NUMEL = 2**24
+_SLICE_COLUMNS = 64
+
+
+def refuses(problem: Problem) -> str | None:
+    """Why the engine cannot serve."""
+    if problem.mask is None:
+        return "there is no mask"
+    return None if problem.kernel.name == "linear" else "it multiplies features, and this kernel has none"
+
+
+def work(problem: Problem) -> dict[str, float]:
+    """Numbers of the intermediate, and multiply-adds of its products with the mask."""
+    nodes, heads, features, channels = problem.size
+    columns = heads * features * (channels + 1)
+    return {"call": 1, "number": nodes * columns, "product": problem.mask.num_multiply_adds * columns}
+
+
+def attend(problem: Problem) -> Tensor:
+    """The outputs. Slices of the features are computed one by one, and again in the backward pass."""
+    num_nodes, heads, num_features, channels = problem.size
+    kernel, own = problem.kernel, problem.owns_bound and not problem.kernel.signed_features
+    values = with_ones(problem.v) if own or kernel.signed else problem.v
+
+    def slice_sums(q: Tensor, k: Tensor, values: Tensor) -> Tensor:  # [N, H, D + 1 or D + 2]
+        state = _multiply(problem.mask, k[..., :, None] * values[..., None, :])  # [N, H, r, D or D + 1]
+        sums = (q[..., None] * state).sum(2)  # the gradient of a product of matrices would be slow outer products
+        if own and not kernel.signed:
+            return sums
+        q, k = (absolute(q), absolute(k)) if kernel.signed_features else (q, k)
+        total = (q * _multiply(problem.bound, k)).sum(-1, keepdim=True)
+        return torch.cat([sums, total.detach() if kernel.signed else total], dim=-1)
+
+    most = max(_SLICE_COLUMNS, _SLICE_NUMEL // max(num_nodes, 1))
+    step = max(1, most // (heads * (channels + 1)))
+    sums: Tensor | float = 0.0
+    for a in range(0, num_features, step):
+        q, k = (x[..., a : a + step] for x in (problem.q, problem.k))
+        if loader.is_transformed():  # torch.func has no rules for checkpoints
+            sums = sums + slice_sums(q, k, values)
+        else:
+            sums = sums + checkpoint(slice_sums, q, k, values, use_reentrant=False, preserve_rng_state=False)
+    if isinstance(sums, float):  # without features, all outputs are zero
+        return torch.zeros_like(problem.v)
+    return problem.finish(sums, problem.row_norm())
+
+
+def _multiply(mask: AttentionMask, x: Tensor) -> Tensor:  # [N, H, r, *]
+    return (mask @ x.flatten(2 if mask.heads is not None else 1)).view_as(x)

@@ -1,0 +1,185 @@
+"""Attention on the pairs of a mask on CUDA: the Triton kernels of ``triton_kernels.py`` do what ``pairs_cpp`` does.
+
+It keeps no array of one number per pair and head: the backward pass computes the scores again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops import triton_support
+from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.hashing import draw_seeds, keep_factors
+from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.native.op import CompiledOp
+from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.ops.triton_support import power_of_two
+
+_KERNELS = ("linear", "softmax", "additive")  # their numbers in the Triton module
+_MODULE = "pyg_topomask.ops.attention.triton_kernels"
+_PAIRS = 16  # pairs that a program reads at a time
+_NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
+_MOST_NUMBERS = 256  # of a pair's key and value; products of whole matrices are faster with more
+
+
+class PairSums(CompiledOp):
+    """Sums ``[rows, H, D + 1]`` of attention (`Kernel`) on pairs.
+
+    ``q [rows, H, R]``, ``k [columns, H, R]`` and ``v [columns, H, D]`` are in the order of the pattern. ``entry`` and
+    ``bound`` are ``[H or 1, P]``; the mask bounds itself if there is no bound. ``rowptr`` and ``col``
+    are int32, the ``seed`` of the dropout is int64 and on CPU.
+    """
+
+    library, name = "", "pair_sums_triton"
+    arrays, results, differentiable = ("q", "k", "v", "entry", "bound?", "rowptr", "col", "seed?"), ("sums",), 5
+    numbers = {"kernel": int, "negative_slope": float, "dropout": float}  # noqa: RUF012
+
+    def shapes(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[tuple[int, ...]]:
+        return [(q.size(0), q.size(1), v.size(2) + 1)]
+
+    def refuses(self, q: Tensor, *rest: Any) -> str | None:
+        if loader.is_transformed():
+            return "derivatives in forward mode and transforms of torch.func are left to plain torch"
+        if q.dtype not in (torch.float32, torch.float64):
+            return f"it computes in float32 or float64 (got {q.dtype})"
+        return triton_support.refuses(q.device)
+
+    def twin(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        entry: Tensor,
+        bound: Tensor | None,
+        rowptr: Tensor,
+        col: Tensor,
+        seed: Tensor | None,
+        kernel: int,
+        negative_slope: float,
+        dropout: float,
+    ) -> Tensor:
+        pattern = Pattern(None, col, q.size(0), k.size(0), rowptr=rowptr)
+        entries = entry.t() if entry.size(0) > 1 else entry[0]
+        bounds = entries if bound is None else bound.t() if bound.size(0) > 1 else bound[0]
+        number = torch.arange(col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
+        kept = None if seed is None else keep_factors(dropout, seed.to(q.device), number).to(v)
+        how = Kernel(_KERNELS[kernel], negative_slope=negative_slope)
+        return how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept)
+
+    def run(
+        self,
+        inputs: tuple[Any, ...],
+        results: Sequence[Tensor | None],
+        grads: Sequence[Tensor] = (),
+        room: Sequence[Tensor | None] = (),
+    ) -> None:
+        """Launch the forward kernel, or those that fill the gradients that have ``room``."""
+        q, k, v, entry, bound, rowptr, col, seed, kernel, slope, dropout = inputs
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        entry, bound = entry.contiguous(), None if bound is None else bound.contiguous()
+        (heads, width), channels = q.shape[1:], v.size(-1)
+        arrays = (q, k, v, entry, entry if bound is None else bound)
+        strides = [stride for x in arrays[:3] for stride in x.stride()[:2]]
+        strides += [
+            stride if size > 1 else 0
+            for x in arrays[3:]
+            for size, stride in ((2, x.stride(1)), (x.size(0), x.stride(0)))
+        ]
+        block = _head_block(heads, width, channels)
+        blocks = -(-heads // block)
+        constants: dict[str, Any] = {
+            "KERNEL": kernel,
+            "SLOPE": slope,
+            "DROPPED": 0 if seed is None else int(dropout * 2**32),
+            "SCALE": 1 / (1 - dropout) if dropout < 1 else 0.0,
+            "PAIRS": _PAIRS,
+            "HEADS": block,
+            "WIDTH": power_of_two(width),
+            "CHANNELS": power_of_two(channels),
+        }
+        numbers = (*strides, heads, width, channels, col.numel(), 0 if seed is None else int(seed))
+
+        def launch(name: str, programs: int, *own: Tensor | None, **flags: Any) -> None:
+            triton_support.launch(_MODULE, name, (programs, blocks), (*arrays, *own, *numbers), constants | flags)
+
+        if not grads:
+            return launch("forward", q.size(0), rowptr, col, results[0])
+        (grad,), tops = grads, q.new_empty(q.shape[:2])
+        of_q, of_k, of_v = (x.new_empty(x.shape) if space is None else space for x, space in zip((q, k, v), room))
+        weights = room[3:5]
+        shared = [x is not None and x.size(0) == 1 for x in weights]  # then each block of heads has its own sums
+        parts = [x.new_empty(blocks, x.size(1)) if x is not None and one else x for x, one in zip(weights, shared)]
+        flags = {"HAS_BOUND": bound is not None, "SHARED_ENTRY": shared[0], "SHARED_BOUND": shared[1]}
+        launch("backward_rows", q.size(0), rowptr, col, grad, tops, of_q, *parts, **flags)
+        for x, part, one in zip(weights, parts, shared):
+            if x is not None and part is not None and one:
+                x.copy_(part.sum(0, keepdim=True))
+        if room[1] is not None or room[2] is not None:
+            launch("backward_columns", k.size(0), *_transpose(rowptr, col, k.size(0)), grad, tops, of_k, of_v)
+
+    def examples(self) -> Iterator[tuple[Any, ...]]:
+        for rows, columns, heads, width, channels in ((3, 4, 2, 2, 1), (5, 5, 3, 6, 3)):
+            there = torch.rand(rows, columns) < 0.6
+            row, col = there.nonzero().t()
+            pattern = Pattern(row, col, rows, columns)
+            q, k, v = (
+                torch.randn(n, heads, size, dtype=torch.float64)
+                for n, size in ((rows, width), (columns, width), (columns, channels))
+            )
+            entry = torch.randn(heads, col.numel(), dtype=torch.float64)
+            where = pattern.rowptr, pattern.col
+            yield q, k, v, entry, entry.abs() + 0.1, *where, None, 1, 0.2, 0.0
+            yield q.abs(), k.abs(), v, entry[:1].abs(), None, *where, torch.tensor([7]), 0, 0.2, 0.3
+
+
+_pair_sums = PairSums()
+
+
+def refuses(problem: Problem) -> str | None:
+    """Why the engine cannot serve."""
+    if problem.no_pairs is not None:
+        return problem.no_pairs
+    if problem.kernel.signed or problem.kernel.signed_features:
+        return "it serves features and denominators without signs"
+    if problem.edges is not None:
+        return "it serves pairs without edge vectors"
+    if not problem.v.is_cuda:  # Triton's interpreter would serve CPU tensors, a thousand times as slowly
+        return f"it runs on CUDA (got {problem.v.device})"
+    _, _, width, channels = problem.size
+    if 0 in (width, channels) or width + channels > _MOST_NUMBERS:
+        return f"keys and values of no, or of more than {_MOST_NUMBERS}, numbers are faster as matrices"
+    return _pair_sums.refuses(problem.q)
+
+
+def work(problem: Problem) -> dict[str, float]:
+    """The amounts of `Problem.pair_work`."""
+    return problem.pair_work()
+
+
+def attend(problem: Problem) -> Tensor:
+    """The outputs."""
+    kernel, (pattern, entries, bounds) = problem.kernel, problem.pairs().evaluated()
+    q, k, v = (pattern.arrange(x) for x in (problem.q, problem.k, problem.v))
+    entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
+    seed = draw_seeds(1) if kernel.dropout else None
+    rest = pattern.rowptr, pattern.col, seed, _KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
+    return problem.finish(pattern.restore(_pair_sums(q, k, v, entry, None if bounds is entries else bound, *rest)))
+
+
+def _head_block(heads: int, width: int, channels: int) -> int:
+    """Number of heads of a program, a power of two, whose numbers fit together."""
+    fitting = max(1, _NUMBERS // (power_of_two(width) + power_of_two(channels)))
+    return min(power_of_two(heads), 1 << (fitting.bit_length() - 1))
+
+
+def _transpose(rowptr: Tensor, col: Tensor, num_columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    """First pair of each column in the transposed order, this order, and the row of each pair."""
+    column, order = col.sort(stable=True)
+    columns = torch.arange(num_columns + 1, dtype=col.dtype, device=col.device)
+    row = torch.repeat_interleave(rowptr.diff(), output_size=len(col)).int()
+    return torch.searchsorted(column, columns, out_int32=True), order, row

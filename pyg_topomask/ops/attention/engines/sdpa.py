@@ -1,0 +1,27 @@
+"""Softmax attention without a mask, by torch's fused kernel for graphs of equal size."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
+from pyg_topomask.ops.attention.problem import Problem
+
+
+def refuses(problem: Problem) -> str | None:
+    """Why the engine cannot serve."""
+    if problem.mask is not None:
+        return "it serves attention without a mask"
+    return None if problem.kernel.name == "softmax" else "it serves the softmax kernel"
+
+
+def work(problem: Problem) -> dict[str, float]:
+    """Pairs of nodes in the same graph, heads and numbers."""
+    _, heads, features, channels = problem.size
+    count, sizes = problem.sizes
+    return {"call": 1, "size": count, "number": sum(n * n for n in sizes) * heads * (features + channels)}
+
+
+def attend(problem: Problem) -> Tensor:
+    """The outputs."""
+    return segment_softmax_attention(problem.q, problem.k, problem.v, problem.batch, scale=1.0)

@@ -1,0 +1,118 @@
+"""The engines of masked attention, and the choice among them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pyg_topomask.checks import check_choice
+from pyg_topomask.ops.attention.costs import estimate
+from pyg_topomask.ops.attention.engines import (
+    blocks,
+    blocks_cpp,
+    dense,
+    factored,
+    pairs,
+    pairs_cpp,
+    pairs_triton,
+    parts,
+    sdpa,
+    unmasked,
+    unmasked_cpp,
+)
+from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.typing import PerformanceWarning
+
+PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
+
+# An engine that holds more numbers than this, and than the mask stores (times `_PER_STORED`), is taken only where no
+# engine holds fewer: memory stays proportional to the graph.
+_ALWAYS_HELD = 2**25
+_PER_STORED = 64
+
+# With more nodes, a user is warned that the whole mask is formed as a dense array.
+_FEW_NODES = 2**10
+
+
+class Engine(NamedTuple):
+    """One way to compute masked attention."""
+
+    path: str
+    """Name by which users choose it and its likes; engines without a mask serve every path."""
+    refuses: Callable[[Problem], str | None]
+    """Returns why the engine cannot serve, or :obj:`None`."""
+    work: Callable[[Problem], dict[str, float]]
+    """Returns the amounts of work of `costs.estimate`, and how many numbers are ``"held"`` at a time."""
+    attend: Callable[[Problem], Tensor]
+    """Returns the outputs, ``[N, H, D]``."""
+
+
+ENGINES = {
+    "unmasked_cpp": Engine("unmasked", unmasked_cpp.refuses, unmasked_cpp.work, unmasked_cpp.attend),
+    "unmasked": Engine("unmasked", unmasked.refuses, unmasked.work, unmasked.attend),
+    "sdpa": Engine("unmasked", sdpa.refuses, sdpa.work, sdpa.attend),
+    "pairs_cpp": Engine("pairwise", pairs_cpp.refuses, pairs_cpp.work, pairs_cpp.attend),
+    "pairs_triton": Engine("pairwise", pairs_triton.refuses, pairs_triton.work, pairs_triton.attend),
+    "pairs": Engine("pairwise", pairs.refuses, pairs.work, pairs.attend),
+    "parts": Engine("pairwise", parts.refuses, parts.work, parts.attend),
+    "blocks_cpp": Engine("blocks", blocks_cpp.refuses, blocks_cpp.work, blocks_cpp.attend),
+    "blocks": Engine("blocks", blocks.refuses, blocks.work, blocks.attend),
+    "factored": Engine("factored", factored.refuses, factored.work, factored.attend),
+    "dense": Engine("dense", dense.refuses, dense.work, dense.attend),
+}
+"""Engines by name."""
+
+
+def plan(problem: Problem, path: str = "auto") -> str:
+    """Name of the engine that serves the problem with the least estimated time.
+
+    Args:
+        problem: The problem.
+        path: ``"auto"`` for all engines, or the path whose engines may be taken.
+
+    Raises:
+        ValueError: If there is no such path, or none of its engines serves.
+    """
+    check_choice("path", path, PATHS)
+    for watch in _watching:
+        watch(problem)
+    allowed = [name for name, engine in ENGINES.items() if problem.mask is None or path in ("auto", engine.path)]
+    reasons = {name: ENGINES[name].refuses(problem) for name in allowed}
+    serving = [name for name, reason in reasons.items() if reason is None]
+    if not serving:
+        listed = "; ".join(dict.fromkeys(filter(None, reasons.values())))
+        raise ValueError(f"path {path!r} cannot serve this problem: {listed}. path='auto' takes another one")
+    chosen = serving[0] if len(serving) == 1 else min(serving, key=lambda name: _cost(name, problem))
+    if chosen == "dense" and path == "auto" and problem.k.size(0) > _FEW_NODES and not problem.mask.is_dense:
+        warnings.warn("attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
+    return chosen
+
+
+@contextmanager
+def watched(watch: Callable[[Problem], None]) -> Iterator[None]:
+    """Call ``watch`` with every problem that is planned meanwhile."""
+    _watching.append(watch)
+    try:
+        yield
+    finally:
+        _watching.remove(watch)
+
+
+_watching: list[Callable[[Problem], None]] = []
+
+
+def explain(problem: Problem) -> dict[str, str | float]:
+    """For each engine the reason why it cannot serve, or its estimated nanoseconds."""
+    return {name: engine.refuses(problem) or _cost(name, problem)[1] for name, engine in ENGINES.items()}
+
+
+def _cost(name: str, problem: Problem) -> tuple[bool, float]:
+    """Whether the engine holds too many numbers, and its estimated nanoseconds."""
+    work = ENGINES[name].work(problem)
+    stored = 0 if problem.mask is None else problem.mask.num_multiply_adds
+    heavy = work.get("held", 0) > max(_ALWAYS_HELD, _PER_STORED * stored)
+    return heavy, estimate(name, problem.v.device.type, work)

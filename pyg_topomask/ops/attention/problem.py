@@ -1,0 +1,279 @@
+r"""What is asked of masked attention: one problem, which every engine understands.
+
+Let :math:`B_{ij} \ge |M_{ij}|` be the bounding mask, and let :math:`|K|_{ij} \ge |K_{ij}|` be the size of the kernel,
+which is the kernel itself if no feature is negative. Then
+
+.. math:: \mathrm{out}_i = \frac{\sum_j M_{ij} K_{ij} v_j}{S_i}, \qquad S_i = \sum_j B_{ij} |K|_{ij}.
+
+Outputs keep the signs of the mask, never exceed the largest value, and nothing cancels. If neither mask nor kernel can
+be negative, :math:`S_i` is the denominator of the papers. With a signed kernel, the denominator is :math:`\sum_j M_{ij}
+K_{ij}`, as in the papers. Learned signs can bring it close to zero; the output is zero if it is at most min(terms of a
+row, 1024) machine epsilons times :math:`S_i`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
+from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
+from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
+from pyg_topomask.ops.segment import group_sizes, segment_max, segment_sum
+from pyg_topomask.ops.sparse import MOST_ENTRIES, Combination, Pattern
+
+# The rounding error of a sum is assumed to grow up to this number of terms; errors of more terms largely cancel.
+_MOST_TERMS = 1024
+
+# Number of pairs that are listed together, which takes 50 to 200 bytes per pair: at most about 2 GiB.
+PAIRS_AT_ONCE = 2**23
+
+# Pairs are listed together at least up to this many per number that the mask stores: memory then stays proportional to
+# the mask. Linear kernels allow more pairs, because compiled code keeps nothing per pair and head.
+PAIRS_PER_NUMBER = {"linear": 64, "softmax": 4, "additive": 4}
+
+
+class Pairs(NamedTuple):
+    """The support of a mask, and the entries of mask and bounding mask, not evaluated if the mask has coefficients."""
+
+    pattern: Pattern
+    entries: Entries
+    bounds: Entries
+    """The same object as ``entries`` if the mask is its own bound."""
+
+    def evaluated(self) -> tuple[Pattern, Tensor, Tensor]:
+        """The pattern, and entries and bounds ``[P]`` or ``[P, H]``; the same tensor if the mask is its own bound."""
+        entries = evaluate(self.entries)
+        return self.pattern, entries, entries if self.bounds is self.entries else evaluate(self.bounds)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Queries, keys and values in float32 or float64, their kernel, and the mask."""
+
+    kernel: Kernel
+    q: Tensor
+    """Queries, shape ``[N, H, R]``, or those of some rows."""
+    k: Tensor
+    """Keys, shape ``[N, H, R]``."""
+    v: Tensor
+    """Values, shape ``[N, H, D]``."""
+    mask: Any = None
+    """The mask, an `AttentionMask`, block-diagonal over the batch; ones within each graph if :obj:`None`."""
+    batch: Tensor | None = None
+    """Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`."""
+    rows: Rows | None = None
+    """The rows of which ``q`` holds the queries; all if :obj:`None`."""
+    edges: EdgeVectors | None = None
+    """Vectors that multiply the keys of pairs; none if :obj:`None`."""
+
+    @cached_property
+    def bound(self) -> AttentionMask:
+        """The bounding mask."""
+        return self.mask.bound
+
+    @property
+    def owns_bound(self) -> bool:
+        """Whether the mask is its own bounding mask."""
+        return self.bound is self.mask
+
+    @property
+    def size(self) -> tuple[int, int, int, int]:
+        """Numbers of nodes, heads, features and channels: ``N, H, R, D``."""
+        return self.k.size(0), self.k.size(1), self.k.size(2), self.v.size(2)
+
+    @cached_property
+    def errors(self) -> Tensor | None:
+        """Error of the mask's entries by row, ``[N, H or 1]``; :obj:`None` if products with it are exact."""
+        return None if self.mask is None else row_errors(self.mask)
+
+    @cached_property
+    def support(self) -> Any:
+        """The `Support` of the mask; :obj:`None` if it has none."""
+        return None if self.mask is None else self.mask.support
+
+    @cached_property
+    def num_pairs(self) -> int:
+        """Number of pairs in the support, or an upper bound; pairs of many hubs are not listed for it."""
+        return self.support.count()
+
+    @cached_property
+    def num_terms(self) -> int:
+        """Upper bound on the pairs, which costs little."""
+        return int(self.support.by_row().sum())
+
+    @property
+    def most_pairs(self) -> int:
+        """Number of pairs that are listed together at most."""
+        allowed = PAIRS_PER_NUMBER[self.kernel.name] * self.mask.num_multiply_adds
+        return min(max(PAIRS_AT_ONCE, allowed), MOST_ENTRIES)
+
+    @cached_property
+    def has_hubs(self) -> bool:
+        """Whether the mask has too many pairs to be listed together.
+
+        Any two nodes whose walks visit the same hub form a pair: their number grows with the square of a hub's degree.
+        """
+        return self.rows is None and self.k.size(0) ** 2 > self.most_pairs and self.num_terms > self.most_pairs
+
+    @property
+    def no_pairs(self) -> str | None:
+        """Why the pairs of the mask cannot be listed together; :obj:`None` if they can."""
+        if self.mask is None:
+            return "there is no mask"
+        if self.support is None:
+            return f"it needs a sparse support, and {type(self.mask).__name__} has none"
+        if self.has_hubs:
+            return f"the mask has up to {self.num_terms:,} pairs, too many to be listed together"
+        return None
+
+    @property
+    def no_blocks(self) -> str | None:
+        """Why there are no dense blocks of the mask; :obj:`None` if there are."""
+        if self.mask is None:
+            return "there is no mask"
+        if self.mask.dense_blocks is None:
+            return f"it needs the dense blocks of graphs, and {type(self.mask).__name__} has none"
+        return None
+
+    def pair_work(self) -> dict[str, float]:
+        """Amounts of work on pairs: pairs to be listed, pairs of all heads, and numbers of their keys and values."""
+        _, heads, features, channels = self.size
+        pairs, listed = self.num_pairs * heads, 0 if self.support.kept else self.num_terms
+        numbers = pairs * (features + channels)
+        return {"call": 1, "held": self.num_pairs, "listed": listed, "pair": pairs, "number": numbers}
+
+    def block_work(self, kept_pairs: bool) -> dict[str, float]:
+        """Amounts of work in blocks: sizes of graphs, multiply-adds that make the blocks, pairs of nodes of all heads,
+        and numbers of their keys and values. If ``kept_pairs``, a number for each pair and head is held.
+        """
+        _, heads, features, channels = self.size
+        (count, sizes), blocks, own = self.sizes, self.mask.dense_blocks, self.mask.heads or 1
+        entries = sum(n * n for n in sizes)
+        held = entries * heads if kept_pairs else own * (count * max(sizes) ** 2 if blocks.shared else entries)
+        made = blocks.work(sizes) * own * (1 if self.owns_bound else 2)
+        pairs, numbers = entries * heads, entries * heads * (features + channels)
+        return {"call": 1, "held": held, "size": count, "made": made, "pair": pairs, "number": numbers}
+
+    @cached_property
+    def sizes(self) -> tuple[int, list[int]]:
+        """Number of different sizes of graphs, and the number of nodes of every graph."""
+        return group_sizes(self.k.size(0) if self.batch is None else self.batch)
+
+    def pairs(self) -> Pairs:
+        """The pairs of the rows, listed anew unless the mask keeps them."""
+        pattern, entries = self.support.pairs(self.rows)
+        entries = self._cast(entries)
+        if self.owns_bound:
+            return Pairs(pattern, entries, entries)
+        support: Any = self.bound.support
+        return Pairs(pattern, entries, self._cast(support.pairs(self.rows)[1]))
+
+    def _cast(self, entries: Entries) -> Entries:
+        """Entries in the dtype of the values. Entries that several heads share are evaluated, once for all heads."""
+        if isinstance(entries, Combination):
+            shared = entries.weights.dim() == 1 and self.v.size(1) > 1
+            if entries.coeffs.dtype == self.v.dtype and entries.coeffs.size(0) and not shared:
+                return entries
+        return evaluate(entries).to(self.v.dtype)
+
+    @property
+    def layout(self) -> BlockLayout:
+        """The graphs' blocks."""
+        return one_graph_layout(self.k.size(0), self.k.device) if self.batch is None else block_layout(self.batch)
+
+    def blocks(self) -> list[tuple[Tensor, Tensor]]:
+        """Entries and bounds of each group of graphs of `layout`, ``[g or 1, H or 1, n, n]`` (senders, receivers); the
+        same tensor if the mask is its own bound.
+
+        Raises:
+            ValueError: If the mask connects two graphs, or its operator gives blocks of another shape.
+        """
+        entries = self._blocks_of(self.mask)
+        return list(zip(entries, entries if self.owns_bound else self._blocks_of(self.bound)))
+
+    def _blocks_of(self, mask: Any) -> list[Tensor]:
+        blocks = [_with_heads(block, self.v.dtype) for block in mask.dense_blocks.make(self.layout)]
+        for (num_graphs, nodes), block in zip(self.layout.groups.shapes, blocks, strict=True):
+            fits = block.dim() == 4 and block.size(0) in (1, num_graphs) and block.size(1) in (1, self.v.size(1))
+            if not fits or block.shape[2:] != (nodes, nodes):  # compiled code would read beyond its end
+                raise ValueError(
+                    f"the mask's block of {num_graphs} graphs of {nodes} nodes must be [1 or {num_graphs}, 1 or "
+                    f"{self.v.size(1)}, {nodes}, {nodes}] (got {list(block.shape)}): correct 'dense_blocks' of the "
+                    "mask's operator"
+                )
+        return blocks
+
+    def dense(self) -> tuple[Tensor, Tensor]:
+        """Entries and bounds of the whole mask as one block, ``[1, H or 1, N, N]`` (senders, receivers)."""
+        entry = _with_heads(self.mask.to_dense().mT[None], self.v.dtype)
+        return entry, entry if self.owns_bound else _with_heads(self.bound.to_dense().mT[None], self.v.dtype)
+
+    def row_norm(self, kernel: Tensor | None = None, bound: Tensor | None = None) -> Tensor | None:
+        r"""Norm of each row of the kernel within its graph, by which errors of the mask grow.
+
+        Args:
+            kernel: Sizes of the kernel in blocks, ``[g, H, n, n]`` (senders, receivers); if :obj:`None`, the upper
+                bound :math:`\sum_r |q_{ir}| \|k_{\cdot r}\|_2` for a linear kernel.
+            bound: Blocks of the bounding mask, in the same form; pairs with bound 0 are ignored.
+
+        Returns:
+            Shape ``[N, H, 1]``, or ``[g, H, n, 1]`` for blocks; :obj:`None` if products with the mask are exact.
+        """
+        if self.errors is None:
+            return None
+        with torch.no_grad():
+            if kernel is not None:
+                return (kernel.square() * (bound != 0)).sum(-2).sqrt()[..., None]
+            squares = self.k.square()
+            norms = squares.sum(0) if self.batch is None else segment_sum(squares, self.batch)[self.batch]
+            return (self.q.abs() * norms.sqrt()).sum(-1, keepdim=True)
+
+    def finish(self, sums: Tensor, row_norm: Tensor | None = None) -> Tensor:
+        """Outputs ``[N, H, D]``: the numerator over the denominator, zero with zero gradient where it vanishes.
+
+        The denominator vanishes if it is within its own rounding error, if it is not larger than the error of
+        approximate products with the mask, or if :math:`S_i` is close to underflow: the terms then lack significant
+        digits, and the reciprocal may overflow.
+
+        Args:
+            sums: Sums in the form of `Kernel`, shape ``[N, H, D + 1]`` or ``[N, H, D + 2]``.
+            row_norm: What `row_norm` returns, ``[N, H, 1]``; the sums are exact up to rounding if :obj:`None`.
+        """
+        channels = self.v.size(-1)
+        denominator, total = sums[..., channels : channels + 1], sums[..., -1:].detach()
+        vanished = total < 2**14 * torch.finfo(sums.dtype).tiny
+        if self.kernel.signed:
+            vanished = vanished | (denominator.detach().abs() <= self._tolerance() * total)
+        if row_norm is not None:
+            errors = row_norm * self.errors[..., None].to(total)  # type: ignore[index]  # a norm comes with errors
+            vanished = vanished | (denominator.detach().abs() <= errors)
+        out = torch.where(vanished, 0, sums[..., :channels]) / torch.where(vanished, 1, denominator)
+        if row_norm is None or self.kernel.signed:
+            return out
+        largest = self.v.detach().abs()  # the error of approximate products must not exceed it either
+        largest = largest.amax(0) if self.batch is None else segment_max(largest, self.batch)[self.batch]
+        # Derivative 1 everywhere: if all values are equal, rounding decides which outputs lie beyond the largest.
+        return out.detach().clamp(-largest, largest) + (out - out.detach())
+
+    def _tolerance(self) -> float | Tensor:
+        """Rounding error of a signed denominator relative to :math:`S_i`: a number, or a tensor ``[N, 1, 1]``.
+
+        It depends only on the node's own graph, not on the other graphs of the batch.
+        """
+        eps, terms = torch.finfo(self.v.dtype).eps, _MOST_TERMS
+        if self.mask is not None:
+            eps = max(eps, self.mask.eps)
+        if self.batch is None:
+            return eps * min(terms, self.k.size(0))
+        ones = self.v.new_ones(self.k.size(0), 1, 1)
+        size = segment_sum(ones, self.batch).index_select(0, self.batch).clamp(max=terms)
+        return eps * (size if self.rows is None else size[slice(*self.rows)])
+
+
+def _with_heads(block: Tensor, dtype: torch.dtype) -> Tensor:
+    return (block[:, None] if block.dim() == 3 else block).to(dtype)

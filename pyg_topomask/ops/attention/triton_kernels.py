@@ -1,0 +1,272 @@
+"""The Triton kernels of ``engines/pairs_triton.py``; they do what ``native/pairs/`` does on CPU.
+
+A program works on one row of the pattern, or on one column, and on ``HEADS`` heads, whose numbers are side by side in
+memory. It reads ``PAIRS`` pairs at a time. All terms of a row or a column are summed by one program, so there are no
+atomic additions, and the order of the terms is always the same.
+
+Arguments that several kernels share:
+
+- ``row_ptr``, ``order``, ``row_of_pair``, ``col``: the pattern and its transposed order;
+- ``<array>_row``, ``<array>_head``, ``<array>_pair``: strides;
+- ``HEADS``, ``WIDTH``, ``CHANNELS``: powers of two, at least as large as their names in small letters;
+- ``KERNEL``: number of the kernel, as in ``native/pairs/packed.h``;
+- ``num_pairs``: number of pairs of the pattern;
+- ``DROPPED``, ``SCALE``: draws below ``DROPPED`` are zeroed, others are scaled; no dropout if ``DROPPED`` is 0.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from pyg_topomask.ops import hashing
+
+try:
+    import triton.language as tl
+    from triton import jit
+
+    constant = tl.constexpr
+except ImportError:
+    tl, jit, constant = None, lambda function: function, int
+
+SOFTMAX, ADDITIVE = constant(1), constant(2)  # from SOFTMAX on, exponentials of scores
+GOLDEN, MIX_1, MIX_2 = constant(hashing.GOLDEN), constant(hashing.MIX_1), constant(hashing.MIX_2)
+
+
+@jit
+def vectors(array, row, by_row, head, by_head, there, size, SIZE: tl.constexpr):
+    """Vectors of rows ``[n]`` and heads ``[HEADS]``: ``[n, HEADS, SIZE]``, zero where ``there [n, HEADS]`` is false."""
+    lane = tl.arange(0, SIZE)
+    at = row[:, None, None] * by_row + head[None, :, None] * by_head + lane[None, None, :]
+    return tl.load(array + at, mask=there[:, :, None] & (lane < size)[None, None, :], other=0.0)
+
+
+@jit
+def numbers(array, row, by_row, head, by_head, there):
+    """One number for each row ``[n]`` and head ``[HEADS]``: ``[n, HEADS]``, zero where ``there`` is false."""
+    return tl.load(array + row[:, None] * by_row + head[None, :] * by_head, mask=there, other=0.0)
+
+
+@jit
+def store_vector(array, row, head, heads, sum, size, SIZE: tl.constexpr):
+    """Store ``sum [HEADS, SIZE]`` in a row of an array without gaps, ``[rows, heads, size]``."""
+    lane = tl.arange(0, SIZE)
+    at = (row * heads + head[:, None]) * size + lane[None, :]
+    tl.store(array + at, sum, mask=(head < heads)[:, None] & (lane < size)[None, :])
+
+
+@jit
+def store_numbers(array, x, pair, by_pair, head, by_head, there, num_pairs, SHARED: tl.constexpr):
+    """Store ``x [n, HEADS]``, or its sums over these heads if all heads share the numbers."""
+    if SHARED:
+        here = tl.max(there.to(tl.int32), axis=1) > 0
+        tl.store(array + tl.program_id(1) * num_pairs + pair, tl.sum(tl.where(there, x, 0.0), axis=1), mask=here)
+    else:
+        tl.store(array + pair[:, None] * by_pair + head[None, :] * by_head, x, mask=there)
+
+
+@jit
+def bent(score, SLOPE: tl.constexpr):
+    """Slope of the leaky ReLU at each score."""
+    one = tl.full(score.shape, 1, score.dtype)
+    return tl.where(score > 0, one, one * SLOPE)
+
+
+@jit
+def scores(query, key, SLOPE: tl.constexpr, KERNEL: tl.constexpr):
+    """Scores ``[n, HEADS]`` of queries and keys ``[n or 1, HEADS, WIDTH]``."""
+    score = tl.sum(query * key, axis=2)
+    if KERNEL == ADDITIVE:
+        score *= bent(score, SLOPE)
+    return score
+
+
+@jit
+def finite(top):
+    """The largest score of a row without pairs, −inf, counts as 0."""
+    return tl.where(top == -float("inf"), 0.0, top)
+
+
+@jit
+def exponentials(score, top):
+    """``exp(score − top)``; NaN stays. Scores beyond the top have bound 0, and only their finiteness matters."""
+    below = score - finite(top)
+    return tl.exp(tl.where(below > 20.0, 20.0, below))
+
+
+@jit
+def largest(score, bound, there):
+    """Largest score of each head among pairs with a non-zero bound, ``[HEADS]``."""
+    return tl.max(tl.where(there & (bound != 0), score, -float("inf")), axis=0)
+
+
+@jit
+def keep_factors(pair, head, heads, seed, like, DROPPED: tl.constexpr, SCALE: tl.constexpr):
+    """The factors of ``hashing.keep_factors`` for the numbers ``pair * heads + head``, with the type of ``like``."""
+    kept = tl.full(like.shape, 1, like.dtype)
+    if DROPPED:
+        z = (pair[:, None] * heads + head[None, :]) * GOLDEN + seed
+        z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX_1
+        z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * MIX_2
+        z = z ^ ((z >> 31) & 0x1FFFFFFFF)
+        kept = ((z & 0xFFFFFFFF) >= DROPPED).to(like.dtype) * SCALE
+    return kept
+
+
+@jit
+def row_gradients(grad, row, head, there, heads, channels, CHANNELS: tl.constexpr):
+    """Gradients of rows ``[n]``: of the numerator ``[n, HEADS, CHANNELS]``, and of the size ``[n, HEADS]``."""
+    columns = channels + 1
+    of_sum = vectors(grad, row, heads * columns, head, columns, there, channels, CHANNELS)
+    return of_sum, numbers(grad + channels, row, heads * columns, head, columns, there)
+
+
+@jit
+def pair_gradients(
+    query, key, value, grad, of_size, top, entry, bound, kept, SLOPE: tl.constexpr, KERNEL: tl.constexpr
+):
+    """Kernel of pairs, and the gradients of weights and of inner products, all ``[n, HEADS]``.
+
+    The arguments have the shape ``[n or 1, HEADS]``, and vectors ``[n or 1, HEADS, *]``.
+    """
+    product = tl.sum(query * key, axis=2)
+    kernel = product
+    if KERNEL == ADDITIVE:
+        kernel *= bent(product, SLOPE)
+    if KERNEL >= SOFTMAX:
+        kernel = exponentials(kernel, top)
+    of_weight = tl.sum(grad * value, axis=2) * kept
+    of_product = entry * of_weight + bound * of_size
+    if KERNEL >= SOFTMAX:
+        of_product *= kernel
+    if KERNEL == ADDITIVE:
+        of_product *= bent(product, SLOPE)
+    return kernel, of_weight, of_product
+
+
+@jit
+def forward(
+    q, k, v, entry, bound, row_ptr, col, sums,
+    q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
+    heads, width, channels, num_pairs, seed,
+    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr, SCALE: tl.constexpr,
+    PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Sums of one row, ``[heads, channels + 1]``; exponentials are relative to the largest score so far."""
+    row = tl.program_id(0).to(tl.int64)
+    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
+    own, own_there = row + tl.zeros((1,), tl.int64), (head < heads)[None, :]
+    query = vectors(q, own, q_row, head, q_head, own_there, width, WIDTH)
+    top = tl.full((HEADS,), -float("inf"), query.dtype)
+    numerator = tl.zeros((HEADS, CHANNELS), query.dtype)
+    size = tl.zeros((HEADS,), query.dtype)
+    for start in range(tl.load(row_ptr + row), tl.load(row_ptr + row + 1), PAIRS):
+        pair = (start + tl.arange(0, PAIRS)).to(tl.int64)
+        inside = pair < tl.load(row_ptr + row + 1)
+        there = inside[:, None] & own_there
+        sender = tl.load(col + pair, mask=inside, other=0).to(tl.int64)
+        key = vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
+        entries = numbers(entry, pair, entry_pair, head, entry_head, there)
+        bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
+        kernel = scores(query, key, SLOPE, KERNEL)
+        if KERNEL >= SOFTMAX:
+            before, top = top, tl.maximum(top, largest(kernel, bounds, there))
+            kernel = exponentials(kernel, top[None, :])
+            shrink = tl.exp(before - finite(top))
+            numerator, size = numerator * shrink[:, None], size * shrink
+        weight = entries * kernel
+        size += tl.sum(bounds * kernel, axis=0)
+        weight *= keep_factors(pair, head, heads, seed, weight, DROPPED, SCALE)
+        value = vectors(v, sender, v_row, head, v_head, there, channels, CHANNELS)
+        numerator += tl.sum(weight[:, :, None] * value, axis=0)
+    lane = tl.arange(0, CHANNELS)
+    target = sums + (row * heads + head) * (channels + 1)
+    there = head < heads
+    tl.store(target[:, None] + lane[None, :], numerator, mask=there[:, None] & (lane < channels)[None, :])
+    tl.store(target + channels, size, mask=there)
+
+
+@jit
+def backward_rows(
+    q, k, v, entry, bound, row_ptr, col, grad, tops, grad_q, grad_entry, grad_bound,
+    q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
+    heads, width, channels, num_pairs, seed,
+    HAS_BOUND: tl.constexpr, SHARED_ENTRY: tl.constexpr, SHARED_BOUND: tl.constexpr,
+    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr,
+    SCALE: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one row's query, and of the entries and bounds of its pairs; stores the row's largest scores."""
+    row = tl.program_id(0).to(tl.int64)
+    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
+    own, own_there = row + tl.zeros((1,), tl.int64), (head < heads)[None, :]
+    first, last = tl.load(row_ptr + row), tl.load(row_ptr + row + 1)
+    query = vectors(q, own, q_row, head, q_head, own_there, width, WIDTH)
+    of_sum, of_size = row_gradients(grad, own, head, own_there, heads, channels, CHANNELS)
+    top = tl.full((HEADS,), -float("inf"), query.dtype)
+    if KERNEL >= SOFTMAX:
+        for start in range(first, last, PAIRS):
+            pair = (start + tl.arange(0, PAIRS)).to(tl.int64)
+            there = (pair < last)[:, None] & own_there
+            sender = tl.load(col + pair, mask=pair < last, other=0).to(tl.int64)
+            key = vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
+            bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
+            top = tl.maximum(top, largest(scores(query, key, SLOPE, KERNEL), bounds, there))
+        tl.store(tops + row * heads + head, top, mask=head < heads)
+    of_query = tl.zeros((HEADS, WIDTH), query.dtype)
+    for start in range(first, last, PAIRS):
+        pair = (start + tl.arange(0, PAIRS)).to(tl.int64)
+        there = (pair < last)[:, None] & own_there
+        sender = tl.load(col + pair, mask=pair < last, other=0).to(tl.int64)
+        key = vectors(k, sender, k_row, head, k_head, there, width, WIDTH)
+        value = vectors(v, sender, v_row, head, v_head, there, channels, CHANNELS)
+        entries = numbers(entry, pair, entry_pair, head, entry_head, there)
+        bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
+        kept = keep_factors(pair, head, heads, seed, entries, DROPPED, SCALE)
+        kernel, of_weight, of_product = pair_gradients(
+            query, key, value, of_sum, of_size, top[None, :], entries, bounds, kept, SLOPE, KERNEL
+        )
+        of_query += tl.sum(of_product[:, :, None] * key, axis=0)
+        if grad_entry is not None:
+            of_entry = kernel * of_weight
+            if not HAS_BOUND:
+                of_entry += of_size * kernel
+            store_numbers(grad_entry, of_entry, pair, entry_pair, head, entry_head, there, num_pairs, SHARED_ENTRY)
+        if grad_bound is not None:
+            of_bound = of_size * kernel
+            store_numbers(grad_bound, of_bound, pair, bound_pair, head, bound_head, there, num_pairs, SHARED_BOUND)
+    store_vector(grad_q, row, head, heads, of_query, width, WIDTH)
+
+
+@jit
+def backward_columns(
+    q, k, v, entry, bound, column_ptr, order, row_of_pair, grad, tops, grad_k, grad_v,
+    q_row, q_head, k_row, k_head, v_row, v_head, entry_pair, entry_head, bound_pair, bound_head,
+    heads, width, channels, num_pairs, seed,
+    KERNEL: tl.constexpr, SLOPE: tl.constexpr, DROPPED: tl.constexpr,
+    SCALE: tl.constexpr, PAIRS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the key and the value of one column, whose pairs are ``order[column_ptr[j]:column_ptr[j + 1]]``."""
+    column = tl.program_id(0).to(tl.int64)
+    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
+    own, own_there = column + tl.zeros((1,), tl.int64), (head < heads)[None, :]
+    last = tl.load(column_ptr + column + 1)
+    key = vectors(k, own, k_row, head, k_head, own_there, width, WIDTH)
+    value = vectors(v, own, v_row, head, v_head, own_there, channels, CHANNELS)
+    of_key, of_value = tl.zeros((HEADS, WIDTH), key.dtype), tl.zeros((HEADS, CHANNELS), key.dtype)
+    for start in range(tl.load(column_ptr + column), last, PAIRS):
+        place = start + tl.arange(0, PAIRS)
+        there = (place < last)[:, None] & own_there
+        pair = tl.load(order + place, mask=place < last, other=0).to(tl.int64)
+        receiver = tl.load(row_of_pair + pair, mask=place < last, other=0).to(tl.int64)
+        query = vectors(q, receiver, q_row, head, q_head, there, width, WIDTH)
+        of_sum, of_size = row_gradients(grad, receiver, head, there, heads, channels, CHANNELS)
+        top = numbers(tops, receiver, heads, head, 1, there)
+        entries = numbers(entry, pair, entry_pair, head, entry_head, there)
+        bounds = numbers(bound, pair, bound_pair, head, bound_head, there)
+        kept = keep_factors(pair, head, heads, seed, entries, DROPPED, SCALE)
+        kernel, _, of_product = pair_gradients(
+            query, key, value, of_sum, of_size, top, entries, bounds, kept, SLOPE, KERNEL
+        )
+        of_key += tl.sum(of_product[:, :, None] * query, axis=0)
+        of_value += tl.sum((entries * kernel * kept)[:, :, None] * of_sum, axis=0)
+    store_vector(grad_k, column, head, heads, of_key, width, WIDTH)
+    store_vector(grad_v, column, head, heads, of_value, channels, CHANNELS)

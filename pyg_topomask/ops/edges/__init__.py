@@ -1,0 +1,1 @@
+"""Attention along listed edges, and along blocks of consecutive nodes."""

@@ -1,0 +1,59 @@
+"""Softmax attention over a part of each receiver's pairs; several parts can be joined to one softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout as zero_some
+
+from pyg_topomask.ops.sparse import Pattern, row_maximum, spmm
+
+
+class PartialSoftmax(NamedTuple):
+    """Numerators and denominators of a softmax over some pairs, divided by the exponential of each row's top score."""
+
+    sums: Tensor
+    """Weighted sums of values, shape ``[N, *, D]``."""
+    total: Tensor
+    """Sums of weights, shape ``[N, *, 1]``; 0 for a receiver without pairs."""
+    top: Tensor
+    """Largest score, shape ``[N, *, 1]``, without a gradient; −inf for a receiver without pairs."""
+
+    def divide(self) -> Tensor:
+        """Softmax over these pairs, shape ``[N, *, D]``; zero for a receiver without pairs."""
+        return self.sums / self.total.masked_fill(self.total == 0, 1)
+
+
+def join_softmax(parts: Sequence[PartialSoftmax]) -> Tensor:
+    """Softmax over the pairs of all parts, shape ``[N, *, D]``; zero for a receiver without pairs."""
+    top = torch.stack([part.top for part in parts]).amax(0)
+    top = top.masked_fill(top == -torch.inf, 0)
+    scales = [(part.top - top).exp() for part in parts]  # the largest is 1, so the denominator is at least 1
+    sums = torch.stack([part.sums * scale for part, scale in zip(parts, scales)]).sum(0)
+    total = torch.stack([part.total * scale for part, scale in zip(parts, scales)]).sum(0)
+    return PartialSoftmax(sums, total, top).divide()
+
+
+def softmax_over_entries(pattern: Pattern, scores: Sequence[Tensor], v: Tensor, dropout: float = 0.0) -> PartialSoftmax:
+    """Softmax over the entries of each row of a pattern.
+
+    Args:
+        pattern: Positions of the entries; rows are receivers, columns are senders.
+        scores: Scores of the entries for each head, ``H`` tensors of shape ``[nnz]``.
+        v: Values of the senders, shape ``[num_cols, H, D]``.
+        dropout: Probability of zeroing a weight in the numerator.
+
+    Returns:
+        Parts of shapes ``[num_rows, H, D]``, ``[num_rows, H, 1]`` and ``[num_rows, H, 1]``.
+    """
+    heads = []
+    for score, values in zip(scores, v.transpose(0, 1).contiguous().unbind(0)):
+        top = row_maximum(pattern, score)  # a factor that cancels
+        weight = (score - top.index_select(0, pattern.row)).exp()
+        total = spmm(pattern, weight, weight.new_ones(pattern.num_cols, 1))
+        sums = spmm(pattern, zero_some(weight, dropout) if dropout else weight, values)
+        heads.append((sums, total, top[:, None]))
+    return PartialSoftmax(*(torch.stack(part, dim=1) for part in zip(*heads)))

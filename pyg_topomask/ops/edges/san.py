@@ -1,0 +1,134 @@
+"""Softmax attention over all pairs of a graph, with different scores for edges and for non-edges."""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout as zero_some
+
+from pyg_topomask.ops.blocks import block_layout, fill_blocks
+from pyg_topomask.ops.edges.block_sparse import one_graph
+from pyg_topomask.ops.edges.edge_softmax import edge_scores, typed_edges
+from pyg_topomask.ops.edges.partial_softmax import PartialSoftmax, join_softmax, softmax_over_entries
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.numerics import with_ones
+from pyg_topomask.ops.segment import in_groups, size_groups
+
+
+def san_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    edge: Tensor,
+    edge_index: Tensor,
+    absent: tuple[Tensor, Tensor] | None = None,
+    gamma: float = 1.0,
+    batch: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    r"""Softmax attention of each node to its neighbours and, with different scores, to the other nodes of its graph.
+
+    .. math:: \mathrm{out}_i = \frac{\sum_{j \to i} e^{s_{ji}} v_j + \gamma \sum_{j \not\to i} e^{s'_{ji}} v_j}
+        {\sum_{j \to i} e^{s_{ji}} + \gamma \sum_{j \not\to i} e^{s'_{ji}}}, \qquad
+        s_{ji} = q_i \cdot (k_j \odot e_{ji}) / \sqrt{D}, \quad s'_{ji} = q'_i \cdot k'_j / \sqrt{D}
+
+    Each edge is a separate term, so an edge that is given twice counts twice. Non-edges are pairs of two different
+    nodes of the same graph without an edge. They are scored in dense blocks; graphs of equal size share one product.
+
+    Cost per head: :math:`O((E + \sum_g n_g^2) D)` operations and :math:`O(E D + \sum_g n_g^2)` memory. Without
+    ``absent``, both are :math:`O(E D)`.
+
+    Args:
+        q, k, v: Queries and keys of edges, and values, shape ``[N, H, D]``, float32 or float64.
+        edge: Vectors :math:`e` of the edges, shape ``[E, H, D]``, or ``[1, H, D]`` for the same vector on all edges.
+        edge_index: Edges ``j → i``, along which ``i`` attends to ``j``, shape ``[2, E]``.
+        absent: Queries :math:`q'` and keys :math:`k'` for non-edges, each ``[N, H, D]``; attention to neighbours only
+            if :obj:`None`.
+        gamma: Weight of non-edges, positive.
+        batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
+        dropout: Probability of zeroing a normalised weight.
+
+    Returns:
+        Shape ``[N, H, D]``; zero for a node without any pair.
+
+    Raises:
+        TypeError, ValueError: If an edge contains a node that does not exist or, with ``absent``, connects two graphs
+            (checked on CPU).
+    """
+    edges = typed_edges(edge_index, None, None, v.size(0), 1, 0)
+    if v.size(0) == 0:
+        return v.clone()
+    score = edge_scores(q, k, edge, edge_index).index_select(0, edges.number)  # in the order of the pattern
+    parts = [softmax_over_entries(edges.pattern, score.t().contiguous().unbind(0), v, dropout)]
+    if absent is not None:
+        parts.append(_non_edge_softmax(*absent, v, log(gamma), edge_index, batch, dropout))
+    return join_softmax(parts)
+
+
+def san_attention_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    edge: Tensor,
+    edge_index: Tensor,
+    absent: tuple[Tensor, Tensor] | None = None,
+    gamma: float = 1.0,
+    batch: Tensor | None = None,
+) -> Tensor:
+    """`san_attention` from its definition, one receiver at a time, for tests."""
+    batch = torch.zeros(v.size(0), dtype=torch.long) if batch is None else batch
+    out = []
+    for node in range(v.size(0)):
+        entering = edge_index[1] == node
+        sender = edge_index[0, entering]
+        score = (q[node] * k[sender] * (edge if edge.size(0) == 1 else edge[entering])).sum(-1) / q.size(-1) ** 0.5
+        if absent is not None:
+            others = [
+                other
+                for other in range(v.size(0))
+                if other != node and batch[other] == batch[node] and other not in sender.tolist()
+            ]
+            more = (absent[0][node] * absent[1][others]).sum(-1) / q.size(-1) ** 0.5 + log(gamma)
+            sender, score = torch.cat([sender, torch.tensor(others, dtype=torch.long)]), torch.cat([score, more])
+        out.append((score.softmax(0)[..., None] * v[sender]).sum(0))
+    return torch.stack(out) if out else v
+
+
+@once_per_batch
+def _edges_and_loops(edge_index: Tensor, batch: Tensor) -> list[Tensor]:
+    """Whether each pair (sender, receiver) of a graph is an edge or a node with itself.
+
+    For each group of ``g`` graphs of ``n`` nodes: boolean, ``[g, 1, n, n]``.
+    """
+    node = torch.arange(batch.numel(), device=batch.device)
+    sender, receiver = torch.cat([edge_index.long(), torch.stack([node, node])], dim=1)
+    filled = fill_blocks(block_layout(batch), sender, receiver, torch.ones(sender.numel(), device=batch.device))
+    return [(block > 0)[:, None] for block in filled]
+
+
+def _non_edge_softmax(
+    q: Tensor, k: Tensor, v: Tensor, log_weight: float, edge_index: Tensor, batch: Tensor | None, dropout: float
+) -> PartialSoftmax:
+    """Softmax over non-edges. Only one array of all pairs is kept for the backward pass, since others are overwritten.
+
+    As in `sums_in_blocks`, weights are (senders, receivers), and channels come before nodes.
+    """
+    batch = one_graph(v.size(0), v.device) if batch is None else batch
+    groups = size_groups(batch)
+    hidden = {graphs[0]: block for graphs, block in zip(groups.graphs, _edges_and_loops(edge_index, batch))}
+
+    def attend(graphs: list[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        score = (k @ q.mT.contiguous()).masked_fill_(hidden[graphs[0]], -torch.inf)  # [g, H, n, n]
+        top = score.detach().amax(-2, keepdim=True)
+        weight = score.sub_(top.masked_fill(top == -torch.inf, 0)).exp_()
+        v = v.mT.contiguous()  # [g, H, D + 1, n]
+        sums = v @ weight
+        if dropout:
+            sums = torch.cat([v[..., :-1, :] @ zero_some(weight, dropout), sums[..., -1:, :]], dim=-2)
+        return torch.cat([sums, top], dim=-2).mT
+
+    q = q * q.size(-1) ** -0.5
+    sums, total, top = in_groups(attend, groups, q, k, with_ones(v)).split([v.size(-1), 1, 1], dim=-1)
+    return PartialSoftmax(sums, total, top.detach() + log_weight)

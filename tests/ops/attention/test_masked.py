@@ -1,0 +1,384 @@
+"""The public functions of masked attention: arguments, precision, and what holds on every path."""
+
+from functools import cache
+from itertools import product
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import leaky_relu
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import from_networkx
+
+from pyg_topomask.nn import GKATConv, GRFAttention, MaskedAttention, RWGNKMask
+from pyg_topomask.operators import DenseOperator, GridHeatOperator, MaskOperator, SparseFactorOperator
+from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.mask import DenseBlocks
+from pyg_topomask.ops.attention.masked import (
+    masked_additive_attention_reference,
+    masked_linear_attention_reference,
+    masked_softmax_attention_reference,
+)
+from pyg_topomask.ops.attention.plan import PATHS
+from pyg_topomask.transforms import AddRandomWalks
+from tests.ops.attention.cases import MASKS, draw, features, with_gradients
+
+FUNCTIONS = {
+    "linear": masked_linear_attention,
+    "softmax": masked_softmax_attention,
+    "additive": lambda q, k, *rest, **more: masked_additive_attention(q[..., 0], k[..., 0], *rest, **more),
+}
+every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+
+
+def paths_of(function):
+    return [path for path in PATHS if path != "factored" or function is masked_linear_attention]
+
+
+def masked(name="grf_signed", dtype=torch.float64):
+    mask = MASKS[name]
+    return mask.make(*(x.to(dtype) for x in mask.parameters))
+
+
+def test_the_references_are_the_formula():
+    """Node by node and head by head."""
+    q, k, v = features(Kernel("linear"), 5)
+    mask, bound = draw(2, 5, 5), draw(2, 5, 5, positive=True) + 2
+    additive = masked_additive_attention_reference
+    for attend, kernel in (
+        (masked_linear_attention_reference, lambda q, k: q @ k),
+        (masked_softmax_attention_reference, lambda q, k: (q @ k / 2).exp()),
+        (
+            lambda q, k, *x, **y: additive(q[..., 0], k[..., 0], *x, **y),
+            lambda q, k: leaky_relu(q[0] + k[0], 0.2).exp(),
+        ),
+    ):
+        for normalizer, divisor in (("bound", bound), ("signed", mask)):
+            found = attend(q, k, v, mask, bound=bound, normalizer=normalizer)
+            for i, h in product(range(5), range(2)):
+                size = torch.stack([kernel(q[i, h], k[j, h]) for j in range(5)])
+                wanted = (mask[h, i] * size) @ v[:, h] / (divisor[h, i] @ size)
+                torch.testing.assert_close(found[i, h], wanted)
+
+
+@every_function
+def test_every_path_gives_the_same(function):
+    q, k, v = features(Kernel("linear"), 17)
+    for normalizer in ("bound", "signed"):
+        wanted = function(q, k, v, masked().to_dense(), MASKS["grf"].batch, normalizer="signed")
+        if normalizer == "bound":
+            wanted = function(q, k, v, masked(), MASKS["grf"].batch, "dense")
+        for path in paths_of(function):
+            out = function(q, k, v, masked(), MASKS["grf"].batch, path, normalizer=normalizer)
+            torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+
+
+@every_function
+@pytest.mark.parametrize("shape", [(2, 2), (2, 2, 2)])  # as many heads as nodes: shapes alone would not tell
+def test_a_tensor_is_the_mask_that_an_operator_makes_of_it(function, shape):
+    q, matrix = torch.rand(2, 2, 3), torch.randn(shape)
+    for normalizer in ("bound", "signed"):
+        found, wanted = (function(q, q, q, mask, normalizer=normalizer) for mask in (matrix, DenseOperator(matrix)))
+        torch.testing.assert_close(found, wanted)
+
+
+def test_softmax_without_a_mask_is_that_of_torch():
+    q, k, v = features(Kernel("softmax"), 9)
+    out = masked_softmax_attention(q, k, v)
+    score = torch.einsum("ihr,jhr->hij", q, k) / 2
+    torch.testing.assert_close(out, (score.softmax(-1) @ v.transpose(0, 1)).transpose(0, 1))
+
+
+def test_one_tensor_as_queries_keys_and_values_has_one_gradient():
+    x = draw(17, 2, 4, positive=True).requires_grad_()
+    dense, bound = masked().to_dense(), masked().bound.to_dense()
+    wanted = masked_linear_attention_reference(x, x, x, dense, None, bound)
+    for path in PATHS:
+        out = masked_linear_attention(x, x, x, masked(), MASKS["grf"].batch, path)
+        torch.testing.assert_close(with_gradients(out, [x]), with_gradients(wanted, [x]))
+
+
+@every_function
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(function, dtype):
+    for name in ("grf_signed", "sparse", "toeplitz", "tensor"):
+        mask, batch = masked(name, torch.float32), MASKS[name].batch
+        half = [x.to(dtype).requires_grad_() for x in features(Kernel("linear"), len(batch))]
+        wide = [x.detach().float().requires_grad_() for x in half]
+        found, wanted = function(*half, mask, batch), function(*wide, mask, batch).to(dtype)
+        assert found.dtype == dtype
+        for a, b in zip(with_gradients(found, half), with_gradients(wanted, wide), strict=True):
+            assert torch.equal(a, b.to(dtype))
+
+
+@every_function
+def test_a_half_precision_mask_is_read_in_float32(function):
+    value = torch.rand(30).bfloat16()
+    index = torch.randint(17, (2, 30)).unique(dim=1)
+    half, wide = (SparseFactorOperator((index, x[: index.size(1)]), None, 17) for x in (value, value.float()))
+    x = [x.float() for x in features(Kernel("linear"), 17)]
+    for path in paths_of(function):
+        torch.testing.assert_close(function(*x, half, None, path), function(*x, wide, None, path))
+
+
+@every_function
+def test_autocast_is_left(function):
+    inputs = [x.float() for x in features(Kernel("linear"), 17)]
+    for path in paths_of(function):
+        wanted = function(*inputs, masked(dtype=torch.float32), MASKS["grf"].batch, path)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = function(*inputs, masked(dtype=torch.float32), MASKS["grf"].batch, path)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, wanted), path
+
+
+@every_function
+def test_without_nodes(function):
+    inputs = [torch.rand(0, 2, width, requires_grad=True) for width in (4, 4, 3)]
+    for path in ("auto", *paths_of(function)):
+        out = function(*inputs, torch.ones(0, 0), torch.zeros(0).long(), path)
+        assert out.shape == (0, 2, 3)
+        assert all(grad.shape == x.shape for grad, x in zip(torch.autograd.grad(out.sum(), inputs), inputs))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_features_and_values_without_numbers(path):
+    q, v = torch.rand(17, 2, 0), torch.rand(17, 2, 3)
+    assert not masked_linear_attention(q, q, v, masked("grf", torch.float32), None, path).any()
+    out = masked_linear_attention(v, v, q, masked("grf", torch.float32), None, path)
+    assert out.shape == (17, 2, 0)
+
+
+def test_entries_that_are_zero_have_a_gradient():
+    mask = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.3, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    q, k, v = features(Kernel("linear"), 3)
+    (wanted,) = torch.autograd.grad(masked_linear_attention_reference(q, k, v, mask).square().sum(), mask)
+    assert wanted[0, 1] != 0
+    for path in ("dense", "factored"):
+        out = masked_linear_attention(q, k, v, mask, path=path)
+        torch.testing.assert_close(torch.autograd.grad(out.square().sum(), mask)[0], wanted)
+
+
+@pytest.mark.parametrize("path", ["pairwise", "dense"])
+def test_softmax_derivative_to_an_entry_that_is_zero_and_outscores_others(path):
+    """From the right, because the mask is its own bounding mask."""
+    q, k, v = features(Kernel("softmax"), 3)
+    index = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 2]])
+    with torch.no_grad():
+        k[0], k[1] = 0, q[0] / q[0].square().sum(-1, keepdim=True)
+    value = torch.tensor([1.0, 0.0, 0.5, 2.0]).double().requires_grad_()
+
+    def attend(value):
+        return masked_softmax_attention(q, k, v, SparseFactorOperator((index, value), None, 3), path=path).sum()
+
+    step = torch.tensor([0, 1e-7, 0, 0]).double()
+    (grad,) = torch.autograd.grad(attend(value), value)
+    torch.testing.assert_close(grad[1], ((attend(value + step) - attend(value)) / 1e-7).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_pairs_listed_in_inference_mode_can_be_trained_later():
+    value, x = torch.rand(3, requires_grad=True), torch.rand(3, 1, 2)
+    operator = SparseFactorOperator((torch.tensor([[0, 1, 2], [1, 2, 0]]), value), None, 3)
+    with torch.inference_mode():
+        masked_softmax_attention(x, x, x, operator, path="pairwise")
+    masked_softmax_attention(x, x, x, operator, path="pairwise").sum().backward()
+    assert value.grad is not None
+
+
+def test_layers_compute_the_same_without_a_compiler(monkeypatch):
+    walks = AddRandomWalks(num_walks=8, seed=0)
+    batch = Batch.from_data_list([walks(from_networkx(graph)) for graph in (nx.path_graph(6), nx.star_graph(4))])
+    x = torch.randn(batch.num_nodes, 8, dtype=torch.float64, requires_grad=True)
+    for kernel, path in (("elu1", "pairwise"), ("softmax", "pairwise"), ("elu1", "blocks"), ("relu", "auto")):
+        layer = MaskedAttention(8, 2, kernel, RWGNKMask(2, learnable=True), path).double()
+        results = []
+        for native in ("1", "0"):
+            monkeypatch.setenv("TOPOMASK_NATIVE", native)
+            out = layer(x, batch.batch, batch)
+            results.append([out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])])
+        torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
+
+
+# Signs, on graphs.
+
+GRAPHS = {
+    "regular": lambda: nx.random_regular_graph(3, 20, seed=0),
+    "grid": lambda: nx.convert_node_labels_to_integers(nx.grid_2d_graph(4, 5)),
+    "chain": lambda: nx.path_graph(9),
+}
+
+
+@cache
+def walked(name):
+    if name == "batch":
+        return Batch.from_data_list([walked(each) for each in GRAPHS])
+    graph = GRAPHS[name]()
+    edges = torch.tensor(list(graph.to_directed().edges)).t()
+    return AddRandomWalks(4, 3, seed=1)(Data(edge_index=edges, num_nodes=len(graph)))
+
+
+SIGNED = st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4).filter(lambda f: max(map(abs, f)) > 1e-3)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from([*GRAPHS, "batch"]),
+    kernel=st.sampled_from(("relu", "elu1", "square", "exp", "softmax_rf", "softmax")),
+    path=st.sampled_from(PATHS),
+    dtype=st.sampled_from((torch.float32, torch.float64)),
+    f=st.lists(SIGNED, min_size=2, max_size=2),
+    alike=st.booleans(),
+    symmetric=st.booleans(),
+    seed=st.integers(0, 100),
+)
+def test_layers_are_bounded_and_are_the_definition(name, kernel, path, dtype, f, alike, symmetric, seed):
+    torch.manual_seed(seed)
+    data, path = walked(name), "auto" if kernel == "softmax" and path == "factored" else path
+    attn = GRFAttention(8, 2, 3, kernel, symmetric, path=path, num_features=6).to(dtype).eval()
+    attn.mask.modulation.data.copy_(torch.tensor(f))
+    attn.out = torch.nn.Identity()
+    x = torch.ones(data.num_nodes, 8) if alike else torch.randn(data.num_nodes, 8)
+    x = x.to(dtype).requires_grad_()
+    batch, mask = data.get("batch"), attn.mask(data)
+    out = attn(x, batch, data).unflatten(1, (2, 4))
+    q, k, v = (x.double() for x in attn.qkv(x).detach().unflatten(1, (3, 2, 4)).unbind(1))
+    graph = torch.zeros(data.num_nodes) if batch is None else batch
+    limit = torch.stack([v[graph == each].abs().amax(0) for each in graph])
+    assert (out.abs() <= (1 + 1e-4) * limit).all()
+    assert torch.autograd.grad(out.square().sum(), x)[0].isfinite().all()
+    dense, bound = mask.to_dense().double(), mask.bound.to_dense().double()
+    if attn.feature_map is None:
+        wanted = masked_softmax_attention_reference(q, k, v, dense, bound)
+    else:
+        q, k = (x.double() for x in attn.feature_map(q.to(dtype), k.to(dtype), batch))
+        wanted = masked_linear_attention_reference(q, k, v, dense, None, bound)
+    assert ((out - wanted).abs() <= (2e-4 if dtype == torch.float32 else 1e-10) * limit).all()
+
+
+def test_learned_signs_leave_outputs_and_gradients_small():
+    grid = nx.convert_node_labels_to_integers(nx.grid_2d_graph(8, 8))
+    edges = torch.tensor(list(grid.to_directed().edges)).t()
+    batch = Batch.from_data_list([AddRandomWalks(16, 4, seed=0)(Data(edge_index=edges, num_nodes=64))] * 4)
+    for f in ([1.0, 0.2, -0.1, 0, 0], [1.096, 0.14, 0.13, -0.276, -0.058]):
+        torch.manual_seed(0)
+        attn, x = GRFAttention(32, 4), torch.randn(batch.num_nodes, 32, requires_grad=True)
+        attn.mask.modulation.data.copy_(torch.tensor(f).expand(4, 5))
+        out = attn(x, graph=batch)
+        out.sum().backward()
+        assert out.abs().max() < 2  # the signed form gives 149 and 3,100 on such graphs
+        assert x.grad.abs().max() < 50  # and 3.6e4 and 1.5e7
+
+
+def test_equal_features_under_a_cancelling_mask():
+    """The rows of I - W vanish exactly for many nodes of a regular graph: on every path for the same ones."""
+    edges = torch.tensor(list(nx.random_regular_graph(3, 300, seed=0).to_directed().edges)).t()
+    data = AddRandomWalks(4, 3, seed=1)(Data(edge_index=edges, num_nodes=300))
+    attn = GRFAttention(4, 1, 3)
+    attn.mask.modulation.data.copy_(torch.tensor([1.0, -1, 0, 0]))
+    mask = attn.mask(data)
+    matrix = mask.to_dense().detach().double().squeeze(0)
+    features, v = torch.ones(300, 1, 4, requires_grad=True), torch.randn(300, 1, 3)
+    gone = matrix.sum(1).abs() <= 1e-5 * matrix.abs().sum(1)
+    assert 10 < gone.sum() < 290
+    wanted = (matrix @ v[:, 0].double()) / matrix.sum(1, keepdim=True)
+    for path in PATHS:
+        out = masked_linear_attention(features, features, v, mask, path=path)
+        assert (out.abs() <= (1 + 1e-4) * v.abs().amax()).all()
+        out = masked_linear_attention(features, features, v, mask, path=path, normalizer="signed")
+        assert torch.equal((out == 0).all(-1).all(-1), gone), path
+        assert torch.autograd.grad(out.sum(), features)[0].isfinite().all()
+        torch.testing.assert_close(out[~gone, 0].double(), wanted[~gone], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("layer", [MaskedAttention, GRFAttention, GKATConv])
+def test_both_normalizers_are_the_same_where_nothing_is_negative(layer):
+    data = AddRandomWalks(4, 4, 0.0 if layer is GKATConv else 0.5, independent=layer is not GKATConv, seed=1)(
+        Data(edge_index=walked("grid").edge_index, num_nodes=20)
+    )
+    outs = []
+    for normalizer in ("bound", "signed"):
+        torch.manual_seed(0)
+        attn = layer(8, 2, normalizer=normalizer)
+        outs.append(attn(torch.linspace(-1, 1, 160).view(20, 8), graph=data))
+    assert layer is GKATConv or "normalizer='signed'" in repr(attn)
+    torch.testing.assert_close(*outs)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("shapes", "mask", "message"),
+    [
+        (((4, 2, 3), (4, 2, 2), (4, 2, 3)), None, r"must be \[N, H, R\].*got \[4, 2, 3\], \[4, 2, 2\]"),
+        (((4, 6), (4, 6), (4, 6)), None, r"must be \[N, H, R\]"),
+        (((4, 2, 3), (4, 2, 3), (5, 2, 3)), None, r"and \[5, 2, 3\]"),
+        (((4, 2, 3),) * 3, (5, 5), "for 5 nodes, but 'q' has 4 rows; is it of another batch"),
+        (((4, 2, 3),) * 3, (3, 4, 4), "the mask has 3 heads, but 'q' has 2"),
+        (((4, 2, 3),) * 3, (4, 2), r"a dense mask must be \[N, N\] or \[H, N, N\] \(got \[4, 2\]\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(shapes, mask, message):
+    for function in (masked_linear_attention, masked_softmax_attention):
+        with pytest.raises(ValueError, match=message):
+            function(*map(torch.ones, shapes), None if mask is None else torch.ones(mask))
+
+
+class Plain(MaskOperator):
+    """An operator without a bounding mask."""
+
+    num_nodes = 4
+    T = property(lambda self: self)
+
+    def _matmul(self, x):
+        return x
+
+
+@every_function
+def test_names_types_and_batches_that_are_refused(function):
+    x, ones = torch.ones(4, 1, 2), torch.ones(4, 4)
+    for error, message, more in (
+        (ValueError, r"'normalizer' must be one of bound, signed \(got 'rows'\)", {"normalizer": "rows"}),
+        (ValueError, r"'path' must be one of auto, factored, .*got 'fast'", {"path": "fast"}),
+        (ValueError, "sort", {"batch": torch.tensor([0, 1, 0, 1])}),
+        (TypeError, r"'mask' must be a MaskOperator or a tensor \(got list\)", {"mask": [1.0]}),
+        (NotImplementedError, "Plain has no bounding mask", {"mask": Plain(), "path": "dense"}),
+    ):
+        with pytest.raises(error, match=message):
+            function(x, x, x, **{"mask": ones} | more)
+    with pytest.raises(TypeError, match="share one floating dtype"):
+        function(x, x, x.double(), ones)
+    with pytest.raises(TypeError, match="floating dtype"):
+        function(x.long(), x.long(), x.long(), ones)
+
+
+def test_what_single_functions_refuse():
+    x, empty = torch.ones(4, 1, 2), torch.ones(4, 1, 0)
+    for mask in (None, torch.ones(4, 4)):
+        with pytest.raises(ValueError, match=r"at least one channel per head \(got \[4, 1, 0\]\)"):
+            masked_softmax_attention(empty, empty, x, mask)
+    with pytest.raises(TypeError, match=r"additive attention needs a 'mask' \(got None\)"):
+        masked_additive_attention(x[..., 0], x[..., 0], x, None)
+    with pytest.raises(ValueError, match=r"'receiver' must be \[N, H\] and 'v' \[N, H, D\]"):
+        masked_additive_attention(x, x, x, torch.ones(4, 4))
+    for path in ("pairwise", "dense", "fast"):
+        if path == "fast":
+            with pytest.raises(ValueError, match="got 'fast'"):
+                masked_linear_attention(x, x, x, None, path=path)
+        else:
+            masked_linear_attention(x, x, x, None, path=path)
+
+
+def test_blocks_of_another_size_are_refused():
+    class Wrong(GridHeatOperator):
+        @property
+        def dense_blocks(self):
+            blocks = super().dense_blocks
+            return DenseBlocks(lambda layout: [block[..., :1, :1] for block in blocks.make(layout)])
+
+    x, batch = torch.rand(12, 2, 3), torch.arange(2).repeat_interleave(6)
+    with pytest.raises(ValueError, match=r"2 graphs of 6 nodes must be \[1 or 2, 1 or 2, 6, 6\] \(got \[1, 1, 1, 1\]"):
+        masked_linear_attention(x, x, x, Wrong((2, 3), 0.5, num_graphs=2), batch, "blocks")

@@ -1,0 +1,193 @@
+"""Which engines serve a problem, and which one `plan` takes. Only orders that hold on any machine are checked."""
+
+import pytest
+import torch
+
+from pyg_topomask.operators import DenseOperator, LowRankOperator, OnesOperator, SparseFactorOperator
+from pyg_topomask.ops import explain, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention import plan as plan_module
+from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.plan import ENGINES, PATHS, plan
+from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.typing import PerformanceWarning
+from tests.ops.attention.cases import EDGES, KERNELS, MASKS, draw, features, needs_compiler, problem_of
+
+UNMASKED = {"unmasked_cpp", "unmasked", "sdpa"}
+PAIRS = {"pairs_cpp", "pairs"}
+BLOCKS = {"blocks_cpp", "blocks"}
+
+
+def serve(problem):
+    return {name for name, engine in ENGINES.items() if engine.refuses(problem) is None}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("mask", "kernel", "wanted"),
+    [
+        ("none", "linear", {"unmasked_cpp", "unmasked"}),
+        ("none", "both_signed", {"unmasked"}),
+        ("none", "softmax", {"sdpa"}),
+        ("grf", "linear", PAIRS | BLOCKS | {"factored", "dense"}),
+        ("grf", "linear_signed", {"pairs", "blocks", "factored", "dense"}),
+        ("grf", "features_signed", {"pairs", "blocks", "factored", "dense"}),
+        ("grf", "softmax", {"pairs_cpp", "pairs", "blocks", "dense"}),
+        ("grf", "additive", {"pairs_cpp", "pairs", "blocks", "dense"}),
+        ("toeplitz", "linear", BLOCKS | {"factored", "dense"}),
+        ("toeplitz", "softmax", {"blocks", "dense"}),
+        ("tensor", "linear", {"factored", "dense"}),
+        ("tensor", "additive", {"dense"}),
+    ],
+)
+def test_engines_that_serve(mask, kernel, wanted):
+    assert serve(problem_of(KERNELS[kernel], MASKS[mask])[0]) == wanted
+
+
+def test_every_refusal_has_its_reason():
+    q, k, v = features(Kernel("linear"), 16)
+    reasons = explain(q, k, v, MASKS["toeplitz"].make(draw(3, 7)), MASKS["toeplitz"].batch)
+    assert list(reasons) == list(ENGINES)
+    assert reasons["unmasked"] == reasons["sdpa"] == "it serves attention without a mask"
+    assert reasons["pairs"] == "it needs a sparse support, and ToeplitzOperator has none"
+    assert reasons["factored"] > 0
+    assert reasons["dense"] > 0
+    reasons = explain(q, k, v, OnesOperator(torch.zeros(16).long()), kernel="softmax")
+    assert reasons["blocks"] == "it needs the dense blocks of graphs, and OnesOperator has none"
+    assert reasons["factored"] == "it multiplies features, and this kernel has none"
+    reasons = explain(q - 1, k, v)
+    assert reasons["unmasked_cpp"] == "it serves linear kernels of features without signs"
+    assert reasons["dense"] == "there is no mask"
+    grf = MASKS["grf_signed"].make(*MASKS["grf_signed"].parameters)
+    q, k, v = features(Kernel("linear"), 17)
+    assert explain(q, k, v, grf)["parts"] == "all pairs can be listed together"
+    assert "without signs" in explain(q, k, v, grf, normalizer="signed")["pairs_cpp"]
+    assert "on CUDA (got cpu)" in explain(q, k, v, grf)["pairs_triton"]
+
+
+def test_compiled_code_refuses_what_it_does_not_compute(monkeypatch):
+    def reason(name, kernel="linear", mask="grf", **settings):
+        return ENGINES[name].refuses(problem_of(KERNELS[kernel], MASKS[mask], **settings)[0])
+
+    assert "more than 256" in reason("pairs_cpp", width=250, channels=7)
+    assert "more than 4096 products" in reason("unmasked_cpp", mask="none", width=64, channels=64)
+    for name, mask in (("blocks_cpp", "grf"), ("unmasked_cpp", "none"), ("pairs_cpp", "grf")):
+        assert ("of no" if name == "pairs_cpp" else "without") in reason(name, mask=mask, width=0)
+        monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+        assert "TOPOMASK_NATIVE=0" in reason(name, mask=mask)
+        monkeypatch.delenv("TOPOMASK_NATIVE")
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "auto"])
+def test_a_named_path_takes_one_of_its_engines(path):
+    problem, _ = problem_of(KERNELS["linear"], MASKS["grf"])
+    assert ENGINES[plan(problem, path)].path == path
+    assert plan(problem_of(KERNELS["linear"], MASKS["none"])[0], path) in UNMASKED  # they serve every path
+
+
+@pytest.mark.parametrize(
+    ("mask", "kernel", "path", "reason"),
+    [
+        ("tensor", "linear", "pairwise", "it needs a sparse support, and TensorMask has none"),
+        ("toeplitz", "softmax", "pairwise", "it needs a sparse support, and ToeplitzOperator has none"),
+        ("ones", "linear", "blocks", "it needs the dense blocks of graphs, and OnesOperator has none"),
+        ("grf", "softmax", "factored", "it multiplies features, and this kernel has none"),
+    ],
+)
+def test_a_named_path_that_cannot_serve(mask, kernel, path, reason):
+    problem, _ = problem_of(KERNELS[kernel], MASKS[mask])
+    with pytest.raises(ValueError, match=f"path '{path}' cannot serve this problem: {reason}. path='auto' takes"):
+        plan(problem, path)
+    with pytest.raises(ValueError, match=r"'path' must be one of auto, factored.*got 'fast'"):
+        plan(problem, "fast")
+
+
+@pytest.mark.parametrize("kernel", ["linear", "softmax"])
+def test_auto_takes_the_least_estimate(kernel):
+    q, k, v = features(Kernel(kernel), 17)
+    mask = MASKS["grf"]
+    operator = mask.make(*mask.parameters)
+    costs = explain(q.abs(), k.abs(), v, operator, mask.batch, kernel)
+    costs = {name: cost for name, cost in costs.items() if not isinstance(cost, str)}
+    problem = Problem(Kernel(kernel), q.abs(), k.abs(), v, operator, mask.batch)
+    assert plan(problem) == min(costs, key=costs.get)
+
+
+def sparse(num_nodes, num_pairs):
+    number = torch.arange(num_pairs)
+    index = torch.stack([number % num_nodes, (number + number // num_nodes) % num_nodes])
+    return SparseFactorOperator((index, torch.ones(num_pairs)), None, num_nodes)
+
+
+def test_more_work_costs_more():
+    def costs(nodes, pairs, width, channels):
+        q, v = torch.rand(nodes, 2, width), torch.rand(nodes, 2, channels)
+        found = explain(q, q, v, sparse(nodes, pairs))
+        return [cost for cost in found.values() if not isinstance(cost, str)]
+
+    base = costs(50, 100, 4, 4)
+    for more in (costs(100, 200, 4, 4), costs(50, 1000, 4, 4), costs(50, 100, 64, 4), costs(50, 100, 4, 64)):
+        assert len(more) == len(base)
+        assert all(a >= b for a, b in zip(more, base))
+        assert more != base
+
+
+def test_what_no_machine_would_do_otherwise():
+    q = torch.rand(2000, 1, 4)
+    problem = Problem(Kernel("linear"), q, q, q, sparse(2000, 2000))
+    assert plan(problem) not in ("blocks", "blocks_cpp", "dense")  # one pair for each node, instead of 2,000
+    low_rank = LowRankOperator(torch.rand(2000, 2), torch.rand(2000, 2))
+    assert plan(Problem(Kernel("linear"), q, q, q, low_rank)) in ("factored", "blocks_cpp")
+    full = DenseOperator(torch.rand(50, 50))
+    assert plan(Problem(Kernel("softmax"), q[:50], q[:50], q[:50], full)) in ("dense", "blocks")
+    assert plan(Problem(Kernel("linear"), q, q, q)) in ("unmasked", "unmasked_cpp")
+
+
+def test_memory_stays_proportional_to_the_graph(monkeypatch):
+    """An engine that holds too many numbers is taken only where no other one serves; a hub's pairs are not listed."""
+    leaves = torch.arange(1, 301)
+    star = torch.stack([torch.cat([leaves, leaves * 0]), torch.cat([leaves * 0, leaves])])
+    factor = (star, torch.rand(600))
+    q = torch.rand(301, 1, 4)
+    problem = Problem(Kernel("linear"), q, q, q, SparseFactorOperator(factor, factor, 301))
+    assert problem.num_terms > 300**2
+    monkeypatch.setattr(plan_module, "_ALWAYS_HELD", 0)
+    monkeypatch.setattr(plan_module, "_PER_STORED", 1)
+    assert plan(problem) == "factored"
+    problem = Problem(Kernel("softmax"), q, q, q, problem.mask)
+    assert plan(problem, "dense") == "dense"
+    assert plan(problem) in ENGINES
+
+
+def test_a_large_mask_that_becomes_dense_is_told(monkeypatch):
+    monkeypatch.setattr(plan_module, "_FEW_NODES", 3)
+    x = torch.randn(4, 1, 3)
+    mask = OnesOperator(torch.tensor([0, 0, 1, 1]))
+    with pytest.warns(PerformanceWarning, match="dense"):
+        out = masked_softmax_attention(x, x, x, mask)
+    torch.testing.assert_close(out, masked_softmax_attention(x, x, x, None, mask.batch))
+    masked_softmax_attention(x, x, x, mask, path="dense")  # the suite makes an error of the warning
+    masked_softmax_attention(x, x, x, DenseOperator(torch.ones(4, 4)))
+
+
+def test_a_batch_that_splits_a_graph_has_no_blocks():
+    q, k, v = features(Kernel("linear"), 17)
+    mask = MASKS["grf_signed"].make(*MASKS["grf_signed"].parameters)
+    batch = (torch.arange(17) > 2).long()
+    with pytest.raises(ValueError, match=r"joins nodes \d+ and \d+ of different graphs"):
+        masked_linear_attention(q, k, v, mask, batch, "blocks")
+    factors = [draw(17, 2), draw(17, 2)]
+    with pytest.raises(ValueError, match="joins nodes of different graphs"):
+        masked_linear_attention(q, k, v, LowRankOperator(*factors), batch, "blocks")
+    operator = LowRankOperator(*factors, batch)
+    wanted = masked_linear_attention(q, k, v, operator, batch, "factored")
+    for graphs in (batch, None):  # the mask tells graphs apart, with attention's batch or without
+        torch.testing.assert_close(masked_linear_attention(q, k, v, operator, graphs, "blocks"), wanted)
+
+
+def test_pairs_are_counted_without_being_listed():
+    mask = MASKS["grf"].make(*MASKS["grf"].parameters)
+    q, k, v = features(Kernel("linear"), 17)
+    problem = Problem(Kernel("linear"), q, k, v, mask)
+    assert problem.num_terms >= problem.num_pairs > 0
+    assert problem.num_pairs <= int((mask.to_dense() != 0).sum()) + 17**2
+    assert EDGES.size(1) < problem.num_pairs

@@ -1,0 +1,160 @@
+"""Attention on pairs by Triton's kernels, in its interpreter where there is no GPU.
+
+The interpreter takes 0.01 to 0.05 s for a row and a head, so that patterns are tiny.
+"""
+
+import pytest
+import torch
+
+from pyg_topomask.nn import MaskedAttention, RWGNKMask
+from pyg_topomask.operators import SparseOperator
+from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.attention.engines import pairs_triton
+from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _head_block, _pair_sums
+from pyg_topomask.ops.sparse import Pattern
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddRandomWalks
+from tests.ops.attention.cases import KERNELS, Mask, draw, problem_of, reference, remade, small_masks, with_gradients
+
+pytest.importorskip("triton", reason="Triton is only published for Linux")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NAMES = ("linear", "softmax", "additive")
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch):
+    """The runs of kernels that were asked for."""
+    calls, run = [], PairSums.run
+    monkeypatch.setattr(PairSums, "run", lambda self, *args: calls.append(args) or run(self, *args))
+    return calls
+
+
+def check(kernel, mask, dtype=torch.float64, tolerance=1e-10, **sizes):
+    """The engine gives the outputs and gradients of the definition in float64."""
+    problem, inputs = problem_of(kernel, mask, **sizes)
+    wanted = with_gradients(reference(problem), inputs)
+    given = [x.detach().to(DEVICE, dtype).requires_grad_() for x in inputs]
+    batch = mask.batch.to(DEVICE)
+    found = with_gradients(pairs_triton.attend(remade(kernel, mask._replace(batch=batch), *given)), given)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a.cpu().double(), b, rtol=tolerance, atol=tolerance * max(1, float(b.abs().max())))
+    return found
+
+
+def on_pairs(rows, *heads, positive=False):
+    """A mask on random pairs, with entries of all heads or of each."""
+    torch.manual_seed(0)
+    index = (torch.rand(rows, rows) < 0.7).nonzero().t()
+    index = index[:, index[0] != 1]  # a row without pairs
+    entries = draw(index.size(1), *heads, positive=positive)
+    return Mask(lambda x: SparseOperator(index.to(x.device), x, rows), [entries], torch.zeros(rows).long())
+
+
+@pytest.mark.parametrize("own_bound", [False, True])
+@pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_the_definition(name, heads, own_bound, calls):
+    check(KERNELS[name], on_pairs(5, *heads, positive=own_bound), width=5, channels=3)
+    assert len(calls) == 2  # a forward and a backward pass
+
+
+# Heads, features and channels of configs: some of them need several blocks of heads.
+SHIPPED = [(4, 64, 16), (1, 8, 8), (3, 7, 1), (4, 16, 24), (8, 16, 16)]
+
+
+@pytest.mark.parametrize(("heads", "width", "channels"), SHIPPED)
+def test_heads_of_configs(heads, width, channels):
+    """The number of heads of a program is a power of two, which Triton asks for."""
+    for name in ("linear", "softmax") if width < 64 else ("linear",):
+        check(KERNELS[name], on_pairs(3), torch.float32, 1e-4, heads=heads, width=width, channels=channels)
+
+
+def test_blocks_of_heads():
+    for heads in range(1, 20):
+        for width in (1, 3, 8, 16, 40, 64, 128, 250):
+            block = _head_block(heads, width, width)
+            assert block & (block - 1) == 0
+            assert 1 <= block < 2 * heads
+
+
+@pytest.mark.parametrize(("name", "entries"), [("softmax", ()), ("linear", (3,)), ("additive", (3,))])
+def test_long_rows_long_columns_and_blocks_of_heads(name, entries, monkeypatch):
+    monkeypatch.setattr(pairs_triton, "_PAIRS", 2)
+    monkeypatch.setattr(pairs_triton, "_NUMBERS", 16)  # two of three heads at a time
+    check(KERNELS[name], on_pairs(6, *entries), heads=3, width=3, channels=3)
+
+
+def test_scores_of_any_size_and_stored_zeros():
+    index, value = torch.ones(4, 4).nonzero().t(), torch.tensor([0.0, 1, 2, 0.5]).repeat(4)
+    q, k, v = (draw(4, 2, 3).mul(size).to(DEVICE).requires_grad_() for size in (300, 1, 1))
+    value = value.double().to(DEVICE).requires_grad_()
+    given = [q, k, v, value]
+    mask = Mask(lambda x: SparseOperator(index.to(DEVICE), x, 4), (), torch.zeros(4).long().to(DEVICE))
+    problem = remade(KERNELS["softmax"], mask, *given)
+    found, wanted = (with_gradients(plan.ENGINES[name].attend(problem), given) for name in ("pairs_triton", "pairs"))
+    assert all(x.isfinite().all() for x in found)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_zeroes_the_weights_that_hashes_choose():
+    """As the twin of the operation does, with the same seed."""
+    pattern = Pattern(*(torch.rand(5, 5) < 0.7).nonzero().t(), 5, 5)
+    arrays = [draw(5, 3, 4), draw(5, 3, 4), draw(5, 3, 2), draw(3, pattern.nnz).abs()]
+    arrays = [x.to(DEVICE).requires_grad_() for x in arrays]
+    rest = None, pattern.rowptr.to(DEVICE), pattern.col.to(DEVICE), torch.tensor([7]), 1, 0.2, 0.4
+    found, wanted = (with_gradients(run(*arrays, *rest), arrays) for run in (_pair_sums, _pair_sums.twin))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    kept = _pair_sums(*arrays, None, *rest[1:3], None, *rest[4:])
+    assert (found[0] - kept).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("num_rows", [0, 3])
+def test_without_pairs_or_rows(num_rows):
+    nothing = torch.empty(0, dtype=torch.int64)
+    pattern = Pattern(nothing, nothing, num_rows, 3)
+    arrays = [draw(num_rows, 2, 4), draw(3, 2, 4), draw(3, 2, 2), draw(2, 0)]
+    arrays = [x.to(DEVICE).requires_grad_() for x in arrays]
+    out = _pair_sums(*arrays, None, pattern.rowptr.to(DEVICE), pattern.col.to(DEVICE), None, 1, 0.2, 0.0)
+    assert out.shape == (num_rows, 2, 3)
+    assert not any(x.any() for x in with_gradients(out, arrays))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_graphs_do_not_mix_and_nan_is_not_hidden(name):
+    mask = small_masks()["sparse"]
+    problem, inputs = problem_of(KERNELS[name], mask, width=2, channels=2)
+    inputs = [x.detach().to(DEVICE).requires_grad_() for x in inputs]
+    mask = mask._replace(
+        make=lambda x: SparseOperator(torch.tensor([[0, 1, 1, 2, 3, 4, 4], [1, 0, 2, 1, 4, 3, 4]]).to(DEVICE), x, 5),
+        batch=mask.batch.to(DEVICE),
+    )
+    found = []
+    for spoil in (1, 1e6, torch.nan):
+        spoilt = [torch.cat([x[:3], spoil * x[3:]]).detach().requires_grad_() for x in inputs[:3]]
+        out = pairs_triton.attend(remade(problem.kernel, mask, *spoilt, inputs[3]))
+        grads = torch.autograd.grad(out[:3].square().sum(), spoilt)
+        found.append([x[:3] for x in (out, *grads)])
+        assert spoil == spoil or out[3:].isnan().all()
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+
+
+def test_layers_compute_the_same(monkeypatch, calls):
+    data = AddRandomWalks(num_walks=4, seed=0)(GRAPHS["path"].clone()).to(DEVICE)
+    module = MaskedAttention(4, 2, "relu", RWGNKMask(2, learnable=True), "pairwise").double().to(DEVICE)
+    x = torch.randn(data.num_nodes, 4, dtype=torch.float64, device=DEVICE, requires_grad=True)
+    results = []
+    for name in ("pairs_triton", "pairs"):
+        monkeypatch.setattr(plan, "plan", lambda problem, path, name=name: name)
+        out = module(x, graph=data)
+        results.append((out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])))
+    assert len(calls) == 2
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
+
+
+def test_refusals():
+    mask = on_pairs(3)
+    for kernel in ("linear_signed", "features_signed"):
+        assert "without signs" in pairs_triton.refuses(problem_of(KERNELS[kernel], mask)[0])
+    problem, _ = problem_of(KERNELS["linear"], mask)
+    assert pairs_triton.refuses(problem) == "it runs on CUDA (got cpu)"  # not even in Triton's interpreter

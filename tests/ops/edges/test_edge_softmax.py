@@ -1,0 +1,113 @@
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.ops.edges.edge_softmax import typed_edge_attention, typed_edge_attention_reference, typed_edges
+from pyg_topomask.testing import GRAPHS, empty_graph
+from pyg_topomask.transforms import AddExpanderEdges
+
+
+def edges_of(*names, num_virtual=2, expander=True):
+    """A batch, and the arguments of `typed_edges`."""
+    parts = [empty_graph() if name == "empty" else GRAPHS[name].clone() for name in names]
+    batch = Batch.from_data_list([AddExpanderEdges(1, seed=0)(part) for part in parts])
+    index = batch.expander_index if expander else None
+    return batch, (batch.edge_index, index, batch.batch, batch.num_nodes, batch.num_graphs, num_virtual)
+
+
+def tensors(where, with_edge=True, dtype=torch.float64):
+    """Queries, keys, values, vectors of types, and perhaps vectors of graph edges."""
+    index, expander, _, num_nodes, num_graphs, num_virtual = where
+    kinds = 1 + (expander is not None) + 2 * (num_virtual > 0)
+    rows = [num_nodes + num_graphs * num_virtual] * 3 + [kinds] + [index.size(1)] * with_edge
+    return [torch.randn(n, 2, 3, dtype=dtype, requires_grad=True) for n in rows]
+
+
+def attend(where, q, k, v, *vectors, **settings):
+    return typed_edge_attention(q, k, v, where, *vectors, **settings)
+
+
+@pytest.mark.parametrize("num_virtual", [0, 1, 3])
+@pytest.mark.parametrize("expander", [True, False])
+def test_every_edge_is_there_once_under_its_type(num_virtual, expander):
+    batch, where = edges_of("star", "empty", "one_way", "single", num_virtual=num_virtual, expander=expander)
+    edges, n = typed_edges(*where), batch.num_nodes
+    types = [batch.edge_index.tolist()]
+    if expander:
+        types.append(batch.expander_index.tolist())
+    wanted = [(i, j, kind) for kind, (source, target) in enumerate(types) for j, i in zip(source, target)]
+    for node, graph in enumerate(batch.batch.tolist()):
+        for virtual in range(n + graph * num_virtual, n + (graph + 1) * num_virtual):
+            wanted += [(virtual, node, len(types)), (node, virtual, len(types) + 1)]
+    order = torch.arange(edges.pattern.num_rows) if edges.pattern.order is None else edges.pattern.order
+    row, col = (order[x.long()] for x in (edges.pattern.row, edges.pattern.col))
+    assert sorted(zip(row.tolist(), col.tolist(), edges.kind.tolist())) == sorted(wanted)
+    graph = torch.cat([batch.batch, torch.arange(4).repeat_interleave(num_virtual)])[order]
+    assert (graph.diff() >= 0).all()  # edges of a graph lie together
+    own = edges.number < batch.num_edges
+    assert torch.equal(torch.stack([col[own], row[own]]), batch.edge_index[:, edges.number[own]])
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("with_edge", [True, False])
+@pytest.mark.parametrize(
+    "names", [("star", "isolated", "empty", "one_way"), ("single",), ("empty",), ("empty", "path", "empty")]
+)
+def test_is_the_reference(monkeypatch, names, with_edge, native):
+    monkeypatch.setenv("TOPOMASK_NATIVE", native)
+    for num_virtual in (0, 2):
+        _, where = edges_of(*names, num_virtual=num_virtual)
+        inputs = tensors(where, with_edge)
+        fast = attend(where, *inputs)
+        slow = typed_edge_attention_reference(*inputs[:3], where, *inputs[3:])
+        torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+        single = attend(where, *(x.float() for x in inputs))
+        torch.testing.assert_close(single, slow.float(), rtol=1e-5, atol=1e-6)
+        noise = torch.randn_like(slow)
+        grads = [
+            torch.autograd.grad((out * noise).sum(), inputs, allow_unused=True, materialize_grads=True)
+            for out in (fast, slow)
+        ]
+        torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-11)
+
+
+def test_more_edges_than_pairs_of_nodes():
+    where = torch.tensor([[0, 1, 0, 0, 0, 1], [1, 0, 1, 1, 0, 1]]), None, None, 2, 1, 0
+    inputs = tensors(where)
+    wanted = typed_edge_attention_reference(*inputs[:3], where, *inputs[3:])
+    torch.testing.assert_close(attend(where, *inputs), wanted)
+    assert torch.autograd.gradcheck(lambda *x: attend(where, *x), inputs)
+
+
+def test_large_scores():
+    _, where = edges_of("star", "path")
+    q, k, v, kinds, edge = inputs = tensors(where, dtype=torch.float32)
+    assert attend(where, 1e4 * q, 1e4 * k, 1e4 * v, kinds, edge).isfinite().all()
+    far = attend(where, q, k - 1e4, v, kinds, edge)  # all scores far from zero
+    assert far.isfinite().all()
+    far.sum().backward()
+    assert all(x.grad.isfinite().all() for x in inputs)
+
+
+def test_dropout_keeps_the_expectation():
+    torch.manual_seed(0)
+    _, where = edges_of("star", num_virtual=1)
+    inputs = [x.detach() for x in tensors(where)]
+    exact = attend(where, *inputs)
+    draws = torch.stack([attend(where, *inputs, dropout=0.3) for _ in range(2000)])
+    assert ((draws.mean(0) - exact).abs() <= 5 * draws.std(0) / 2000**0.5 + 1e-12).all()
+    assert (draws[0] != exact).any()
+
+
+def test_structure_is_built_once_for_a_batch():
+    _, where = edges_of("star", "path")
+    assert typed_edges(*where) is typed_edges(*where)
+    assert typed_edges(*where[:-1], 1) is not typed_edges(*where)
+
+
+def test_edges_of_nodes_that_are_not_there_are_refused():
+    batch, _ = edges_of("star", "path")
+    with pytest.raises(ValueError, match="'edge_index' contains node 8, but nodes are 0 to 7"):
+        typed_edges(batch.edge_index, None, None, 8, 1, 0)
+    with pytest.raises(ValueError, match="'expander_index' contains node 8"):
+        typed_edges(batch.edge_index[:, :4], batch.expander_index, None, 8, 1, 0)

@@ -1,0 +1,141 @@
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+
+from pyg_topomask.ops.edges.edge_softmax import edge_scores
+from pyg_topomask.ops.edges.partial_softmax import PartialSoftmax, join_softmax
+from pyg_topomask.ops.edges.san import san_attention, san_attention_reference
+from pyg_topomask.testing import GRAPHS, empty_graph
+
+# Edges that are there twice, in one direction only, and from a node to itself.
+ODD = Data(x=torch.zeros(4, 1), edge_index=torch.tensor([[0, 0, 1, 2, 2], [1, 1, 0, 2, 2]]))
+
+
+def batch_of(*names):
+    parts = [ODD if name == "odd" else empty_graph() if name == "empty" else GRAPHS[name] for name in names]
+    return Batch.from_data_list([Data(edge_index=part.edge_index, num_nodes=part.num_nodes) for part in parts])
+
+
+def tensors(batch, heads=2, width=3, dtype=torch.float64):
+    """Queries, keys, values, vectors of edges, and queries and keys of absent pairs."""
+    rows = [batch.num_nodes] * 3 + [batch.num_edges] + [batch.num_nodes] * 2
+    return [torch.randn(n, heads, width, dtype=dtype).requires_grad_() for n in rows]
+
+
+def run(function, inputs, batch, gamma=0.3, full=True, **settings):
+    absent = inputs[4:] if full else None
+    return function(*inputs[:4], batch.edge_index, absent, gamma, batch.batch, **settings)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("path", "odd", "isolated", "single", "one_way", "empty", "odd", "star"),
+        ("single",),
+        ("single", "empty", "single"),
+        ("empty",),
+        ("odd",),
+    ],
+    ids="+".join,
+)
+@pytest.mark.parametrize("full", [True, False])
+def test_is_the_reference(names, full):
+    torch.manual_seed(0)
+    batch = batch_of(*names)
+    for gamma in (1e-300, 1e-6, 0.3, 1e6, 1e300):
+        inputs = tensors(batch)
+        fast, slow = (run(f, inputs, batch, gamma, full) for f in (san_attention, san_attention_reference))
+        torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+        single = run(san_attention, [x.float() for x in inputs], batch, gamma, full)
+        torch.testing.assert_close(single, slow.float(), rtol=1e-5, atol=1e-6)
+        noise = torch.randn_like(slow)
+        grads = [
+            torch.autograd.grad((out * noise).sum(), inputs, allow_unused=True, materialize_grads=True)
+            for out in (fast, slow)
+        ]
+        torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-11)
+
+
+def test_one_graph_needs_no_batch():
+    batch = batch_of("odd")
+    inputs = tensors(batch)
+    out = san_attention(*inputs[:4], batch.edge_index, inputs[4:], 0.5)
+    torch.testing.assert_close(out, run(san_attention, inputs, batch, 0.5))
+    inputs[3] = inputs[3][:1]  # one vector for all edges
+    alike, wanted = (run(f, inputs, batch) for f in (san_attention, san_attention_reference))
+    torch.testing.assert_close(alike, wanted)
+
+
+def test_gradcheck():
+    batch = batch_of("odd", "path", "single")
+    assert torch.autograd.gradcheck(lambda *inputs: run(san_attention, inputs, batch), tensors(batch))
+
+
+def test_scores_of_any_size():
+    batch = batch_of("star", "odd", "path")
+    inputs = tensors(batch, dtype=torch.float32)
+    for own, absent in ((1e15, 1e15), (-1e15, -1e15), (1e15, 1), (1, 1e15)):
+        factors = (own, 1e15, 1, 1, absent, 1e15)
+        out = run(san_attention, [x * factor for x, factor in zip(inputs, factors)], batch)
+        assert out.isfinite().all()
+        assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), inputs))
+
+
+def test_gamma_goes_from_neighbours_only_to_absent_pairs_only():
+    batch = batch_of("star")
+    inputs = tensors(batch)
+    torch.testing.assert_close(run(san_attention, inputs, batch, 1e-200), run(san_attention, inputs, batch, full=False))
+    leaves = run(san_attention, inputs, batch, 1e200)[1:]
+    v, q, k = inputs[2], *inputs[4:]
+    score = torch.einsum("ihd,jhd->ijh", q[1:], k[1:]) / 3**0.5
+    score = score.masked_fill(torch.eye(4, dtype=torch.bool)[..., None], -torch.inf)
+    torch.testing.assert_close(leaves, torch.einsum("ijh,jhd->ihd", score.softmax(1), v[1:]))
+
+
+def test_dropout_keeps_the_expectation():
+    torch.manual_seed(0)
+    batch = batch_of("path", "star")
+    inputs = [x.detach() for x in tensors(batch)]
+    exact = run(san_attention, inputs, batch, 1.0)
+    draws = torch.stack([run(san_attention, inputs, batch, 1.0, dropout=0.3) for _ in range(500)])
+    assert ((draws.mean(0) - exact).abs() <= 5 * draws.std(0) / 500**0.5 + 1e-12).all()
+    assert (draws[0] != exact).any()
+
+
+def test_which_pairs_are_absent_is_found_once_for_a_batch():
+    from pyg_topomask.ops.edges.san import _edges_and_loops
+
+    batch = batch_of("odd", "path", "star")
+    blocks = _edges_and_loops(batch.edge_index, batch.batch)
+    assert _edges_and_loops(batch.edge_index, batch.batch) is blocks
+    assert sum(block.sum().item() for block in blocks) == 13 + 3 + 6 + 8 - 1  # nodes and edges, two of which are both
+
+
+def test_edges_between_graphs_are_refused():
+    batch = batch_of("path", "star")
+    inputs = tensors(batch)
+    crossing = batch.edge_index.clone()
+    crossing[0, 0] = 7
+    with pytest.raises(ValueError, match="joins nodes 7 and 1 of different graphs"):
+        san_attention(*inputs[:4], crossing, inputs[4:], 0.5, batch.batch)
+
+
+def test_edge_scores_are_the_formula():
+    batch = batch_of("one_way")
+    q, k = (torch.randn(5, 2, 3, dtype=torch.float64) for _ in range(2))
+    edge = torch.randn(batch.num_edges, 2, 3, dtype=torch.float64)
+    wanted = [(q[i] * k[j] * e).sum(-1) / 3**0.5 for (j, i), e in zip(batch.edge_index.t().tolist(), edge)]
+    torch.testing.assert_close(edge_scores(q, k, edge, batch.edge_index), torch.stack(wanted))
+    alike = edge_scores(q, k, edge[:1], batch.edge_index)
+    torch.testing.assert_close(alike, edge_scores(q, k, edge[:1].expand_as(edge), batch.edge_index))
+
+
+def test_parts_of_a_softmax_become_one():
+    score, v = torch.randn(7, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    parts = []
+    for some in (slice(0, 2), slice(2, 7), slice(7, 7)):
+        top = score[some].amax() if score[some].numel() else torch.tensor(-torch.inf, dtype=torch.float64)
+        weight = (score[some] - top).exp()
+        parts.append(PartialSoftmax((weight @ v[some])[None], weight.sum().view(1, 1), top.view(1, 1)))
+    torch.testing.assert_close(join_softmax(parts), (score.softmax(0) @ v)[None])
+    assert torch.equal(join_softmax(parts[2:]), torch.zeros(1, 3, dtype=torch.float64))
