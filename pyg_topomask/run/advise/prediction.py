@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
-from pyg_topomask.run.advise.sample import Epoch, Size
-
-if TYPE_CHECKING:
-    from pyg_topomask.run.advise.trial import Trial
+from pyg_topomask.run.advise.sample import Epoch, estimate
+from pyg_topomask.run.advise.trial import Trial
 
 
 class Prediction(NamedTuple):
@@ -55,21 +51,3 @@ def predict(trial: Trial, epoch: Epoch, eval_period: int = 1) -> Prediction:
     if memory is None and trial.memory:
         memory = estimate(trial.memory, largest)
     return Prediction(train + val / eval_period + trial.fixed, trial.prepare * epoch.num_nodes, memory, stored / 2**20)
-
-
-def estimate(points: Sequence[tuple[Size, float]], size: Size) -> float:
-    """The value at one size, by the model constant + a · nodes + b · pairs with numbers that are not negative.
-
-    They have the least squared error over the points. Two sizes do not determine three numbers, so that the constant is
-    0. From one size, values are proportional to nodes or to pairs, whichever changes more.
-    """
-    known = {one for one, _ in points}
-    if len(known) == 1:
-        (one,), mean = known, float(np.mean([value for _, value in points]))
-        nodes, pairs = size.nodes / one.nodes, size.pairs / one.pairs
-        return mean * (max if pairs > 1 else min)(nodes, pairs)
-    constant = 1.0 if len(known) > 2 else 0.0
-    at = np.array([[constant, *one] for one, _ in points])
-    scale = np.maximum(at.max(axis=0), 1e-9)
-    factors, _ = nnls(at / scale, np.array([value for _, value in points]))
-    return float(np.array([constant, *size]) / scale @ factors)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from scipy.optimize import nnls
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 from torch_geometric.data import Data
@@ -32,6 +34,24 @@ class Size(NamedTuple):
         """The size of a batch of graphs with these numbers of nodes."""
         counts = list(counts)
         return cls(sum(counts), sum(count**2 for count in counts))
+
+
+def estimate(points: Sequence[tuple[Size, float]], size: Size) -> float:
+    """The value at one size, by the model constant + a · nodes + b · pairs with numbers that are not negative.
+
+    They have the least squared error over the points. Two sizes do not determine three numbers, so that the constant is
+    0. From one size, values are proportional to nodes or to pairs, whichever changes more.
+    """
+    known = {one for one, _ in points}
+    if len(known) == 1:
+        (one,), mean = known, float(np.mean([value for _, value in points]))
+        nodes, pairs = size.nodes / one.nodes, size.pairs / one.pairs
+        return mean * (max if pairs > 1 else min)(nodes, pairs)
+    constant = 1.0 if len(known) > 2 else 0.0
+    at = np.array([[constant, *one] for one, _ in points])
+    scale = np.maximum(at.max(axis=0), 1e-9)
+    factors, _ = nnls(at / scale, np.array([value for _, value in points]))
+    return float(np.array([constant, *size]) / scale @ factors)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader as GraphLoader
 
-from pyg_topomask.run.advise.prediction import estimate
-from pyg_topomask.run.advise.sample import MOST_BATCHES, Sample, Size
+from pyg_topomask.run.advise.sample import MOST_BATCHES, Sample, Size, estimate
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, build_splits, loaders, ready_loader

@@ -305,3 +305,12 @@ def test_no_positive_transition_is_rounded_to_0():
     assert ((table.prob > 0) == (weight > 0)).all()
     assert float(table.prob.sum()) == 1
     assert float(table.prob[7]) < 2.0**-30
+
+
+@pytest.mark.parametrize("many", [257, 513])
+def test_the_least_positive_transition_grows_with_the_number_of_neighbours(many):
+    """It is at least d 2^-32 of the largest weight of a node with d > 256 neighbours."""
+    edges = torch.stack([torch.zeros(many, dtype=torch.long), torch.arange(1, many + 1)])
+    weight = torch.ones(many, dtype=torch.float64).index_fill(0, torch.tensor([many - 1]), 1e-12)
+    prob = step_table(to_csr(edges, many + 1), edges, weight).prob
+    assert float(prob[-1] / prob.max()) >= many * 2.0**-32

@@ -14,7 +14,7 @@ from pyg_topomask.run.data.loaders import loaders, prepare, read_features
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import classification
 
-LIMITS = Limits(seconds=0.05, memory_mib=4096)
+LIMITS = Limits(seconds=0.2, memory_mib=4096)
 
 
 def sample_of(values):
