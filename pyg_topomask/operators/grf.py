@@ -15,7 +15,7 @@ from pyg_topomask.ops.blocks import BlockLayout, Triples, group_rows, product_bl
 from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.sparse import Combination, Pattern
 from pyg_topomask.ops.walks.merge import WalkTable
-from pyg_topomask.ops.walks.pair_table import EntryTable, monomials
+from pyg_topomask.ops.walks.pair_table import monomials
 from pyg_topomask.ops.walks.product import WalkProduct
 
 # Rounding error of the squared norm of a row, in machine epsilons; it has a few tens of terms.
@@ -39,21 +39,11 @@ class GRFOperator(MaskOperator):
     Args:
         walks: Structure of the two walk tables, built once per batch.
         modulation: :math:`f`, shape ``[K + 1]``, or ``[H, K + 1]`` for one mask per head.
-        pair_table: Pair table that a transform has stored; if :obj:`None`, it is built from the walks when it is
-            needed.
         key_modulation: :math:`f^2`, in the shape of ``modulation``; that of the queries if :obj:`None`.
     """
 
-    def __init__(
-        self,
-        walks: WalkProduct,
-        modulation: Tensor,
-        pair_table: EntryTable | None = None,
-        key_modulation: Tensor | None = None,
-    ) -> None:
+    def __init__(self, walks: WalkProduct, modulation: Tensor, key_modulation: Tensor | None = None) -> None:
         self.walks, self.modulation, self.key_modulation = walks, modulation, key_modulation
-        # The table of the bounding mask is built from absolute loads. It must contain the same pairs in the same order.
-        self._stored = pair_table if walks.absolute is walks else None
         self.num_nodes, self.heads = walks.num_nodes, modulation.size(0) if modulation.dim() == 2 else None
         self.dtype, self.device = modulation.dtype, modulation.device
 
@@ -73,7 +63,7 @@ class GRFOperator(MaskOperator):
 
     def _with_functions(self, walks: WalkProduct, change: Callable[[Tensor], Tensor]) -> GRFOperator:
         keys = None if self.key_modulation is None else change(self.key_modulation)
-        return GRFOperator(walks, change(self.modulation), self._stored, keys)
+        return GRFOperator(walks, change(self.modulation), keys)
 
     @property
     def T(self) -> TransposedGRFOperator:
@@ -115,8 +105,6 @@ class GRFOperator(MaskOperator):
     def _count_pairs(self) -> int:
         if not self._has_table:
             return self._meeting_factors.support.count()
-        if self._stored is not None:
-            return self._stored.pattern.nnz
         return count_pairs(self.walks.counts.total, self.num_multiply_adds, lambda: self.walks.pairs.pattern)
 
     def _list_pairs(self, rows: Rows | None) -> tuple[Pattern, Entries]:
@@ -124,7 +112,7 @@ class GRFOperator(MaskOperator):
             return self.rows_of(self.factors, rows)
         if not self._has_table:
             return self._on_diagonal(*self._meeting_factors.support.pairs(None))
-        table = self.walks.pairs if self._stored is None else self._stored
+        table = self.walks.pairs
         return table.pattern, Combination(table.coeffs, self.walks.pair_weights(self.modulation))
 
     def rows_of(self, factors: SparseFactorOperator, rows: Rows) -> tuple[Pattern, Entries]:

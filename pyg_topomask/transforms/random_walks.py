@@ -14,8 +14,6 @@ from torch_geometric.data.datapipes import functional_transform
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
-from pyg_topomask.ops.walks.merge import WalkTable
-from pyg_topomask.ops.walks.pair_table import pair_table, with_diagonal
 from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
 from pyg_topomask.ops.walks.settings import diagonal_of, table_name, walk_settings
 from pyg_topomask.ops.walks.transition import check_transition, step_table
@@ -47,7 +45,6 @@ class AddRandomWalks(GraphTransform):
     - ``walk_table1_index``, ``walk_table1_key_index``, …, and so on: further independent tables, if ``num_tables > 1``
     - ``walk_diagonal`` ``[N, (K + 1)(K + 2) / 2]``, float: coefficients of the mask's diagonal in products of ``f``, if
       ``diagonal="corrected"``
-    - ``walk_pair_index`` ``[2, P]``, int32, and ``walk_pair_coeffs`` ``[P, (K + 1)(K + 2) / 2]``, if ``pair_table``
     - ``walk_size``: the number of nodes that the walks were sampled for. PyG's samplers and ``subgraph`` copy tables
       unchanged, so masks compare this number with the graph. Add the transform after sampling.
     - ``walk_max_length``: ``max_length``. A mask that covers longer walks warns once.
@@ -68,9 +65,6 @@ class AddRandomWalks(GraphTransform):
         seed: The walks depend only on (seed, epoch, graph), for any number of loader workers. With :obj:`None`, every
             call draws from torch's default generator.
         name: Prefix of the attributes, so that one graph can have walks of two settings.
-        pair_table: Store the pair table as well, which layers otherwise build once per batch. It is worth its memory
-            (68 bytes per pair at 4 hops) if the walks stay the same during the whole training and no node is a hub,
-            which would make nearly every pair supported. The mask must be symmetric.
         transition: Name of an edge attribute ``[E]``, ≥ 0. Among the edges of a node, the probability of a step is
             proportional to it, as in dynamic GKAT (:func:`~pyg_topomask.nn.redraw_walks` sets it). Steps are uniform by
             default, and on a graph without the attribute.
@@ -95,7 +89,6 @@ class AddRandomWalks(GraphTransform):
         independent: bool = True,
         seed: int | None = None,
         name: str = "walk",
-        pair_table: bool = False,
         transition: str | None = None,
         diagonal: str | None = None,
         importance: bool = True,
@@ -113,15 +106,14 @@ class AddRandomWalks(GraphTransform):
             )
         seed = None if seed is None else check_integer("seed", seed)
         check_name(name)
-        if re.search(r"_(key|pair|table\d+)$", name):
+        if re.search(r"_(key|table\d+)$", name):
             raise ValueError(
-                f"'name' must not end in '_key', '_pair' or '_table' and a number, which mark other tables "
-                f"(got {name!r})"
+                f"'name' must not end in '_key' or '_table' and a number, which mark other tables (got {name!r})"
             )
         self._walkers = walkers
         self.num_walks, self.max_length = walkers.num_walks, walkers.max_length
         self.halt_prob, self.scheme = halt_prob, scheme
-        self.independent, self.seed, self.name, self.pair_table = independent, seed, name, pair_table
+        self.independent, self.seed, self.name = independent, seed, name
         self.transition, self.diagonal, self.importance = transition, diagonal, importance
         self.num_tables = check_integer("num_tables", num_tables, 1)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # shared with persistent workers
@@ -166,7 +158,7 @@ class AddRandomWalks(GraphTransform):
 
     def _earlier(self, graph: Data) -> list[str]:
         """Attributes of earlier walks, which would be mistaken for parts of these walks if they stayed."""
-        pattern = re.compile(rf"{self.name}(_table\d+)?(_key|_pair)?_(index|length|load|count|coeffs|diagonal)")
+        pattern = re.compile(rf"{self.name}(_table\d+)?(_key)?_(index|length|load|count|diagonal)")
         return [key for key in graph.to_dict() if pattern.fullmatch(key)]
 
     def _set_of_walks(self, tables: list[Walks], name: str, joined: JoinedEdges) -> dict[str, list[Tensor]]:
@@ -174,14 +166,9 @@ class AddRandomWalks(GraphTransform):
         ptr, columns = joined.ptr, dict[str, list[Tensor]]()
         for prefix, walks in zip((name, f"{name}_key"), tables):
             columns |= self._columns(walks, prefix, joined)
-        diagonal = corrected_diagonal(tables[0], self._walkers) if self._diagonal == "corrected" else None
-        if diagonal is not None:
+        if self._diagonal == "corrected":
+            diagonal = corrected_diagonal(tables[0], self._walkers)
             columns[f"{name}_diagonal"] = [part.clone() for part in diagonal.split(ptr.diff().tolist())]
-        if self.pair_table:
-            left, right = (WalkTable(walks.index, walks.length, walks.load) for walks in (tables[0], tables[-1]))
-            index, coeffs = pair_table(left, right, int(ptr[-1]), self.max_length)
-            coeffs = coeffs if diagonal is None else with_diagonal(index, coeffs, diagonal)
-            columns |= dict(zip((f"{name}_pair_index", f"{name}_pair_coeffs"), split_table(joined, index, coeffs)))
         return columns
 
     def _columns(self, walks: Walks, name: str, joined: JoinedEdges) -> dict[str, list[Tensor]]:

@@ -121,7 +121,7 @@ def make_batch(name: str, requires: tuple[str, ...]) -> tuple[Batch, bool]:
 def prepared(graph: Data, requires: tuple[str, ...]) -> Data:
     """A graph with the attributes that an attention requires."""
     if any(key.startswith("walk") for key in requires):
-        graph = AddRandomWalks(16, 3, 0.5, seed=0, pair_table=True, independent="walk_key_index" in requires)(graph)
+        graph = AddRandomWalks(16, 3, 0.5, seed=0, independent="walk_key_index" in requires)(graph)
     if any(key.startswith("expander") for key in requires):
         graph = AddExpanderEdges(degree=5, num_virtual=1, seed=0)(graph)
     return graph

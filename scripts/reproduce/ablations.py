@@ -59,7 +59,7 @@ class DataSet:
 
 def _gkat(hops: int, features: int | None = None) -> list[str]:
     kernel = ["kernel=softmax"] if features is None else ["kernel=softmax_rf", f"num_features={features}"]
-    walks = [f"max_length={hops}", "num_walks=50", "halt_prob=0.0", "independent=false", "pair_table=false"]
+    walks = [f"max_length={hops}", "num_walks=50", "halt_prob=0.0", "independent=false"]
     return ["gt.layer_type=None+GKAT", *(f"topomask.{setting}" for setting in (*kernel, *walks))]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from _grf import Experiment, compare, plot_comparisons, table_lines
 from _tables import CONFIGS, format_metric, start
 
-FIXED_LENGTH = ["topomask.halt_prob=0.0", "topomask.independent=false", "topomask.pair_table=false"]
+FIXED_LENGTH = ["topomask.halt_prob=0.0", "topomask.independent=false"]
 
 
 def experiment(name: str, epochs: int, conv: str, metric: str = "accuracy") -> Experiment:

@@ -37,7 +37,6 @@ METHODS = {
         "topomask.max_length=4",
         "topomask.halt_prob=0.5",
         "topomask.independent=true",
-        "topomask.pair_table=true",
     ],
     "GIN + k-MIP": [
         "gt.layer_type=GIN+KMIP",
@@ -87,9 +86,6 @@ EPOCHS = {
 }
 """Data set -> epochs; a name that ends in `LONG` is a second schedule of the same data set."""
 
-MEMORY = {"reddit-binary": ["topomask.pair_table=false"]}
-"""Data set -> settings that change only memory and time: hubs make too many pairs of nodes for a stored table."""
-
 LONG = "-long"
 
 PUBLISHED = {
@@ -106,7 +102,7 @@ PUBLISHED = {
 
 def settings_of(dataset: str, method: str, run: int, epochs: int) -> list[str]:
     """Overrides of configs/gkat for one run; the first twentieth of the epochs warms up, as in configs/grf."""
-    made = [*COMMON, *METHODS[method], *MEMORY.get(dataset, []), *errica_fold(dataset, run), f"seed={run}"]
+    made = [*COMMON, *METHODS[method], *errica_fold(dataset, run), f"seed={run}"]
     return [*made, *schedule(epochs, round(epochs / 20), f"{method}-{epochs}-{run}")]
 
 

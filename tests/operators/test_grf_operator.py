@@ -4,7 +4,6 @@ from torch_geometric.data import Batch
 from pyg_topomask.operators import GRFOperator, SparseFactorOperator
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
-from pyg_topomask.ops.walks.pair_table import stored_pairs
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase
 from pyg_topomask.transforms import AddRandomWalks
@@ -14,8 +13,8 @@ TABLES = ("walk", "walk_key")
 PARTS = ("index", "length", "load")
 
 
-def walked(data, pair_table=False):
-    return AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, pair_table=pair_table)(data.clone())
+def walked(data, **settings):
+    return AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, **settings)(data.clone())
 
 
 def features(data, name, modulation):
@@ -92,17 +91,6 @@ class TestAsymmetric(GRFCase):
         return features(data, "walk", F)
 
 
-class TestStoredPairs(GRFCase):
-    graphs = {name: walked(data, pair_table=True) for name, data in GRAPHS.items()}  # noqa: RUF012
-
-    def build(self, data):
-        operator = super().build(data)
-        table = stored_pairs(data.walk_pair_index, data.walk_pair_coeffs.double(), data.num_nodes)
-        return GRFOperator(operator.walks, self.modulation, table)
-
-    tol = {"rtol": 1e-5, "atol": 1e-5}  # noqa: RUF012  (coefficients are stored in float32)
-
-
 def test_modulation_has_a_gradient_on_both_forms():
     case = TestTwoTables()
     walks = case.build(case.graphs["weighted"]).walks
@@ -154,12 +142,7 @@ def test_factors_are_sparse_factors():
 class TestCorrectedDiagonal(GRFCase):
     """One table, whose diagonal is given by coefficients of the products of ``f``."""
 
-    graphs = {  # noqa: RUF012
-        name: AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, diagonal="corrected", pair_table=True)(
-            data
-        )
-        for name, data in GRAPHS.items()
-    }
+    graphs = {name: walked(data, diagonal="corrected") for name, data in GRAPHS.items()}  # noqa: RUF012
     tables = ("walk",)
 
     def build(self, data):
@@ -179,12 +162,3 @@ class TestCorrectedDiagonal(GRFCase):
 
 class TestCorrectedDiagonalOfHeads(TestCorrectedDiagonal):
     modulation = torch.stack([F, -F.flip(0)])
-
-
-class TestCorrectedStoredPairs(TestCorrectedDiagonal):
-    tol = {"rtol": 1e-5, "atol": 1e-6}  # noqa: RUF012  # stored in float32
-
-    def build(self, data):
-        operator = super().build(data)
-        stored = stored_pairs(data.walk_pair_index, data.walk_pair_coeffs.double(), data.num_nodes)
-        return GRFOperator(operator.walks, self.modulation, stored)

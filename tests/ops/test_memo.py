@@ -98,10 +98,9 @@ def test_a_new_tensor_at_an_old_id_is_not_mistaken():
 
 @pytest.mark.parametrize("path", ["factored", "pairwise"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("stored", [False, True])
-def test_batches_are_freed(path, index_dtype, stored):
+def test_batches_are_freed(path, index_dtype):
     attentions = [GRFAttention(8, path=path), MaskedAttention(8), MaskedAttention(8, kernel="softmax")]
-    parts = [AddRandomWalks(seed=0, pair_table=stored)(GRAPHS[name].clone()) for name in ("star", "path")]
+    parts = [AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in ("star", "path")]
     batch = Batch.from_data_list(parts)
     for key in ("walk_index", "walk_key_index"):
         batch[key] = batch[key].to(index_dtype)

@@ -36,7 +36,6 @@ def test_rows_differ_only_in_their_layers(script, dataset):
     first = found["baseline"]
     assert (first.seed, first.dataset.split_index, first.optim.max_epoch) == (1, 1, 10)
     assert first.dataset.split_dir.endswith("COLLABORATIVE_DEGREE") == (dataset not in ("enzymes", "nci1"))
-    assert found["GIN + GRF"].topomask.pair_table == (dataset != "reddit-binary")  # hubs: too many pairs
     layers = {"layer_type": "", "sparse": None}
     for config in found.values():
         assert config.gt.model_copy(update=layers) == first.gt.model_copy(update=layers)

@@ -195,13 +195,13 @@ def test_transforms_that_seed_the_global_state_are_stored(tmp_path):
 
 
 def test_what_a_transform_deletes_is_gone(tmp_path):
-    paired = [AddRandomWalks(seed=1, pair_table=True)(data.clone()) for data in UNWEIGHTED]
-    again = AddRandomWalks(seed=2)
+    paired = [AddRandomWalks(seed=1)(data.clone()) for data in UNWEIGHTED]
+    again = AddRandomWalks(seed=2, independent=False)
     for cache in (False, tmp_path, tmp_path):
         found = precompute(paired, again, cache=cache)
         equal([again(data.clone()) for data in paired], found)
-        assert not any("walk_pair_index" in data for data in found)
-    assert all("walk_pair_index" in data for data in paired)
+        assert not any("walk_key_index" in data for data in found)
+    assert all("walk_key_index" in data for data in paired)
 
 
 def test_whatever_changes_changes_the_key(monkeypatch):

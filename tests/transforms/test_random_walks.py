@@ -85,19 +85,18 @@ def test_load_of_an_unweighted_graph_is_a_function_of_its_count():
 
 
 def test_collation_is_a_graph_with_walks():
-    parts = [walked(GRAPHS[name], pair_table=True) for name in ("path", "single", "isolated", "star")]
+    parts = [walked(GRAPHS[name]) for name in ("path", "single", "isolated", "star")]
     batch = Batch.from_data_list(parts)
     assert batch.walk_index.dtype == torch.int32
     assert batch.walk_length.dtype == torch.int8
-    assert batch.walk_pair_index.dtype == torch.int32
-    for key in ("walk_index", "walk_key_index", "walk_pair_index"):
+    for key in ("walk_index", "walk_key_index"):
         shifted = [part[key] + int(offset) for part, offset in zip(parts, batch.ptr)]
         assert torch.equal(batch[key], torch.cat(shifted, 1))
         assert (batch.batch[batch[key][0].long()] == batch.batch[batch[key][1].long()]).all()
     assert batch.walk_size.tolist() == [4, 1, 4, 5]
     for number, part in enumerate(parts):
         back = batch.get_example(number)
-        assert equal(back, part, (*KEYS, *KEY_TABLE, "walk_pair_index", "walk_pair_coeffs"))
+        assert equal(back, part, (*KEYS, *KEY_TABLE))
 
 
 def test_walks_are_a_function_of_seed_epoch_and_graph():
@@ -197,11 +196,11 @@ class Stored(InMemoryDataset):
 
 
 def test_pre_transform_and_compose(tmp_path):
-    transform = Compose([AddSelfLoops(), AddRandomWalks(seed=0, pair_table=True)])
+    transform = Compose([AddSelfLoops(), AddRandomWalks(seed=0)])
     dataset = Stored(str(tmp_path), pre_transform=transform)
     for data, name in zip(dataset, ("path", "isolated", "star")):
         assert data.walk_index.dtype == torch.int32
-        assert equal(data, transform(GRAPHS[name].clone()), (*KEYS, *KEY_TABLE, "walk_pair_index"))
+        assert equal(data, transform(GRAPHS[name].clone()), (*KEYS, *KEY_TABLE))
         assert (data.walk_index[0] == data.walk_index[1])[data.walk_length == 1].any()  # self loops were walked
     batch = next(iter(DataLoader(dataset, batch_size=3)))
     assert batch.walk_size.tolist() == [4, 4, 5]
@@ -253,9 +252,9 @@ def test_walks_of_an_empty_batch_member_and_graphs_without_edges():
     lonely = Data(x=torch.ones(3, 1), edge_index=torch.empty(2, 0, dtype=torch.long))
     data = walked(lonely)
     assert data.walk_index.tolist() == [[0, 1, 2]] * 2
-    nothing = walked(Data(x=torch.ones(0, 1), edge_index=torch.empty(2, 0, dtype=torch.long)), pair_table=True)
+    nothing = walked(Data(x=torch.ones(0, 1), edge_index=torch.empty(2, 0, dtype=torch.long)))
     assert nothing.walk_index.shape == (2, 0)
-    assert nothing.walk_pair_index.shape == (2, 0)
+    assert nothing.walk_key_index.shape == (2, 0)
     batch = Batch.from_data_list([data, walked(lonely)])
     assert batch.walk_index.tolist() == [[0, 1, 2, 3, 4, 5]] * 2
 
@@ -329,10 +328,7 @@ def test_a_batch_cut_after_batching_is_refused():
 
 
 def test_tables_of_earlier_walks_are_removed():
-    graph = AddRandomWalks(seed=0, pair_table=True)(GRAPHS["star"].clone())
-    graph = AddRandomWalks(seed=1)(graph)
-    assert "walk_pair_index" not in graph
-    assert "walk_pair_coeffs" not in graph
+    graph = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
     graph = AddRandomWalks(seed=1, independent=False)(graph)
     assert not any(key.startswith("walk_key") for key in graph.to_dict())
     graph = AddRandomWalks(seed=1, diagonal="corrected", num_tables=3)(graph)
@@ -340,7 +336,7 @@ def test_tables_of_earlier_walks_are_removed():
     assert set(AddRandomWalks(seed=1)(graph).to_dict()) == set(walked(GRAPHS["star"]).to_dict())
 
 
-@pytest.mark.parametrize("name", ["walk_key", "my_pair", "walk_table2"])
+@pytest.mark.parametrize("name", ["walk_key", "walk_table2"])
 def test_names_of_other_tables_are_refused(name):
     with pytest.raises(ValueError, match=f"must not end in .*{name}"):
         AddRandomWalks(name=name)
@@ -379,13 +375,13 @@ def test_shorter_walks_than_the_mask_covers_are_warned_of_once(mask, batched):
 
 
 def test_a_list_or_a_data_set_is_transformed_graph_by_graph(tmp_path):
-    transform, graphs = AddRandomWalks(seed=0, pair_table=True), [GRAPHS[name] for name in ("path", "star", "single")]
+    transform, graphs = AddRandomWalks(seed=0), [GRAPHS[name] for name in ("path", "star", "single")]
     wanted = [transform(graph) for graph in graphs]
     stored = Stored(str(tmp_path), pre_transform=AddSelfLoops())
     for several in (graphs, tuple(graphs)):
         found = transform(several)
         assert isinstance(found, list)
-        assert all(equal(a, b, (*KEYS, *KEY_TABLE, "walk_pair_index")) for a, b in zip(found, wanted, strict=True))
+        assert all(equal(a, b, (*KEYS, *KEY_TABLE)) for a, b in zip(found, wanted, strict=True))
     assert all("walk_index" not in graph for graph in graphs)
     found = transform(stored)
     assert all(equal(a, transform(b)) for a, b in zip(found, stored, strict=True))
@@ -397,8 +393,8 @@ def test_graphs_together_have_the_walks_of_each_alone(seed, monkeypatch):
     graphs = [*GRAPHS.values(), Data(x=torch.ones(0, 1), edge_index=torch.empty(2, 0, dtype=torch.long))]
     graphs[1] = graphs[1].clone()
     graphs[1].step = torch.rand(graphs[1].num_edges) + 0.1
-    transform = AddRandomWalks(seed=seed, pair_table=True, transition="step", max_length=3)
-    keys = (*KEYS, *KEY_TABLE, "walk_pair_index", "walk_pair_coeffs", "walk_size", "walk_max_length")
+    transform = AddRandomWalks(seed=seed, transition="step", max_length=3)
+    keys = (*KEYS, *KEY_TABLE, "walk_size", "walk_max_length")
     torch.manual_seed(7)
     alone = [transform(graph) for graph in graphs]
     for together in (2**16, 9):

@@ -27,5 +27,5 @@ def test_the_text_of_a_transform_names_every_setting(cls):
 
 def test_a_changed_setting_changes_the_text():
     plain = transforms.AddRandomWalks()
-    for changed in ({"seed": 1}, {"pair_table": True}, {"name": "far"}, {"max_length": 3}):
+    for changed in ({"seed": 1}, {"num_tables": 2}, {"name": "far"}, {"max_length": 3}):
         assert repr(transforms.AddRandomWalks(**changed)) != repr(plain)

@@ -16,7 +16,6 @@ from pyg_topomask.operators import GRFOperator, HeadStackOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, at_least_float32
 from pyg_topomask.ops.walks.merge import num_monomials
-from pyg_topomask.ops.walks.pair_table import EntryTable, stored_pairs
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.ops.walks.settings import diagonal_of, table_name
 
@@ -156,18 +155,7 @@ class GRFMask(Mask):
             second = [graph[f"{name}_key_{part}"] for part in _PARTS]
         coeffs = self._diagonal(graph[f"{name}_diagonal"]) if self.corrects else None
         walks = walk_product(*first, *second, num_nodes, self.max_length, modulation.dtype, coeffs)
-        return GRFOperator(walks, modulation, self._stored_pairs(graph, name, num_nodes, modulation.dtype), keys)
-
-    def _stored_pairs(self, graph: Data, name: str, num_nodes: int, dtype: torch.dtype) -> EntryTable | None:
-        """The pair table that the transform stored on the graph, if it fits this mask and is as precise."""
-        alike = self.two_tables == (f"{name}_key_index" in graph)
-        alike = alike and self.corrects == (f"{name}_diagonal" in graph)
-        if not self.symmetric or not alike or f"{name}_pair_index" not in graph:
-            return None
-        index, coeffs = graph[f"{name}_pair_index"], graph[f"{name}_pair_coeffs"]
-        if coeffs.size(1) != num_monomials(self.max_length) or coeffs.dtype != dtype:
-            return None
-        return stored_pairs(index, coeffs, num_nodes)
+        return GRFOperator(walks, modulation, keys)
 
     def _diagonal(self, coeffs: Tensor) -> Tensor:
         """Stored coefficients of the diagonal, refused where walks may be longer than the mask covers."""

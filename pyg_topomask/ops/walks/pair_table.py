@@ -13,7 +13,6 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.factors import Meeting, join, near_pattern
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.ops.sparse import Combination, Pattern
@@ -41,7 +40,12 @@ def check_walks(table: WalkTable, num_nodes: int, max_length: int) -> None:
         )
     if table.length.numel() == 0:
         return
-    _check_nodes("walks", table.index, num_nodes)
+    low, high = (int(bound) for bound in table.index.aminmax())
+    if low < 0 or high >= num_nodes:
+        raise ValueError(
+            f"stored walks name node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}: draw them again "
+            "on this graph"
+        )
     shortest, longest = (int(bound) for bound in table.length.aminmax())
     if shortest < 0:
         raise ValueError(f"stored walks have a length of {shortest} hops: draw them again")
@@ -56,15 +60,6 @@ def fits_together(table: WalkTable) -> bool:
     """Whether a table has a start, a visited node, a length and a load for each entry."""
     size = table.length.numel()
     return table.index.shape == (2, size) and table.length.shape == table.load.shape == (size,)
-
-
-def _check_nodes(what: str, index: Tensor, num_nodes: int) -> None:
-    low, high = (int(bound) for bound in index.aminmax())
-    if low < 0 or high >= num_nodes:
-        raise ValueError(
-            f"stored {what} name node {low if low < 0 else high}, but nodes are 0 to {num_nodes - 1}: draw them again "
-            "on this graph"
-        )
 
 
 class EntryTable:
@@ -152,26 +147,6 @@ def with_diagonal(index: Tensor, coeffs: Tensor, diagonal: Tensor) -> Tensor:
     """Coefficients ``[P, Q]`` of pairs ``[2, P]``, with those of the diagonal replaced by ``diagonal [N, Q]``."""
     on = index[0] == index[1]
     return torch.where(on[:, None], diagonal.to(coeffs.dtype).index_select(0, index[0]), coeffs)
-
-
-@once_per_batch
-def stored_pairs(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:
-    """Pair table that a transform has stored on the graph.
-
-    Raises:
-        ValueError: If tensors do not fit each other, or a node does not exist.
-    """
-    if index.shape != (2, coeffs.size(0)):
-        raise ValueError(
-            f"a stored pair table needs an index [2, P] and coefficients [P, Q] (got {list(index.shape)} and "
-            f"{list(coeffs.shape)}): draw the walks again"
-        )
-    if index.numel() > 0:
-        _check_nodes("pair tables", index, num_nodes)
-    if bool((index[0].diff() < 0).any()):
-        order = index[0].argsort(stable=True)
-        index, coeffs = index[:, order], coeffs[order]
-    return entry_table(index, coeffs, num_nodes)
 
 
 def entry_table(index: Tensor, coeffs: Tensor, num_nodes: int) -> EntryTable:

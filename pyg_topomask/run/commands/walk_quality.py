@@ -88,7 +88,7 @@ def walk_quality(mask: GRFMask, walks: AddRandomWalks, data: Data, head: int = 0
 def _draws(walks: AddRandomWalks, count: int, data: Data) -> list[Batch]:
     """The graph with walks, drawn several times."""
     settings = {name: value for name, value in vars(walks).items() if not name.startswith("_")}
-    transform = AddRandomWalks(**settings | {"num_walks": count, "pair_table": False})
+    transform = AddRandomWalks(**settings | {"num_walks": count})
     drawn = []
     for epoch in range(DRAWS):
         transform.set_epoch(epoch)

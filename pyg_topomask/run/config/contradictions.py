@@ -121,8 +121,6 @@ def _model(config: Config) -> Iterator[Problem]:
         yield "gnn.head", f"{head!r} does not fit dataset.task {task!r}"
     if (head == "ogb_code_graph") != (config.dataset.task_type == "subtoken_prediction"):
         yield "gnn.head", "ogb_code_graph and task_type subtoken_prediction belong together"
-    if config.topomask.pair_table and not config.topomask.symmetric:
-        yield "topomask.pair_table", "only symmetric masks have a pair table, and topomask.symmetric is false"
 
 
 def _widths(config: Config) -> Iterator[Problem]:

@@ -39,8 +39,6 @@ class TopomaskConfig(Section):
     transition: Literal["uniform", "attention"] = "uniform"
     """Distribution of a walk's next node: uniform over the neighbours, or, for redrawn walks, in proportion to the
     first layer's attention (dynamic GKAT)."""
-    pair_table: bool = False
-    """Store, with the walks, the pairs of nodes at which the mask is not zero."""
     mask: str = "none"
     """Mask of the attentions Masked and Linear, such as grf; none: all ones within each graph. The section mask_<name>
     has its settings."""

@@ -22,7 +22,7 @@ from pyg_topomask.run.model.attentions import (
 from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
-WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "pair_table", "num_tables")
+WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "num_tables")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
 
 TRANSITION = "walk_transition"

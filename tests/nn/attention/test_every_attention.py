@@ -39,8 +39,8 @@ class TestGRFDense(WalkedCase):
         return _jitter(GRFAttention(self.channels, heads=4, kernel="square", path="dense"))
 
 
-class TestGRFStoredPairs(WalkedCase):
-    settings = {"pair_table": True, "independent": False}  # noqa: RUF012
+class TestGRFOneTable(WalkedCase):
+    settings = {"independent": False}  # noqa: RUF012
 
     def build(self):
         return _jitter(GRFAttention(self.channels, heads=2, independent=False, path="pairwise"))
@@ -303,11 +303,10 @@ def walked_batch(**settings):
 
 
 @pytest.mark.parametrize("path", ["pairwise", "factored"])
-@pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad])
-def test_inference_mode_before_training(path, stored, context):
+def test_inference_mode_before_training(path, context):
     """What is remembered of a batch in validation must serve training on the same batch."""
-    batch, x = walked_batch(pair_table=stored), torch.randn(9, 8)
+    batch, x = walked_batch(), torch.randn(9, 8)
     for attn in both_attentions(path):
         with context():
             value = attn(x, batch.batch, batch)

@@ -46,9 +46,8 @@ def test_the_mask_is_unbiased_everywhere(name, scheme, diagonal, halt_prob):
     assert (error <= 5 * samples.std(0) / draws**0.5 + 1e-6).all()  # five standard errors
 
 
-@pytest.mark.parametrize("pair_table", [False, True])
-def test_every_form_of_the_mask_has_the_corrected_diagonal(pair_table):
-    data = corrected(GRAPHS["weighted"], pair_table=pair_table)
+def test_every_form_of_the_mask_has_the_corrected_diagonal():
+    data = corrected(GRAPHS["weighted"])
     op = mask_of()(data)
     products = torch.stack([F[a] * F[b] for b in range(3) for a in range(b + 1)])
     wanted = data.walk_diagonal @ products
@@ -127,9 +126,8 @@ def test_settings_that_have_no_unbiased_diagonal_are_refused():
 
 
 def test_one_setting_follows_another():
-    data = corrected(AddRandomWalks(num_walks=4, max_length=2, seed=0, pair_table=True)(GRAPHS["star"]))
+    data = corrected(AddRandomWalks(num_walks=4, max_length=2, seed=0)(GRAPHS["star"]))
     assert "walk_key_index" not in data
-    assert "walk_pair_index" not in data
     assert "walk_diagonal" not in AddRandomWalks(seed=0)(data)
     unweighted = AddRandomWalks(seed=0, importance=False)(GRAPHS["star"])
     assert torch.equal(unweighted.walk_load, unweighted.walk_count)

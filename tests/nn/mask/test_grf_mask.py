@@ -7,7 +7,6 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import GRFAttention, GRFMask
 from pyg_topomask.ops import deconvolve
-from pyg_topomask.ops.attention.mask import evaluate
 from pyg_topomask.testing import GRAPHS, AttentionCase, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -145,41 +144,6 @@ def test_heads_have_masks_of_their_own():
         torch.testing.assert_close(with_modulation(GRFMask(), f[head])(data).to_dense(), both[head])
 
 
-def test_stored_pairs_are_used_where_they_fit_and_only_there():
-    plain = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
-    stored = AddRandomWalks(seed=0, pair_table=True)(GRAPHS["star"].clone())
-    changed = stored.clone()
-    changed.walk_pair_coeffs = 2 * changed.walk_pair_coeffs
-    mask = GRFMask()
-    wanted = entries_of(mask(plain))
-    torch.testing.assert_close(entries_of(mask(stored)), wanted)
-    torch.testing.assert_close(entries_of(mask(changed)), 2 * wanted)  # it is the stored one that is read
-    exact = GRFMask().double()  # float32 coefficients would cost accuracy
-    torch.testing.assert_close(entries_of(exact(changed)), entries_of(exact(plain)), rtol=1e-12, atol=1e-12)
-    one = GRFMask(symmetric=False)
-    torch.testing.assert_close(entries_of(one(changed)), entries_of(one(plain)))
-
-
-def entries_of(op):
-    return evaluate(op.support.pairs(None)[1])
-
-
-def test_stored_pairs_are_not_used_for_a_mask_with_other_tables():
-    stored = AddRandomWalks(seed=0, pair_table=True)(GRAPHS["star"].clone())
-    mask = GRFMask(independent=False)
-    pattern, entries = mask(stored).support.pairs(None)
-    dense = torch.zeros(5, 5).index_put((pattern.row.long(), pattern.col.long()), evaluate(entries))
-    torch.testing.assert_close(dense, mask(stored).to_dense())
-
-
-@pytest.mark.filterwarnings("ignore:the walks on this graph were stored")
-def test_stored_pairs_of_other_lengths_are_not_used():
-    stored = AddRandomWalks(seed=0, max_length=3, pair_table=True)(GRAPHS["star"].clone())
-    plain = AddRandomWalks(seed=0, max_length=3)(GRAPHS["star"].clone())
-    mask = GRFMask(max_length=4)
-    torch.testing.assert_close(entries_of(mask(stored)), entries_of(mask(plain)))
-
-
 def test_changed_walks_are_seen():
     """The remembered structure follows the tensors: changed in place, replaced, another batch."""
     data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
@@ -262,14 +226,12 @@ def test_attention_under_an_asymmetric_pair_is_the_same_on_every_path():
         ("walk_key_index", lambda x: x.index_fill(1, torch.tensor([5]), -3), "stored walks name node -3"),
         ("walk_length", lambda x: x.index_fill(0, torch.tensor([5]), -1), "length of -1 hops"),
         ("walk_load", lambda x: x[:10], "index .2, nnz., lengths .nnz. and loads .nnz."),
-        ("walk_pair_index", lambda x: x + 14, "stored pair tables name node"),
-        ("walk_pair_coeffs", lambda x: x[:10], "index .2, P. and coefficients .P, Q."),
     ],
 )
 def test_damaged_tables_are_refused_before_any_path_reads_them(path, attribute, change, message):
     ring = torch.stack([torch.arange(30), torch.arange(30).roll(1)])
     graph = Data(edge_index=torch.cat([ring, ring.flip(0)], dim=1), num_nodes=30)
-    graph = AddRandomWalks(4, 3, seed=0, pair_table=True)(graph)
+    graph = AddRandomWalks(4, 3, seed=0)(graph)
     graph[attribute] = change(graph[attribute])
     with pytest.raises(ValueError, match=message):
         GRFAttention(16, 4, max_length=3, path=path)(torch.randn(30, 16), None, graph)

@@ -88,9 +88,9 @@ def draw(*shape: int, positive: bool = False) -> Tensor:
 
 
 @cache
-def walked(pair_table: bool = False, diagonal: str = "independent") -> Batch:
+def walked(diagonal: str = "independent") -> Batch:
     """The four graphs with random walks."""
-    walk = AddRandomWalks(6, 3, seed=0, pair_table=pair_table, diagonal=diagonal)
+    walk = AddRandomWalks(6, 3, seed=0, diagonal=diagonal)
     graphs = []
     for number in (0, 1, 3, 4):
         node = (number == RAGGED).nonzero().flatten()
@@ -131,9 +131,6 @@ def masks() -> dict[str, Mask]:
         "constant": Mask(lambda: ConstantOperator(factored(*(x.detach() for x in looped)))),
         "grf": Mask(grf, [torch.tensor([1.0, 0.5, 0.25, 0.125]).double()]),
         "grf_signed": Mask(grf, [draw(HEADS, 4)]),
-        "grf_stored": Mask(
-            lambda f: grf(f, data=walked(pair_table=True)), [torch.tensor([1.0, -0.5, 0.25, 0.125]).double()]
-        ),
         "grf_keys": Mask(grf, [draw(4), draw(4)]),
         "grf_unsymmetric": Mask(partial(grf, symmetric=False), [draw(4)]),
         "grf_diagonal": Mask(partial(grf, diagonal="corrected"), [torch.tensor([0.5, 1.0, -0.5, 0.25]).double()]),

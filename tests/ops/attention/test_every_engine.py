@@ -160,7 +160,7 @@ def test_no_output_exceeds_the_largest_value_of_its_graph(mask, kernel):
 def test_relabelled_graphs_have_relabelled_outputs(path):
     torch.manual_seed(0)
     perm, f = torch.randperm(17), torch.tensor([1.0, -0.5, 0.25, 0.1]).double()
-    data = walked(pair_table=True)
+    data = walked()
     q, k, v = features(KERNELS["linear"], 17)
     out, again = (
         ENGINES[path].attend(Problem(KERNELS["linear"], *qkv, grf(f, data=graph)))

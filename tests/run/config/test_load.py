@@ -149,7 +149,6 @@ def test_wrong_overrides(tiny, overrides, message):
         ("dataset.split=[0.9,0.1,0.1]", "add up to at most 1"),
         ("metric_agg=argmin", "would choose the worst epoch"),
         ("train.eval_period=5", "no evaluation"),
-        ("topomask.pair_table=true topomask.symmetric=false", "only symmetric masks"),
     ],
 )
 def test_contradictions(tiny, overrides, message):
