@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator
+from pyg_topomask.ops.attention.mask import DenseBlocks
+from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
 from pyg_topomask.ops.segment import segment_sum, segments
 
 
@@ -31,6 +33,14 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
     @property
     def num_multiply_adds(self) -> int:
         return self.num_nodes
+
+    @property
+    def dense_blocks(self) -> DenseBlocks:
+        return DenseBlocks(self._make_blocks, shared=True)
+
+    def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
+        one = torch.ones((), dtype=self.dtype, device=self.device)
+        return cut_blocks([one.expand(1, n, n) for _, n in layout.groups.shapes], self.batch, layout)
 
     def _matmul(self, x: Tensor) -> Tensor:
         return segment_sum(x, self.batch).index_select(0, self.batch)

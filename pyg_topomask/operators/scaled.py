@@ -237,7 +237,7 @@ class ConstantOperator(WrappedOperator):
             bound = self.operator.bound
         return self if bound is self.operator else ConstantOperator(bound)
 
-    @cached_property
+    @property
     def support(self) -> Support | None:
         support = self.operator.support
         if support is None:

@@ -186,10 +186,17 @@ def cut_blocks(blocks: list[Tensor], batch: Tensor, layout: BlockLayout) -> list
     Raises:
         ValueError: If a graph of ``batch`` reaches into two blocks.
     """
-    leaves_graph, leaves_block = batch.diff() != 0, layout.block.diff() != 0
-    if bool((leaves_block & ~leaves_graph).any()):
+    joins, cuts = _borders(batch, layout.block)
+    if joins:
         raise ValueError("the mask joins nodes of different graphs; give it the 'batch' that attention has")
-    if not bool((leaves_graph & ~leaves_block).any()):
+    if not cuts:
         return blocks
     same = [graph[:, :, None] == graph[:, None, :] for graph in group_rows(batch, layout.groups)]
     return [block * (s if block.dim() == 3 else s[:, None]) for block, s in zip(blocks, same)]
+
+
+@once_per_batch
+def _borders(batch: Tensor, block: Tensor) -> tuple[bool, bool]:
+    """Whether a block ends within a graph of ``batch``, and whether a graph ends within a block."""
+    leaves_graph, leaves_block = batch.diff() != 0, block.diff() != 0
+    return bool((leaves_block & ~leaves_graph).any()), bool((leaves_graph & ~leaves_block).any())

@@ -1,5 +1,8 @@
 """What attention asks of every operator: its bounding mask, its precision and its cost."""
 
+import pickle
+from copy import deepcopy
+
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -162,6 +165,16 @@ def test_the_constant_bound_is_computed_once():
     op = ConstantOperator(NEGATIVE)
     assert op.bound is op.bound
     assert ConstantOperator(SparseFactorOperator(None, None, 3)).bound.support.pairs(None)[1].tolist() == [1, 1, 1]
+
+
+def test_a_constant_mask_can_be_pickled_and_copied_after_its_use():
+    index = torch.tensor([[0, 1, 1], [1, 0, 1]])
+    op = ConstantOperator(SparseFactorOperator((index, torch.tensor([1.0, 2.0, 3.0])), None, 2))
+    pattern, entries = op.support.pairs(None)
+    for copy in (pickle.loads(pickle.dumps(op)), deepcopy(op)):
+        found = copy.support.pairs(None)
+        assert found[0] is not pattern
+        assert torch.equal(found[1], entries)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class TensorMask:
     """Mask from a tensor of shape ``[N, N]``, or ``[H, N, N]`` for one mask per head.
 
     Raises:
-        ValueError: If the tensor has another shape.
+        ValueError: If the tensor has another shape, or is complex or sparse.
     """
 
     is_dense, support, dense_blocks, error = True, None, None, 0.0
@@ -104,6 +104,8 @@ class TensorMask:
     def __init__(self, matrix: Tensor) -> None:
         if matrix.dim() not in (2, 3) or matrix.size(-1) != matrix.size(-2):
             raise ValueError(f"a dense mask must be [N, N] or [H, N, N] (got {list(matrix.shape)})")
+        if matrix.is_complex() or matrix.layout != torch.strided:
+            raise ValueError(f"a dense mask must be real and strided (got {matrix.dtype}, {matrix.layout})")
         self.matrix = matrix if matrix.is_floating_point() else matrix.float()
         self.num_nodes, self.heads = matrix.size(-1), matrix.size(0) if matrix.dim() == 3 else None
         self.dtype, self.device = self.matrix.dtype, matrix.device

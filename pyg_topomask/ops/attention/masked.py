@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from pyg_topomask.checks import check_choice
+from pyg_topomask.checks import check_choice, check_dropout
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.inputs import NORMALIZERS, check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
@@ -154,7 +154,7 @@ def masked_additive_attention(
         batch: Graph of each node, sorted, shape ``[N]``; one graph if :obj:`None`.
         path: ``"pairwise"``, ``"blocks"``, ``"dense"`` or ``"auto"``, as in `masked_linear_attention`.
         negative_slope: Slope of the leaky ReLU below zero.
-        dropout: Probability of zeroing a normalised weight.
+        dropout: Probability in [0, 1) of zeroing a normalised weight.
         normalizer: ``"bound"`` or ``"signed"``, as in `masked_linear_attention`.
 
     Returns:
@@ -165,10 +165,12 @@ def masked_additive_attention(
         TypeError: If the tensors do not share one floating dtype, or there is no mask.
         NotImplementedError: If the mask's class has no bounding mask.
     """
-    if receiver.dim() != 2 or v.dim() != 3:
+    if receiver.dim() != 2 or sender.shape != receiver.shape or v.dim() != 3:
         raise ValueError(
-            f"'receiver' must be [N, H] and 'v' [N, H, D] (got {list(receiver.shape)} and {list(v.shape)})"
+            "'receiver' and 'sender' must be [N, H] and 'v' [N, H, D] "
+            f"(got {list(receiver.shape)}, {list(sender.shape)} and {list(v.shape)})"
         )
+    check_dropout(dropout)
     if mask is None:
         raise TypeError("additive attention needs a 'mask' (got None); OnesOperator(batch) is that of all pairs")
     one = torch.ones_like(receiver)
@@ -188,7 +190,8 @@ def explain(
 ) -> dict[str, str | float]:
     """Why each engine of masked attention cannot serve, or its estimated nanoseconds, forward and backward.
 
-    ``path="auto"`` takes the engine with the least estimate among those that hold few numbers.
+    ``path="auto"`` takes the engine with the least estimate among those that hold few numbers. ``dense`` is its last
+    choice if there are several graphs, because NaN in one of them would reach the others.
 
     Args:
         q, k, v, mask, batch: Arguments of `masked_linear_attention`.
@@ -203,8 +206,10 @@ def explain(
     """
     check_qkv(q, k, v)
     check_choice("kernel", kernel, ("linear", "softmax", "additive"))
+    if kernel == "softmax":
+        check_channels(q)
     signed_features = kernel == "linear" and not (non_negative(q) and non_negative(k))
-    return plan.explain(_problem(Kernel(kernel, normalizer == "signed", signed_features), q, k, v, mask, batch))
+    return plan.explain(_problem(kernel, q, k, v, mask, batch, normalizer, signed_features=signed_features))
 
 
 def _attend(
@@ -219,21 +224,29 @@ def _attend(
     **settings: Any,
 ) -> Tensor:
     """Outputs ``[N, H, D]`` of attention with the kernel of that name."""
-    check_choice("normalizer", normalizer, NORMALIZERS)
     check_choice("path", path, plan.PATHS)
-    if batch is not None:
-        check_batch(batch, q.size(0))
-    if q.size(0) == 0:
-        return v + (q + k).sum()  # no rows, with gradients
     with torch.autocast(v.device.type, enabled=False):
-        problem = _problem(Kernel(name, normalizer == "signed", **settings), q, k, v, mask, batch)
+        problem = _problem(name, q, k, v, mask, batch, normalizer, **settings)
+        if q.size(0) == 0:
+            return v + (q + k).sum()  # no rows, with gradients
         return plan.ENGINES[plan.plan(problem, path)].attend(problem).to(v.dtype)
 
 
 def _problem(
-    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask | Tensor | None, batch: Tensor | None
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask | Tensor | None,
+    batch: Tensor | None,
+    normalizer: str,
+    **settings: Any,
 ) -> Problem:
     """The problem in float32 or float64. The denominator is not signed if nothing can be negative."""
+    check_choice("normalizer", normalizer, NORMALIZERS)
+    if batch is not None:
+        check_batch(batch, q.size(0))
+    kernel = Kernel(name, normalizer == "signed", **settings)
     q, k, v = at_least_float32(q, k, v)
     problem = Problem(kernel, q, k, v, None if mask is None else read_mask(mask, q), batch)
     if kernel.signed and not kernel.signed_features and (mask is None or problem.owns_bound):

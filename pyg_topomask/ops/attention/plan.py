@@ -85,7 +85,8 @@ def plan(problem: Problem, path: str = "auto") -> str:
     serving = [name for name, reason in reasons.items() if reason is None]
     if not serving:
         listed = "; ".join(dict.fromkeys(filter(None, reasons.values())))
-        raise ValueError(f"path {path!r} cannot serve this problem: {listed}. path='auto' takes another one")
+        other = "" if path == "auto" else ". path='auto' takes another one"
+        raise ValueError(f"path {path!r} cannot serve this problem: {listed}{other}")
     chosen = serving[0] if len(serving) == 1 else min(serving, key=lambda name: _cost(name, problem))
     if chosen == "dense" and path == "auto" and problem.k.size(0) > _FEW_NODES and not problem.mask.is_dense:
         warnings.warn("attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
@@ -111,8 +112,11 @@ def explain(problem: Problem) -> dict[str, str | float]:
 
 
 def _cost(name: str, problem: Problem) -> tuple[bool, float]:
-    """Whether the engine holds too many numbers, and its estimated nanoseconds."""
+    """Whether the engine is a last choice, because it holds too many numbers or multiplies numbers of different graphs,
+    of which one may be NaN, by 0; and its estimated nanoseconds.
+    """
     work = ENGINES[name].work(problem)
     stored = 0 if problem.mask is None else problem.mask.num_multiply_adds
     heavy = work.get("held", 0) > max(_ALWAYS_HELD, _PER_STORED * stored)
-    return heavy, estimate(name, problem.v.device.type, work)
+    crosses = name == "dense" and len(problem.sizes[1]) > 1
+    return heavy or crosses, estimate(name, problem.v.device.type, work)

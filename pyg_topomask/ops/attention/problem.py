@@ -23,6 +23,7 @@ from torch import Tensor
 from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
+from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import group_sizes, segment_max, segment_sum
 from pyg_topomask.ops.sparse import MOST_ENTRIES, Combination, Pattern
 
@@ -104,7 +105,7 @@ class Problem:
     @cached_property
     def num_terms(self) -> int:
         """Upper bound on the pairs, which costs little."""
-        return int(self.support.by_row().sum())
+        return _sum(self.support.by_row())
 
     @property
     def most_pairs(self) -> int:
@@ -273,6 +274,12 @@ class Problem:
         ones = self.v.new_ones(self.k.size(0), 1, 1)
         size = segment_sum(ones, self.batch).index_select(0, self.batch).clamp(max=terms)
         return eps * (size if self.rows is None else size[slice(*self.rows)])
+
+
+@once_per_batch
+def _sum(counts: Tensor) -> int:
+    """The sum on the host; on CUDA, only the first call for the same counts waits for the device."""
+    return int(counts.sum())
 
 
 def _with_heads(block: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,8 +13,16 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.nn import GKATConv, GRFAttention, MaskedAttention, RWGNKMask
-from pyg_topomask.operators import DenseOperator, GridHeatOperator, MaskOperator, SparseFactorOperator
-from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.operators import (
+    DenseOperator,
+    GridHeatOperator,
+    HeatOperator,
+    MaskOperator,
+    OnesOperator,
+    SparseFactorOperator,
+    SparseOperator,
+)
+from pyg_topomask.ops import explain, masked_additive_attention, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.attention.masked import (
@@ -142,6 +150,22 @@ def test_without_nodes(function):
         out = function(*inputs, torch.ones(0, 0), torch.zeros(0).long(), path)
         assert out.shape == (0, 2, 3)
         assert all(grad.shape == x.shape for grad, x in zip(torch.autograd.grad(out.sum(), inputs), inputs))
+
+
+@pytest.mark.parametrize("mask", ["sparse", "heat", "ones"])
+@every_function
+def test_nan_in_one_graph_stays_there(function, mask):
+    """A dense product would add 0 times NaN, even if it is estimated to be the fastest."""
+    batch, hub = torch.arange(40) // 8, torch.arange(40) // 8 * 8
+    edges = torch.stack([torch.arange(40), hub])[:, torch.arange(40) != hub]
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    mask = {
+        "sparse": lambda: SparseOperator(edges, torch.ones(edges.size(1)), 40),
+        "heat": lambda: HeatOperator(edges, 40, 1.0),
+        "ones": lambda: OnesOperator(batch),
+    }[mask]()
+    x = draw(40, 2, 3).index_fill(0, torch.arange(8), torch.nan)
+    assert function(x, x, x, mask, batch)[8:].isfinite().all()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -349,6 +373,11 @@ def test_names_types_and_batches_that_are_refused(function):
     ):
         with pytest.raises(error, match=message):
             function(x, x, x, **{"mask": ones} | more)
+    with pytest.raises(ValueError, match="the mask is for 4 nodes, but 'q' has 0 rows"):
+        function(x[:0], x[:0], x[:0], ones)
+    for wrong in (ones.to(torch.complex64), ones.to_sparse()):
+        with pytest.raises(ValueError, match="a dense mask must be real and strided"):
+            function(x, x, x, wrong)
     with pytest.raises(TypeError, match="share one floating dtype"):
         function(x, x, x.double(), ones)
     with pytest.raises(TypeError, match="floating dtype"):
@@ -362,14 +391,31 @@ def test_what_single_functions_refuse():
             masked_softmax_attention(empty, empty, x, mask)
     with pytest.raises(TypeError, match=r"additive attention needs a 'mask' \(got None\)"):
         masked_additive_attention(x[..., 0], x[..., 0], x, None)
-    with pytest.raises(ValueError, match=r"'receiver' must be \[N, H\] and 'v' \[N, H, D\]"):
+    with pytest.raises(ValueError, match=r"'receiver' and 'sender' must be \[N, H\] and 'v' \[N, H, D\]"):
         masked_additive_attention(x, x, x, torch.ones(4, 4))
+    with pytest.raises(ValueError, match=r"'receiver' and 'sender' must be \[N, H\].*\(got \[4, 1\], \[4, 2\] and"):
+        masked_additive_attention(x[..., 0], x[:, 0], x, torch.ones(4, 4))
+    for dropout in (-0.5, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=r"'dropout' must be a probability in \[0, 1\)"):
+            masked_additive_attention(x[..., 0], x[..., 0], x, torch.ones(4, 4), dropout=dropout)
     for path in ("pairwise", "dense", "fast"):
         if path == "fast":
             with pytest.raises(ValueError, match="got 'fast'"):
                 masked_linear_attention(x, x, x, None, path=path)
         else:
             masked_linear_attention(x, x, x, None, path=path)
+
+
+def test_explain_refuses_what_attention_refuses():
+    x, ones = torch.ones(4, 1, 2), torch.ones(4, 4)
+    for message, more in (
+        ("'normalizer' must be one of bound, signed", {"normalizer": "rows"}),
+        ("sort", {"batch": torch.tensor([0, 1, 0, 1])}),
+        ("'kernel' must be one of linear, softmax, additive", {"kernel": "cosine"}),
+        ("at least one channel per head", {"q": x[..., :0], "k": x[..., :0], "kernel": "softmax"}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            explain(**{"q": x, "k": x, "v": x, "mask": ones} | more)
 
 
 def test_blocks_of_another_size_are_refused():
