@@ -30,6 +30,9 @@ from pyg_topomask.ops.sparse import MOST_ENTRIES, Combination, Pattern
 # The rounding error of a sum is assumed to grow up to this number of terms; errors of more terms largely cancel.
 _MOST_TERMS = 1024
 
+# Numbers of a pair's key and value, above which products of whole matrices are faster than C++ and Triton code.
+_MOST_COMPILED = 256
+
 # Number of pairs that are listed together, which takes 50 to 200 bytes per pair: at most about 2 GiB.
 PAIRS_AT_ONCE = 2**23
 
@@ -130,6 +133,18 @@ class Problem:
             return f"it needs a sparse support, and {type(self.mask).__name__} has none"
         if self.has_hubs:
             return f"the mask has up to {self.num_terms:,} pairs, too many to be listed together"
+        return None
+
+    @property
+    def no_compiled_pairs(self) -> str | None:
+        """Why C++ and Triton code do not serve the pairs of the mask; :obj:`None` if they do."""
+        if self.no_pairs is not None:
+            return self.no_pairs
+        if self.kernel.signed or self.kernel.signed_features:
+            return "it serves features and denominators without signs"
+        _, _, width, channels = self.size
+        if 0 in (width, channels) or width + channels > _MOST_COMPILED:
+            return f"keys and values of no, or of more than {_MOST_COMPILED}, numbers are faster as matrices"
         return None
 
     @property

@@ -20,9 +20,6 @@ from pyg_topomask.ops.sparse import Combination, Pattern
 
 _KERNELS = ("linear", "softmax", "additive")  # their numbers in ``native/pairs/packed.h``
 
-# Numbers of a pair's key and value, above which products of whole matrices are faster.
-_MOST_NUMBERS = 256
-
 
 class PairMeans(CompiledOp):
     """Attention on pairs: outputs ``[rows, H, D]``, and denominators ``[rows, H]`` in the order of the pattern.
@@ -109,13 +106,8 @@ _pair_means = PairMeans()
 
 def refuses(problem: Problem) -> str | None:
     """Why the engine cannot serve."""
-    if problem.no_pairs is not None:
-        return problem.no_pairs
-    if problem.kernel.signed or problem.kernel.signed_features:
-        return "it serves features and denominators without signs"
-    _, _, width, channels = problem.size
-    if 0 in (width, channels) or width + channels > _MOST_NUMBERS:
-        return f"keys and values of no, or of more than {_MOST_NUMBERS}, numbers are faster as matrices"
+    if problem.no_compiled_pairs is not None:
+        return problem.no_compiled_pairs
     return _pair_means.refuses(problem.q, problem.k, problem.v)
 
 

@@ -24,7 +24,6 @@ _KERNELS = ("linear", "softmax", "additive")  # their numbers in the Triton modu
 _MODULE = "pyg_topomask.ops.attention.triton_kernels"
 _PAIRS = 16  # pairs that a program reads at a time
 _NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
-_MOST_NUMBERS = 256  # of a pair's key and value; products of whole matrices are faster with more
 
 
 class PairSums(CompiledOp):
@@ -142,17 +141,12 @@ _pair_sums = PairSums()
 
 def refuses(problem: Problem) -> str | None:
     """Why the engine cannot serve."""
-    if problem.no_pairs is not None:
-        return problem.no_pairs
-    if problem.kernel.signed or problem.kernel.signed_features:
-        return "it serves features and denominators without signs"
+    if problem.no_compiled_pairs is not None:
+        return problem.no_compiled_pairs
     if problem.edges is not None:
         return "it serves pairs without edge vectors"
     if not problem.v.is_cuda:  # Triton's interpreter would serve CPU tensors, a thousand times as slowly
         return f"it runs on CUDA (got {problem.v.device})"
-    _, _, width, channels = problem.size
-    if 0 in (width, channels) or width + channels > _MOST_NUMBERS:
-        return f"keys and values of no, or of more than {_MOST_NUMBERS}, numbers are faster as matrices"
     return _pair_sums.refuses(problem.q)
 
 
