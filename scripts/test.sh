@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the test suite:  bash scripts/test.sh [--all] [arguments of pytest]
+# Runs the test suite:  bash scripts/test.sh [--run-slow] [--all] [arguments of pytest]
 #
+# --run-slow adds the tests that start processes, train whole models or call torch.compile.
 # --all, or the variable CI, installs the optional compiled packages and runs the tests that use them once more.
 # The first run comes before, so that it tests the plain installation.
 # Two processes share the tests, with one thread each; `-n 0` runs all tests in one process, as a debugger needs.

@@ -22,6 +22,19 @@ from pyg_topomask.ops.native import loader
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--run-slow", action="store_true", help="run the tests marked 'slow', too")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the slow tests, unless `--run-slow` or `-m` asks for them."""
+    if config.getoption("--run-slow") or config.getoption("-m"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
