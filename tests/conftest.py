@@ -1,3 +1,4 @@
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -27,7 +28,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the slow tests, unless `--run-slow` or `-m` asks for them."""
+    """Leaves out the slow tests, all of those of scripts among them, unless `--run-slow` or `-m` asks for them."""
+    for item in items:
+        if item.path.parent.name == "scripts":
+            item.add_marker("slow")
     if config.getoption("--run-slow") or config.getoption("-m"):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
@@ -56,11 +60,11 @@ def _compiled_once():
 
 @pytest.fixture
 def scripts(monkeypatch):
-    """The folders of the Python scripts on the path; what they change is put back, and their modules forgotten."""
+    """``scripts(name)`` imports a script; what it changes is put back afterwards, and its modules are forgotten."""
     path, threads = list(sys.path), torch.get_num_threads()
-    for folder in ("bench", "reproduce"):
+    for folder in ("", "bench", "reproduce"):
         monkeypatch.syspath_prepend(str(SCRIPTS / folder))
-    yield
+    yield importlib.import_module
     sys.path[:] = path
     torch.set_num_threads(threads)
     for name, module in list(sys.modules.items()):

@@ -5,10 +5,10 @@ the attention of one layer alone, forward and backward in training mode, and PyG
 "performer" attention for comparison. Layers, widths and batch sizes are those of the Primphormer paper's Table 4;
 "large" is one graph of 100,000 nodes. Seconds per epoch are the median step times the steps of the training split.
 Graphs of Peptides-func are real if $TOPOMASK_DATA has them. All others are random graphs with the published numbers of
-nodes and edges. The part "scaling" times only the linear attentions, on one graph of 10^4 to 10^6 nodes, and fits the
-exponent of N. Measuring a part again replaces its figures in the report and keeps the others.
+nodes and edges. Measuring a workload again replaces its figures in the report and keeps the others. Growth over the
+number of nodes is measured by `scale.py`.
 
-Run: python scripts/bench/attention.py [--quick] [--only PART …] [--out results/bench]
+Run: python scripts/bench/attention.py [--quick] [--only WORKLOAD …] [--out results/bench]
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ import numpy as np
 import torch
 from _measure import (
     bench_parser,
-    exponent,
     in_fresh_process,
-    keep_memory,
     log_axis,
     machine,
     median_ms,
@@ -82,11 +80,6 @@ CLASSES = ATTENTION | {"Primal": PrimalAttention}
 PYG = {"GPSConv multihead": "multihead", "GPSConv performer": "performer"}
 QUADRATIC = ("Transformer", "SAN", "GPSConv multihead")
 LARGEST_QUADRATIC = 20_000  # nodes of one graph; on larger graphs, a step takes minutes
-LINEAR = ("Primphormer", "Primal", "Linear", "Performer", "SGFormer", "Polynormer", "BigBird", "Exphormer", "GRF")
-"""Attentions whose time is linear in the number of nodes."""
-
-SCALING = Workload(0, (0, 0), 0, 1, 1, 1, 32, heads=1)
-SCALING_NODES, EDGES_PER_NODE = (10_000, 100_000, 1_000_000), 4
 
 
 def random_graph(nodes: int, edges: float, rng: np.random.Generator) -> Data:
@@ -227,57 +220,6 @@ def rows(workload: str, repeats: int) -> Iterator[tuple[str, dict[str, Any] | st
             yield name, f"failed: {str(error).splitlines()[0]}"
 
 
-def comparisons(results: dict[str, Any]) -> dict[str, float]:
-    """Ratios of each peer's attention to ours, forward and backward, for time and memory."""
-    found = {}
-    for name in LINEAR:
-        for peer in PYG:
-            ours, theirs = results.get(name), results.get(peer)
-            if isinstance(ours, dict) and isinstance(theirs, dict):
-                for key, unit in (("attention_ms", "time"), ("attention_mib", "memory")):
-                    found[f"{peer} / {name}, {unit}"] = theirs[key] / max(ours[key], 1e-3)
-    return found
-
-
-def step_on_one_graph(name: str, num_nodes: int, repeats: int) -> dict[str, Any]:
-    """Time and memory of one attention on a graph of ``num_nodes`` nodes, forward and backward, in this process."""
-    torch.manual_seed(0)
-    attention = attention_of(name, SCALING)(0)
-    graph = random_graph(num_nodes, EDGES_PER_NODE * num_nodes, np.random.default_rng(0))
-    graph = prepared(graph, tuple(getattr(attention, "requires", ())))
-    x = torch.randn(num_nodes, SCALING.channels, requires_grad=True)
-
-    def step() -> None:
-        attention(x, None, graph).sum().backward()
-
-    row = {"mib": peak_mib(step), "ms": median_ms(step, repeats, warmup=1)}
-    keep_memory()
-    return row | {"kept_ms": median_ms(step, repeats, warmup=2)}
-
-
-def scaling(nodes: tuple[int, ...], repeats: int) -> dict[str, Any]:
-    """Time and memory of the linear attentions over N, and the exponents of N.
-
-    Times are measured twice: with the default allocator, whose page faults grow faster than N for arrays above 32 MiB,
-    and with one that keeps freed memory, so that only the attention's own work remains.
-    """
-    found: dict[str, Any] = {}
-    for name in LINEAR:
-        try:
-            steps = [in_fresh_process(step_on_one_graph, name, n, repeats) for n in nodes]
-        except (RuntimeError, MemoryError) as error:
-            found[name] = f"failed: {str(error).splitlines()[0]}"
-            print(f"{name:18s} {found[name]}")
-            continue
-        row = {"nodes": list(nodes)} | {key: [step[key] for step in steps] for key in ("ms", "kept_ms", "mib")}
-        row["exponent"], row["kept_exponent"] = (exponent(row["nodes"], row[key]) for key in ("ms", "kept_ms"))
-        found[name] = row
-        print(f"{name:18s} exponent {row['exponent']:.2f}, memory kept {row['kept_exponent']:.2f}")
-        for n, ms, kept, mib in zip(*(row[key] for key in ("nodes", "ms", "kept_ms", "mib"))):
-            print(f"  {n:>11,} nodes: {ms:9.1f} ms, memory kept {kept:9.1f} ms, {mib:7.0f} MiB")
-    return found
-
-
 def report_lines(found: Iterator[tuple[str, Any]], results: dict[str, Any]) -> Iterator[str]:
     """The table of one workload, with ratios to PyG's multihead attention; copies ``found`` into ``results``."""
     yield f"{'attention':18s} {'ms/step':>9} {'s/epoch':>9} {'MiB':>7} | {'attn ms':>9} {'MiB':>7} {'x multihead':>11}"
@@ -292,19 +234,6 @@ def report_lines(found: Iterator[tuple[str, Any]], results: dict[str, Any]) -> I
             ratio = f"{row['attention_ms'] / base['attention_ms']:11.2f}" if isinstance(base, dict) else ""
             line += f" {row['attention_ms']:9.1f} {row['attention_mib']:7.0f} {ratio}"
         yield line
-
-
-def ratio_lines(ratios: dict[str, float]) -> Iterator[str]:
-    """The ratios of `comparisons`, a line for each attention."""
-    yield "attention part, PyG's over ours, time and memory"
-    for name in LINEAR:
-        found = [
-            f"{peer} {ratios[f'{peer} / {name}, time']:5.1f} {ratios[f'{peer} / {name}, memory']:4.1f}"
-            for peer in PYG
-            if f"{peer} / {name}, time" in ratios
-        ]
-        if found:
-            yield f"{name:18s} " + "   ".join(found)
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -334,45 +263,24 @@ def plot(report: dict[str, Any], path: Path) -> None:
     save_plot(figure, path)
 
 
-def plot_scaling(found: dict[str, Any], path: Path) -> None:
-    """Draw time and memory of every linear attention over the number of nodes."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for axis, key, label in ((axes[0], "kept_ms", "ms, memory kept"), (axes[1], "mib", "MiB")):
-        for number, (name, row) in enumerate((name, row) for name, row in found.items() if isinstance(row, dict)):
-            text = f"{name}, exponent {row['kept_exponent']:.2f}" if key == "kept_ms" else name
-            axis.plot(row["nodes"], row[key], "o-", ms=4, lw=1.2, color=plt.get_cmap("tab10")(number), label=text)
-        axis.set(xscale="log", yscale="log", xlabel="nodes", ylabel=label)
-        axis.grid(lw=0.5, alpha=0.5)
-    axes[0].legend(fontsize=8)
-    save_plot(figure, path)
-
-
 def main() -> None:
-    parser = bench_parser(__doc__, "only peptides, one timed step, scaling to 10^5 nodes")
-    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "scaling"], help="workloads to run")
+    parser = bench_parser(__doc__, "only peptides, one timed step")
+    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), help="workloads to run")
     parser.add_argument("--repeats", type=int, default=5, help="number of timed steps")
     options = parser.parse_args()
-    names = options.only or (["Peptides-func", "scaling"] if options.quick else [*WORKLOADS, "scaling"])
     repeats = 1 if options.quick else options.repeats
     stem = options.out / ("attention-quick" if options.quick else "attention")
-    report = resumed(stem.with_suffix(".json"), {"machine": machine(), "repeats": repeats}, "workloads", "ratios")
-    for workload in names:
-        if workload == "scaling":
-            print(f"\nscaling: one graph, {SCALING.channels} channels, forward and backward")
-            report["scaling"] = scaling(SCALING_NODES[: 2 if options.quick else None], repeats)
-            plot_scaling(report["scaling"], options.out / f"{stem.name}-scaling.png")
-        else:
-            load, results = WORKLOADS[workload], {}
-            print(
-                f"\n{workload}: batches of {load.batch_size} with {load.mean_nodes:,g} nodes on average, "
-                f"{load.layers} layers, {load.channels} channels, {load.heads} heads"
-            )
-            for line in report_lines(rows(workload, repeats), results):
-                print(line, flush=True)
-            report["workloads"][workload], report["ratios"][workload] = results, comparisons(results)
-            print("\n".join(ratio_lines(report["ratios"][workload])))
-            plot(report, stem.with_suffix(".png"))
+    report = resumed(stem.with_suffix(".json"), {"machine": machine(), "repeats": repeats}, "workloads")
+    for workload in options.only or (["Peptides-func"] if options.quick else list(WORKLOADS)):
+        load, results = WORKLOADS[workload], {}
+        print(
+            f"\n{workload}: batches of {load.batch_size} with {load.mean_nodes:,g} nodes on average, "
+            f"{load.layers} layers, {load.channels} channels, {load.heads} heads"
+        )
+        for line in report_lines(rows(workload, repeats), results):
+            print(line, flush=True)
+        report["workloads"][workload] = results
+        plot(report, stem.with_suffix(".png"))
         save_json(stem.with_suffix(".json"), report)
 
 

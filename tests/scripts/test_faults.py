@@ -1,6 +1,5 @@
 """The script that plants faults, on a package of one file."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -26,23 +25,16 @@ def test_scaled():
 """
 
 
-def test_faults_are_in_code_and_tests_are_asked(tmp_path):
+def test_faults_are_in_code_and_tests_are_asked(scripts, tmp_path):
     tree = tmp_path / "tree"
     for file, text in (("pyg_topomask/run/scale.py", SOURCE), ("tests/run/test_scale.py", TEST)):
         path = tree / file
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    faults = load().python_faults("pyg_topomask/run/scale.py", SOURCE)
+    faults = scripts("faults").python_faults("pyg_topomask/run/scale.py", SOURCE)
     assert {(fault.old, fault.new) for fault in faults} == {("not ", ""), (">", ">="), ("0", "1"), ("*", "+")}
     out = tmp_path / "faults.json"
     subprocess.run([sys.executable, SCRIPT, "--tree", tree, "--count", "2", "--seed", "1", "--out", out], check=True)
     rows = json.loads(out.read_text())
     assert {row["new"]: row["verdict"] for row in rows} == {">=": "not seen", "+": "seen"}
     assert (tree / "pyg_topomask/run/scale.py").read_text() == SOURCE
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("faults", SCRIPT)
-    module = sys.modules["faults"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

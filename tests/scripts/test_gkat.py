@@ -121,15 +121,6 @@ def test_motifs_and_cycles(start, calls_of, tmp_path):
     assert depths["rows"][1]["values"] == report["rows"][7]["values"]
 
 
-def test_the_picture_of_depths_has_test_accuracies(scripts, calls_of, tmp_path):
-    import gkat_cycle
-
-    drawn = calls_of(gkat_cycle, "save_plot")
-    gkat = {"method": "GKAT", "depth": 2, "mean": 80.0, "std": None}
-    gkat_cycle.plot({"rows": [gkat, gkat | {"method": "GAT"}]}, tmp_path / "depths.png")
-    assert drawn[0][0].axes[0].get_ylabel() == "test accuracy (%)"
-
-
 def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
     import _gkat_synthetic
 
@@ -142,16 +133,6 @@ def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
     assert len(trained) == 2
     kept = json.loads((tmp_path / "out/tested-16x1/circle-GCN-2-0.json").read_text())
     assert kept["settings"]["max_seconds"] == 0.5
-
-
-def test_a_damaged_run_file_is_made_again(start, tmp_path, capsys):
-    options = ("--graphs", 16, "--epochs", 1, "--seeds", 1, "--tasks", "circle", "circle", "--methods", "GCN")
-    report = start("gkat_motif", *options)
-    assert len(report["rows"]) == 2  # what is said twice is done once
-    for junk in ('{"accuracy": 0.', "[]"):
-        (tmp_path / "out/tested-16x1/circle-GKAT-2-0.json").write_text(junk)
-        assert accuracies(start("gkat_motif", *options))[0] == accuracies(report)[0]
-        assert "circle-GKAT-2-0.json is damaged and will be replaced" in capsys.readouterr().out
 
 
 def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsys):
@@ -300,21 +281,6 @@ def test_tu_data(start, tu_data, tmp_path, capsys):
         start("gkat_tu", "--datasets", "imdb-binary", "--quick")
     assert "imdb-binary is left out: the folds of social graphs with degrees" in capsys.readouterr().out
 
-    trial = start("gkat_tu", "--quick")  # of three sets only PROTEINS is there, and D&D is not tried
-    assert [row["title"] for row in trial["rows"]] == ["PROTEINS"]
-    tried = capsys.readouterr().out
-    assert "enzymes is left out" in tried
-    assert "dd is left out" not in tried
-
-    import gkat_tu
-
-    runs = [{"accuracy": x, "epochs": 2, "seconds": 3.0 * x, "curve": [x]} for x in (0.4, 0.8)]
-    mean = gkat_tu.averaged(runs)
-    assert (mean["accuracy"], mean["epochs"], mean["seconds"]) == pytest.approx((0.6, 2, 1.8))
-    assert mean["curve"] == [0.4]
-    with pytest.raises(SystemExit):
-        start("gkat_tu", "--folds", 10)
-    assert "invalid choice: 10" in capsys.readouterr().err
     for wrong, message in (
         ("proteins", "'' is not a positive integer"),
         ("protein=2", "'protein=2' is not NAME=N"),

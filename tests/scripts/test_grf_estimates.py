@@ -1,22 +1,13 @@
 """The comparison of GRF estimates: one table with a corrected diagonal errs less than two of half as many walks."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
-
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    spec = importlib.util.spec_from_file_location("grf_estimates", FOLDER / "grf_estimates.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(scripts):
+    return scripts("grf_estimates")
 
 
 @pytest.mark.parametrize("name", ["kNN", "grid", "molecule", "power law"])

@@ -1,10 +1,7 @@
 """Experiments on GRF masks: a trial writes both comparisons and keeps its runs."""
 
-import importlib
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,18 +11,16 @@ from pyg_topomask.nn import GRFAttention
 from pyg_topomask.run import check_config
 from pyg_topomask.transforms import AddRandomWalks
 
-FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
 TINY = ["gt.dim_hidden=8", "topomask.num_walks=2"]
 
 
 @pytest.fixture
-def small(tmp_path, monkeypatch):
+def small(scripts, tmp_path, monkeypatch):
     """``small(name, **options)``: a script, whose models are small."""
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
 
     def load(name, *more):
-        script = importlib.import_module(name)
+        script = scripts(name)
         experiments = {}
         for dataset, found in script.EXPERIMENTS.items():
             rows = {row: [*settings, *TINY, *more] for row, settings in found.methods.items()}
@@ -79,9 +74,8 @@ def test_long_range(small, tmp_path, task):
     assert f"| {left:.3f} |" in lines[4]
 
 
-def test_smooth_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_smooth")
+def test_smooth_training(scripts, tmp_path, monkeypatch):
+    script = scripts("grf_smooth")
     assert script.worst_fall([0.2, 0.8, 0.4, 0.6, 0.9]) == 0.5
     assert script.worst_fall([0.0, 0.1, 0.2]) == 1
     for row in script.ROWS.values():
@@ -109,9 +103,8 @@ def test_smooth_training(tmp_path, monkeypatch):
     assert all(0 < row["ratios"][0] <= 1 + 1e-4 for row in rows)
 
 
-def test_smooth_training_with_the_same_walks(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_smooth")
+def test_smooth_training_with_the_same_walks(scripts, tmp_path, monkeypatch):
+    script = scripts("grf_smooth")
     script.main(["--quick", "--datasets", script.SAME_WALKS, "--out", str(tmp_path)])
     rows = json.loads((tmp_path / "quick/grf_smooth.json").read_text())["rows"]
     assert [row["normalizer"] for row in rows] == ["bound", "signed"]
@@ -120,9 +113,8 @@ def test_smooth_training_with_the_same_walks(tmp_path, monkeypatch):
     assert script.train_on_grids("bound", 0, quick=True)["test"] == rows[0]["test"]["mean"]  # a seed decides all
 
 
-def test_batch_statistics_in_evaluation(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_smooth")
+def test_batch_statistics_in_evaluation(scripts, monkeypatch):
+    script = scripts("grf_smooth")
     norm, x = torch.nn.BatchNorm1d(3).eval(), 5 + 2 * torch.randn(50, 3)
     with script.batch_statistics():
         found = norm(x)
@@ -131,18 +123,16 @@ def test_batch_statistics_in_evaluation(monkeypatch):
     assert not norm(x).allclose(found)
 
 
-def test_largest_ratio_of_outputs(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_smooth")
+def test_largest_ratio_of_outputs(scripts, monkeypatch):
+    script = scripts("grf_smooth")
     v = torch.tensor([[[1.0, -2.0]], [[0.5, 0.0]], [[0.1, 0.2]]])  # two graphs, one head
     out = torch.tensor([[[1.0, 1.0]], [[-4.0, 0.0]], [[0.0, 0.3]]])
     assert script.largest_ratio(out, v, torch.tensor([0, 0, 1])) == 2
     assert script.largest_ratio(out[2:], v[2:], None) == pytest.approx(1.5)
 
 
-def test_particles(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_particles")
+def test_particles(scripts, tmp_path, monkeypatch, capsys):
+    script = scripts("grf_particles")
     arguments = ["--quick", "--forces", "springs", "--methods", "linear", "GIN interlacer", "--out", str(tmp_path)]
     script.main(arguments)
     report = json.loads((tmp_path / "quick/grf_particles.json").read_text())
@@ -154,9 +144,8 @@ def test_particles(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "quick/grf_particles.json").read_text()) == report
 
 
-def test_a_perfect_model_of_particles_has_no_error(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_particles")
+def test_a_perfect_model_of_particles_has_no_error(scripts, monkeypatch):
+    script = scripts("grf_particles")
     systems = script.load_systems("springs", 32, (1, 1, 2))
     states = [[torch.cat([data.pos, data.vel], dim=1), *data.future.unbind(1)] for data in systems.test]
     changes = iter([[states[i][f + 1] - states[i][f] for i in range(2)] for f in range(script.FRAMES)])
@@ -166,9 +155,8 @@ def test_a_perfect_model_of_particles_has_no_error(monkeypatch):
     assert next(iter(script.rollout(None, systems.test, systems.scale))) == pytest.approx(1)
 
 
-def test_cost(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_cost")
+def test_cost(scripts, tmp_path, monkeypatch):
+    script = scripts("grf_cost")
     monkeypatch.setattr(script, "measure", lambda size, *_: {"linear": {"madds": 2.0 * size, "ms": size**2 / 1e6}})
     script.main(["--out", str(tmp_path)])
     report = json.loads((tmp_path / "grf_cost.json").read_text())
@@ -176,9 +164,8 @@ def test_cost(tmp_path, monkeypatch):
     assert "| exponent | 1.00, 2.00 |" in (tmp_path / "grf_cost.md").read_text()
 
 
-def test_counted_cost_is_linear_under_masks(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    script = importlib.import_module("grf_cost")
+def test_counted_cost_is_linear_under_masks(scripts, monkeypatch):
+    script = scripts("grf_cost")
     small, large = (script.measure(size, 1, 1) for size in (1024, 4096))
     grows = {name: large[name]["madds"] / small[name]["madds"] for name in small}
     assert grows.pop("softmax") == 16

@@ -1,6 +1,5 @@
 """The pictures of influence: every attention has one, and the matrix is the derivative."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,9 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("matplotlib").use("Agg")
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("influence", ROOT / "scripts" / "influence.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def script(scripts):
+    return scripts("influence")
 
 
 def test_every_attention_has_a_picture(script):

@@ -1,6 +1,5 @@
 """The bench of a large graph: its graph is what it says, and a small one runs through the command in parts."""
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -13,9 +12,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reas
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "scripts" / "bench"), *sys.path])
-    return importlib.import_module("large_graph")
+def bench(scripts):
+    return scripts("large_graph")
 
 
 def test_the_graph_has_five_edges_in_both_directions_mostly_within_classes(bench):

@@ -1,22 +1,14 @@
 """The experiment on digits: a trial of two rows writes its table and keeps its runs."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "scripts" / "reproduce"
 
-
-def test_a_trial_writes_the_table(tmp_path, monkeypatch, capsys):
+def test_a_trial_writes_the_table(scripts, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    spec = importlib.util.spec_from_file_location("masks_digits", FOLDER / "masks_digits.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = scripts("masks_digits")
     arguments = ["--quick", "--images", "plain", "--methods", "linear", "toeplitz", "--out", str(tmp_path / "out")]
     script.main([*arguments, "--positions", "yes"])
     report = json.loads((tmp_path / "out/quick/masks_digits.json").read_text())
@@ -30,12 +22,3 @@ def test_a_trial_writes_the_table(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     script.main([*arguments, "--positions", "yes"])
     assert "finished before, kept" in capsys.readouterr().out
-    script.main([*arguments, "--finished", "--methods", "linear", "softmax", "toeplitz"])  # nothing is trained
-    rows = json.loads((tmp_path / "out/quick/masks_digits.json").read_text())["rows"]
-    assert [(row["method"], row["positions"]) for row in rows] == [
-        ("linear", False),
-        ("toeplitz", False),
-        ("linear", True),
-        ("toeplitz", True),
-    ]
-    assert "done in" not in capsys.readouterr().out

@@ -1,22 +1,16 @@
 """The notebooks run from the first cell to the last, and store what they print and draw."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
 pytest.importorskip("matplotlib").use("Agg")
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "scripts" / "notebooks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def script(scripts):
+    return scripts("notebooks")
 
 
 def read(script, name):

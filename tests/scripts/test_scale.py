@@ -1,18 +1,15 @@
 """The bench of scale: it stops before a size that does not fit, and finds exponents that exceed the declared ones."""
 
-import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 
 @pytest.fixture
-def scale(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "scripts" / "bench"), *sys.path])
-    return importlib.import_module("scale")
+def scale(scripts):
+    return scripts("scale")
 
 
 @pytest.mark.parametrize(("power", "status"), [(1.0, 0), (1.3, 1)])

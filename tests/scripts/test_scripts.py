@@ -191,8 +191,8 @@ def test_ci_checks_style_types_documentation_and_release_then_runs_all_tests(run
     assert code == 0, output
     assert calls[:4] == ["pip -e .[run,ogb,dev]", "ruff check .", "mypy ", "pip -e .[run,ogb,dev,docs]"]
     assert calls[4].startswith("sphinx -b html --fail-on-warning")
-    assert calls[5:7] == ["release", PYTEST]
-    assert calls[-1] == f"{PYTEST} -m sparse"
+    assert calls[5:7] == ["release", f"{PYTEST} --run-slow"]
+    assert calls[-1] == f"{PYTEST} --run-slow -m sparse"
 
 
 def test_commits_are_checked_as_in_ci():

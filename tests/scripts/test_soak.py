@@ -1,18 +1,13 @@
 """The soak: trials of each kind pass, and a failure is counted, shown and repeated."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 
 ENTRIES = ["transforms", "attentions", "wrong arguments", "precision"]
 
 
 @pytest.fixture
-def soak(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "scripts"), *sys.path])
-    return importlib.import_module("soak")
+def soak(scripts):
+    return scripts("soak")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,9 +1,5 @@
 """The bench of walks: its comparison counts steps rightly and moves along edges."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,9 +7,8 @@ from pyg_topomask.ops.csr import to_csr
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "scripts" / "bench"), *sys.path])
-    script = importlib.import_module("walks")
+def bench(scripts, monkeypatch):
+    script = scripts("walks")
     monkeypatch.setattr(script, "keep_memory", lambda: None)
     return script
 
