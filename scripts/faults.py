@@ -5,8 +5,8 @@
 
 A fault is one small change in a line that runs: a comparison is turned or moves its boundary, an operator or a
 constant changes, two arguments or two parts of a tuple change places, a ``not`` is lost. The places are drawn from four
-areas in turn: engines of attention and top-k search, masks, walks, and the runner. The tests of the file's own folder
-run first, then those of `WIDER`, and the whole suite with ``--whole``. A test that fails must pass without the fault.
+areas in turn: engines of attention and top-k search, masks, walks, and the runner. The tests of the area run, the slow
+ones too. A test that fails must pass without the fault.
 
 The reader decides about faults that are not seen: each is either an equivalent change, whose results are the same,
 or a hole in the tests.
@@ -30,28 +30,26 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PACKAGE = "pyg_topomask"
 AREAS = {
     "engines": (
-        *("ops/attention/**/*.py", "ops/topk/*.py"),
-        *(f"ops/native/{name}/*" for name in ("pairs", "blocks", "features", "topk")),
+        ("ops/attention/**/*.py", "ops/topk/*.py", *(f"ops/native/{name}/*" for name in ("pairs", "blocks", "topk"))),
+        ("tests/ops", "tests/nn/attention", "tests/nn/mask"),
     ),
-    "masks": ("operators/*.py", "nn/mask/*.py"),
-    "walks": ("ops/walks/*.py", "ops/native/walks/*", "transforms/random_walks.py"),
-    "runner": ("run/**/*.py",),
+    "masks": (
+        ("operators/*.py", "nn/mask/*.py"),
+        ("tests/operators", "tests/nn/mask", "tests/ops/attention", "tests/run/model"),
+    ),
+    "walks": (
+        ("ops/walks/*.py", "ops/native/walks/*", "transforms/random_walks.py"),
+        ("tests/ops/walks", "tests/transforms", "tests/nn/mask", "tests/operators"),
+    ),
+    "runner": (("run/**/*.py",), ("tests/run",)),
 }
-WIDER = {
-    "ops/native": ("tests/ops",),
-    "ops/attention": ("tests/nn/attention", "tests/nn/mask"),
-    "ops/topk": ("tests/nn/attention",),
-    "operators": ("tests/ops/attention", "tests/nn/mask"),
-    "nn/mask": ("tests/run/test_mask_configs.py", "tests/run/model"),
-    "ops/walks": ("tests/transforms", "tests/nn/mask", "tests/operators"),
-    "transforms": ("tests/nn/mask",),
-    "run": ("tests/run",),
-}
+"""Files, and the tests that are asked about them."""
+
 COMPARED = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
@@ -164,7 +162,7 @@ def cpp_faults(file: str, text: str) -> Iterator[Fault]:
 def choose(tree: Path, count: int, seed: int) -> list[tuple[str, Fault]]:
     """``count`` faults on different lines, from the areas in turn."""
     queues = {}
-    for number, (area, patterns) in enumerate(AREAS.items()):
+    for number, (area, (patterns, _)) in enumerate(AREAS.items()):
         faults: dict[tuple[str, int, int, str], Fault] = {}
         for path in sorted({path for pattern in patterns for path in (tree / PACKAGE).glob(pattern) if path.is_file()}):
             file, text = str(path.relative_to(tree)), path.read_text()
@@ -187,26 +185,6 @@ def choose(tree: Path, count: int, seed: int) -> list[tuple[str, Fault]]:
     return list(chosen.values())
 
 
-def stages(tree: Path, file: str, whole: bool) -> list[list[str]]:
-    """Tests to ask about a file, nearest first."""
-    inside = Path(file).relative_to(PACKAGE)
-    if str(inside).startswith("ops/native"):
-        kind = inside.parts[2]
-        near = Path("tests/ops") / (kind if kind in ("topk", "walks") else "attention")
-    else:
-        near = Path("tests") / inside.parent
-        own = near / f"test_{inside.stem}.py"
-        near = own if (tree / own).exists() else near
-    while not (tree / near).exists():
-        near = near.parent
-    wider = [
-        x for prefix, tests in WIDER.items() if str(inside).startswith(prefix) for x in tests if (tree / x).exists()
-    ]
-    result = [[str(near)], [str(near.parent)]] if near.suffix else [[str(near)]]
-    result += [wider] if [wider] != result[-1:] else []
-    return [*result, ["tests"]] if whole else result
-
-
 def pytest(copy: Path, tests: list[str], seconds: int) -> tuple[int, str]:
     """Exit code of pytest, or −1 where its time ran out, and the first test that failed."""
 
@@ -215,11 +193,10 @@ def pytest(copy: Path, tests: list[str], seconds: int) -> tuple[int, str]:
         resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
 
     variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
-    process = subprocess.Popen(
-        command, cwd=copy, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True, preexec_fn=limit,
-    )  # fmt: skip
+    options = ["-m", "pytest", "-x", "-q", "--no-header", "--run-slow", "-p", "no:cacheprovider"]
+    piped: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": limit}
+    command = [sys.executable, *options, *tests]
+    process = subprocess.Popen(command, cwd=copy, env=variables, start_new_session=True, **piped)
     try:
         output = process.communicate(timeout=6 * seconds)[0]
     except subprocess.TimeoutExpired:
@@ -231,24 +208,22 @@ def pytest(copy: Path, tests: list[str], seconds: int) -> tuple[int, str]:
     return (-1 if code in (-signal.SIGXCPU, -signal.SIGKILL) else code), failed[1] if failed else output.strip()[-300:]
 
 
-def judge(copy: Path, fault: Fault, whole: bool, seconds: int) -> dict[str, str]:
+def judge(copy: Path, area: str, fault: Fault, seconds: int) -> dict[str, str]:
     """Plant a fault, run the tests, and take the fault away."""
     path = copy / fault.file
     before = path.read_bytes()
     path.write_bytes(before[: fault.start] + fault.new.encode() + before[fault.stop :])
     try:
-        for tests in stages(copy, fault.file, whole):
-            code, failed = pytest(copy, tests, seconds)
-            if code == -1:
-                return {"verdict": "timeout", "test": " ".join(tests)}
-            if code:
-                path.write_bytes(before)
-                name = failed.split(" - ")[0]
-                clean = pytest(copy, [name], seconds)[0] if "::" in name else 0
-                return {"verdict": "unclear" if clean else "seen", "test": failed[:200]}
-        return {"verdict": "not seen", "test": ""}
+        code, failed = pytest(copy, [test for test in AREAS[area][1] if (copy / test).exists()], seconds)
     finally:
         path.write_bytes(before)
+    if code == -1:
+        return {"verdict": "timeout", "test": ""}
+    if not code:
+        return {"verdict": "not seen", "test": ""}
+    name = failed.split(" - ")[0]
+    clean = pytest(copy, [name], seconds)[0] if "::" in name else 0
+    return {"verdict": "unclear" if clean else "seen", "test": failed[:200]}
 
 
 def main() -> None:
@@ -258,24 +233,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("faults.json"))
     parser.add_argument("--resume", action="store_true", help="keep the verdicts in --out")
-    parser.add_argument("--whole", action="store_true", help="ask the whole suite about faults that nearer tests miss")
     parser.add_argument("--seconds", type=int, default=1800, help="processor time of one run of tests")
-    parser.add_argument("--list", action="store_true", help="print the faults without planting them")
     args = parser.parse_args()
     rows = json.loads(args.out.read_text()) if args.resume and args.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(args.tree, copy, ignore=shutil.ignore_patterns(".git", "__pycache__", "*.so", "_build"))
         faults = choose(copy, args.count, args.seed)
-        for area, fault in faults[0 if args.list else len(rows) :]:
-            verdict = {} if args.list else judge(copy, fault, args.whole, args.seconds)
+        for area, fault in faults[len(rows) :]:
+            verdict = judge(copy, area, fault, args.seconds)
             rows.append({"area": area, **fault._asdict(), **verdict})
             shown = " ".join(f"{fault.old!r} -> {fault.new!r}".split())
-            place, found = f"{fault.file}:{fault.line}", verdict.get("verdict", "")
-            print(f"{area:8} {found:9} {place}  {shown}  {verdict.get('test', '')}", flush=True)
-            if not args.list:
-                args.out.write_text(json.dumps(rows, indent=1))
-    for area in [] if args.list else AREAS:
+            print(f"{area:8} {verdict['verdict']:9} {fault.file}:{fault.line}  {shown}  {verdict['test']}", flush=True)
+            args.out.write_text(json.dumps(rows, indent=1))
+    for area in AREAS:
         verdicts = [row["verdict"] for row in rows if row["area"] == area]
         print(f"{area:8} {sum(x != 'not seen' for x in verdicts)} of {len(verdicts)} seen")
 

@@ -27,9 +27,11 @@ def test_scaled():
 
 def test_faults_are_in_code_and_tests_are_asked(scripts, tmp_path):
     tree = tmp_path / "tree"
-    for file, text in (("pyg_topomask/run/scale.py", SOURCE), ("tests/run/test_scale.py", TEST)):
+    conftest = "def pytest_addoption(parser):\n    parser.addoption('--run-slow', action='store_true')\n"
+    files = {"pyg_topomask/run/scale.py": SOURCE, "tests/run/test_scale.py": TEST, "conftest.py": conftest}
+    for file, text in files.items():
         path = tree / file
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     faults = scripts("faults").python_faults("pyg_topomask/run/scale.py", SOURCE)
     assert {(fault.old, fault.new) for fault in faults} == {("not ", ""), (">", ">="), ("0", "1"), ("*", "+")}
