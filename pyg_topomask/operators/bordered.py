@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask.limits import limits
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Rows, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import check_batch, segment_sum, size_groups
 from pyg_topomask.ops.sparse import Combination, Pattern
-
-# More pairs are not listed, because they may be too many for memory; the product does not need them.
-_MOST_PAIRS = 2**23
 
 
 class BorderedOperator(MaskOperator):
@@ -74,7 +72,7 @@ class BorderedOperator(MaskOperator):
     @property
     def support(self) -> Support | None:
         inner = self.operator.support
-        if inner is None or inner.count() > _MOST_PAIRS:
+        if inner is None or inner.count() > limits.pairs_at_once:  # the product does not need them
             return None
         return Support(
             lambda rows: self._list_pairs(inner, rows),

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyg_topomask.limits import limits
 from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
@@ -15,11 +16,8 @@ from pyg_topomask.ops.memo import is_learned, outside_transforms
 from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
-from pyg_topomask.ops.sparse import MOST_ENTRIES, Pattern, spmm
+from pyg_topomask.ops.sparse import Pattern, spmm
 from pyg_topomask.typing import SparseEntries
-
-# Pairs are listed to be counted up to this many per number that the mask stores, so that memory stays proportional.
-_LISTED_PER_NUMBER = 64
 
 
 class Factor:
@@ -214,7 +212,7 @@ class SparseFactorOperator(MaskOperator):
 
 def count_pairs(num_terms: int, num_entries: int, pattern: Callable[[], Pattern]) -> int:
     """Number of entries in the support of a product of sparse factors; an upper bound if listing it is expensive."""
-    cheap = num_terms <= min(_LISTED_PER_NUMBER * max(num_entries, 1), MOST_ENTRIES)
+    cheap = num_terms <= min(limits.per_stored * max(num_entries, 1), limits.entries)
     return pattern().nnz if cheap else num_terms
 
 

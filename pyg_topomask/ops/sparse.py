@@ -19,11 +19,9 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from pyg_topomask.checks import readable
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear, Mapped
 from pyg_topomask.ops.memo import is_wrapped, once_per_batch, outside_transforms
-
-MOST_ENTRIES = 2**31 - 1
-"""Largest number of entries, rows or columns of a pattern: positions are int32."""
 
 # Columns from which `embedding_bag` is faster than MKL. In float64 it never is.
 _BAG_COLUMNS = 16
@@ -122,7 +120,7 @@ def check_entries(count: int) -> None:
     Raises:
         ValueError: If they cannot.
     """
-    if count > MOST_ENTRIES:
+    if count > limits.entries:
         raise ValueError(
             f"a sparse matrix can have at most 2^31 - 1 entries, rows and columns (got {count:,}); use fewer keys, "
             "walks or heads, or divide the graph into parts (RandomPartitionLoader)"

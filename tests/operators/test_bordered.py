@@ -5,6 +5,7 @@ import torch
 from torch_geometric.data import Batch
 from torch_geometric.utils import subgraph
 
+from pyg_topomask.limits import limits
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators import (
@@ -176,12 +177,11 @@ def test_what_is_refused():
         bordered.dense_blocks.make(block_layout(torch.tensor([0, 0, 1, 1])))
 
 
-def test_many_pairs_are_not_listed(monkeypatch):
+def test_many_pairs_are_not_listed():
     index = torch.tensor([[0, 1], [1, 0]])
     op = BorderedOperator(SparseOperator(index, torch.ones(2), 2), torch.zeros(2).long())
     assert op.support.count() == op.support.pairs(None)[0].nnz == 7
-    monkeypatch.setattr("pyg_topomask.operators.bordered._MOST_PAIRS", 1)
-    assert op.support is None
     q = torch.rand(3, 1, 2)
-    with pytest.raises(ValueError, match=r"path 'pairwise' cannot serve.*BorderedOperator has none.*path='auto'"):
+    message = r"path 'pairwise' cannot serve.*BorderedOperator has none.*path='auto'"
+    with limits.override(pairs_at_once=1), pytest.raises(ValueError, match=message):
         masked_linear_attention(q, q, q, op, path="pairwise")

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch_geometric.utils import grid
 
+from pyg_topomask.limits import limits
 from pyg_topomask.operators import (
     CausalOperator,
     ForestExpOperator,
@@ -19,8 +20,6 @@ from pyg_topomask.operators import (
     TreeDistanceOperator,
 )
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.attention.engines import factored
-from pyg_topomask.ops.products import fft
 
 SIDE, WIDTH = 40, 32
 N = SIDE**2
@@ -50,11 +49,10 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", BUILD)
-def test_attention_holds_a_slice_at_a_time(name, monkeypatch):
-    monkeypatch.setattr(factored, "_SLICE_NUMEL", 1)  # the slices of a graph so large that few columns fit
+def test_attention_holds_a_slice_at_a_time(name):
     operator = BUILD[name]()
     q, k, v = (torch.rand(N, 1, WIDTH, requires_grad=True) for _ in range(3))
-    with LargestTensor() as largest:
+    with LargestTensor() as largest, limits.override(slice_numbers=1):  # of a graph so large that few columns fit
         masked_linear_attention(q, k, v, operator, path="factored").sum().backward()
     every_column = 4 * N * WIDTH * (WIDTH + 1)
     assert 4 * N * WIDTH <= largest.nbytes <= every_column / 2
@@ -77,12 +75,10 @@ class MostBytes(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("parent", [PARENT, torch.arange(N) - 1], ids=["trees", "path"])
-def test_distances_by_centroids_hold_few_slices(parent, monkeypatch):
-    monkeypatch.setattr(factored, "_SLICE_NUMEL", 1)
-    monkeypatch.setattr(fft, "_SLICE_NUMEL", 1)
+def test_distances_by_centroids_hold_few_slices(parent):
     operator = TreeDistanceOperator(parent, torch.rand(N), "centroid")
     operator @ torch.rand(N, 1)  # decomposes the forest
     q, k, v = (torch.rand(N, 1, WIDTH, requires_grad=True) for _ in range(3))
-    with MostBytes() as most:
+    with MostBytes() as most, limits.override(slice_numbers=1):
         masked_linear_attention(q, k, v, operator, path="factored").sum().backward()
     assert most.nbytes <= 21 * 4 * N * (WIDTH + 1)  # 20 on these trees, 16 on a path, by counting

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from pyg_topomask.limits import limits
 from pyg_topomask.operators import CausalOperator, ForestExpOperator, TreeDistanceOperator
-from pyg_topomask.ops.products import paths
 from pyg_topomask.testing import OperatorCase
 
 
@@ -135,9 +135,10 @@ def test_methods_agree_on_a_larger_forest_in_every_slice(monkeypatch):
     values, x = torch.randn(2, 12, dtype=torch.float64), torch.randn(200, 2, 5, dtype=torch.float64)
     by_centroid = TreeDistanceOperator(parent, values, "centroid") @ x
     torch.testing.assert_close(TreeDistanceOperator(parent, values, "histogram") @ x, by_centroid, rtol=0, atol=1e-11)
-    monkeypatch.setattr(paths, "_SLICE_NUMEL", 1)
     monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    torch.testing.assert_close(TreeDistanceOperator(parent, values, "histogram") @ x, by_centroid, rtol=0, atol=1e-11)
+    with limits.override(slice_numbers=1):
+        sliced = TreeDistanceOperator(parent, values, "histogram") @ x
+    torch.testing.assert_close(sliced, by_centroid, rtol=0, atol=1e-11)
 
 
 def test_the_method_of_least_work_is_taken():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyg_topomask.ops import sparse
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.sparse import Pattern, sampled_product, spmm
 
 
@@ -120,9 +120,9 @@ def test_a_product_by_head_in_float32_is_that_of_dense_matrices(columns):
     torch.testing.assert_close(*grads)
 
 
-def test_more_entries_of_all_heads_than_32_bits_can_count_are_refused(monkeypatch):
-    monkeypatch.setattr(sparse, "MOST_ENTRIES", 100)
+def test_more_entries_of_all_heads_than_32_bits_can_count_are_refused():
     pattern = random_pattern(9, 7, 30)
-    spmm(pattern, torch.ones(30, 3), torch.ones(7, 3, 2))
-    with pytest.raises(ValueError, match="120"):
+    with limits.override(entries=100):
+        spmm(pattern, torch.ones(30, 3), torch.ones(7, 3, 2))
+    with limits.override(entries=100), pytest.raises(ValueError, match="120"):
         spmm(pattern, torch.ones(30, 4), torch.ones(7, 4, 2))

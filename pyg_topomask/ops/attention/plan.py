@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pyg_topomask.checks import check_choice
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.costs import estimate
 from pyg_topomask.ops.attention.engines import (
     blocks,
@@ -28,14 +29,6 @@ from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.typing import PerformanceWarning
 
 PATHS = ("auto", "factored", "pairwise", "blocks", "dense")
-
-# An engine that holds more numbers than this, and than the mask stores (times `_PER_STORED`), is taken only where no
-# engine holds fewer: memory stays proportional to the graph.
-_ALWAYS_HELD = 2**25
-_PER_STORED = 64
-
-# With more nodes, a user is warned that the whole mask is formed as a dense array.
-_FEW_NODES = 2**10
 
 
 class Engine(NamedTuple):
@@ -88,7 +81,7 @@ def plan(problem: Problem, path: str = "auto") -> str:
         other = "" if path == "auto" else ". path='auto' takes another one"
         raise ValueError(f"path {path!r} cannot serve this problem: {listed}{other}")
     chosen = serving[0] if len(serving) == 1 else min(serving, key=lambda name: _cost(name, problem))
-    if chosen == "dense" and path == "auto" and problem.k.size(0) > _FEW_NODES and not problem.mask.is_dense:
+    if chosen == "dense" and path == "auto" and problem.k.size(0) > limits.dense_nodes and not problem.mask.is_dense:
         warnings.warn("attention forms this mask as a dense array", PerformanceWarning, stacklevel=4)
     return chosen
 
@@ -117,6 +110,6 @@ def _cost(name: str, problem: Problem) -> tuple[bool, float]:
     """
     work = ENGINES[name].work(problem)
     stored = 0 if problem.mask is None else problem.mask.num_multiply_adds
-    heavy = work.get("held", 0) > max(_ALWAYS_HELD, _PER_STORED * stored)
+    heavy = work.get("held", 0) > max(limits.numbers_held, limits.per_stored * stored)
     crosses = name == "dense" and len(problem.sizes[1]) > 1
     return heavy or crosses, estimate(name, problem.v.device.type, work)

@@ -20,25 +20,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, Entries, Rows, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, one_graph_layout
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.segment import group_sizes, segment_max, segment_sum
-from pyg_topomask.ops.sparse import MOST_ENTRIES, Combination, Pattern
+from pyg_topomask.ops.sparse import Combination, Pattern
 
 # The rounding error of a sum is assumed to grow up to this number of terms; errors of more terms largely cancel.
 _MOST_TERMS = 1024
 
 # Numbers of a pair's key and value, above which products of whole matrices are faster than C++ and Triton code.
 _MOST_COMPILED = 256
-
-# Number of pairs that are listed together, which takes 50 to 200 bytes per pair: at most about 2 GiB.
-PAIRS_AT_ONCE = 2**23
-
-# Pairs are listed together at least up to this many per number that the mask stores: memory then stays proportional to
-# the mask. Linear kernels allow more pairs, because compiled code keeps nothing per pair and head.
-PAIRS_PER_NUMBER = {"linear": 64, "softmax": 4, "additive": 4}
 
 
 class Pairs(NamedTuple):
@@ -113,8 +107,16 @@ class Problem:
     @property
     def most_pairs(self) -> int:
         """Number of pairs that are listed together at most."""
-        allowed = PAIRS_PER_NUMBER[self.kernel.name] * self.mask.num_multiply_adds
-        return min(max(PAIRS_AT_ONCE, allowed), MOST_ENTRIES)
+        return min(max(limits.pairs_at_once, self.pairs_of_stored), limits.entries)
+
+    @property
+    def pairs_of_stored(self) -> int:
+        """Number of pairs that may always be listed together, because it is proportional to the numbers of the mask.
+
+        Linear kernels allow more pairs, because compiled code keeps nothing per pair and head.
+        """
+        per_number = limits.per_stored // (1 if self.kernel.name == "linear" else 16)
+        return per_number * int(self.mask.num_multiply_adds)
 
     @cached_property
     def has_hubs(self) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pyg_topomask.cache import cache_dir, locked, private_folder, refuse_foreign, replacing
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.native import sources
 from pyg_topomask.typing import PerformanceWarning
 
@@ -96,7 +97,7 @@ def refuse_failure(code: int, what: str) -> None:
 
 def num_threads(work: int, per_thread: int) -> int:
     """Number of threads for some work, at most torch's, each with at least ``per_thread``."""
-    return max(min(torch.get_num_threads(), work // per_thread), 1)
+    return max(min(torch.get_num_threads(), int(work // max(per_thread * limits.thread_work, 1))), 1)
 
 
 def library_folder() -> Path:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_product
@@ -28,10 +29,6 @@ from pyg_topomask.ops.sparse import Pattern, spmm
 
 # Hankel and Toeplitz matrices up to this length are multiplied directly, longer ones by Fourier transforms.
 _MOST_DENSE = 64
-
-# Number of sums by distance that are formed at a time. Smaller slices are slower, and take no less memory: glibc keeps
-# arrays below 32 MiB in its heap, where holes remain between them.
-_SLICE_NUMEL = 2**24
 
 
 class Terms(NamedTuple):
@@ -109,7 +106,8 @@ class _PairSums(Bilinear):
 def _slices(plan: list[Terms], x: Tensor) -> Iterator[tuple[Terms, tuple[slice, slice, slice]]]:
     """All matrices, with as many columns of ``x`` at a time as a slice holds."""
     for terms in plan:
-        step = max(1, _SLICE_NUMEL // max(terms.pattern.num_rows * x.size(1), 1))
+        # Smaller slices are slower, and take no less memory: glibc keeps arrays below 32 MiB in its heap, with holes.
+        step = max(1, limits.slice_numbers // max(terms.pattern.num_rows * x.size(1), 1))
         for begin in range(0, x.size(2), step):
             yield terms, (slice(None), slice(None), slice(begin, begin + step))
 

@@ -16,12 +16,9 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.functions import Bilinear
 from pyg_topomask.ops.products.spectrum import signal, spectrum, transform_size, unwrap, wrap
-
-# Complex numbers that are transformed at a time; at least one signal. On CPU, 64 channels of a grid of 128 x 128 nodes
-# take half the time with 2^18 numbers as with 2^20.
-_SLICE_NUMEL = 2**17
 
 # The numbers of a transform collide in the cache if their distance in memory, which is the length of another axis, is a
 # multiple of a high power of two. So an axis is lengthened until the largest power of two that divides its length,
@@ -143,7 +140,8 @@ def _contiguous(x: Tensor) -> Tensor:
 
 def _slices(x: Tensor, sizes: Sequence[int]) -> Iterator[tuple[slice, slice]]:
     """Heads and channels that are transformed together."""
-    most = max(1, _SLICE_NUMEL // prod(sizes))
+    # At least one signal. On CPU, 64 channels of 128 x 128 nodes take half the time with 2^18 numbers as with 2^20.
+    most = max(1, limits.slice_numbers // 128 // prod(sizes))
     heads = min(most, max(x.size(0), 1))
     channels = most // heads
     for head in range(0, x.size(0), heads):

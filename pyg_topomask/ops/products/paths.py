@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.native.loader import is_transformed
 from pyg_topomask.ops.native.op import CompiledOp, Entry
@@ -25,10 +26,9 @@ _levels_entry = Entry("forest", "forest_levels", ("above",), {"hops": int})
 
 _BLOCK_BYTES = 128  # of a row in a task of the compiled function
 
-# Number of sums by distance that plain torch forms at a time, and that all threads of the compiled function keep. Few
-# columns are slow, because nodes are then read in parts of a cache line. Measured on CPU with 2^10 to 2^18 nodes: 16
-# columns take 1.2 to 1.4 times as long as 32. Gradients of values are summed over 16 columns at a time.
-_SLICE_NUMEL = 2**22
+# Number of sums by distance that all threads of the compiled function keep. Few columns are slow, because nodes are
+# then read in parts of a cache line. Measured on CPU with 2^10 to 2^18 nodes: 16 columns take 1.2 to 1.4 times as long
+# as 32. Gradients of values are summed over 16 columns at a time.
 _TASK_NUMEL = 3 * 2**26
 _FEWEST_COLUMNS, _PART = 8, 16
 
@@ -85,7 +85,7 @@ def _plain(x: Tensor, weight: Tensor, parent: Tensor, by_hop: bool) -> Tensor:
         counts = hop_counts(order, x.flatten(1), weight.size(1) - 1)
         return torch.einsum("hk,nkhc->nhc", weight, counts.unflatten(2, x.shape[1:]))
 
-    step = max(1, _SLICE_NUMEL // max(x.size(0) * x.size(1) * weight.size(1), 1))
+    step = max(1, limits.slice_numbers // 4 // max(x.size(0) * x.size(1) * weight.size(1), 1))
     parts = x.split(step, dim=2)
     if is_transformed():  # torch.func has no rules for checkpoints
         return torch.cat([sums(part) for part in parts], dim=2)

@@ -1,5 +1,6 @@
 """Kernels, masks and problems on which the engines of attention are checked."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask.limits import limits
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import (
     BlockDiagonalOperator,
@@ -216,11 +218,11 @@ def serving(problem: Problem) -> dict[str, Callable[[Problem], Tensor]]:
 
 def in_parts(engine: object, problem: Problem) -> Tensor:
     """Attention of an engine in some parts of the rows."""
-    in_each = max(20, problem.num_terms // 3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "PAIRS_AT_ONCE", 4 * problem.v.size(1) * in_each)
-        patch.setattr(parts, "_ENGINES", (engine, pairs))
-        patch.setattr(parts, "warn_once", lambda *args, **settings: None)
+    at_once = 4 * problem.v.size(1) * max(20, problem.num_terms // 3)
+    with pytest.MonkeyPatch.context() as patch, limits.override(pairs_at_once=at_once), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if engine is pairs:
+            patch.setenv("TOPOMASK_NATIVE", "0")
         return parts.attend(problem)
 
 

@@ -8,16 +8,15 @@ from itertools import pairwise, product
 import pytest
 import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.autograd.graph import saved_tensors_hooks
 
+from pyg_topomask.limits import limits
 from pyg_topomask.operators import DenseOperator, MaskOperator, SparseFactorOperator, SparseOperator
-from pyg_topomask.ops.attention import kernels
-from pyg_topomask.ops.attention import problem as problem_module
-from pyg_topomask.ops.attention.engines import pairs, parts
+from pyg_topomask.ops.attention.engines import pairs
 from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
 from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.plan import ENGINES
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.native.op import OPS
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.testing import permute
 from pyg_topomask.typing import PerformanceWarning
@@ -363,9 +362,7 @@ def test_dropout_keeps_the_mean(mask, kernel):
 
 
 @of_every_kernel(MASKS, ["linear", "softmax"])
-def test_repeats_bit_for_bit_on_any_number_of_threads(mask, kernel, monkeypatch):
-    for op in OPS.values():
-        monkeypatch.setattr(op, "work_per_thread", 1)
+def test_repeats_bit_for_bit_on_any_number_of_threads(mask, kernel):
     problem, inputs = problem_of(KERNELS[kernel], MASKS[mask], torch.float32)
     threads = torch.get_num_threads()
     try:
@@ -374,7 +371,8 @@ def test_repeats_bit_for_bit_on_any_number_of_threads(mask, kernel, monkeypatch)
             for number in (1, 2, 2):
                 torch.set_num_threads(number)
                 again = remade(problem.kernel, MASKS[mask], *inputs)  # with nothing that a call before has kept
-                found.append(with_gradients(attend(again), inputs))
+                with limits.override(thread_work=0):
+                    found.append(with_gradients(attend(again), inputs))
             for some in pairwise(found):
                 assert_bits(*some, name)
     finally:
@@ -489,15 +487,7 @@ def test_derivatives_and_dropout_with_edge_vectors(name):
 # Masks with hubs.
 
 
-@pytest.fixture
-def few_pairs(monkeypatch):
-    """40 pairs are listed at a time."""
-    for module in (problem_module, parts):
-        monkeypatch.setattr(module, "PAIRS_AT_ONCE", 40)
-    monkeypatch.setattr(problem_module, "PAIRS_PER_NUMBER", dict.fromkeys(problem_module.PAIRS_PER_NUMBER, 0))
-
-
-@pytest.mark.usefixtures("few_pairs")
+@limits.override(pairs_at_once=40, per_stored=0)
 def test_parts_serve_what_others_refuse_and_say_so_once():
     problem, _ = problem_of(KERNELS["softmax"], MASKS["factored"])
     for name in ("pairs_cpp", "pairs_triton", "pairs"):
@@ -509,23 +499,27 @@ def test_parts_serve_what_others_refuse_and_say_so_once():
     assert_near([found], [reference(problem)], 1e-9, "parts")
 
 
-def test_pairs_that_32_bits_cannot_count_are_listed_in_parts(monkeypatch):
+def test_pairs_that_32_bits_cannot_count_are_listed_in_parts():
     problem, _ = problem_of(KERNELS["softmax"], MASKS["factored"])
     assert not problem.has_hubs
-    monkeypatch.setattr(problem_module, "MOST_ENTRIES", 40)  # instead of 2^31 - 1
-    assert problem_of(KERNELS["softmax"], MASKS["factored"])[0].has_hubs
+    with limits.override(entries=40):  # instead of 2^31 - 1
+        assert problem.has_hubs is False  # it was asked before
+        assert replace(problem).has_hubs
 
 
 @pytest.mark.parametrize("kernel", UNSIGNED)
-def test_heads_computed_again_give_the_same(kernel, monkeypatch):
+def test_heads_computed_again_give_the_same(kernel):
     problem, inputs = problem_of(KERNELS[kernel], MASKS["factored"])
-    wanted = with_gradients(pairs.attend(problem), inputs)
-    monkeypatch.setattr(pairs, "_WEIGHTS_KEPT", 0)
-    monkeypatch.setattr(pairs, "PAIRS_PER_NUMBER", dict.fromkeys(problem_module.PAIRS_PER_NUMBER, 0))
-    calls, checkpoint = [], kernels.checkpoint
-    monkeypatch.setattr(kernels, "checkpoint", lambda *x, **more: calls.append(x) or checkpoint(*x, **more))
-    assert_bits(with_gradients(pairs.attend(problem), inputs), wanted, "pairs")
-    assert len(calls) == 2
+    found, kept = [], []
+    for values in ({}, {"pairs_at_once": 0, "per_stored": 0}):
+        held = []
+        hooks = saved_tensors_hooks(lambda x, held=held: held.append(x.numel()) or x, lambda x: x)
+        with limits.override(**values), hooks:
+            out = pairs.attend(problem)
+        found.append(with_gradients(out, inputs))
+        kept.append(sum(held))
+    assert_bits(*found, "pairs")
+    assert kept[1] < kept[0]
 
 
 def test_a_hub_does_not_fill_the_memory():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from pyg_topomask.limits import limits
 from pyg_topomask.operators import DenseOperator, LowRankOperator, OnesOperator, SparseFactorOperator
 from pyg_topomask.ops import explain, masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention import plan as plan_module
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.plan import ENGINES, PATHS, plan
 from pyg_topomask.ops.attention.problem import Problem
@@ -143,7 +143,7 @@ def test_what_no_machine_would_do_otherwise():
     assert plan(Problem(Kernel("linear"), q, q, q)) in ("unmasked", "unmasked_cpp")
 
 
-def test_memory_stays_proportional_to_the_graph(monkeypatch):
+def test_memory_stays_proportional_to_the_graph():
     """An engine that holds too many numbers is taken only where no other one serves; a hub's pairs are not listed."""
     leaves = torch.arange(1, 301)
     star = torch.stack([torch.cat([leaves, leaves * 0]), torch.cat([leaves * 0, leaves])])
@@ -151,16 +151,15 @@ def test_memory_stays_proportional_to_the_graph(monkeypatch):
     q = torch.rand(301, 1, 4)
     problem = Problem(Kernel("linear"), q, q, q, SparseFactorOperator(factor, factor, 301))
     assert problem.num_terms > 300**2
-    monkeypatch.setattr(plan_module, "_ALWAYS_HELD", 0)
-    monkeypatch.setattr(plan_module, "_PER_STORED", 1)
-    assert plan(problem) == "factored"
-    problem = Problem(Kernel("softmax"), q, q, q, problem.mask)
-    assert plan(problem, "dense") == "dense"
-    assert plan(problem) in ENGINES
+    with limits.override(numbers_held=0, per_stored=1):
+        assert plan(problem) == "factored"
+        problem = Problem(Kernel("softmax"), q, q, q, problem.mask)
+        assert plan(problem, "dense") == "dense"
+        assert plan(problem) in ENGINES
 
 
-def test_a_large_mask_that_becomes_dense_is_told(monkeypatch):
-    monkeypatch.setattr(plan_module, "_FEW_NODES", 3)
+@limits.override(dense_nodes=3)
+def test_a_large_mask_that_becomes_dense_is_told():
     x = torch.randn(4, 1, 3)
     mask = OnesOperator(torch.tensor([0, 0, 1, 1]))
     with pytest.warns(PerformanceWarning, match="dense"):

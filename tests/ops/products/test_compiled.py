@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import compiled, factors
 from pyg_topomask.ops.products.factors import sparse_product
@@ -74,13 +75,13 @@ def test_an_entry_between_blocks_is_not_lost():
 
 
 @pytest.mark.parametrize("make", [lambda: factor(300, 50, 0.1), lambda: blocks_of(*BATCH)], ids=["rows", "blocks"])
-def test_threads_do_not_change_the_product(make, monkeypatch):
-    monkeypatch.setattr(compiled, "_ROWS_PER_THREAD", 1)
+def test_threads_do_not_change_the_product(make):
     left, right, threads, found = make(), make(), torch.get_num_threads(), []
     try:
         for num in (1, 2, 5):
             torch.set_num_threads(num)
-            found.append(compiled.product(*left, *right))
+            with limits.override(thread_work=0):
+                found.append(compiled.product(*left, *right))
     finally:
         torch.set_num_threads(threads)
     for pattern, entries, distance in found[1:]:
@@ -105,13 +106,13 @@ def test_dense_blocks_equal_a_dense_product(dtype):
     torch.testing.assert_close(flat, torch.cat(parts))
 
 
-def test_threads_do_not_change_dense_blocks(monkeypatch):
-    monkeypatch.setattr(compiled, "_ROWS_PER_THREAD", 1)
+def test_threads_do_not_change_dense_blocks():
     given, threads, found = (*blocks_of(*BATCH), *blocks_of(*BATCH)), torch.get_num_threads(), []
     try:
         for num in (1, 2, 5):
             torch.set_num_threads(num)
-            found.append(compiled.block_product(list(BATCH[0]), first_entries(BATCH[0]), *given))
+            with limits.override(thread_work=0):
+                found.append(compiled.block_product(list(BATCH[0]), first_entries(BATCH[0]), *given))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(found[1], found[0])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.walks import compiled
@@ -94,14 +95,14 @@ def test_infinite_loads_stay_in_their_rows(monkeypatch):
     torch.testing.assert_close(found.load, wanted.load, equal_nan=True)
 
 
-def test_walks_are_the_same_on_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(compiled, "_WALKERS_PER_THREAD", 1)
+def test_walks_are_the_same_on_any_number_of_threads():
     edge_index = torch.randint(1_000, (2, 4_000))
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append(sample_walks(edge_index, 1_000, num_walks=4, max_length=3, generator=torch.manual_seed(0)))
+            with limits.override(thread_work=0):
+                found.append(sample_walks(edge_index, 1_000, num_walks=4, max_length=3, generator=torch.manual_seed(0)))
     finally:
         torch.set_num_threads(before)
     for walks in found[1:]:
@@ -137,15 +138,15 @@ def test_small_integers():
         torch.testing.assert_close(coeffs, wanted, rtol=1e-12, atol=1e-11)
 
 
-def test_threads_change_nothing(monkeypatch):
+def test_threads_change_nothing():
     """Each row is summed by one thread, in the order of its walks."""
-    monkeypatch.setattr(compiled, "_ENTRIES_PER_THREAD", 1)
     left, right = tables(1_000)
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append(compiled.pair_table(left, right, 1_000, K))
+            with limits.override(thread_work=0):
+                found.append(compiled.pair_table(left, right, 1_000, K))
     finally:
         torch.set_num_threads(before)
     for index, coeffs in found[1:]:

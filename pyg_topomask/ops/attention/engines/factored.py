@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.numerics import absolute, with_ones
 
-# Numbers in one slice of the intermediate, N × R (D + 1), and the fewest columns per product.
-_SLICE_NUMEL = 2**24
+# The fewest columns per product.
 _SLICE_COLUMNS = 64
 
 
@@ -45,7 +45,7 @@ def attend(problem: Problem) -> Tensor:
         total = (q * _multiply(problem.bound, k)).sum(-1, keepdim=True)
         return torch.cat([sums, total.detach() if kernel.signed else total], dim=-1)
 
-    most = max(_SLICE_COLUMNS, _SLICE_NUMEL // max(num_nodes, 1))
+    most = max(_SLICE_COLUMNS, limits.slice_numbers // max(num_nodes, 1))
     step = max(1, most // (heads * (channels + 1)))
     sums: Tensor | float = 0.0
     for a in range(0, num_features, step):

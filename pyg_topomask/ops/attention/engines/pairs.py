@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pyg_topomask.ops.attention.problem import PAIRS_PER_NUMBER, Problem
-
-# Weights (pairs times heads) that are kept for the backward pass, each with about 45 bytes: at most about 1 GiB, or
-# twice as many as pairs may be listed. More of them are computed again, head by head.
-_WEIGHTS_KEPT = 2**24
+from pyg_topomask.limits import limits
+from pyg_topomask.ops.attention.problem import Problem
 
 
 def refuses(problem: Problem) -> str | None:
@@ -22,9 +19,11 @@ def work(problem: Problem) -> dict[str, float]:
 
 
 def attend(problem: Problem) -> Tensor:
-    """The outputs."""
+    """The outputs. A weight, of a pair and a head, takes about 45 bytes until the backward pass: if there are more than
+    twice as many as pairs may be listed together, they are computed again, head by head.
+    """
     pattern, entries, bounds = problem.pairs().evaluated()
-    kept = max(_WEIGHTS_KEPT, 2 * PAIRS_PER_NUMBER[problem.kernel.name] * problem.mask.num_multiply_adds)
+    kept = 2 * max(limits.pairs_at_once, problem.pairs_of_stored)
     again = problem.rows is None and pattern.nnz * problem.v.size(1) > kept
     arrays = pattern, entries, bounds, problem.q, problem.k, problem.v
     return problem.finish(problem.kernel.sums_of_heads(*arrays, again, edges=problem.edges))

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.checks import warn_once
+from pyg_topomask.limits import limits
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, pairs_triton
-from pyg_topomask.ops.attention.problem import PAIRS_AT_ONCE, Problem
+from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.segment import split_by_count
 from pyg_topomask.typing import PerformanceWarning
 
@@ -33,10 +34,9 @@ def work(problem: Problem) -> dict[str, float]:
     """Pairs, at most, as for ``pairs``; they are listed twice."""
     _, heads, features, channels = problem.size
     count = problem.num_terms * heads
-    held = PAIRS_AT_ONCE
     return {
         "call": 1,
-        "held": held,
+        "held": limits.pairs_at_once,
         "listed": 2 * problem.num_terms,
         "pair": count,
         "number": count * (features + channels),
@@ -45,7 +45,7 @@ def work(problem: Problem) -> dict[str, float]:
 
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
-    sizes = split_by_count(problem.support.by_row(), PAIRS_AT_ONCE // (4 * problem.v.size(1)))
+    sizes = split_by_count(problem.support.by_row(), limits.pairs_at_once // (4 * problem.v.size(1)))
     warn_once(
         "pairs of hubs",
         f"the mask has up to {problem.num_terms:,} pairs of nodes, because any two nodes whose walks visit the same "
