@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "mathml",
     "offline",
     "config_keys",
@@ -64,21 +65,45 @@ html_theme_options = {
 }
 copyright = "The pyg_topomask authors, MIT licence"
 
-# Files outside of docs/ that have a page of their own here, which includes them.
+# Files outside of docs/ that are pages of the site, too. The build writes a copy of each.
 OUTSIDE = {
-    "../CONTRIBUTING.md": "contributing.md",
-    "../RESULTS.md": "results.md",
-    "../CHANGELOG.md": "changelog.md",
-    "../configs/README.md": "config_files.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "RESULTS.md": "results.md",
+    "CHANGELOG.md": "changelog.md",
+    "configs/README.md": "config_files.md",
 }
 
 
-def link_inside(app, docname, source):
-    """Let a link to a file outside of docs/, which GitHub follows, lead to the page that includes the file."""
-    up = "../" * docname.count("/")
+def on_the_site(text, file, page):
+    """Text of a Markdown file as the site shows it.
+
+    Its links lead to the same places from ``page``, and to our copies of files outside of docs/. A comment
+    ``<!-- toctree … -->``, which GitHub does not show, becomes a hidden table of contents.
+    """
+
+    def link(found):
+        target = (file.parent / found[1]).resolve()
+        if not target.is_file():
+            return found[0]
+        copy = OUTSIDE.get(os.path.relpath(target, HERE.parent))
+        return f"]({os.path.relpath(HERE / copy if copy else target, page.parent)}{found[2] or ''})"
+
+    text = re.sub(r"\]\((?!https?:)([^)#\s]+)(#[\w-]+)?\)", link, text)
+    return re.sub(r"<!-- toctree\n(.*?)-->", r"```{toctree}\n:hidden:\n\1```", text, flags=re.DOTALL)
+
+
+def write_copies(app, config):
     for path, page in OUTSIDE.items():
-        source[0] = re.sub(rf"\]\({re.escape(up + path)}(#[\w-]+)?\)", rf"]({up}{page}\1)", source[0])
+        file = HERE.parent / path
+        (HERE / page).write_text(on_the_site(file.read_text(encoding="utf-8"), file, HERE / page), encoding="utf-8")
+
+
+def read_page(app, docname, source):
+    page = Path(app.env.doc2path(docname))
+    if page.suffix == ".md":
+        source[0] = on_the_site(source[0], page, page)
 
 
 def setup(app):
-    app.connect("source-read", link_inside)
+    app.connect("config-inited", write_copies)
+    app.connect("source-read", read_page)

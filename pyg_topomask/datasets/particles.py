@@ -67,7 +67,7 @@ class ParticleDataset(SyntheticDataset):
     Args:
         root: Folder of the processed file.
         force: ``"springs"`` or ``"repulsion"``.
-        num_graphs: Number of systems. This default and the next two are those of our experiment in ``RESULTS.md``.
+        num_graphs: Number of systems. This default and the next two are those of our experiment in ``docs/results``.
         num_nodes: Particles ``N`` of each system, at least 10.
         num_frames: Frames ``F`` that are simulated from the start, at least 1.
         seed: System ``i`` depends only on ``(force, num_nodes, num_frames, seed, i)``.

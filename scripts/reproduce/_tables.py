@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import math
-import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,8 +33,8 @@ SAMPLE, SAMPLE_EPOCHS = (1000, 200, 200), 2  # graphs and epochs that are timed 
 BUDGET_SHARES = (20, 40, 60, 80, 100)
 QUICK, QUICK_EPOCHS = (400, 100, 100), 3
 EQUAL = ("epochs", "time")  # two comparisons of methods: for equal epochs, and in the time of the first row
-STORED = "results-published"  # folder of the reports behind RESULTS.md, next to it
-SECTION = re.compile(r"<!-- begin (\w+) -->\n(.*?)<!-- end \1 -->", re.DOTALL)
+STORED = "results-published"  # folder of the reports behind docs/results
+MADE = "<!-- redraw.py makes what follows -->\n"  # in a page of docs/results, between the text and the table
 
 
 Curves = Sequence[Sequence[tuple[float, float]]]
@@ -59,7 +57,7 @@ def table_parser(doc: str, name: str, quick: str, **settings: Any) -> argparse.A
     made.add_argument("--out", type=Path, default=Path(f"results/reproduce/{name}"), help="runs, report and plot")
     either = made.add_mutually_exclusive_group()
     either.add_argument("--quick", action="store_true", help=f"{quick}; its files go to the folder quick/ of --out")
-    either.add_argument("--results", type=Path, help="Markdown file to write the table into")
+    either.add_argument("--results", type=Path, help="folder of pages to publish in, docs/results")
     return made
 
 
@@ -273,54 +271,37 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def write_table(options: argparse.Namespace, name: str, text: str) -> None:
-    """Write a table as Markdown into ``--out``; with ``--results`` also into that file, and store its report.
+    """Write a table as Markdown into ``--out``; with ``--results`` also into its page there, and store its report.
 
-    A table of that file is not replaced by one with fewer rows.
+    A table of a page is not replaced by one with fewer rows.
     """
     write_text(options.out / f"{name}.md", text)
     if options.results is None:
         return
-    rows, had = (len(as_csv(found).splitlines()) for found in (text, sections(options.results).get(name, "")))
-    if rows < had:
-        print(f"{options.results} keeps its table {name}, which has {had - rows} more rows; remove it to replace it")
+    page = options.results / f"{name}.md"
+    lost = published_table(page).count("\n|") - text.count("\n|")
+    if lost > 0:
+        print(f"{page} keeps its table, which has {lost} more rows; remove it to replace it")
         return
-    write_section(options.results, name, text)
-    stored = options.results.parent / STORED
-    save_json(stored / f"{name}.json", json.loads((options.out / f"{name}.json").read_text()))
-    write_text(stored / f"{name}.csv", as_csv(text))
+    publish_table(page, text)
+    save_json(reports_of(options.results) / f"{name}.json", json.loads((options.out / f"{name}.json").read_text()))
 
 
-def as_csv(text: str) -> str:
-    """The tables of a text in Markdown as CSV, with an empty line between two tables."""
-    found = io.StringIO()
-    writer = csv.writer(found, lineterminator="\n")
-    for number, table in enumerate(re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)):
-        found.write("\n" if number else "")
-        rows = [[_plain(cell.strip()) for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        writer.writerows([rows[0], *rows[2:]])  # the second line has dashes
-    return found.getvalue()
+def reports_of(pages: Path) -> Path:
+    """The folder of the reports behind the pages of ``docs/results``."""
+    return pages.resolve().parents[1] / STORED
 
 
-def _plain(cell: str) -> str:
-    """A number without commas between its thousands."""
-    return cell.replace(",", "") if re.fullmatch(r"\d[\d,]*(\.\d+)?", cell) else cell
+def published_table(page: Path) -> str:
+    """The table of a page, without the text before it; empty if there is none."""
+    return page.read_text().partition(MADE)[2] if page.is_file() else ""
 
 
-def sections(path: Path) -> dict[str, str]:
-    """Name -> text between its markers in a Markdown file; empty if there is no such file."""
-    return dict(SECTION.findall(path.read_text())) if path.is_file() else {}
-
-
-def write_section(path: Path, name: str, text: str) -> None:
-    """Replace the text between the markers of that name, or append it with its markers."""
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    old = path.read_text() if path.is_file() else "# Results\n"
-    section = f"{begin}\n{text}{end}"
-    if begin in old and end in old:
-        head, tail = old.split(begin)[0], old.split(end, 1)[1]
-        write_text(path, head + section + tail)
-    else:
-        write_text(path, f"{old.rstrip()}\n\n## {name}\n\n{section}\n")
+def publish_table(page: Path, table: str) -> None:
+    """Replace the table of a page, and keep the text before it. A new page has its name as title."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    text = page.read_text().partition(MADE)[0] if page.is_file() else f"# {page.stem}\n\n"
+    write_text(page, text + MADE + table)
 
 
 def plot(report: Mapping[str, Any], path: Path) -> None:

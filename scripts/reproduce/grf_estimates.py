@@ -1,7 +1,7 @@
 """Error of the GRF mask's estimates at equal work (Reid et al. 2024, arXiv:2410.03462, Eq. 10), by graph and scheme.
 
     python scripts/reproduce/grf_estimates.py --quick       # a trial
-    python scripts/reproduce/grf_estimates.py --results RESULTS.md          # 5 minutes on one core
+    python scripts/reproduce/grf_estimates.py --results docs/results          # 5 minutes on one core
 
 Work has two parts: walkers, which are drawn once, and multiply-adds of a product with the mask (factored path), which
 every layer and step repeats. Two tables of 8 walkers per node and one table of 16 draw equally many walkers; two tables

@@ -5,7 +5,7 @@ backward (training), peak memory, and the share of each stage. Full attention is
 also linear, and less than that of k-MIP because it stores no indices, but it takes much more time. Every size runs in a
 new process. A method stops before a size at which one call would take longer than the limit.
 
-Run: python scripts/reproduce/kmip_scaling.py [--quick | --results RESULTS.md] [--limit 60]
+Run: python scripts/reproduce/kmip_scaling.py [--quick | --results docs/results] [--limit 60]
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ other data sets. The paper measured on a GPU, so only ratios to the Transformer 
 ogbn-products, which the paper cuts into ten random parts, is left out, because the Transformer runs out of memory on
 it; the part "large" of scripts/bench/attention.py is similar. The same command continues an interrupted one.
 
-Run: python scripts/reproduce/primphormer_efficiency.py [--quick | --results RESULTS.md]
+Run: python scripts/reproduce/primphormer_efficiency.py [--quick | --results docs/results]
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each config of configs/primphormer is trained for every seed, and the table shows its test accuracy at the best
 validation epoch next to the published one. The same command continues an interrupted one.
 
-Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick | --results RESULTS.md] [--datasets …] [--seeds 4]
+Run: python scripts/reproduce/primphormer_gnn_benchmark.py [--quick | --results docs/results] [--datasets …] [--seeds 4]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ epoch next to the published one. With --minutes M, each of --methods is trained 
 that fits into M minutes, estimated on a sample, with a schedule of that length. Only the attention differs; the stack
 (GatedGCN and the attention), encodings and optimiser are the same. The same command continues an interrupted one.
 
-Run: python scripts/reproduce/primphormer_lrgb.py [--quick | --results RESULTS.md] [--datasets …] [--seeds 4]
+Run: python scripts/reproduce/primphormer_lrgb.py [--quick | --results docs/results] [--datasets …] [--seeds 4]
      python scripts/reproduce/primphormer_lrgb.py --minutes 10 --datasets peptides-func --seeds 1 \
          --methods Primphormer Transformer Exphormer GRF KMIP
 """

@@ -1,10 +1,10 @@
-"""Draw all tables and pictures of RESULTS.md again from the reports in results-published, without any runs.
+"""Draw all tables and pictures of docs/results again from the reports in results-published, without any runs.
 
     python scripts/reproduce/redraw.py                                       # pictures go to results/published
     python scripts/reproduce/redraw.py results/reproduce/grf_real/grf_real.json    # store this report first
 
-A report NAME.json gives the table NAME of RESULTS.md by ``lines(report)`` of the script NAME.py, and its picture by
-``plot(report, path)``. Every table is stored as NAME.csv, too. A table without a report stays as it is.
+A report NAME.json gives the table of the page NAME.md by ``lines(report)`` of the script NAME.py, and its picture by
+``plot(report, path)``. The text before the table stays, and so do pages without a report.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _tables import STORED, as_csv, save_json, sections, start, write_section
+from _tables import publish_table, reports_of, save_json, start
 
 from pyg_topomask.run import RunError
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def redrawn(name: str, report: Mapping[str, Any]) -> str:
-    """Text of the section that a report gives."""
+    """The table that a report gives."""
     return "\n".join(importlib.import_module(name).lines(report)) + "\n"
 
 
@@ -50,20 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Store the given reports, then write every table and picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("reports", nargs="*", type=Path, help="new reports, each named after its script")
-    parser.add_argument("--results", type=Path, default=ROOT / "RESULTS.md", help="Markdown file with the tables")
+    parser.add_argument("--results", type=Path, default=ROOT / "docs/results", help="folder of the pages")
     parser.add_argument("--pictures", type=Path, default=Path("results/published"), help="folder of the pictures")
     options = parser.parse_args(arguments)
-    stored = options.results.parent / STORED
+    stored = reports_of(options.results)
     for path in options.reports:
         save_json(stored / path.name, checked(path))
     for path in sorted(stored.glob("*.json")):
         report = json.loads(path.read_text())
-        write_section(options.results, path.stem, redrawn(path.stem, report))
+        publish_table(options.results / f"{path.stem}.md", redrawn(path.stem, report))
         importlib.import_module(path.stem).plot(report, options.pictures / f"{path.stem}.png")
-    tables = sections(options.results)
-    for name, section in tables.items():
-        (stored / f"{name}.csv").write_text(as_csv(section))
-    print("without a report, left as they are:", *(name for name in tables if not (stored / f"{name}.json").is_file()))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def tables(scripts, monkeypatch, tmp_path):
 def reproduce(tables, tmp_path, *options):
     names = {"motif": "accuracy", "absent": "mae"}
     table = {name: tables.Published(name, metric, {"Primphormer": "1.0"}) for name, metric in names.items()}
-    out = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "RESULTS.md")]
+    out = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "docs/results")]
     parsed = tables.parser("", list(table), "test").parse_args([*options, *out])
     parsed.quick = True  # which the command line refuses with --results
     tables.reproduce("test", table, parsed)
@@ -59,15 +59,13 @@ def test_rows_of_what_is_there_and_notes_on_what_is_not(tables, tmp_path, monkey
     assert len(motif["curves"][0]) == tables.QUICK_EPOCHS
     assert no_config["note"] == "no config for Transformer"
     assert absent["note"] == "not available here"
-    text = (tmp_path / "RESULTS.md").read_text()
+    text = (tmp_path / "docs/results/test.md").read_text()
     assert "| absent | Primphormer | not available here |" in text
     assert (tmp_path / "out/test.png").stat().st_size > 0
-    stored = tmp_path / "results-published/test"
-    assert json.loads(stored.with_suffix(".json").read_text())["rows"] == rows
-    assert stored.with_suffix(".csv").read_text() == tables.as_csv(text)
+    assert json.loads((tmp_path / "results-published/test.json").read_text())["rows"] == rows
     again = reproduce(tables, tmp_path, "--datasets", "motif")
     assert again[0] == motif  # kept, not trained again
-    assert (tmp_path / "RESULTS.md").read_text().count("<!-- begin test -->") == 1
+    assert (tmp_path / "docs/results/test.md").read_text() == text
 
 
 def test_a_budget_plans_epochs_and_schedule_once(tables, tmp_path, monkeypatch):

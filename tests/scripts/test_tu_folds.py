@@ -156,14 +156,15 @@ def test_a_report_is_not_replaced_by_a_trial_or_by_one_of_other_settings(script,
 
 def test_a_published_table_is_not_replaced_by_one_with_fewer_rows(script, tmp_path, monkeypatch, capsys):
     fixed_runs(script, monkeypatch)
-    results, stored = tmp_path / "RESULTS.md", tmp_path / "results-published/tu_folds.json"
+    results, stored = tmp_path / "docs/results", tmp_path / "results-published/tu_folds.json"
     begin = ["--datasets", "enzymes", "--runs", "1", "--results", str(results)]
     script.main([*begin, "--out", str(tmp_path / "all")])
-    whole = results.read_text(), stored.read_bytes()
+    page = results / "tu_folds.md"
+    whole = page.read_text(), stored.read_bytes()
     assert whole[0].count("| enzymes |") == len(script.METHODS)
     script.main([*begin, "--methods", "GIN", "--out", str(tmp_path / "one")])
-    assert (results.read_text(), stored.read_bytes()) == whole
-    assert f"keeps its table tu_folds, which has {len(script.METHODS) - 1} more rows" in capsys.readouterr().out
+    assert (page.read_text(), stored.read_bytes()) == whole
+    assert f"keeps its table, which has {len(script.METHODS) - 1} more rows" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         script.main([*begin, "--quick"])
     assert "--quick: not allowed with argument --results" in capsys.readouterr().err
