@@ -2,7 +2,7 @@
 
 import torch
 
-from pyg_topomask.nn import Attention, Mask, check_input, register_attention, register_mask
+from pyg_topomask.nn import Attention, Card, Mask, check_input, register_attention, register_mask
 from pyg_topomask.operators import OnesOperator, SparseFactorOperator
 
 
@@ -13,6 +13,7 @@ def graph_of_each_node(num_nodes, device, batch):
 class MeanAttention(Attention):
     """Every node attends equally to all nodes of its graph."""
 
+    card = Card(formula="all nodes, equally", learns="a projection", cost="N", when="as an example", reach="far")
     config_keys = {"heads": "gt.n_heads"}
 
     def __init__(self, channels, heads=1):
@@ -31,6 +32,8 @@ class DecayMask(Mask):
     Args:
         decay: Weight of other nodes.
     """
+
+    card = Card(formula="1 if i = j, else `decay`", learns="none", cost="N", when="as an example", reach="far")
 
     def __init__(self, decay: float = 0.5) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ BELOW = {
     "transforms": {"ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "datasets": {"transforms", "ops", "cache", "checks", "fingerprint", "tensor_files", "typing"},
     "loader": {"checks"},
-    "nn": {"operators", "ops", "checks", "typing"},
+    "nn": {"transforms", "operators", "ops", "checks", "typing"},
 }
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these
 

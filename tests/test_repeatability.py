@@ -24,9 +24,7 @@ from pyg_topomask.nn import (
     GRFMask,
     MaskedAttention,
     PrimalAttention,
-    RWGNKMask,
     SANAttention,
-    ToeplitzMask,
     auxiliary_loss,
 )
 from pyg_topomask.nn.encoder import GraphormerDegrees, MLPNodeEncoder
@@ -36,7 +34,8 @@ from pyg_topomask.nn.head.edge import DECODINGS
 from pyg_topomask.nn.norm import NORMS, apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS
 from pyg_topomask.run.model.convs import CONVS, ConvSettings
-from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+from pyg_topomask.testing import examples, prepared
+from pyg_topomask.transforms import that_add
 
 CALLS, CHANNELS, NUM_HEADS = 20, 32, 2
 SIZES = (1000, 30, 30, 60)
@@ -93,13 +92,17 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def prepare(sizes, num_walks: int = 16, halt_prob: float = 0.5) -> Batch:
-    """Graphs with hubs, which carry what attentions read."""
+def plain_graphs(sizes) -> list[Data]:
+    """Graphs with hubs."""
     torch.manual_seed(0)
-    graphs = [Data(edge_index=barabasi_albert_graph(n, 4), num_nodes=n) for n in sizes]
-    for transform in (AddExpanderEdges(seed=0), AddRandomWalks(num_walks, 4, halt_prob, seed=0)):
-        graphs = [transform(graph) for graph in graphs]
-    return Batch.from_data_list(graphs)
+    return [Data(edge_index=barabasi_albert_graph(n, 4), num_nodes=n) for n in sizes]
+
+
+def prepare(sizes) -> Batch:
+    """Graphs with hubs, which carry what attentions read."""
+    required = [attribute for attention in ATTENTION.values() for attribute in attention.requirements()]
+    transform = that_add(required, seed=0)
+    return Batch.from_data_list([transform(graph) for graph in plain_graphs(sizes)])
 
 
 @pytest.fixture(scope="module")
@@ -120,58 +123,42 @@ def test_attention_repeats(batch, name):
     assert_repeats(ATTENTIONS[name], lambda attn, x: attn(x, batch.batch, batch), x)
 
 
-MASKS = {
-    "grf": lambda: GRFMask(),
-    "grf_heads": lambda: GRFMask(NUM_HEADS),
-    "grf_unsymmetric": lambda: GRFMask(symmetric=False),
-    "rwgnk": lambda: RWGNKMask(),
-    "rwgnk_learned": lambda: RWGNKMask(NUM_HEADS, learnable=True),
-}
-
-FAST_MASKS = {
-    "toeplitz": lambda: ToeplitzMask((32, 32)),
-    "toeplitz_distance": lambda: ToeplitzMask((96, 96), function="distance"),
-} | {name: MASK[name] for name in ("causal", "forest", "grid_heat", "heat", "low_rank", "power_series", "tree")}
-"""Masks that are multiplied without walks."""
+MASKS = examples(MASK, (32, 32)) | {"grf per head": lambda: GRFMask(NUM_HEADS)}
+"""Every mask; those of walks are tried on every path, and the others, which have fast products, on a large grid."""
+WALKED = [name for name in MASKS if "walk_index" in MASKS[name]().requires]
 
 
-def test_every_mask_is_covered():
-    assert {type(build()) for build in [*MASKS.values(), *FAST_MASKS.values()]} == set(MASK.values())
-
-
-@pytest.fixture(scope="module")
-def long_walks() -> dict[str, Batch]:
+def long_walks(mask, path) -> Batch:
     """A thousand nodes with 69,000 walk entries; for the dense path 320 nodes, whose 102,400 pairs suffice."""
-    many = prepare([32] * 32, 64, 0.1)
-    return {"factored": many, "pairwise": many, "blocks": many, "dense": prepare([32] * 10, 64, 0.1)}
+    graphs = plain_graphs([32] * (10 if path == "dense" else 32))
+    return Batch.from_data_list(prepared(mask, graphs, num_walks=64, halt_prob=0.1))
 
 
 @pytest.mark.parametrize("path", ["factored", "pairwise", "blocks", "dense"])
-@pytest.mark.parametrize("mask", MASKS)
-def test_mask_repeats_on_every_path(long_walks, mask, path):
-    graph = long_walks[path]
+@pytest.mark.parametrize("mask", WALKED)
+def test_mask_repeats_on_every_path(mask, path):
+    graph = long_walks(MASKS[mask](), path)
     attention = lambda: MaskedAttention(CHANNELS, NUM_HEADS, "elu1", MASKS[mask](), path)  # noqa: E731
     assert_repeats(attention, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
 
 
 @pytest.fixture(scope="module")
 def large_grid() -> Batch:
-    """One grid of 1,024 nodes with what fast masks read."""
+    """One grid of 1,024 nodes with what the masks read."""
     graph = from_networkx(networkx.grid_2d_graph(32, 32))
-    for transform in (AddGridShape(), AddPositions(), AddTreeOrder()):
-        graph = transform(graph)
-    return Batch.from_data_list([graph])
+    required = [attribute for mask in MASK.values() for attribute in mask.requirements()]
+    return Batch.from_data_list([that_add(required, seed=0)(graph)])
 
 
-@pytest.mark.parametrize("mask", FAST_MASKS)
+@pytest.mark.parametrize("mask", [name for name in MASKS if name not in WALKED])
 def test_fast_mask_repeats(large_grid, mask):
-    attention = lambda: MaskedAttention(8, NUM_HEADS, "elu1", FAST_MASKS[mask](), "factored")  # noqa: E731
+    attention = lambda: MaskedAttention(8, NUM_HEADS, "elu1", MASKS[mask](), "factored")  # noqa: E731
     assert_repeats(attention, lambda attn, x: attn(x, large_grid.batch, large_grid), draw(1024, 8))
 
 
 @pytest.mark.parametrize("path", ["pairwise", "blocks", "dense"])
-def test_masked_softmax_repeats_on_every_path(long_walks, path):
-    graph = long_walks[path]
+def test_masked_softmax_repeats_on_every_path(path):
+    graph = long_walks(GRFMask(), path)
     attention = lambda: MaskedAttention(CHANNELS, NUM_HEADS, "softmax", GRFMask(), path)  # noqa: E731
     assert_repeats(attention, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
 

@@ -3,6 +3,7 @@
 from pyg_topomask.nn import attention, mask
 from pyg_topomask.nn.attention import *  # noqa: F403
 from pyg_topomask.nn.auxiliary import auxiliary_loss
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.conv import GatedGCN, StableGINEConv
 from pyg_topomask.nn.dynamic_walks import redraw_walks
 from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
@@ -19,6 +20,7 @@ __all__ = [
     "HEADS",
     "NODE_ENCODERS",
     "POSITIONAL_ENCODERS",
+    "Card",
     "ComposedNodeEncoder",
     "GPSLayer",
     "GPSModel",

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import holds, warn_once
+from pyg_topomask.checks import holds, readable, warn_once
 from pyg_topomask.ops.csr import edge_tensors
 from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.transforms.finding import text_of
 
 
 def requirements_of(*parts: Module | None) -> tuple[str, ...]:
@@ -40,20 +41,32 @@ def check_rows(graph: Data, num_rows: int) -> None:
         )
 
 
-def read_attributes(reader: Module, graph: Any, names: tuple[str, ...], remedy: str) -> list[Tensor]:
-    """The attributes ``names`` of a graph, for the module ``reader``.
+def transform_text(reader: Module) -> str:
+    """The transform that adds what a module requires, with the module's settings; empty if none is known."""
+    return text_of(requirements_of(reader), getattr(reader, "transform_settings", {}))
+
+
+def read_attributes(reader: Module, graph: Any, remedy: str = "") -> list[Tensor]:
+    """The attributes of a graph that the module ``reader`` requires, in order.
+
+    Args:
+        reader: A module with ``requires``.
+        graph: The graph or batch.
+        remedy: What to add if one is missing; by default, the transform that adds it.
 
     Raises:
         TypeError: If ``graph`` is not a homogeneous graph.
         ValueError: If there is no graph, or an attribute is missing; the message says what to add.
     """
-    name = type(reader).__name__
+    name, names = type(reader).__name__, requirements_of(reader)
     if graph is None:
         raise ValueError(f"{name} needs the graph: give it a Data or Batch, as in attn(x, batch, graph)")
     if not isinstance(graph, Data):
         raise TypeError(f"{name} takes a Data or Batch (got {type(graph).__name__})")
     missing = [attribute for attribute in names if graph.get(attribute) is None]
     if missing:
+        text = transform_text(reader)
+        remedy = remedy or (f"the transform {text}" if text else "them to the data")
         raise ValueError(f"{name} needs {', '.join(map(repr, missing))} on the graph; add {remedy}")
     return [graph[attribute] for attribute in names]
 
@@ -65,7 +78,7 @@ def read_edges(reader: Module, graph: Any) -> Tensor:
         TypeError: If ``graph`` is not a homogeneous graph.
         ValueError: If there is no graph, or it has neither attribute.
     """
-    read_attributes(reader, graph, (), "")
+    read_attributes(reader, graph)
     adj = graph.get("edge_index")
     adj = graph.get("adj_t") if adj is None else adj
     if adj is None:
@@ -100,7 +113,7 @@ def with_attributes(graph: Data, **attributes: Any) -> Data:
     return changed
 
 
-def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "walks") -> None:
+def check_table_size(reader: Module, graph: Data, size: int | Tensor, what: str = "walks") -> None:
     """Refuse a table that was drawn for a graph of another size, such as the full graph of a sampled subgraph.
 
     Raises:
@@ -112,11 +125,15 @@ def check_table_size(graph: Data, size: int | Tensor, remedy: str, what: str = "
     same = total == graph.num_nodes  # Batch.subgraph leaves ptr as it was
     if batched:
         same = same & (size == ptr.diff())
+    same = same.all()
+    if readable(same) and bool(same):
+        return
+    remedy = transform_text(reader) if readable(same) else "the transform"
     message = (
         f"the {what} on this graph were drawn for {{}} nodes, but it has {graph.num_nodes}: samplers and subgraph() "
         f"copy them unchanged. Add {remedy} after sampling"
     )
-    if not holds(same.all(), message.format("another number of")):
+    if not holds(same, message.format("another number of")):
         raise ValueError(message.format(int(total)))
 
 

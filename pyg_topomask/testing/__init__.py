@@ -1,6 +1,7 @@
 """Test cases for new mask operators and attentions, and small graphs for them. They need pytest."""
 
 from pyg_topomask.testing.attention_case import AttentionCase
+from pyg_topomask.testing.examples import examples, prepared
 from pyg_topomask.testing.graphs import GRAPHS, block_permutation, dense_adjacency, empty_graph, permute
 from pyg_topomask.testing.operator_case import OperatorCase
 
@@ -11,5 +12,7 @@ __all__ = [
     "block_permutation",
     "dense_adjacency",
     "empty_graph",
+    "examples",
     "permute",
+    "prepared",
 ]

@@ -19,6 +19,7 @@ from pyg_topomask.testing.checks import (
     check_reverse_mode,
     check_threads,
 )
+from pyg_topomask.testing.examples import prepared
 from pyg_topomask.testing.graphs import GRAPHS, block_permutation, empty_graph, permute
 
 
@@ -28,13 +29,8 @@ class AttentionCase:
     .. code-block:: python
 
         class TestGRFAttention(AttentionCase):
-            transform = "AddRandomWalks"
-
             def build(self):
                 return GRFAttention(self.channels, heads=2)
-
-            def prepare(self, data):
-                return AddRandomWalks(seed=0)(data.clone())
 
     An attention that draws new random numbers in each call cannot pass; build it in evaluation mode.
     """
@@ -47,8 +43,8 @@ class AttentionCase:
     """Names of the graphs for the checks."""
     tol: ClassVar[dict[str, Any]] = {"rtol": 1e-10, "atol": 1e-12}
     """Tolerances of comparisons in float64."""
-    transform: ClassVar[str] = ""
-    """What the error about a missing attribute must say; needed if the attention requires attributes."""
+    transform: ClassVar[str] = "add the transform Add"
+    """What the error about a missing attribute must say."""
     equivariant: ClassVar[bool] = True
     """Whether relabelling the nodes relabels the result. If not, it must change the result on the graphs `names`."""
 
@@ -60,8 +56,12 @@ class AttentionCase:
         raise NotImplementedError
 
     def prepare(self, data: Data) -> Data:
-        """Add the attributes that the attention requires; they must depend only on the graph."""
-        return data
+        """Add the attributes that the attention requires; they must depend only on the graph.
+
+        By default, the transforms do that which declare these attributes.
+        """
+        with torch.random.fork_rng(devices=[]):
+            return prepared(self.build(), [data], num_walks=4)[0]
 
     def permute(self, data: Data, perm: Tensor) -> Data:
         """Copy of ``data`` whose node ``i`` is the old node ``perm[i]``, with all required attributes."""
@@ -272,7 +272,6 @@ class AttentionCase:
         attn, data = self.build(), self.prepare(GRAPHS["path"].clone())
         x = self._input(4, torch.float32)
         required: tuple[str, ...] = getattr(attn, "requires")  # noqa: B009
-        assert self.transform or not required, "'transform' must name what adds the required attributes"
         for name in required:
             bare = data.clone()
             del bare[name]

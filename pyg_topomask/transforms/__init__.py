@@ -3,6 +3,7 @@
 from pyg_topomask.transforms.diagonal_encodings import AddHeatDiagonalEncoding, AddRandomWalkEncoding
 from pyg_topomask.transforms.electrostatic_encoding import AddElectrostaticEncoding
 from pyg_topomask.transforms.expander_edges import AddExpanderEdges
+from pyg_topomask.transforms.finding import that_add
 from pyg_topomask.transforms.grid_shape import AddGridShape
 from pyg_topomask.transforms.laplacian_encoding import AddLaplacianEncoding
 from pyg_topomask.transforms.positions import AddPositions
@@ -25,4 +26,5 @@ __all__ = [
     "AddShortestPathBias",
     "AddTreeOrder",
     "precompute",
+    "that_add",
 ]

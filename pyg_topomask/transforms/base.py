@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.utils.data import Dataset
 from torch_geometric.data import Data
@@ -14,11 +14,15 @@ from torch_geometric.transforms import BaseTransform, Compose
 class GraphTransform(BaseTransform):
     """Base of the transforms that add attributes to a graph.
 
-    A subclass defines `additions`, which returns the new attributes of many graphs, and stores its settings as
-    attributes with the names of its arguments. Called on one graph, the transform returns a copy with the additions.
+    A subclass names in `adds` the attributes that it may add, so that :func:`that_add` and error messages find it. It
+    defines `additions`, which returns the new attributes of many graphs, and stores its settings as attributes with the
+    names of its arguments. Called on one graph, the transform returns a copy with the additions.
     Called on a list of graphs or a data set, such as a whole ``InMemoryDataset``, it returns a list of such copies, in
     a fraction of the time per graph.
     """
+
+    adds: ClassVar[tuple[str, ...]]
+    """Names of the attributes. ``{name}`` is the argument ``name``, and ``*`` any text."""
 
     def additions(self, graphs: Sequence[Data]) -> list[dict[str, Any]]:
         """Attributes to add to each graph; :obj:`None` removes an attribute."""

@@ -49,6 +49,8 @@ class AddRandomWalkEncoding(Encoding):
         ValueError: If a setting is out of range, or a weight is negative.
     """
 
+    adds = ("{name}_diagonal", "{name}_error")
+
     def __init__(
         self,
         steps: Sequence[int],
@@ -96,6 +98,8 @@ class AddHeatDiagonalEncoding(Encoding):
         ValueError: If a setting is out of range, a weight is negative, or a time multiplied by a node's strength (sum
             of its edge weights) exceeds 1e7.
     """
+
+    adds = ("{name}_diagonal", "{name}_error")
 
     def __init__(
         self, times: Sequence[float], method: str = "auto", tol: float = 0.05, seed: int = 0, name: str = "heat"

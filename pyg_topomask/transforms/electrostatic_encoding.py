@@ -34,6 +34,7 @@ class AddElectrostaticEncoding(Encoding):
             are so small that potentials exceed float32, or the graph is a batch.
     """
 
+    adds = ("{name}",)
     needs_one_graph = True
 
     def __init__(self, name: str = "electrostatic") -> None:

@@ -67,6 +67,8 @@ class AddExpanderEdges(GraphTransform):
         TypeError: If the graph is a ``HeteroData``, or a count or seed is not an integer.
     """
 
+    adds = ("expander_index", "expander_size", "expander_virtual")
+
     def __init__(
         self,
         degree: int = 5,

@@ -39,6 +39,8 @@ class AddGridShape(GraphTransform):
         TypeError: If a size is not an integer, or the graph is a ``HeteroData``.
     """
 
+    adds = ("grid_shape",)
+
     def __init__(self, grid_shape: Sequence[int] | None = None) -> None:
         if grid_shape is not None:
             grid_shape = check_grid_shape(grid_shape)

@@ -48,6 +48,7 @@ class AddLaplacianEncoding(Encoding):
         RuntimeError: If a graph is too large for the dense decomposition and the sparse solvers fail.
     """
 
+    adds = ("{name}_vectors", "{name}_values")
     needs_one_graph = True
 
     def __init__(

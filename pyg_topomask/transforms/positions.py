@@ -32,6 +32,8 @@ class AddPositions(GraphTransform):
         TypeError: If the graph is a ``HeteroData``.
     """
 
+    adds = ("position",)
+
     def __init__(self, source: str | None = None) -> None:
         self.source = source
 

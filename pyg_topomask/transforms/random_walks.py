@@ -80,6 +80,12 @@ class AddRandomWalks(GraphTransform):
         TypeError: If the graph is a ``HeteroData``, its edges are not integers, or a count or seed is not an integer.
     """
 
+    adds = (
+        *(f"{{name}}_{part}" for part in ("index", "length", "load", "count", "diagonal", "size", "max_length")),
+        "{name}_key_*",
+        "{name}_table*",
+    )
+
     def __init__(
         self,
         num_walks: int = 16,

@@ -34,6 +34,7 @@ class AddRelativeWalkEncoding(Encoding):
         ValueError: If a step is out of range, a graph has more than 8192 nodes or is a batch, or a weight is negative.
     """
 
+    adds = ("pair_{name}",)
     needs_one_graph = True
 
     def __init__(self, steps: Sequence[int], name: str = "relative_walk") -> None:

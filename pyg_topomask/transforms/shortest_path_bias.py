@@ -49,6 +49,7 @@ class AddShortestPathBias(Encoding):
             batch, or has edges without a single type.
     """
 
+    adds = ("pair_{name}", "pair_{name}_types", "{name}_in_degree", "{name}_out_degree")
     reads = ("edge_index", "adj_t", "num_nodes", "edge_attr")
     needs_one_graph = True
 

@@ -56,6 +56,8 @@ class AddTreeOrder(GraphTransform):
         TypeError: If the graph is a ``HeteroData``, or the seed is not an integer.
     """
 
+    adds = ("tree_index", "tree_length", "tree_is_forest", "tree_size")
+
     def __init__(self, method: str = "breadth_first", length: str | None = None, seed: int | None = None) -> None:
         check_choice("method", method, METHODS)
         if method == "minimum" and length is None:

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.inits import reset
 
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
+from pyg_topomask.nn.card import Card
 from pyg_topomask.ops.segment import check_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
@@ -91,6 +92,8 @@ class Attention(Module):
 
     config_keys: ClassVar[Mapping[str, str]] = {}
     """Constructor argument → config key that sets it."""
+    card: ClassVar[Card]
+    """The attention in a few words, for tables. Every attention has its own."""
     adds_loss: ClassVar[bool] = False
     """Whether a forward pass sets ``auxiliary_loss``."""
     channels: int
@@ -99,6 +102,8 @@ class Attention(Module):
     """Number of heads ``H``."""
     requires: tuple[str, ...] = ()
     """Attributes that the graph must carry."""
+    transform_settings: Mapping[str, Any] = {}
+    """Settings of the transform that adds them, where they must be those of the attention."""
     edge_dim: int | None = None
     """Width of ``graph.edge_attr``; :obj:`None` if the attention does not read it."""
     auxiliary_loss: Tensor | None = None
@@ -110,6 +115,11 @@ class Attention(Module):
             self.channels, self.heads = check_heads(channels, heads)
         else:
             self.channels, self.heads = check_integer("channels", channels, 1), check_integer("heads", heads, 1)
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """Constructor settings for tests."""
+        return [{}]
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.card import Card
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.ops.edges.block_sparse import block_sparse_support, one_graph
 
@@ -43,6 +44,13 @@ class BigBirdAttention(MaskedAttention):
         ValueError: If ``heads`` does not divide ``channels``, or a count is out of range.
     """
 
+    card = Card(
+        formula="blocks of nodes, in their order",
+        learns="projections",
+        cost="N",
+        when="for comparison with the papers' tables",
+        reach="order",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "block_size": "gt.bigbird.block_size",
@@ -50,6 +58,10 @@ class BigBirdAttention(MaskedAttention):
         "seed": "seed",
         "dropout": "gt.attn_dropout",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"block_size": 1, "num_random": 1}]
 
     def __init__(
         self,

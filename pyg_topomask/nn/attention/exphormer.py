@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.edges.edge_softmax import typed_edge_attention
 from pyg_topomask.ops.numerics import at_least_float32
@@ -64,6 +65,13 @@ class ExphormerAttention(Attention):
             given without ``graph_edges``.
     """
 
+    card = Card(
+        formula="neighbours, random expander neighbours and virtual nodes",
+        learns="projections; a vector for each type of edge, virtual nodes",
+        cost="N + E",
+        when="edges with features, and a short way between any two nodes",
+        reach="far",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "num_virtual": "prep.num_virt_node",
@@ -72,6 +80,10 @@ class ExphormerAttention(Attention):
         "dropout": "gt.attn_dropout",
         "graph_edges": "prep.add_edge_index",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"num_virtual": 0}, {"expander": False}, {"graph_edges": False}]
 
     def __init__(
         self,
@@ -94,6 +106,7 @@ class ExphormerAttention(Attention):
         check_dropout(dropout)
         self.num_virtual, self.edge_dim, self.dropout = num_virtual, edge_dim, dropout
         self.expander, self.graph_edges, self.requires = expander, graph_edges, self.requirements(expander=expander)
+        self.transform_settings = {"num_virtual": num_virtual}
         self.qkv = Linear(channels, 3 * channels, bias=bias)
         self.out = Linear(channels, channels, bias=bias)
         self.edge = Linear(edge_dim, channels, bias=False) if edge_dim is not None else None
@@ -168,11 +181,10 @@ class ExphormerAttention(Attention):
         return carry.size(0)
 
     def _read_edges(self, graph: Data | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
-        remedy = f"AddExpanderEdges(num_virtual={self.num_virtual})"
-        tables = read_attributes(self, graph, self.requires, f"the transform {remedy}")
+        tables = read_attributes(self, graph)
         assert graph is not None  # read_attributes has refused None
         if self.expander:
-            check_table_size(graph, tables[1], remedy, "expander edges")
+            check_table_size(self, graph, tables[1], "expander edges")
             self._check_num_virtual(graph.get("expander_virtual"))
         check_rows(graph, num_nodes)
         edge_index = read_edges(self, graph)

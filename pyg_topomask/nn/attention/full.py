@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
@@ -56,6 +57,14 @@ class FullAttention(Attention):
         ValueError: If ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
     """
 
+    card = Card(
+        formula="all nodes of the graph",
+        learns="projections",
+        cost="N²",
+        when="small graphs, and a bias for each pair of nodes",
+        reach="far",
+        time=2.0,
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "dropout": "gt.attn_dropout",
@@ -88,7 +97,7 @@ class FullAttention(Attention):
         attn_bias = None
         if self.requires:
             remedy = "one row for each ordered pair of its nodes, shape [n * n, heads]"
-            (attn_bias,) = read_attributes(self, graph, self.requires, remedy)
+            (attn_bias,) = read_attributes(self, graph, remedy)
         q, k, v = self._split_heads(self.qkv(x))
         out = segment_softmax_attention(q, k, v, batch, attn_bias, self.dropout if self.training else 0.0)
         return self.out(out.flatten(1))

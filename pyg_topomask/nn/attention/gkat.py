@@ -15,6 +15,7 @@ from torch_geometric.utils import softmax
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import check_input, uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.masked import masked_additive_attention
@@ -52,6 +53,13 @@ class GKATAttention(MaskedAttention):
         TypeError, ValueError: As :class:`MaskedAttention` and :class:`~pyg_topomask.nn.RWGNKMask`.
     """
 
+    card = Card(
+        formula="nodes whose random walks meet",
+        learns="projections; decay λ and α, if `learnable`",
+        cost="N × stored visits",
+        when="nodes are similar if walks from them meet",
+        reach="hops",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "num_features": "topomask.num_features",
@@ -65,6 +73,10 @@ class GKATAttention(MaskedAttention):
         "seed": "seed",
         "normalizer": "topomask.normalizer",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"num_features": 16}, {"kernel": "softmax"}, {"learnable": True, "decay": 0.8}]
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.grf import GRFMask
 
 
@@ -35,6 +36,13 @@ class GRFAttention(MaskedAttention):
         TypeError, ValueError: As :class:`MaskedAttention` and :class:`GRFMask`.
     """
 
+    card = Card(
+        formula="nodes that random walks reach, by a learned function of the hops",
+        learns="projections; f at 0 … `max_length` hops",
+        cost="N",
+        when="the structure of the graph should matter, on graphs of any size",
+        reach="hops",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "max_length": "topomask.max_length",
@@ -48,6 +56,10 @@ class GRFAttention(MaskedAttention):
         "dropout": "gt.attn_dropout",
         "normalizer": "topomask.normalizer",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"diagonal": "corrected", "kernel": "softmax"}, {"heads": 2, "table": (1, 0)}]
 
     def __init__(
         self,

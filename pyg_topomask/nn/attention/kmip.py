@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import Linear
@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.card import Card
 from pyg_topomask.ops.topk.attention import indexed_topk_attention
 from pyg_topomask.ops.topk.backends import BACKENDS
 
@@ -52,6 +53,14 @@ class KMIPAttention(Attention):
             is unknown.
     """
 
+    card = Card(
+        formula="the k nodes whose keys have the largest inner products with its query",
+        learns="projections",
+        cost="N² at worst, less on clusters; linear memory",
+        when="features should decide which nodes attend to each other, at any distance",
+        reach="far",
+        time=1.6,
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "k": "gt.sparse.k",
@@ -60,6 +69,10 @@ class KMIPAttention(Attention):
         "dropout": "gt.attn_dropout",
         "head_agg": "gt.sparse.head_agg",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"k": 3}, {"k": 2, "kq_dim": 3, "val_dim": 5}, {"head_agg": "none", "checkpoint": True}]
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
@@ -71,6 +72,13 @@ class MaskedAttention(Attention):
         ValueError: If ``heads`` does not divide ``channels``, ``dropout`` is out of range, or a name is unknown.
     """
 
+    card = Card(
+        formula="all nodes of the graph, weighted by a mask of your choice",
+        learns="projections; what the mask learns",
+        cost="N without a mask, or that of the mask",
+        when="one of the [masks](../masks.md); without a mask, the cheapest exchange between all nodes",
+        reach="far",
+    )
     accepts_tokens = True  # `mask_of_graph` borders the mask
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
@@ -82,6 +90,10 @@ class MaskedAttention(Attention):
         "seed": "seed",
         "normalizer": "topomask.normalizer",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"kernel": kernel, "num_features": 12} for kernel in KERNELS]
 
     def __init__(
         self,
@@ -105,6 +117,7 @@ class MaskedAttention(Attention):
             raise ValueError(f"'path' must be one of {', '.join(PATHS)}; 'softmax' is never factored (got {path!r})")
         self.kernel, self.mask, self.path, self.normalizer = kernel, mask, path, normalizer
         self.requires = requirements_of(mask)
+        self.transform_settings = getattr(mask, "transform_settings", {})
         self.qkv = Linear(self.channels, 3 * self.channels, bias=bias)
         self.out = Linear(self.channels, self.channels, bias=bias)
         self.dropout = Dropout(dropout)

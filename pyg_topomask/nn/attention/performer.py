@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 
@@ -37,12 +38,23 @@ class PerformerAttention(MaskedAttention):
         ValueError: If ``heads`` does not divide ``channels``, or a count is below 1.
     """
 
+    card = Card(
+        formula="all nodes, softmax by random features",
+        learns="projections",
+        cost="N",
+        when="for comparison with the papers' tables",
+        reach="far",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "num_features": "topomask.num_features",
         "seed": "seed",
         "dropout": "gt.attn_dropout",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"num_features": 16}]
 
     def __init__(
         self,

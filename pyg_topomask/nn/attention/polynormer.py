@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import PolynormerAttention as DensePolynormerAttention
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.card import Card
 from pyg_topomask.ops.numerics import at_least_float32, with_ones
 from pyg_topomask.ops.segment import segment_linear_attention
 
@@ -41,10 +42,21 @@ class PolynormerAttention(Attention):
         ValueError: If ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
     """
 
+    card = Card(
+        formula="all nodes, gated by the node itself",
+        learns="projections",
+        cost="N",
+        when="large graphs, with the same weights as PyG's class",
+        reach="far",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "dropout": "gt.attn_dropout",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"qk_shared": False}]
 
     def __init__(
         self,

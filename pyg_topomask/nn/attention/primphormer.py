@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, readable
 from pyg_topomask.nn.attention.base import Attention, check_input
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.dropout import has_hooks
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32
@@ -141,12 +142,23 @@ class PrimphormerAttention(_Primal):
         ValueError: If a size is below 1, ``heads`` does not divide ``channels``, or ``dropout`` is out of range.
     """
 
+    card = Card(
+        formula="a projection that depends on the graph",
+        learns="projections; F, W_e, W_r, W_c and Λ",
+        cost="N",
+        when="the cheapest exchange between all nodes",
+        reach="far",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "num_virtual": "topomask.num_virtual",
         "rank": "topomask.rank",
         "dropout": "gt.attn_dropout",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"num_virtual": 5, "rank": 3}]
 
     def __init__(
         self,

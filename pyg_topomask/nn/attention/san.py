@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import check_rows, read_edge_attr, read_edges
 from pyg_topomask.ops.edges.san import san_attention
 from pyg_topomask.ops.numerics import at_least_float32
@@ -63,6 +64,15 @@ class SANAttention(Attention):
         ValueError: If ``heads`` does not divide ``channels``, or a number is out of range.
     """
 
+    card = Card(
+        formula="all nodes, edges and non-edges apart",
+        learns="projections of edges and of non-edges",
+        cost="N² + E",
+        when="small graphs whose edges have features",
+        reach="far",
+        time=2.0,
+        memory=2.0,
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "edge_dim": "dataset.edge_encoder",
@@ -70,6 +80,10 @@ class SANAttention(Attention):
         "full_graph": "gt.full_graph",
         "dropout": "gt.attn_dropout",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"gamma": 0.1}, {"full_graph": False}]
 
     def __init__(
         self,

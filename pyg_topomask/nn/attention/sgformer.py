@@ -10,6 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAttention
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.card import Card
 from pyg_topomask.ops.numerics import at_least_float32, with_ones
 from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
 
@@ -39,6 +40,13 @@ class SGFormerAttention(Attention):
         ValueError: If ``heads`` does not divide ``channels``.
     """
 
+    card = Card(
+        formula="all nodes, one linear layer",
+        learns="projections",
+        cost="N",
+        when="large graphs, with the same weights as PyG's class",
+        reach="far",
+    )
     config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
 
     def __init__(self, channels: int, heads: int = 1, bias: bool = False) -> None:

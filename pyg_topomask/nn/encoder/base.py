@@ -40,7 +40,7 @@ class Encoder(Module):
             TypeError: If ``graph`` is not a homogeneous graph.
             ValueError: If one is missing; the message says what to add.
         """
-        return read_attributes(self, graph, self.requires, self.remedy)
+        return read_attributes(self, graph, self.remedy)
 
     def read_table(self, graph: Any, num_columns: int) -> Tensor:
         """The attribute of `requires` as a table ``[rows, num_columns]``; the graph may store one column as ``[rows]``.

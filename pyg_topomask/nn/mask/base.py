@@ -12,6 +12,7 @@ from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.operators import MaskOperator
 
@@ -19,13 +20,21 @@ from pyg_topomask.operators import MaskOperator
 class Mask(Module):
     """A learnable topological mask: builds a :class:`MaskOperator` from a graph, called as ``mask(graph)``."""
 
+    card: ClassVar[Card]
+    """The mask in a few words, for tables. Every mask has its own."""
+
     config_keys: ClassVar[Mapping[str, str]] = {}
     """Constructor argument → key of a config that sets it, such as ``{"heads": "gt.n_heads"}``. Arguments other than
     ``heads``, ``name`` and ``table`` also have a key in the section ``topomask.mask_<name>``, without a row here."""
     requires: tuple[str, ...] = ()
     """Attributes that the graph must carry."""
-    remedy: str = ""
-    """The transform that adds them, for error messages."""
+    transform_settings: Mapping[str, Any] = {}
+    """Settings of the transform that adds them, where they must be those of the mask."""
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        """Constructor settings for tests; the picture of all masks shows the first ones."""
+        return [{}]
 
     @classmethod
     def requirements(cls, **settings: Any) -> tuple[str, ...]:
@@ -43,7 +52,7 @@ class Mask(Module):
             TypeError: If ``graph`` is not a homogeneous graph.
             ValueError: If one is missing; the message names the transform to add.
         """
-        return read_attributes(self, graph, self.requires, f"the transform {self.remedy}")
+        return read_attributes(self, graph)
 
 
 def head_parameter(heads: int, *shape: int) -> Parameter:

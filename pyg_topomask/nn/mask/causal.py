@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_geometric.data import Data
 
-from pyg_topomask.nn.graph_attributes import read_attributes
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators import CausalOperator
@@ -20,13 +22,26 @@ class CausalMask(Mask):
         reverse: See later nodes instead of earlier ones.
     """
 
+    card = Card(
+        formula="1 if j ≤ i, in the order of the nodes",
+        learns="none",
+        cost="N",
+        when="sequences in which the future is not known",
+        reach="order",
+        graphs="sequences",
+    )
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"reverse": True}]
+
     def __init__(self, reverse: bool = False) -> None:
         super().__init__()
         self.reverse = reverse
 
     def forward(self, graph: Data) -> CausalOperator:
         """The mask of a graph or batch. Raises ValueError and TypeError if there is none."""
-        read_attributes(self, graph, (), "")
+        self.read(graph)
         return CausalOperator(batch_of(graph), self.reverse)
 
     def extra_repr(self) -> str:

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.base import Mask, head_parameter
-from pyg_topomask.nn.mask.structure import TREE, TREE_REMEDY, read_tree
+from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import ForestExpOperator
 from pyg_topomask.ops.numerics import at_least_float32
 
@@ -37,9 +38,15 @@ class ForestMask(Mask):
         ValueError: If ``heads`` is not positive, or ``a`` is 0 or not finite.
     """
 
+    card = Card(
+        formula="exp(a · dist(i, j) + b) in a spanning forest",
+        learns="rate a, which keeps its sign",
+        cost="about 8 N",
+        when="trees with lengths of edges; one number per head",
+        reach="far",
+    )
     config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
     requires = TREE
-    remedy = TREE_REMEDY
 
     def __init__(self, heads: int = 1, a: float = -0.5, b: float = 0.0) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
 from pyg_topomask.operators import GRFOperator, HeadStackOperator
@@ -64,6 +65,13 @@ class GRFMask(Mask):
             too long, or a mask that is not ``symmetric`` is given a ``key_modulation``.
     """
 
+    card = Card(
+        formula="Φ₁Φ₂ᵀ, an estimate of Σ αₖWᵏ by random walks",
+        learns="f at 0 … `max_length` hops",
+        cost="non-zeros of Φ₁ and Φ₂",
+        when="large graphs, short range: the cost does not grow with the degrees",
+        reach="hops",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "max_length": "topomask.max_length",
@@ -72,6 +80,10 @@ class GRFMask(Mask):
         "diagonal": "topomask.diagonal",
         "table": "topomask.num_tables",
     }
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"key_modulation": True}, {"diagonal": "corrected"}, {"symmetric": False}]
 
     def __init__(
         self,
@@ -98,8 +110,12 @@ class GRFMask(Mask):
         self.requires = self.requirements(
             symmetric=symmetric, independent=independent, name=name, diagonal=diagonal, table=self.tables
         )
-        more = f", num_tables={max(self.tables) + 1}" if any(self.tables) else ""
-        self.remedy = f"AddRandomWalks(max_length={max_length}, name={name!r}, diagonal={self.diagonal!r}{more})"
+        self.transform_settings = {
+            "max_length": max_length,
+            "name": name,
+            "diagonal": None if self.diagonal == "independent" else self.diagonal,
+            "num_tables": max(self.tables) + 1,
+        }
         if key_modulation and not symmetric:
             raise ValueError("'key_modulation' is for keys that have features, but with symmetric=False they have none")
         self.positive, self._initial = positive, initial_modulation("initial", initial, max_length)
@@ -136,7 +152,7 @@ class GRFMask(Mask):
             ValueError: If walks are missing, of another graph, or longer than ``max_length``.
         """
         size = self.read(graph)[-1]
-        check_table_size(graph, size, self.remedy)
+        check_table_size(self, graph, size)
         warn_of_short_walks(graph, self.name, self.max_length)
         keys = () if self.key_modulation is None else (self.key_modulation,)
         functions = at_least_float32(self.modulation, *keys)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_geometric.data import Data
 
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.structure import grid_operator
 from pyg_topomask.nn.mask.time import DiffusionMask
 from pyg_topomask.operators import GridHeatOperator, MaskOperator
@@ -28,8 +31,20 @@ class GridHeatMask(DiffusionMask):
         ValueError: If a setting is out of range.
     """
 
+    card = Card(
+        formula="exp(−λL) of a grid",
+        learns="time λ in (0, `max_time`)",
+        cost="N Σ nᵢ or N log N",
+        when="images and lattices, without a direction",
+        reach="order",
+        graphs="grids",
+        time=1.1,
+    )
     requires = ("grid_shape",)
-    remedy = "AddGridShape()"
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"time": 2.0}]
 
     def __init__(self, heads: int = 1, time: float = 1.0, max_time: float = 64.0) -> None:
         super().__init__(heads, time, max_time)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.structure import read_weighted_edges
 from pyg_topomask.nn.mask.time import DiffusionMask
 from pyg_topomask.operators import HeatOperator
@@ -38,6 +41,18 @@ class HeatMask(DiffusionMask):
         TypeError: If ``heads`` is not an integer.
         ValueError: If a setting is out of range or unknown.
     """
+
+    card = Card(
+        formula="exp(−λL)",
+        learns="time λ in (0, `max_time`)",
+        cost="degree of the series × (E + 2N)",
+        when="a range that is learned, beyond a few hops; undirected graphs",
+        reach="far",
+    )
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"time": 3.0}, {"laplacian": "random_walk"}]
 
     def __init__(
         self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from math import pi
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import NonFiniteError, check_choice, check_integer, holds
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import stated_num_nodes
 from pyg_topomask.nn.mask.base import Mask, head_parameter
@@ -54,10 +55,24 @@ class LowRankMask(Mask):
         ValueError: If a setting is out of range or unknown.
     """
 
+    card = Card(
+        formula="≈ exp(Σ λₖ² cos(2πfₖ(pᵢ − pⱼ) + θₖ)) of positions p",
+        learns="amplitude, frequency and phase of each wave",
+        cost="2 N `num_features`",
+        when="sequences with positions of any spacing",
+        reach="far",
+        graphs="sequences",
+    )
     config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
     requires = ("position",)
-    remedy = "AddPositions()"
     mixing: Tensor | None
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [
+            {"max_period": 16.0, "num_features": 256},
+            {"encoding": "stochastic", "num_waves": 2, "num_features": 6},
+        ]
 
     def __init__(
         self,

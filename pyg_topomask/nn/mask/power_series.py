@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
@@ -44,7 +45,18 @@ class PowerSeriesMask(Mask):
         ValueError: If a number is out of range, or the coefficients are too many or have no deconvolution.
     """
 
+    card = Card(
+        formula="Σ αₖWᵏ with α = f ∗ f",
+        learns="f at 0 … `max_length` hops",
+        cost="2 `max_length` (E + N)",
+        when="the exact form of grf: small graphs, no noise",
+        reach="hops",
+    )
     config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"symmetric": False, "max_length": 3}]
 
     def __init__(
         self, heads: int = 1, max_length: int = 4, symmetric: bool = True, coeffs: Sequence[float] | None = None

@@ -11,6 +11,7 @@ from torch.nn import Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
@@ -51,6 +52,13 @@ class RWGNKMask(Mask):
         ValueError: If a size or a number is out of range, or ``decay ** max_length`` exceeds 1e18.
     """
 
+    card = Card(
+        formula="⟨fᵢ, fⱼ⟩ / (‖fᵢ‖ ‖fⱼ‖)^α of visits of random walks",
+        learns="decay λ and α, if `learnable`",
+        cost="non-zeros of the visits",
+        when="GKAT; nodes are similar if walks from them meet",
+        reach="hops",
+    )
     config_keys: ClassVar[dict[str, str]] = {
         "heads": "gt.n_heads",
         "decay": "topomask.decay",
@@ -60,6 +68,10 @@ class RWGNKMask(Mask):
     }
     decay: Tensor
     alpha: Tensor
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{}, {"learnable": True, "decay": 0.8}]
 
     def __init__(
         self,
@@ -85,7 +97,7 @@ class RWGNKMask(Mask):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
         self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name
         self.requires = self.requirements(name=name)
-        self.remedy = f"AddRandomWalks(max_length={max_length}, halt_prob=0.0, independent=False, name={name!r})"
+        self.transform_settings = {"max_length": max_length, "halt_prob": 0.0, "independent": False, "name": name}
         self._initial = {"decay": decay, "alpha": alpha}
         for key in self._initial:
             empty = torch.empty(() if heads == 1 else heads)
@@ -113,7 +125,7 @@ class RWGNKMask(Mask):
             ValueError: If walks are missing, of another graph, or longer than ``max_length``.
         """
         index, length, count, size = self.read(graph)
-        check_table_size(graph, size, self.remedy)
+        check_table_size(self, graph, size)
         warn_of_short_walks(graph, self.name, self.max_length)
         decay, alpha = at_least_float32(self.decay, self.alpha)
         table = (index, length, count, int(graph.num_nodes), self.max_length)

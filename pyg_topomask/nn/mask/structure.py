@@ -19,8 +19,6 @@ from pyg_topomask.ops.memo import once_per_batch
 TREE = ("tree_index", "tree_length", "tree_size")
 """Attributes of a spanning forest that `read_tree` reads."""
 
-TREE_REMEDY = "AddTreeOrder()"
-
 
 def read_tree(mask: Mask, graph: Data) -> tuple[Tensor, Tensor]:
     """Parent of each node, −1 for a root, and the length of the edge to it: both ``[N]``.
@@ -29,7 +27,7 @@ def read_tree(mask: Mask, graph: Data) -> tuple[Tensor, Tensor]:
         ValueError: If the attributes `TREE` are missing, or are those of another graph.
     """
     index, length, size = mask.read(graph)
-    check_table_size(graph, size, TREE_REMEDY, "spanning trees")
+    check_table_size(mask, graph, size, "spanning trees")
     return _parents(index), _by_node(index, length)
 
 

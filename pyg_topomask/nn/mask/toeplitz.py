@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_grid_shape, check_integer
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.nn.mask.structure import grid_operator
 from pyg_topomask.operators import MaskOperator, ToeplitzOperator
@@ -43,10 +44,22 @@ class ToeplitzMask(Mask):
         ValueError: If a size or ``heads`` is not positive, or ``function`` is unknown.
     """
 
+    card = Card(
+        formula="w(p − q) of the positions p, q on a grid",
+        learns="a weight for each offset, or each distance",
+        cost="N log N, or N n for small grids",
+        when="images and sequences: the only mask here that knows directions on grids",
+        reach="order",
+        graphs="grids",
+        time=1.1,
+    )
     config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
     requires = ("grid_shape",)
-    remedy = "AddGridShape()"
     distance: Tensor
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"grid_shape": (5,)}, {"grid_shape": [5], "function": "distance"}]
 
     def __init__(self, grid_shape: Sequence[int], heads: int = 1, function: str = "offset") -> None:
         super().__init__()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
+from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.mask.base import Mask, head_parameter
-from pyg_topomask.nn.mask.structure import TREE, TREE_REMEDY, read_tree
+from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import TreeDistanceOperator
 from pyg_topomask.operators.tree_distance import METHODS
 from pyg_topomask.ops.numerics import at_least_float32
@@ -40,9 +41,20 @@ class TreeMask(Mask):
         ValueError: If a number is out of range, or the method is unknown.
     """
 
+    card = Card(
+        formula="f(hops between i and j) in a spanning forest",
+        learns="f at 0 … `max_hops`",
+        cost="N min(`max_hops`, diameter), or N log² N",
+        when="trees and molecules, long range: exact distances",
+        reach="far",
+        time=1.1,
+    )
     config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
     requires = TREE
-    remedy = TREE_REMEDY
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"max_hops": 8}]
 
     def __init__(self, heads: int = 1, max_hops: int = 16, method: str = "auto") -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from pyg_topomask.run.data.features import input_features
 from pyg_topomask.run.data.formats import dataset_problems, level_of, load_dataset
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.model.attentions import mask_arguments, uses_walks
-from pyg_topomask.run.model.sampling import build_structure
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.report import between_lines
 
 ENCODINGS: dict[str, Callable[[int], BaseTransform | None]] = {
@@ -78,16 +78,16 @@ def measure(
     features = input_features(parsed.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:
-        read_mask, structure = (None, None) if mask == "none" else mask_and_structure(parsed.config, mask)
-        steps = [step for step in (ENCODINGS[encoding](size), structure) if step is not None]
+        read_mask, structure = (None, []) if mask == "none" else mask_and_structure(parsed.config, mask)
+        steps = [step for step in (ENCODINGS[encoding](size), *structure) if step is not None]
         graphs = [features(dataset[i]) for i in range(count)]
         return pairs(graphs, Compose(steps) if steps else None, rounds, mask=read_mask)
     except (ValueError, TypeError) as error:
         raise RunError(f"{'dataset' if mask == 'none' else f'mask {mask}'}: {error}") from error
 
 
-def mask_and_structure(config: Config, name: str) -> tuple[Mask, BaseTransform | None]:
-    """A mask with the config's settings, and the transform that adds the trees, grids or positions that it needs."""
+def mask_and_structure(config: Config, name: str) -> tuple[Mask, list[BaseTransform]]:
+    """A mask with the config's settings, and the transforms that add the trees, grids or positions that it needs."""
     gt, settings = config.gt.model_copy(update={"layer_type": "None+Masked"}), config.topomask
     config = config.model_copy(update={"gt": gt, "topomask": settings.model_copy(update={"mask": name})})
     arguments = mask_arguments(config, name)
@@ -96,8 +96,8 @@ def mask_and_structure(config: Config, name: str) -> tuple[Mask, BaseTransform |
         torch.manual_seed(config.seed)
         mask: Any = MASK[name](**arguments).double()
     if uses_walks(config):
-        return lambda data: mask(with_expected_walks(data, mask.max_length, settings.halt_prob)), None
-    return mask, build_structure(config, config.seed)
+        return lambda data: mask(with_expected_walks(data, mask.max_length, settings.halt_prob)), []
+    return mask, build_sampling_transforms(config, config.seed)
 
 
 def expressivity_table(report: PairReport, encoding: str, name: str, mask: str = "none") -> Group:

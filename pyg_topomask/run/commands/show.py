@@ -19,7 +19,7 @@ from pyg_topomask.run.data.loaders import served_features
 from pyg_topomask.run.errors import NoPictureError, RunError
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
-from pyg_topomask.run.model.sampling import build_sampling_transforms, build_walks, refusing_graphs
+from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks
@@ -164,8 +164,8 @@ def _walks(
         )
     if node is not None:
         raise RunError("--node is for the pictures of attentions and masks; 'walks' averages over all nodes")
-    walks = build_walks(config, config.seed)
-    assert isinstance(walks, AddRandomWalks)
+    steps = build_sampling_transforms(config, config.seed)
+    walks = next(step for step in steps if isinstance(step, AddRandomWalks))
     with torch.no_grad():
         quality = walk_quality(mask, walks, data, head if mask.heads > 1 else 0)
     return plot_walks(quality, where, walks.num_walks)

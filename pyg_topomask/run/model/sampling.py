@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
@@ -13,14 +15,14 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.attentions import (
     argument_keys,
+    build_mask,
     layers_text,
     mask_arguments,
     mask_of,
     requirements,
-    uses_walks,
 )
 from pyg_topomask.run.process_memory import available_mib
-from pyg_topomask.transforms import AddExpanderEdges, AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+from pyg_topomask.transforms import that_add
 
 WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "num_tables")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
@@ -29,41 +31,30 @@ TRANSITION = "walk_transition"
 """Edge attribute with the probabilities of the walks' steps, up to a factor per node (dynamic GKAT)."""
 
 
-def build_walks(config: Config, seed: int) -> BaseTransform | None:
-    """The transform that draws walks; None if no attention needs them."""
-    if not uses_walks(config):
-        return None
-    settings = {name: config.value(f"topomask.{name}") for name in WALK_KEYS}
-    mask = mask_of(config)
-    if mask is not None:
-        settings |= {name: value for name, value in mask_arguments(config, mask).items() if name in WALK_KEYS}
-    followed = TRANSITION if config.topomask.transition == "attention" else None
-    return AddRandomWalks(**settings, seed=seed, transition=followed)
-
-
-def build_expander(config: Config, seed: int) -> BaseTransform | None:
-    """The transform that draws expander edges; None if no attention needs them."""
-    if "expander_index" not in requirements(config):
-        return None
-    prep = config.prep
-    return AddExpanderEdges(prep.exp_deg, prep.num_virt_node, seed, prep.exp_max_num_iters, prep.exp_algorithm)
-
-
-def build_structure(config: Config, seed: int) -> BaseTransform | None:
-    """The transform that adds the trees, grids or positions that the mask needs; None if it needs none of them."""
-    required = requirements(config)
-    if "tree_index" in required:
-        method = config.topomask.spanning_tree
-        return AddTreeOrder(method, "edge_weight" if method == "minimum" else None, seed)
-    if "grid_shape" in required:
-        return AddGridShape()
-    return AddPositions() if "position" in required else None
-
-
 def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
     """The transforms that add what attentions and masks need, to be applied after all other transforms."""
-    steps = (build(config, seed) for build in (build_expander, build_walks, build_structure))
-    return [step for step in steps if step is not None]
+    return list(that_add(requirements(config), **_settings(config, seed)).transforms)
+
+
+def _settings(config: Config, seed: int) -> dict[str, Any]:
+    """What the config says about the transforms: arguments by their names."""
+    with torch.random.fork_rng(devices=[]):  # a mask may draw its initial parameters
+        mask = build_mask(config)
+    topomask, prep, name = config.topomask, config.prep, mask_of(config)
+    settings = dict(getattr(mask, "transform_settings", {}))
+    settings |= {key: config.value(f"topomask.{key}") for key in WALK_KEYS}
+    if name is not None:
+        settings |= {key: value for key, value in mask_arguments(config, name).items() if key in WALK_KEYS}
+    return settings | {
+        "seed": seed,
+        "transition": TRANSITION if topomask.transition == "attention" else None,
+        "method": topomask.spanning_tree,
+        "length": "edge_weight" if topomask.spanning_tree == "minimum" else None,
+        "degree": prep.exp_deg,
+        "num_virtual": prep.num_virt_node,
+        "max_iters": prep.exp_max_num_iters,
+        "algorithm": prep.exp_algorithm,
+    }
 
 
 @contextmanager

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -7,91 +9,42 @@ from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GRFAttention, GRFMas
 from pyg_topomask.nn.attention import masked
 from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.testing import GRAPHS, AttentionCase
+from pyg_topomask.testing import GRAPHS, AttentionCase, examples
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
 
-
-class WalkedCase(AttentionCase):
-    transform = "AddRandomWalks"
-    settings = {}  # noqa: RUF012
-
-    def prepare(self, data):
-        return AddRandomWalks(num_walks=4, seed=0, **self.settings)(data)
-
-
-class TestGRF(WalkedCase):
-    def build(self):
-        return _jitter(ATTENTION["GRF"](self.channels, heads=2))
-
-
-class TestGRFOneHead(WalkedCase):
-    def build(self):
-        return _jitter(GRFAttention(self.channels))
+MADE = examples(ATTENTION) | {
+    "GRF, one head": lambda channels, heads: GRFAttention(channels),
+    "GRF, factored": partial(GRFAttention, kernel="elu1", path="factored"),
+    "GRF, dense": partial(GRFAttention, kernel="square", path="dense"),
+    "GRF, pairwise": partial(GRFAttention, independent=False, path="pairwise"),
+    "GRF, asymmetric": partial(GRFAttention, independent=False, symmetric=False),
+    "GRF, softmax": partial(GRFAttention, kernel="softmax"),
+    "GRF, random features": partial(GRFAttention, kernel="softmax_rf", num_features=16),
+    "GKAT, pairwise": partial(GKATAttention, num_features=16, path="pairwise"),
+    "GKAT, factored": partial(GKATAttention, num_features=16, path="factored"),
+}
 
 
-class TestGRFFactored(WalkedCase):
-    def build(self):
-        return _jitter(GRFAttention(self.channels, heads=2, kernel="elu1", path="factored"))
-
-
-class TestGRFDense(WalkedCase):
-    def build(self):
-        return _jitter(GRFAttention(self.channels, heads=4, kernel="square", path="dense"))
-
-
-class TestGRFOneTable(WalkedCase):
-    settings = {"independent": False}  # noqa: RUF012
+class TestEveryAttention(AttentionCase):
+    @pytest.fixture(autouse=True, params=MADE)
+    def _attention(self, request):
+        self.made = MADE[request.param]
+        self.equivariant = self.build().card.reach != "order"
 
     def build(self):
-        return _jitter(GRFAttention(self.channels, heads=2, independent=False, path="pairwise"))
+        return _jitter(self.made(self.channels, heads=2))
 
 
-class TestGRFAsymmetric(WalkedCase):
-    settings = {"independent": False}  # noqa: RUF012
-
-    def build(self):
-        return _jitter(GRFAttention(self.channels, heads=2, symmetric=False))
-
-
-class TestGRFSoftmaxKernel(WalkedCase):
-    def build(self):
-        return _jitter(GRFAttention(self.channels, heads=2, kernel="softmax"))
-
-
-class TestGRFRandomFeatures(WalkedCase):
-    def build(self):
-        return _jitter(GRFAttention(self.channels, heads=2, kernel="softmax_rf", num_features=16))
-
-
-class TestLinear(AttentionCase):
-    def build(self):
-        return ATTENTION["Linear"](self.channels, heads=2)
-
-
-class TestLinearELU(AttentionCase):
-    def build(self):
-        return MaskedAttention(self.channels, heads=2, kernel="elu1")
-
-
-class TestLinearExp(AttentionCase):
-    def build(self):
-        return MaskedAttention(self.channels, heads=2, kernel="exp")
-
-
-class TestLinearRandomFeatures(AttentionCase):
-    def build(self):
-        return MaskedAttention(self.channels, heads=2, kernel="softmax_rf", num_features=12)
-
-
-class TestSoftmax(AttentionCase):
-    def build(self):
-        return MaskedAttention(self.channels, heads=2, kernel="softmax")
+@pytest.mark.parametrize("name", ATTENTION)
+def test_every_attention_has_a_card_of_its_own(name):
+    assert "card" in vars(ATTENTION[name])
 
 
 def _jitter(attn):
-    """Move the modulation off its fixed start, so that two modules differ in it."""
+    """Move the numbers of a mask and learned vectors off their fixed start, so that two modules differ in them."""
     with torch.no_grad():
-        attn.mask.modulation.mul_(1 + 0.2 * torch.rand_like(attn.mask.modulation))
+        for parameter in attn.parameters():
+            parameter.mul_(1 + 0.2 * torch.rand_like(parameter))
     return attn
 
 

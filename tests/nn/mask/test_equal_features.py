@@ -4,32 +4,26 @@ import networkx as nx
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
-from torch_geometric.transforms import Compose
 from torch_geometric.utils import from_networkx
 
 from pyg_topomask.nn import MASK, MaskedAttention
-from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+from pyg_topomask.testing import examples, prepared
 
 CHANNELS = 8
-GRIDS = {"grid_heat": {}, "toeplitz": {"grid_shape": (9,)}}  # the masks of grids, and their settings
-
-
-def batch_for(name):
-    kinds = [nx.path_graph(9)] * 3
-    if name not in GRIDS:
-        kinds = [nx.cycle_graph(9), nx.star_graph(5), nx.random_regular_graph(3, 12, seed=0), nx.path_graph(17)]
-    grid = [AddGridShape()] if name in GRIDS else []
-    prepare = Compose([AddTreeOrder(), AddRandomWalks(8, 4, seed=0), AddPositions(), *grid])
-    graphs = [from_networkx(kind) for kind in kinds]
-    return Batch.from_data_list([prepare(Data(edge_index=one.edge_index, num_nodes=one.num_nodes)) for one in graphs])
+PATHS = [nx.path_graph(9)] * 3
+GRAPHS = [nx.cycle_graph(9), nx.star_graph(5), nx.random_regular_graph(3, 12, seed=0), nx.path_graph(17)]
+MASKS = examples(MASK, (9,))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1), (torch.float32, 1e4), (torch.float64, 1)])
 @pytest.mark.parametrize("kernel", ["elu1", "softmax"])
-@pytest.mark.parametrize("name", MASK)
+@pytest.mark.parametrize("name", {name.split()[0]: name for name in reversed(MASKS)}.values())
 def test_gradient_is_that_of_central_differences_on_every_path(name, kernel, dtype, size):
     torch.manual_seed(0)
-    graph, mask = batch_for(name), MASK[name](**GRIDS.get(name, {}))
+    mask = MASKS[name]()
+    kinds = map(from_networkx, PATHS if mask.card.graphs == "grids" else GRAPHS)
+    plain = [Data(edge_index=one.edge_index, num_nodes=one.num_nodes) for one in kinds]
+    graph = Batch.from_data_list(prepared(mask, plain, num_walks=8))
     attn = MaskedAttention(CHANNELS, 2, kernel=kernel, mask=mask).to(dtype)
     x, values = torch.full((graph.num_nodes, CHANNELS), size, dtype=dtype), attn.qkv.weight[2 * CHANNELS :]
     direction = torch.randn(values.shape, dtype=dtype)

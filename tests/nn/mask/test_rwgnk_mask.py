@@ -154,7 +154,7 @@ def test_layers_with_seeds_of_their_own_have_features_of_their_own():
 
 
 def test_missing_walks_name_the_transform():
-    with pytest.raises(ValueError, match=r"add the transform AddRandomWalks\(max_length=4, halt_prob=0.0, indep"):
+    with pytest.raises(ValueError, match=r"add the transform AddRandomWalks\(halt_prob=0.0, indep"):
         RWGNKMask()(GRAPHS["star"])
 
 

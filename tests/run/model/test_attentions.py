@@ -11,12 +11,16 @@ from pyg_topomask.run.config.load import load
 from pyg_topomask.run.config.schema import all_keys
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.attentions import attention_arguments, build_attention, requirements
-from pyg_topomask.run.model.sampling import build_sampling_transforms, build_walks
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config, run_config
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
+
+
+def walks_of(config, seed):
+    return next(iter(build_sampling_transforms(config, seed)), None)
 
 
 def config_of(*overrides):
@@ -92,12 +96,12 @@ def test_requirements_are_those_of_the_mask(name):
 
 
 def test_walks_are_drawn_as_the_mask_says():
-    walks = build_walks(
+    walks = walks_of(
         masked("topomask.mask=grf", "topomask.mask_grf.max_length=6", "topomask.mask_grf.independent=false"), 0
     )
     assert (walks.max_length, walks.independent) == (6, False)
-    assert build_walks(masked("topomask.mask=none"), 0) is None
-    one = build_walks(masked("topomask.mask=grf", "topomask.mask_grf.diagonal=corrected"), 0)
+    assert walks_of(masked("topomask.mask=none"), 0) is None
+    one = walks_of(masked("topomask.mask=grf", "topomask.mask_grf.diagonal=corrected"), 0)
     assert one.diagonal == "corrected"
 
 
@@ -121,7 +125,7 @@ def test_layers_or_heads_have_walks_of_their_own(layer_type, tables, wanted):
     name = layer_type.removeprefix("GCN+")
     masks = [build_attention(config, name, layer).mask for layer in range(4)]
     assert [mask.tables for mask in masks] == wanted
-    data = build_walks(config, 0)(GRAPHS["star"])
+    data = walks_of(config, 0)(GRAPHS["star"])
     assert {"walk_diagonal", "walk_table1_diagonal", "walk_table2_diagonal"} <= set(requirements(config))
     assert set(requirements(config)) <= set(data.to_dict())
     assert not torch.equal(masks[0](data).to_dense(), masks[1](data).to_dense())

@@ -8,7 +8,7 @@ from pyg_topomask.run.errors import ConfigError
 from pyg_topomask.run.model.attentions import build_attention
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.convs import CONVS
-from pyg_topomask.run.model.sampling import build_walks
+from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
@@ -82,9 +82,9 @@ def test_several_branches_build_and_step():
 
 
 def test_walks_only_where_the_attention_needs_them():
-    assert build_walks(load(PLAIN, ["gt.layer_type=GCN+Linear"]).config, 0) is None
-    assert build_walks(load(PLAIN, ["gt.layer_type=GCN+None"]).config, 0) is None
-    walks = build_walks(load(PLAIN, ["gt.layer_type=None+GRF", "topomask.num_walks=3"]).config, 5)
+    for none in ("GCN+Linear", "GCN+None"):
+        assert build_sampling_transforms(load(PLAIN, [f"gt.layer_type={none}"]).config, 0) == []
+    (walks,) = build_sampling_transforms(load(PLAIN, ["gt.layer_type=None+GRF", "topomask.num_walks=3"]).config, 5)
     assert (walks.num_walks, walks.seed) == (3, 5)
 
 
