@@ -96,7 +96,7 @@ class AddHeatDiagonalEncoding(Encoding):
     Raises:
         TypeError: If the seed is not an integer.
         ValueError: If a setting is out of range, a weight is negative, or a time multiplied by a node's strength (sum
-            of its edge weights) exceeds 1e7.
+            of its edge weights) exceeds about 2e7.
     """
 
     adds = ("{name}_diagonal", "{name}_error")

@@ -79,7 +79,7 @@ def test_heat_diagonals_of_large_diffusion():
         wanted = vectors[:, 1:].square() @ torch.exp(-50.0 * values[1:, None])
         for found in (transform(data.clone()), transform([data, strong])[0]):
             torch.testing.assert_close(found.heat_diagonal.double(), wanted, rtol=0, atol=5e-6)
-    estimated = AddHeatDiagonalEncoding([50.0], method="estimate", tol=0.02)(weak.clone())
+    estimated = AddHeatDiagonalEncoding([50.0], method="estimate", tol=0.2)(weak.clone())
     gap = (estimated.heat_diagonal.double() - wanted).abs()
     assert (gap < 5 * estimated.heat_error.double() + 1e-6).all()
 

@@ -116,7 +116,7 @@ def test_potentials_beyond_float32_are_refused(factor, largest):
 def test_heat_that_would_need_an_unbounded_series_is_refused(weight, method):
     data = GRAPHS["path"].clone()
     data.edge_weight = torch.full((6,), weight, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"'times' up to 0\.5 are .* node strengths .* at most"):
+    with pytest.raises(ValueError, match=r"'time' 0\.2?5 needs a polynomial .* normalise the edge weights"):
         AddHeatDiagonalEncoding([0.5], method=method)(data)
 
 

@@ -10,7 +10,6 @@ powers).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.ops.csr import CSR, sym_normalize
-from pyg_topomask.ops.encodings.graph_batch import GraphBatch, chunks, is_symmetric, to_scipy
+from pyg_topomask.ops.encodings.graph_batch import GraphBatch, is_symmetric, to_scipy
 from pyg_topomask.ops.sparse import Pattern, spmm
 
 EXACT_NODES = 10_000
@@ -52,18 +51,30 @@ def check_method(method: str, tol: float) -> None:
 
 
 def parts(batch: GraphBatch, method: str) -> Iterator[tuple[slice, CSR, list[int], int, bool]]:
-    """Consecutive graphs that are computed together.
+    """Consecutive graphs that are computed together: as many as fit in a block of columns.
 
     Yields:
         Rows of the graphs, their adjacency, the first node of each of them followed by their number of nodes, the
         number of nodes of the largest one, and whether ``method`` computes them exactly. Estimated graphs are alone, so
         that their random vectors do not depend on other graphs.
     """
-    for start, stop, width in chunks(batch, 0 if method == "estimate" else _BUDGET):
+    budget = 0 if method == "estimate" else _BUDGET
+    first, ptr, sizes = 0, batch.ptr, batch.sizes
+    while first < len(sizes):
+        last, width = first + 1, sizes[first]
+        while last < len(sizes) and (ptr[last + 1] - ptr[first]) * max(width, sizes[last]) <= budget:
+            last, width = last + 1, max(width, sizes[last])
+        start, stop = ptr[first], ptr[last]
         exact = method == "exact" or (method == "auto" and width <= EXACT_NODES)
-        first, last = bisect_left(batch.ptr, start), bisect_right(batch.ptr, stop)
-        ptr = [at - start for at in batch.ptr[first:last]]
-        yield slice(start, stop), batch.rows(start, stop), ptr, width, exact
+        if width > 0:
+            yield (
+                slice(start, stop),
+                batch.rows(start, stop),
+                [at - start for at in ptr[first : last + 1]],
+                width,
+                exact,
+            )
+        first = last
 
 
 def return_probabilities(
@@ -103,11 +114,8 @@ def return_probabilities(
             todo = [position for position in todo if position not in done]
         if not todo:
             continue
-        wanted = [steps[position] for position in todo]
-        if exact:
-            value[rows, todo] = _exact_powers(part, ptr, width, wanted)
-        else:
-            value[rows, todo], error[rows, todo] = _estimated_powers(part, wanted, tol, seed)
+        blocks = unit_columns(ptr, width) if exact else random_signs(part.num_nodes, tol, seed)
+        value[rows, todo], error[rows, todo] = _powers(part, blocks, [steps[position] for position in todo], exact)
     return Diagonals(value[:, column].float(), error[:, column].float())
 
 
@@ -143,14 +151,10 @@ def _next_nnz(matrix: Any, power: Any) -> int:
     return int(np.diff(power.indptr)[matrix.indices].sum(dtype=np.int64))
 
 
-def _products(csr: CSR) -> tuple[Pattern, Tensor]:
-    return csr.pattern, csr.weight.float()
-
-
 def _both_ways(csr: CSR) -> list[tuple[Pattern, Tensor]]:
     """The matrix and its transpose, which is the same object if the matrix is symmetric."""
-    forward = _products(csr)
-    return [forward, forward if is_symmetric(csr) else _products(csr.T)]
+    forward = csr.pattern, csr.weight.float()
+    return [forward, forward if is_symmetric(csr) else (csr.T.pattern, csr.T.weight.float())]
 
 
 def unit_columns(ptr: Sequence[int], width: int) -> Iterator[Tensor]:
@@ -172,20 +176,9 @@ def _half_powers(ways: list[tuple[Pattern, Tensor]], x: Tensor, last: int) -> It
     for k in range(1, last + 1):
         if k % 2 == 1:
             left = spmm(*ways[0], left)
-            yield left * right
         else:
             right = left if same else spmm(*ways[1], right)
-            yield left * right
-
-
-def _exact_powers(csr: CSR, ptr: Sequence[int], width: int, steps: Sequence[int]) -> Tensor:
-    ways = _both_ways(csr)
-    value = torch.zeros(ptr[-1], len(steps), dtype=torch.float64)
-    for block in unit_columns(ptr, width):
-        for k, product in enumerate(_half_powers(ways, block, max(steps)), 1):
-            if k in steps:
-                value[:, steps.index(k)] += product.sum(dim=1)
-    return value
+        yield left * right
 
 
 def random_signs(num_nodes: int, tol: float, seed: int) -> Iterator[Tensor]:
@@ -198,30 +191,32 @@ def random_signs(num_nodes: int, tol: float, seed: int) -> Iterator[Tensor]:
         left -= width
 
 
-class Mean:
-    """Mean of samples and its standard error."""
+class Sums:
+    """Sums over the columns of blocks: values if they are exact, else samples, whose mean and error are wanted."""
 
-    def __init__(self, num_rows: int, num_columns: int) -> None:
-        self.sum = torch.zeros(num_rows, num_columns, dtype=torch.float64)
-        self.squares = torch.zeros_like(self.sum)
-        self.count = 0
+    def __init__(self, num_rows: int, num_values: int, exact: bool) -> None:
+        self.sum = torch.zeros(num_rows, num_values, dtype=torch.float64)
+        self.squares, self.exact, self.count = torch.zeros_like(self.sum), exact, 0
 
-    def add(self, column: int, samples: Tensor) -> None:  # [N, probes]
-        self.sum[:, column] += samples.sum(dim=1)
-        self.squares[:, column] += samples.square().sum(dim=1)
+    def add(self, value: int, block: Tensor) -> None:  # [N, columns]
+        self.sum[:, value] += block.sum(dim=1)
+        if not self.exact:
+            self.squares[:, value] += block.square().sum(dim=1)
 
     def result(self) -> tuple[Tensor, Tensor]:
+        if self.exact:
+            return self.sum, self.squares
         mean = self.sum / self.count
         variance = (self.squares / self.count - mean**2).clamp(min=0) / max(self.count - 1, 1)
         return mean, variance.sqrt()
 
 
-def _estimated_powers(csr: CSR, steps: Sequence[int], tol: float, seed: int) -> tuple[Tensor, Tensor]:
-    ways = _both_ways(csr)
-    mean = Mean(csr.num_nodes, len(steps))
-    for signs in random_signs(csr.num_nodes, tol, seed):
-        mean.count += signs.size(1)
-        for k, product in enumerate(_half_powers(ways, signs, max(steps)), 1):
+def _powers(csr: CSR, blocks: Iterator[Tensor], steps: Sequence[int], exact: bool) -> tuple[Tensor, Tensor]:
+    """Diagonals of powers, and their errors, from blocks of columns of the identity or of random signs."""
+    ways, sums = _both_ways(csr), Sums(csr.num_nodes, len(steps), exact)
+    for block in blocks:
+        sums.count += block.size(1)
+        for k, product in enumerate(_half_powers(ways, block, max(steps)), 1):
             if k in steps:
-                mean.add(steps.index(k), product)
-    return mean.result()
+                sums.add(steps.index(k), product)
+    return sums.result()

@@ -107,20 +107,3 @@ def to_scipy(csr: CSR) -> csr_matrix:
     """The adjacency as a SciPy matrix, float64."""
     pattern, shape = csr.pattern, (csr.num_nodes, csr.num_nodes)
     return csr_matrix((csr.weight.numpy(), pattern.col.numpy(), pattern.rowptr.numpy()), shape=shape)
-
-
-def chunks(batch: GraphBatch, budget: int) -> Iterator[tuple[int, int, int]]:
-    """Ranges of consecutive graphs whose rows, each as wide as the largest graph, hold at most ``budget`` numbers.
-
-    Yields:
-        First node, last node + 1 and width. A graph that alone exceeds the budget forms its own chunk.
-    """
-    start, width = 0, 0
-    for first, stop in zip(batch.ptr, batch.ptr[1:]):
-        wider = max(width, stop - first)
-        if first > start and (stop - start) * wider > budget:
-            yield start, first, width
-            start, wider = first, stop - first
-        width = wider
-    if batch.num_nodes > start:
-        yield start, batch.num_nodes, width

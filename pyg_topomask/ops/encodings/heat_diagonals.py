@@ -7,16 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
-from scipy.special import ive
 from torch import Tensor
 
 from pyg_topomask.ops.csr import CSR
-from pyg_topomask.ops.encodings.diagonals import Diagonals, Mean, check_method, parts, random_signs, unit_columns
+from pyg_topomask.ops.encodings.diagonals import Diagonals, Sums, check_method, parts, random_signs, unit_columns
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected, with_diagonal
+from pyg_topomask.ops.products.chebyshev import heat_series
 from pyg_topomask.ops.sparse import Pattern, spmm
-
-MAX_DIFFUSION = 1e7
-"""Largest product of a diffusion time and a node's strength; the Chebyshev series grows with its square root."""
 
 _MAX_FLOAT32_DIFFUSION = 64.0
 """Largest such product for float32, which rounds eigenvalues to 6e-8 of the radius: an error of 4e-6 at most."""
@@ -47,7 +44,8 @@ def heat_diagonals(
     with float64 to 5e-6.
 
     Raises:
-        ValueError: If a time multiplied by a node's strength exceeds 1e7, because the series would be too long.
+        ValueError: If a time multiplied by a node's strength (sum of its edge weights) is so large that the
+            series would have more than 32,768 terms.
     """
     check_method(method, tol)
     batch = undirected(batch)
@@ -69,18 +67,10 @@ def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern,
     """``L / r - 1``, whose spectrum lies in [-1, 1], and the radius ``r``, the largest strength.
 
     The matrix is float32 if its rounding matters little at all ``times``, otherwise float64.
-
-    Raises:
-        ValueError: If the series for ``times`` would have more than about 20,000 terms.
     """
     strength = strengths(csr)
     radius = float(strength.max()) if csr.num_nodes else 0.0
     radius = radius if radius > 0 else 1.0
-    if not max(times) * radius <= MAX_DIFFUSION:  # also refuses NaN
-        raise ValueError(
-            f"'times' up to {max(times):.3g} are too long for node strengths (sums of edge weights) of {radius:.3g}: "
-            f"their product must be at most {MAX_DIFFUSION:.0e}. Divide the weights by a constant or use shorter times"
-        )
     matrix = with_diagonal(csr._replace(weight=-csr.weight / radius), strength / radius - 1)
     dtype = torch.float32 if max(times) * radius <= _MAX_FLOAT32_DIFFUSION else torch.float64
     return (matrix.pattern, matrix.weight.to(dtype)), radius
@@ -88,18 +78,9 @@ def _shifted_laplacian(csr: CSR, times: Sequence[float]) -> tuple[tuple[Pattern,
 
 def _heat_coefficients(times: Sequence[float], radius: float, tol: float) -> Tensor:
     """Chebyshev coefficients of ``exp(-t r (1 + x))`` on [-1, 1] for each time, shape ``[times, K + 1]``."""
-    z = np.asarray(times, dtype=np.float64)[:, None] * radius
-    degree = 1
-    while True:
-        orders = np.arange(2 * degree + 2)
-        size = 2 * ive(orders, z) * (-1.0) ** orders  # e^-z I_k(z), with the sign of exp(-z x)
-        if np.abs(size[:, degree + 1 :]).sum(axis=1).max(initial=0.0) <= tol:
-            break
-        degree *= 2
-    size[:, 0] /= 2
-    tail = np.abs(size[:, ::-1]).cumsum(axis=1)[:, ::-1].max(axis=0, initial=0.0)
-    last = max(1, int(np.flatnonzero(tail > tol).max(initial=0)))
-    return torch.from_numpy(size[:, : last + 1])
+    time, tols = torch.tensor(times, dtype=torch.float64), torch.full((1, len(times)), 2 * tol, dtype=torch.float64)
+    low, high = torch.tensor([[0.0], [2 * radius]], dtype=torch.float64)
+    return heat_series(time, low, high, tols)[:, 0].t()
 
 
 def _exact_heat(csr: CSR, ptr: Sequence[int], width: int, times: Sequence[float]) -> Tensor:
@@ -129,9 +110,9 @@ def _estimated_heat(
     component, size = groups
     matrix, radius = _shifted_laplacian(csr, times)
     coeffs = _heat_coefficients([time / 2 for time in times], radius, 1e-6).to(matrix[1].dtype)
-    mean = Mean(component.numel(), len(times))
+    sums = Sums(component.numel(), len(times), exact=False)
     for signs in random_signs(component.numel(), tol, seed):
-        mean.count += signs.size(1)
+        sums.count += signs.size(1)
         signs = signs.to(matrix[1].dtype)
         total = signs.new_zeros(size.numel(), signs.size(1)).index_add_(0, component, signs)
         low = signs - (total / size[:, None]).index_select(0, component)
@@ -143,5 +124,5 @@ def _estimated_heat(
                 if abs(float(row[k])) > 1e-9:
                     state.add_(high, alpha=float(row[k]))
         for position, state in enumerate(diffused):
-            mean.add(position, state.square())
-    return mean.result()
+            sums.add(position, state.square())
+    return sums.result()

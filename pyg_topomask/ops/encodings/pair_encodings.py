@@ -52,11 +52,8 @@ def relative_walks(batch: GraphBatch, steps: Sequence[int]) -> Tensor:
         dense = torch.from_numpy(to_scipy(part).toarray()).float()
         power = torch.eye(size)
         for k in range(max(steps) + 1):
-            for column, step in enumerate(steps):
-                if step == k:
-                    found[rows, column] = power.flatten()
-            if k < max(steps):
-                power = power @ dense
+            found[rows, [column for column, step in enumerate(steps) if step == k]] = power.view(-1, 1)
+            power = power @ dense if k < max(steps) else power
     return found
 
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, eigh
 from scipy.sparse import identity
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
 from torch import Tensor
 
 from pyg_topomask.checks import check_choice
-from pyg_topomask.ops.csr import CSR, root_strengths, sym_normalize
+from pyg_topomask.ops.csr import root_strengths, sym_normalize
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected, with_diagonal
-from pyg_topomask.ops.encodings.lapack import lowest_eigenpairs, lowest_of_one
 
 Array = NDArray[Any]
 
 DENSE_NODES = 800
 """Largest graph, or component of one, that is decomposed densely; for larger ones the sparse solvers are faster."""
+
+_ALL_PAIRS = 64  # up to this size, all eigenpairs are computed faster than the lowest ones alone
 
 FALLBACK_NODES = 8192
 """Largest component that is decomposed densely if the sparse solvers fail: 512 MiB and some minutes."""
@@ -68,22 +70,18 @@ def laplacian_eigenpairs(batch: GraphBatch, k: int, normalization: str | None = 
     laplacian, scale = _laplacians(batch, normalization)
     vectors = np.full((batch.num_nodes, k), np.nan)
     values = np.full((len(batch.sizes), k), np.nan)
-    graphs = list(laplacian.graphs())
-    small = [index for index, size in enumerate(batch.sizes) if 0 < size <= DENSE_NODES]
-    pairs = lowest_eigenpairs(
-        [partial(_to_dense, graphs[index]) for index in small], [min(k, batch.sizes[index]) for index in small]
-    )
-    found = dict(zip(small, pairs))
-    for index, size in enumerate(batch.sizes):
-        if size == 0:
-            continue
-        start, count = batch.ptr[index], min(k, size)
-        value, basis = found[index] if index in found else _by_component(to_scipy(graphs[index]), count)
-        if normalization == "rw":
-            basis = basis * scale[start : start + size, None]
-            basis /= np.linalg.norm(basis, axis=0)
-        values[index, :count] = np.maximum(value, 0.0)
-        vectors[start : start + size, :count] = basis * canonical_signs(basis)
+    with _one_blas_thread() if max(batch.sizes, default=0) <= DENSE_NODES else contextlib.nullcontext():
+        for index, csr in enumerate(laplacian.graphs()):
+            start, size = batch.ptr[index], csr.num_nodes
+            if size == 0:
+                continue
+            count, matrix = min(k, size), to_scipy(csr)
+            value, basis = (_lowest if size <= DENSE_NODES else _by_component)(matrix, count)
+            if normalization == "rw":
+                basis = basis * scale[start : start + size, None]
+                basis /= np.linalg.norm(basis, axis=0)
+            values[index, :count] = np.maximum(value, 0.0)
+            vectors[start : start + size, :count] = basis * canonical_signs(basis)
     return torch.from_numpy(vectors), torch.from_numpy(values)
 
 
@@ -129,11 +127,24 @@ def canonical_signs(vectors: Array) -> Array:
     return np.where(rule < 0, -1.0, 1.0)
 
 
-def _to_dense(csr: CSR) -> Array:
-    size = csr.num_nodes
-    matrix = np.zeros((size, size), order="F")
-    matrix[csr.row.numpy(), csr.col.numpy()] = csr.weight.numpy()
-    return matrix
+def _lowest(lap: Any, count: int) -> tuple[Array, Array]:
+    """Lowest eigenpairs by a dense decomposition."""
+    if lap.shape[0] > _ALL_PAIRS:
+        with contextlib.suppress(LinAlgError):  # inverse iteration for single vectors may fail
+            some = eigh(lap.toarray("F"), subset_by_index=[0, count - 1], overwrite_a=True, check_finite=False)
+            return some[0], some[1]
+    values, vectors = np.linalg.eigh(lap.toarray())
+    return values[:count], vectors[:, :count]
+
+
+def _one_blas_thread() -> contextlib.AbstractContextManager[Any]:
+    """Limit BLAS to one thread, which takes less time than several for small matrices; needs threadpoolctl."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return contextlib.nullcontext()
+    limits: contextlib.AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
+    return limits
 
 
 def _by_component(lap: Any, count: int) -> tuple[Array, Array]:
@@ -161,13 +172,13 @@ def _by_component(lap: Any, count: int) -> tuple[Array, Array]:
 def _component(lap: Any, count: int) -> tuple[Array, Array]:
     size = lap.shape[0]
     if size <= DENSE_NODES or 3 * count >= size:
-        return lowest_of_one(lap.toarray, count)
+        return _lowest(lap, count)
     for way in (_lanczos, _inverse_lanczos):
         found = _converged(way, lap, count)
         if found is not None:
             return found
     if size <= FALLBACK_NODES:
-        return lowest_of_one(lap.toarray, count)
+        return _lowest(lap, count)
     raise RuntimeError(
         f"the {count} lowest Laplacian eigenpairs of a component of {size} nodes were not found: neither Lanczos nor "
         f"its inverse converged, and it is larger than the dense solver's limit of {FALLBACK_NODES} nodes. Use fewer "

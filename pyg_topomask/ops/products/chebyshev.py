@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # Series of a higher degree are refused: the user hardly intends that many sparse products.
-_MOST_DEGREE = 2**14
+_MOST_DEGREE = 2**15
 
 
 def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
@@ -35,12 +35,13 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
     width = (high - low).double()[:, None] * time / 2  # z, [U, H]
     if width.numel() == 0:
         return width[None]
-    num_nodes = _degree_bound(float(width.detach().max()), float(tol.min()) / 8)
-    if num_nodes > _MOST_DEGREE:
+    bound = _degree_bound(float(width.detach().max()), float(tol.min()) / 8)
+    if not bound <= _MOST_DEGREE:
         raise ValueError(
-            f"'time' {float(time.detach().max()):.3g} needs a polynomial of degree {num_nodes}, more than "
+            f"'time' {float(time.detach().max()):.3g} needs a polynomial of degree {bound:.0f}, more than "
             f"{_MOST_DEGREE}; use a smaller time, or normalise the edge weights"
         )
+    num_nodes = int(bound)
     angle = torch.arange(num_nodes + 1, dtype=torch.float64, device=time.device) * (pi / num_nodes)
     sample = torch.exp(-width[..., None] * (1 + torch.cos(angle)))  # [U, H, n + 1]
     mirrored = torch.cat([sample, sample[..., 1:-1].flip(-1)], dim=-1)
@@ -54,11 +55,11 @@ def heat_series(time: Tensor, low: Tensor, high: Tensor, tol: Tensor) -> Tensor:
     return torch.where(keep, coeffs, 0)[..., : int(degree.max()) + 1].movedim(-1, 0)
 
 
-def _degree_bound(width: float, tol: float) -> int:
+def _degree_bound(width: float, tol: float) -> float:
     r"""Degree beyond which the tail is at most ``tol``.
 
     :math:`e^{-z} I_k(z)` is the probability that the difference of two Poisson variables of mean ``z / 2`` is ``k``.
     The degree follows from Bernstein's inequality for this difference.
     """
     digits = log(2 / tol)
-    return int(digits / 3 + sqrt(digits**2 / 9 + 2 * digits * width)) + 2
+    return digits / 3 + sqrt(digits**2 / 9 + 2 * digits * width) + 2
