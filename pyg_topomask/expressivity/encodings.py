@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,13 +11,14 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
-from pyg_topomask.expressivity.mask_entries import Mask, check_mask_follows, dense_entries, with_mask_entries
-from pyg_topomask.expressivity.refinement import Array, EncodedGraph, classes_of, row_ids
+from pyg_topomask.expressivity.mask_entries import Mask, dense_entries, with_mask_entries
+from pyg_topomask.expressivity.refinement import Array, EncodedGraph, classes_of
 from pyg_topomask.ops.csr import check_edges
+from pyg_topomask.ops.encodings.graph_batch import join_graphs
+from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder
 
 Transform = Callable[[Data], Data]
-_T = TypeVar("_T")
 
 EIGEN_GAP = 1e-6
 """Eigenvalues of the normalised Laplacian that are closer than this belong to one eigenspace."""
@@ -44,8 +44,7 @@ def laplacian_invariants(data: Data, k: int) -> Tensor:
         k: Number of eigenvectors.
 
     Raises:
-        ValueError: If the graph has more than 4096 nodes (the decomposition is dense), or equal edges add up to a
-            negative weight.
+        ValueError: If the graph has more than 4096 nodes (the decomposition is dense), or a weight is negative.
     """
     num_nodes = int(data.num_nodes or 0)
     if num_nodes > MAX_EIGEN_NODES:
@@ -53,17 +52,8 @@ def laplacian_invariants(data: Data, k: int) -> Tensor:
             f"Laplacian encodings are compared on graphs of at most {MAX_EIGEN_NODES} nodes (got {num_nodes}), "
             "because whole eigenspaces need a dense decomposition; use AddRandomWalkPE on larger ones"
         )
-    weight = data.get("edge_weight")
-    source, target = data.edge_index.cpu().numpy()
-    adj = np.zeros((num_nodes, num_nodes))
-    np.add.at(adj, (source, target), 1.0 if weight is None else weight.detach().cpu().double().view(-1).numpy())
-    np.fill_diagonal(adj, 0.0)
-    if (adj < 0).any():
-        raise ValueError(f"encodings need edge weights ≥ 0 (got {adj.min():.3g})")
-    adj = np.maximum(adj, adj.T)
-    degree = adj.sum(axis=1)
-    scale = np.where(degree > 0, degree, np.inf) ** -0.5
-    values, vectors = np.linalg.eigh(np.eye(num_nodes) - scale[:, None] * adj * scale)
+    (laplacian,) = laplacian_reference(join_graphs([data.edge_index], [num_nodes], [data.get("edge_weight")]))
+    values, vectors = np.linalg.eigh(laplacian.numpy())
     starts = np.flatnonzero(np.diff(values, prepend=-np.inf) > EIGEN_GAP)
     space = np.searchsorted(starts, np.arange(1, min(k + 1, num_nodes)), side="right") - 1
     result = np.full((num_nodes, 2 * k), -1.0)
@@ -104,45 +94,70 @@ def encode(
             raise ValueError("a graph has no 'edge_index'; give edges as edge_index, not as adj_t")
         check_edges(data.edge_index, int(data.num_nodes or 0), None)
     transform = None if transform is None else _invariant(transform)
+    requires: Sequence[str] = getattr(mask, "requires", ())
+    # The numbering of a grid is part of it: AddGridShape refuses any other numbering of its nodes.
+    check_mask = mask is not None and "grid_shape" not in requires
+    check_transform = transform is not None and not all(isinstance(part, _KNOWN) for part in _parts(transform))
     with torch.random.fork_rng(devices=[]):
         read = [_apply(data, transform) for data in dataset]
         roles = _roles(read)
-        graphs = [_to_arrays(data, roles) for data, _ in read]
-        if transform is not None and not all(isinstance(part, _KNOWN) for part in _parts(transform)):
-            for graph, moved, perm in _relabelled_copies(dataset, graphs, transform):
-                _check_follows(graph, _to_arrays(moved, roles), perm, tolerance)
-        if mask is None:
-            return graphs
-        _refuse_stored_walks(mask, dataset, [data for data, _ in read])
-        entries = [dense_entries(mask, data) for data, _ in read]
-        # The numbering of a grid is part of it: AddGridShape refuses any other numbering of its nodes.
-        copies = () if "grid_shape" in _requires(mask) else _relabelled_copies(dataset, entries, transform)
-        for matrix, moved, perm in copies:
-            check_mask_follows(matrix, dense_entries(mask, moved), perm, tolerance)
-        return with_mask_entries(graphs, entries, tolerance)
+        found = [data for data, _ in read]
+        if check_mask or check_transform:
+            generator = torch.Generator().manual_seed(0)
+            moved = [_relabelled(data, generator) for data in dataset for _ in range(_RELABELLINGS)]
+            found += [_apply(data, transform)[0] for data in moved]
+        graphs = [_to_arrays(data, roles) for data in found]
+        if check_transform:
+            _check_copies(graphs, len(dataset), tolerance, None)
+        if mask is not None:
+            _refuse_stored_walks(requires, dataset, found)
+            count = len(found) if check_mask else len(dataset)
+            entries = [dense_entries(mask, data) for data in found[:count]]
+            graphs = with_mask_entries(graphs[:count], entries, tolerance)
+        if check_mask:
+            _check_copies(graphs, len(dataset), tolerance, "mask")
+        return graphs[: len(dataset)]
 
 
-def _relabelled_copies(
-    dataset: Sequence[Data], computed: Sequence[_T], transform: Transform | None
-) -> Iterator[tuple[_T, Data, Array]]:
-    """For each graph the ``computed`` value with relabelled copies of the graph and their permutations."""
-    generator = torch.Generator().manual_seed(0)
-    for data, found in zip(dataset, computed):
-        for _ in range(_RELABELLINGS):
-            perm = torch.randperm(int(data.num_nodes or 0), generator=generator)
-            yield found, _apply(_relabelled(data, perm, generator), transform)[0], perm.numpy()
+def _check_copies(graphs: Sequence[EncodedGraph], count: int, tolerance: float, name: str | None) -> None:
+    """Refuse encodings by which the test would distinguish a graph from a relabelled copy.
+
+    Args:
+        graphs: ``count`` graphs, followed by the copies of the first one, those of the second one, and so on.
+        count: Number of graphs.
+        tolerance: Largest difference of numbers that count as equal.
+        name: Name of what the encodings are; it is found if :obj:`None`.
+    """
+    for number, copy in enumerate(graphs[count:]):
+        graph = graphs[number // _RELABELLINGS]
+        if _differ(graph, copy, (*graph.node, *graph.edge), tolerance):
+            names = (name or key for key in ("edge_index", *graph.node, *graph.edge))
+            keys = ((), *((key,) for key in (*graph.node, *graph.edge)))
+            blamed = next((key for key, some in zip(names, keys) if _differ(graph, copy, some, tolerance)), "transform")
+            raise ValueError(
+                f"{blamed!r} differs between a graph and a relabelled copy of it, because it depends on chance, as "
+                "sampled walks do, or on the numbering of nodes. Results under it would be unreliable. Give the "
+                "expectation of a mask; of eigenvectors, only those of AddLaplacianEigenvectorPE can be tested"
+            )
 
 
-def _requires(mask: Mask) -> tuple[str, ...]:
-    return getattr(mask, "requires", ())
+def _differ(first: EncodedGraph, second: EncodedGraph, keys: Sequence[str], tolerance: float) -> bool:
+    """Whether some of the encodings distinguish two graphs."""
+
+    def some(encodings: dict[str, Array]) -> dict[str, Array]:
+        return {key: rows for key, rows in encodings.items() if key in keys}
+
+    both = [
+        EncodedGraph(graph.num_nodes, graph.edge_index, some(graph.node), some(graph.edge)) for graph in (first, second)
+    ]
+    return len(set(classes_of(both, None, tolerance))) > 1
 
 
-def _refuse_stored_walks(mask: Mask, dataset: Sequence[Data], read: Sequence[Data]) -> None:
+def _refuse_stored_walks(requires: Sequence[str], dataset: Sequence[Data], read: Sequence[Data]) -> None:
     """Refuse a mask that reads walks which were on the given graphs before the transform."""
     for given, data in zip(dataset, read):
-        walks = [f"{prefix}index" for prefix in _tables(given, "load")]
-        for key in {*walks} & {*_requires(mask)}:
-            if _same(data[key], given[key]):
+        for key in requires:
+            if key in (f"{prefix}index" for prefix in _tables(given, "load")) and _same(data[key], given[key]):
                 raise ValueError(
                     f"'mask' reads {key!r}, walks stored on the graphs, which are a sample: two samples of one graph "
                     "differ. Give the mask's expectation"
@@ -209,8 +224,9 @@ def _tables(data: Data, column: str) -> tuple[str, ...]:
     return tuple(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_{column}" in data)
 
 
-def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
-    """A copy whose node ``i`` is the old node ``perm[i]``, with edges in another order and without walk tables."""
+def _relabelled(data: Data, generator: torch.Generator) -> Data:
+    """A copy with nodes and edges in another order and without walk tables."""
+    perm = torch.randperm(int(data.num_nodes or 0), generator=generator)
     moved, label = data.clone(), perm.argsort()
     walks, tables = _tables(data, "load"), _tables(data, "length")
     order = torch.randperm(data.edge_index.size(1), generator=generator)
@@ -276,32 +292,3 @@ def _to_arrays(data: Data, roles: dict[str, str]) -> EncodedGraph:
         array = (rows.double() if rows.is_floating_point() else rows.long()).numpy()
         (graph.node if role == "node" else graph.edge)[key] = array
     return graph
-
-
-def _check_follows(graph: EncodedGraph, moved: EncodedGraph, perm: Array, tolerance: float) -> None:
-    """Refuse a transform whose result on a relabelled copy is not the relabelled result."""
-    reason = (
-        "differs between a graph and a relabelled copy of it, because it depends on chance or on the numbering of "
-        "nodes. Results under it would be unreliable. Random encodings cannot be tested, and of eigenvectors only "
-        "those of AddLaplacianEigenvectorPE"
-    )
-    if graph.num_nodes != perm.size or moved.num_nodes != perm.size:  # with added nodes, only colours can be compared
-        first, second = classes_of([graph, moved], None, tolerance)
-        if first != second:
-            raise ValueError(f"the output of 'transform' {reason}")
-        return
-    for key, rows in graph.node.items():
-        colors = row_ids([np.concatenate([rows[perm], moved.node[key]])], 2 * perm.size, tolerance)
-        if (colors[: perm.size] != colors[perm.size :]).any():
-            raise ValueError(f"{key!r} {reason}")
-    num_edges = graph.edge_index.shape[1]
-    pair = [np.argsort(perm)[graph.edge_index], moved.edge_index]
-    for key in ("", *graph.edge):  # first the edges without encodings
-        if moved.edge_index.shape[1] == num_edges:
-            columns = [np.concatenate([graph.edge[key], moved.edge[key]])] if key else []
-            colors = row_ids(columns, 2 * num_edges, tolerance)
-            both = [np.stack([*pair[i], colors[i * num_edges : (i + 1) * num_edges]]) for i in (0, 1)]
-            both = [edges[:, np.lexsort(edges)] for edges in both]
-            if (both[0] == both[1]).all():
-                continue
-        raise ValueError(f"{key or 'edge_index'!r} {reason}")
