@@ -1,4 +1,4 @@
-r"""Error bounds of masks of graph random features, and the number of walks that an accuracy needs.
+r"""Error bounds of masks of graph random features.
 
 Reference: Reid et al. 2024, arXiv:2410.03462, Theorem 3.1 and Lemma 3.2. The theorem assumes independent walkers
 (``scheme="iid"``). It is valid for entries between two different nodes, and for the diagonal if queries and keys have
@@ -7,7 +7,7 @@ independent walks. It is a worst case: observed errors are far smaller.
 
 from __future__ import annotations
 
-from math import ceil, exp, expm1, inf, log, log1p, sqrt
+from math import ceil, expm1, inf, log, log1p, sqrt
 
 import torch
 from torch import Tensor
@@ -45,47 +45,23 @@ def error_scale(
     return float(modulation.detach().double().cpu().abs() @ (largest / (1 - halt_prob)) ** lengths)
 
 
-def error_probability(error: float, num_walks: int, scale: float) -> float:
-    r"""Largest probability that an entry is off by more than ``error``, at most 1.
+def error_bound(num_walks: int, prob: float, scale: float) -> float:
+    r"""The error that an entry exceeds with probability at most ``prob``.
 
-    .. math:: 2 \exp\left(-\frac{t^2 n^3}{2 (2n - 1)^2 c^4}\right)
+    It is the ``t`` of :math:`2 \exp\left(-\frac{t^2 n^3}{2 (2n - 1)^2 c^4}\right) = \mathrm{prob}`.
 
     Args:
-        error: ``t``, positive.
         num_walks: Walks from each node, ``n``.
+        prob: The probability, in ``(0, 1)``.
         scale: ``c`` of `error_scale`.
 
     Raises:
         TypeError: If ``num_walks`` is not an integer.
         ValueError: If an argument is out of range.
     """
-    _check_positive("error", error)
-    return min(1.0, 2 * exp(-(error**2) * _rate(num_walks) / (2 * _fourth(scale))))
-
-
-def error_bound(num_walks: int, prob: float, scale: float) -> float:
-    """The error that an entry exceeds with probability at most ``prob``: the inverse of `error_probability`."""
+    number = check_integer("num_walks", num_walks, 1)
     _check_prob(prob)
-    return sqrt(2 * _fourth(scale) * log(2 / prob) / _rate(num_walks))
-
-
-def walks_needed(error: float, prob: float, scale: float) -> int:
-    """The smallest number of walks from each node for which `error_bound` is at most ``error``.
-
-    It is close to ``8 scale^4 log(2 / prob) / error^2``.
-
-    Raises:
-        ValueError: If an argument is out of range, or more than 2^53 walks would be needed.
-    """
-    _check_positive("error", error)
-    _check_prob(prob)
-    wanted = 2 * _fourth(scale) * log(2 / prob) / error**2
-    if wanted > 2**51:
-        raise ValueError(f"an 'error' of {error:.3g} needs more than 2^53 walks (the scale is {scale:.3g})")
-    found = max(1, int(4 * wanted) - 8)  # the rate exceeds n / 4 and increases from n = 2 on
-    while _rate(found) < wanted:
-        found += 1
-    return found
+    return (2 * number - 1) * scale**2 * sqrt(2 * log(2 / prob) / number**3)
 
 
 def row_nonzeros(num_walks: int, halt_prob: float, prob: float, max_length: int | None = None) -> int:
@@ -111,22 +87,6 @@ def row_nonzeros(num_walks: int, halt_prob: float, prob: float, max_length: int 
         raise ValueError("walks with 'halt_prob' = 0 end only at 'max_length'; pass 'max_length' too")
     hops = inf if halt_prob == 0 else ceil(log(-expm1(log1p(-prob) / settings.num_walks)) / log1p(-halt_prob)) - 1
     return 1 + settings.num_walks * int(min(hops, inf if max_length is None else settings.max_length))
-
-
-def _rate(num_walks: int) -> float:
-    number = check_integer("num_walks", num_walks, 1)
-    return number**3 / (2 * number - 1) ** 2
-
-
-def _fourth(scale: float) -> float:
-    if not 0 <= scale < inf:
-        raise ValueError(f"'scale' must be a finite number ≥ 0 (got {scale})")
-    return scale**4
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < inf:
-        raise ValueError(f"'{name}' must be a finite number > 0 (got {value})")
 
 
 def _check_prob(prob: float) -> None:

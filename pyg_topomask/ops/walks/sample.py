@@ -7,6 +7,7 @@ Section 3 and Eqs. 9 and 10.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -195,16 +196,10 @@ def start_stream(local: Tensor, seed: Tensor) -> Tensor:
 
 
 def _concatenate(tables: list[Walks]) -> Walks:
-    if len(tables) == 1:
-        return tables[0]
-    own = None if tables[0].own is None else torch.cat([table.own for table in tables if table.own is not None])
-    return Walks(
-        torch.cat([table.index for table in tables], dim=1),
-        torch.cat([table.length for table in tables]),
-        torch.cat([table.load for table in tables]),
-        torch.cat([table.count for table in tables]),
-        own,
-    )
+    parts: Any = zip(*((table.index, table.length, table.load, table.count, table.own) for table in tables))
+    index, *columns = parts
+    joined: list[Any] = [None if column[0] is None else torch.cat(column) for column in columns]
+    return Walks(torch.cat(index, dim=1), *joined)
 
 
 def _check_start(start: Tensor, num_nodes: int) -> Tensor:
