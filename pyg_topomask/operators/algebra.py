@@ -31,6 +31,7 @@ class _CombinedOperator(MaskOperator):
         self.heads = common_heads([operator.heads for operator in operators])
         self.dtype = reduce(torch.promote_types, [operator.dtype for operator in operators])
         self.device = operators[0].device
+        self.num_multiply_adds = sum(operator.num_multiply_adds for operator in operators)
 
     @abstractmethod
     def _like(self, operators: list[MaskOperator]) -> MaskOperator:
@@ -57,10 +58,6 @@ class _CombinedOperator(MaskOperator):
         makers = [blocks.make for blocks in found if blocks]
         works = [blocks.work for blocks in found if blocks]
         return DenseBlocks(lambda layout: combine(layout, makers), lambda sizes: sum(work(sizes) for work in works))
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return sum(operator.num_multiply_adds for operator in self.operators)
 
     def _errors(self) -> list[Tensor] | None:
         """Errors by row, ``[N, H or 1]``, of the combined masks; :obj:`None` if all are exact."""
@@ -119,14 +116,10 @@ class HeadStackOperator(_CombinedOperator):
         if not operators or any(operator.heads is not None for operator in operators):
             raise ValueError(f"a stack needs at least one mask, each without heads (got {list(operators)})")
         super().__init__(operators, common_nodes(operators, "stack"))
-        self.heads = len(operators)
+        self.heads, self.num_multiply_adds = len(operators), self.num_multiply_adds // len(operators)
 
     def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
         return HeadStackOperator(operators)
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return super().num_multiply_adds // len(self.operators)
 
     @property
     def error(self) -> float | Tensor:
@@ -242,6 +235,7 @@ class KroneckerOperator(_CombinedOperator):
     def __init__(self, left: MaskOperator, right: MaskOperator) -> None:
         super().__init__([left, right], left.num_nodes * right.num_nodes)
         self.left, self.right = left, right
+        self.num_multiply_adds = left.num_multiply_adds * right.num_nodes + right.num_multiply_adds * left.num_nodes
 
     def _like(self, operators: list[MaskOperator]) -> KroneckerOperator:
         return KroneckerOperator(*operators)
@@ -257,11 +251,6 @@ class KroneckerOperator(_CombinedOperator):
             for factor, (error, entry) in enumerate(zip(errors, largest))
         )
         return (a * right + b * left + a * b).flatten(0, 1)
-
-    @property
-    def num_multiply_adds(self) -> int:
-        left, right = self.operators
-        return left.num_multiply_adds * right.num_nodes + right.num_multiply_adds * left.num_nodes
 
     def _matmul(self, x: Tensor) -> Tensor:
         shape, outer, inner = x.shape, self.left.num_nodes, self.right.num_nodes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.attention.mask import DenseBlocks, Support
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, identity_columns
-from pyg_topomask.ops.numerics import at_least_float32
+from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
 from pyg_topomask.ops.sparse import Pattern
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ ARITHMETIC: dict[str, Callable[..., MaskOperator]] = {}
 class MaskOperator(ABC):
     r"""One ``N × N`` mask, or one per head, that is defined by its product with a matrix.
 
-    A subclass sets `num_nodes`, `heads`, `dtype` and `device`, and defines `_matmul`, `T` and, for use in attention,
-    `bound`. The product is differentiable in ``x`` and in every floating-point argument, because it uses plain torch
-    operations or `torch.autograd.Function`\ s. Row ``i``, column ``j`` is the weight with which node ``i`` reads node
-    ``j``.
+    A subclass sets `num_nodes`, `heads`, `dtype` and `device`, perhaps `num_multiply_adds` and `numbers`, and defines
+    `_matmul`, `T` and, for use in attention, `bound`, or `_with`, by which `bound` makes numbers absolute. The product
+    is differentiable in ``x`` and in every floating-point argument, because it uses plain torch operations or
+    `torch.autograd.Function`\ s. Row ``i``, column ``j`` is the weight with which node ``i`` reads node ``j``.
 
     .. code-block:: python
 
@@ -36,18 +37,16 @@ class MaskOperator(ABC):
             \"\"\"Node ``i`` takes ``weight`` times the value of node ``i - 1``.\"\"\"
 
             def __init__(self, num_nodes: int, weight: Tensor, step: int = 1) -> None:
-                self.num_nodes, self.weight, self.step = num_nodes, weight, step
+                self.num_nodes, self.step = num_nodes, step
+                self.weight, self.numbers = weight, (weight,)
                 self.dtype, self.device = weight.dtype, weight.device
+
+            def _with(self, weight: Tensor, sign: int = 1) -> MaskOperator:
+                return ShiftOperator(self.num_nodes, weight, sign * self.step)
 
             @property
             def T(self) -> MaskOperator:
-                return ShiftOperator(self.num_nodes, self.weight, -self.step)
-
-            @property
-            def bound(self) -> MaskOperator:
-                if non_negative(self.weight):
-                    return self
-                return ShiftOperator(self.num_nodes, absolute(self.weight), self.step)
+                return self._with(self.weight, -1)
 
             def _matmul(self, x: Tensor) -> Tensor:
                 return self.weight * x.roll(self.step, 0)
@@ -63,6 +62,10 @@ class MaskOperator(ABC):
     """Whether the matrix is stored, so that `to_dense` costs nothing."""
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")
+    numbers: tuple[Tensor, ...] = ()
+    """The numbers from which the entries are computed, for `eps` and for `bound` if the subclass does not define it."""
+    _with: Callable[..., MaskOperator]
+    """Makes the same mask of other `numbers`."""
 
     @property
     @abstractmethod
@@ -81,6 +84,8 @@ class MaskOperator(ABC):
         Raises:
             NotImplementedError: If the subclass does not define it.
         """
+        if self.numbers:
+            return self if all(map(non_negative, self.numbers)) else self._with(*map(absolute, self.numbers))
         raise NotImplementedError(
             f"{type(self).__name__} has no bounding mask, which attention normalises by. Define the property 'bound' "
             "that returns an operator with entries B_ij >= |M_ij|: 'return self' if no entry is ever negative, else "
@@ -90,7 +95,7 @@ class MaskOperator(ABC):
     @property
     def eps(self) -> float:
         """Machine epsilon of the coarsest dtype among the numbers from which the entries are computed."""
-        return torch.finfo(self.dtype).eps
+        return max(torch.finfo(self.dtype).eps, *map(coarsest_eps, self.numbers), 0.0)
 
     @property
     def error(self) -> float | Tensor:
@@ -103,11 +108,11 @@ class MaskOperator(ABC):
         """
         return 0.0
 
-    @property
+    @cached_property
     def num_multiply_adds(self) -> int:
         """Multiply-adds of ``op @ x`` for one column of one head; attention chooses its path by them.
 
-        The default is ``N²``, the cost of a product with the dense matrix.
+        A subclass sets it. The default is ``N²``, the cost of a product with the dense matrix.
         """
         return self.num_nodes**2
 

@@ -43,6 +43,7 @@ class BorderedOperator(MaskOperator):
         self.operator, self.batch, self.num_graphs = operator, batch, num_graphs
         self.num_nodes, self.heads = operator.num_nodes + num_graphs, operator.heads
         self.dtype, self.device = operator.dtype, operator.device
+        self.num_multiply_adds = operator.num_multiply_adds + self.num_nodes + operator.num_nodes
         self.node, self.token, _ = with_tokens(batch, num_graphs)
 
     def _like(self, operator: MaskOperator) -> BorderedOperator:
@@ -64,10 +65,6 @@ class BorderedOperator(MaskOperator):
     def error(self) -> float | Tensor:
         error = row_errors(self.operator)
         return 0.0 if error is None else error.new_zeros(self.num_nodes, error.size(1)).index_copy(0, self.node, error)
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.operator.num_multiply_adds + self.num_nodes + self.operator.num_nodes
 
     @property
     def support(self) -> Support | None:

@@ -32,14 +32,11 @@ class CausalOperator(NonNegativeOperator):
     def __init__(self, batch: Tensor, reverse: bool = False) -> None:
         self.batch, self.reverse, self._chains = batch, reverse, _chains(batch)
         self.num_nodes, self.device, self.dtype = batch.numel(), batch.device, torch.get_default_dtype()
+        self.num_multiply_adds = self.num_nodes
 
     @property
     def T(self) -> CausalOperator:
         return CausalOperator(self.batch, not self.reverse)
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_nodes
 
     @property
     def dense_blocks(self) -> DenseBlocks:

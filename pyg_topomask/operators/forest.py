@@ -10,7 +10,6 @@ from pyg_topomask.operators.base import NonNegativeOperator, SymmetricOperator, 
 from pyg_topomask.operators.parameters import parameter_dtype, per_head
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, check_within_graphs, column_blocks, group_rows
-from pyg_topomask.ops.numerics import coarsest_eps
 from pyg_topomask.ops.products.forest import SiblingOrder, sibling_order
 from pyg_topomask.ops.products.paths import path_product
 from pyg_topomask.ops.products.trees import meeting_depths, sweep_down
@@ -44,15 +43,8 @@ class ForestExpOperator(SymmetricOperator, NonNegativeOperator):
         self.length = torch.where(parent < 0, 0, length)
         (self.a, heads_a), (self.b, heads_b) = per_head("a", a, parent.device), per_head("b", b, parent.device)
         self.num_nodes, self.heads = parent.numel(), common_heads([heads_a, heads_b])
-        self.dtype, self.device = parameter_dtype(length, a, b), parent.device
-
-    @property
-    def eps(self) -> float:
-        return max(torch.finfo(self.dtype).eps, coarsest_eps(self.length))
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_nodes * sweep_passes(self._order)
+        self.dtype, self.device, self.numbers = parameter_dtype(length, a, b), parent.device, (length,)
+        self.num_multiply_adds = self.num_nodes * sweep_passes(self._order)
 
     @property
     def dense_blocks(self) -> DenseBlocks:

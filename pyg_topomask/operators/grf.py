@@ -46,6 +46,7 @@ class GRFOperator(MaskOperator):
         self.walks, self.modulation, self.key_modulation = walks, modulation, key_modulation
         self.num_nodes, self.heads = walks.num_nodes, modulation.size(0) if modulation.dim() == 2 else None
         self.dtype, self.device = modulation.dtype, modulation.device
+        self.num_multiply_adds = walks.num_entries
 
     @property
     def factors(self) -> SparseFactorOperator:
@@ -88,10 +89,6 @@ class GRFOperator(MaskOperator):
         walks = self.walks.absolute
         norms = walks.squared_norms @ monomials(*(f.detach().abs() for f in self._functions)).t()
         return _ROUNDING * torch.finfo(self.dtype).eps * norms
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.walks.num_entries
 
     @property
     def support(self) -> Support:

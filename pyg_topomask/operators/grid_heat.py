@@ -44,14 +44,11 @@ class GridHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsOperat
         check_time(self.time)
         super().__init__(prod(self.grid_shape), num_graphs, heads)
         self.dtype, self.device = parameter_dtype(time), self.time.device
+        self.num_multiply_adds = self.num_graphs * grid_multiply_adds(self.grid_shape)
 
     @property
     def error(self) -> float:
         return _ROUNDING * torch.finfo(self.dtype).eps
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_graphs * grid_multiply_adds(self.grid_shape)
 
     def _kernel(self) -> Tensor:
         paths = {size: path_kernel(self.time, size) for size in set(self.grid_shape)}

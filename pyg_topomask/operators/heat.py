@@ -80,6 +80,7 @@ class HeatOperator(NonNegativeOperator):
         margin = torch.exp(-time.detach() * (self._generator.reached[:, None] - low))  # of the end beyond the spectrum
         series = heat_series(time, low[:, 0], high[:, 0], tol * margin / self._generator.condition[:, None])
         self._coeffs = torch.exp(-time * low) * series  # [K + 1, U, H or 1]
+        self.num_multiply_adds = self._coeffs.size(0) * (self._generator.pattern.nnz + 2 * num_nodes)
         width = (time.detach() * (high - low) / 2).amax() if low.numel() else torch.zeros(())
         self._is_wide = 2 * _ROUNDING * torch.finfo(torch.float32).eps * (1 + float(width)) > tol
 
@@ -98,10 +99,6 @@ class HeatOperator(NonNegativeOperator):
         largest = torch.exp(-self.time.detach().double() * self._generator.low[:, None])  # [U, H or 1]
         error = self.tol * largest.index_select(0, self._generator.interval)
         return error[:, 0] if self.heads is None else error
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self._coeffs.size(0) * (self._generator.pattern.nnz + 2 * self.num_nodes)
 
     @property
     def dense_blocks(self) -> DenseBlocks:

@@ -34,10 +34,7 @@ class HypercubeHeatOperator(SymmetricOperator, NonNegativeOperator, EqualGraphsO
         check_time(self.time)
         super().__init__(2**self.dim, num_graphs, heads)
         self.dtype, self.device = parameter_dtype(time), self.time.device
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_graphs * hypercube_multiply_adds(self.dim)
+        self.num_multiply_adds = self.num_graphs * hypercube_multiply_adds(self.dim)
 
     def _kernel(self) -> Tensor:
         return hypercube_kernel(self.time, self.dim).to(self.dtype)

@@ -9,7 +9,6 @@ from pyg_topomask.checks import check_floating
 from pyg_topomask.operators.base import MaskOperator
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout, cut_blocks
-from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.segment import check_batch, segment_linear_attention
 
 
@@ -41,26 +40,16 @@ class LowRankOperator(MaskOperator):
         self.num_nodes, self.heads = left.size(-2), left.size(0) if left.dim() == 3 else None
         if batch is not None:
             check_batch(batch, self.num_nodes)
-        self.left, self.right, self.batch = left, right, batch
+        self.left, self.right, self.batch, self.numbers = left, right, batch, (left, right)
+        self.num_multiply_adds = 2 * self.num_nodes * left.size(-1)
         self.dtype, self.device = torch.promote_types(left.dtype, right.dtype), left.device
 
     @property
     def T(self) -> LowRankOperator:
         return LowRankOperator(self.right, self.left, self.batch)
 
-    @property
-    def bound(self) -> LowRankOperator:
-        if non_negative(self.left) and non_negative(self.right):
-            return self
-        return LowRankOperator(absolute(self.left), absolute(self.right), self.batch)
-
-    @property
-    def eps(self) -> float:
-        return coarsest_eps(self.left, self.right)
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return 2 * self.num_nodes * self.left.size(-1)
+    def _with(self, left: Tensor, right: Tensor) -> LowRankOperator:
+        return LowRankOperator(left, right, self.batch)
 
     @property
     def dense_blocks(self) -> DenseBlocks:

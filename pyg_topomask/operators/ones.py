@@ -27,12 +27,8 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
     def __init__(self, batch: Tensor) -> None:
         segments(batch)  # checks it
         self.batch = batch
-        self.num_nodes, self.device = batch.numel(), batch.device
-        self.dtype = torch.get_default_dtype()
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_nodes
+        self.num_nodes, self.device, self.dtype = batch.numel(), batch.device, torch.get_default_dtype()
+        self.num_multiply_adds = self.num_nodes
 
     @property
     def dense_blocks(self) -> DenseBlocks:

@@ -9,7 +9,6 @@ from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.numerics import absolute, coarsest_eps, non_negative
 from pyg_topomask.ops.products.polynomial import Basis, polynomial_product
 from pyg_topomask.ops.sparse import Pattern
 
@@ -39,9 +38,10 @@ class PowerSeriesOperator(MaskOperator):
         self._set(Basis(pattern, value, chebyshev=False), coeffs)
 
     def _set(self, basis: Basis, coeffs: Tensor) -> None:
-        self.basis, self.coeffs = basis, coeffs
+        self.basis, self.coeffs, self.numbers = basis, coeffs, (coeffs, basis.value)
         self.num_nodes, self.heads = basis.pattern.num_rows, coefficient_heads("coeffs", coeffs)
         self.dtype, self.device = coeffs.dtype, coeffs.device
+        self.num_multiply_adds = self.num_nodes + (coeffs.size(-1) - 1) * (basis.pattern.nnz + self.num_nodes)
 
     def _like(self, basis: Basis, coeffs: Tensor) -> PowerSeriesOperator:
         operator = PowerSeriesOperator.__new__(PowerSeriesOperator)
@@ -52,19 +52,8 @@ class PowerSeriesOperator(MaskOperator):
     def T(self) -> PowerSeriesOperator:
         return self._like(self.basis.T, self.coeffs)
 
-    @property
-    def bound(self) -> PowerSeriesOperator:
-        if non_negative(self.coeffs) and non_negative(self.basis.value):
-            return self
-        return self._like(self.basis._replace(value=absolute(self.basis.value)), absolute(self.coeffs))
-
-    @property
-    def eps(self) -> float:
-        return coarsest_eps(self.coeffs, self.basis.value)
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_nodes + (self.coeffs.size(-1) - 1) * (self.basis.pattern.nnz + self.num_nodes)
+    def _with(self, coeffs: Tensor, value: Tensor) -> PowerSeriesOperator:
+        return self._like(self.basis._replace(value=value), coeffs)
 
     @property
     def dense_blocks(self) -> DenseBlocks:

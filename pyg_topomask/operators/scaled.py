@@ -27,18 +27,15 @@ class WrappedOperator(MaskOperator):
         self.operator = operator
         self.num_nodes, self.heads, self.is_dense = operator.num_nodes, operator.heads, operator.is_dense
         self.dtype, self.device = operator.dtype, operator.device
+        self.num_multiply_adds = operator.num_multiply_adds
 
     @property
     def eps(self) -> float:
-        return self.operator.eps
+        return max(self.operator.eps, *map(coarsest_eps, self.numbers), 0.0)
 
     @property
     def error(self) -> float | Tensor:
         return self.operator.error
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.operator.num_multiply_adds
 
 
 class ScaledOperator(WrappedOperator):
@@ -57,6 +54,7 @@ class ScaledOperator(WrappedOperator):
             raise ValueError(f"a mask is scaled by one number (got a tensor of shape {list(scale.shape)})")
         super().__init__(operator)
         self.scale = scale.reshape(()) if isinstance(scale, Tensor) else scale
+        self.numbers = (scale,) if isinstance(scale, Tensor) else ()
 
     @property
     def T(self) -> ScaledOperator:
@@ -66,10 +64,6 @@ class ScaledOperator(WrappedOperator):
     def bound(self) -> ScaledOperator:
         bound, scale = self.operator.bound, self._absolute_scale
         return self if bound is self.operator and scale is self.scale else ScaledOperator(bound, scale)
-
-    @property
-    def eps(self) -> float:
-        return max(self.operator.eps, coarsest_eps(self.scale)) if isinstance(self.scale, Tensor) else self.operator.eps
 
     @property
     def error(self) -> float | Tensor:
@@ -124,6 +118,7 @@ class DiagonalScaledOperator(WrappedOperator):
     ) -> None:
         super().__init__(operator)
         self.left, self.right, self.batch = left, right, batch
+        self.numbers = tuple(diagonal for diagonal in (left, right) if diagonal is not None)
         if batch is not None:
             check_batch(batch, self.num_nodes)
         for name, diagonal in (("left", left), ("right", right)):
@@ -131,11 +126,7 @@ class DiagonalScaledOperator(WrappedOperator):
                 raise ValueError(
                     f"'{name}' must be [{self.num_nodes}] or [{self.num_nodes}, H] (got {list(diagonal.shape)})"
                 )
-        self.heads = common_heads([operator.heads, *(x.size(1) for x in self._diagonals if x.dim() == 2)])
-
-    @property
-    def _diagonals(self) -> list[Tensor]:
-        return [diagonal for diagonal in (self.left, self.right) if diagonal is not None]
+        self.heads = common_heads([operator.heads, *(x.size(1) for x in self.numbers if x.dim() == 2)])
 
     @property
     def T(self) -> DiagonalScaledOperator:
@@ -144,14 +135,10 @@ class DiagonalScaledOperator(WrappedOperator):
     @property
     def bound(self) -> DiagonalScaledOperator:
         bound = self.operator.bound
-        if bound is self.operator and all(non_negative(diagonal) for diagonal in self._diagonals):
+        if bound is self.operator and all(map(non_negative, self.numbers)):
             return self
         left, right = (None if x is None else absolute(x) for x in (self.left, self.right))
         return DiagonalScaledOperator(bound, left, right, self.batch)
-
-    @property
-    def eps(self) -> float:
-        return max(self.operator.eps, *map(coarsest_eps, self._diagonals), 0.0)
 
     @property
     def error(self) -> float | Tensor:

@@ -13,7 +13,7 @@ from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
 from pyg_topomask.ops.memo import is_learned, outside_transforms
-from pyg_topomask.ops.numerics import absolute, at_least_float32, coarsest_eps, non_negative
+from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
 from pyg_topomask.ops.products import compiled
 from pyg_topomask.ops.products.factors import Meeting, sparse_product
 from pyg_topomask.ops.sparse import Pattern, spmm
@@ -87,8 +87,10 @@ class SparseFactorOperator(MaskOperator):
         self.left, self.right, self.num_nodes = left, right, num_nodes
         factors = [factor for factor in (left, right) if factor is not None]
         self.heads = common_heads([factor.heads for factor in factors])
+        self.numbers = tuple(factor.value for factor in factors)
+        self.num_multiply_adds = sum(factor.pattern.nnz for factor in factors)
         if factors:
-            self.dtype, self.device = factors[0].value.dtype, factors[0].value.device
+            self.dtype, self.device = self.numbers[0].dtype, self.numbers[0].device
 
     @cached_property
     def _meeting(self) -> Meeting:
@@ -113,15 +115,6 @@ class SparseFactorOperator(MaskOperator):
         return bound
 
     @property
-    def eps(self) -> float:
-        factors = [factor.value for factor in (self.left, self.right) if factor is not None]
-        return coarsest_eps(*factors) if factors else super().eps
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return sum(factor.pattern.nnz for factor in (self.left, self.right) if factor is not None)
-
-    @property
     def support(self) -> Support:
         kept = self.keeps_pairs if self.left and self.right else True
         return Support(self._list_pairs, self._count_pairs, lambda: self._meeting.counts.pairs_by_row, kept)
@@ -142,11 +135,9 @@ class SparseFactorOperator(MaskOperator):
         There must be no negative entries: `sparse_product` omits pairs whose terms cancel, and the bounding mask has
         them.
         """
-        values = [factor.value for factor in self.factor_pair]
-        learned = any(map(is_learned, values))
-        if learned or self.heads is not None or self.device.type != "cpu":
+        if any(map(is_learned, self.numbers)) or self.heads is not None or self.device.type != "cpu":
             return False
-        return all(non_negative(value) for value in values)
+        return all(map(non_negative, self.numbers))
 
     @cached_property
     @torch.inference_mode(False)
@@ -189,10 +180,9 @@ class SparseFactorOperator(MaskOperator):
     @property
     def _compiles_blocks(self) -> bool:
         """Whether both factors are constant, and compiled code serves them."""
-        values = [factor.value for factor in (self.left, self.right) if factor is not None]
-        if len(values) < 2 or self.heads is not None or any(map(is_learned, values)):
+        if len(self.numbers) < 2 or self.heads is not None or any(map(is_learned, self.numbers)):
             return False
-        return compiled.refuses(*values) is None
+        return compiled.refuses(*self.numbers) is None
 
     def _make_blocks(self, layout: BlockLayout) -> list[Tensor]:
         found = _constant_blocks(layout, *self.factor_pair) if self._compiles_blocks else None

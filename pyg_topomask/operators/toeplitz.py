@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_floating, check_grid_shape
 from pyg_topomask.operators.equal_graphs import EqualGraphsOperator
-from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
 
 # The matrix is formed if its multiply-adds are at most this many times those of the transforms. Measured on CPU: both
@@ -51,20 +50,18 @@ class ToeplitzOperator(EqualGraphsOperator):
             )
         check_floating("weight", weight)
         super().__init__(prod(self.grid_shape), num_graphs, weight.size(0) if heads else None)
-        self.weight, self.dtype, self.device = weight, weight.dtype, weight.device
-        self._transform_work = toeplitz_multiply_adds(self.grid_shape)
-        self._is_small = self.graph_size**2 <= _MATRIX_SPEED * self._transform_work
+        self.weight, self.numbers, self.dtype, self.device = weight, (weight,), weight.dtype, weight.device
+        transform_work = toeplitz_multiply_adds(self.grid_shape)
+        self._is_small = self.graph_size**2 <= _MATRIX_SPEED * transform_work
+        self.num_multiply_adds = self.num_graphs * (self.graph_size**2 if self._is_small else transform_work)
 
     @property
     def T(self) -> ToeplitzOperator:
         axes = list(range(-len(self.grid_shape), 0))
-        return ToeplitzOperator(self.weight.flip(axes), self.grid_shape, self.num_graphs)
+        return self._with(self.weight.flip(axes))
 
-    @property
-    def bound(self) -> ToeplitzOperator:
-        if non_negative(self.weight):
-            return self
-        return ToeplitzOperator(absolute(self.weight), self.grid_shape, self.num_graphs)
+    def _with(self, weight: Tensor) -> ToeplitzOperator:
+        return ToeplitzOperator(weight, self.grid_shape, self.num_graphs)
 
     @property
     def error(self) -> float | Tensor:
@@ -72,10 +69,6 @@ class ToeplitzOperator(EqualGraphsOperator):
             return 0.0
         weight = self.weight.detach().flatten(0 if self.heads is None else 1)
         return (_ROUNDING * self.eps * weight.norm(dim=-1)).expand(self.num_nodes, *weight.shape[:-1])
-
-    @property
-    def num_multiply_adds(self) -> int:
-        return self.num_graphs * (self.graph_size**2 if self._is_small else self._transform_work)
 
     def _weight(self) -> Tensor:
         return self.weight if self.heads is not None else self.weight[None]

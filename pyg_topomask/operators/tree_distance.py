@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,6 @@ from pyg_topomask.operators.parameters import coefficient_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.native import loader
-from pyg_topomask.ops.numerics import absolute, non_negative
 from pyg_topomask.ops.products.centroid import centroid_plan, distance_product
 from pyg_topomask.ops.products.forest import sibling_order
 from pyg_topomask.ops.products.paths import hop_product
@@ -48,17 +49,14 @@ class TreeDistanceOperator(SymmetricOperator):
 
     def __init__(self, parent: Tensor, values: Tensor, method: str = "auto") -> None:
         check_choice("method", method, METHODS)
-        self.parent, self.values, self._order = parent, values, sibling_order(parent)
+        self.parent, self.values, self.numbers, self._order = parent, values, (values,), sibling_order(parent)
         self.num_nodes, self.heads = parent.numel(), coefficient_heads("values", values)
         self.dtype, self.device = values.dtype, parent.device
         self._num_hops = min(values.size(-1) - 1, diameter(self._order.tree))
         self.method = self._cheapest() if method == "auto" else method
 
-    @property
-    def bound(self) -> TreeDistanceOperator:
-        if non_negative(self.values):
-            return self
-        return TreeDistanceOperator(self.parent, absolute(self.values), self.method)
+    def _with(self, values: Tensor) -> TreeDistanceOperator:
+        return TreeDistanceOperator(self.parent, values, self.method)
 
     @property
     def error(self) -> float | Tensor:
@@ -67,7 +65,7 @@ class TreeDistanceOperator(SymmetricOperator):
         norm = self.values.detach().norm(dim=-1)
         return (_ROUNDING * self.eps * norm).expand(self.num_nodes, *norm.shape)
 
-    @property
+    @cached_property
     def num_multiply_adds(self) -> int:
         return self._histogram_work if self.method == "histogram" else self._centroid_work
 

@@ -68,44 +68,31 @@ def _check_shapes(
 
 def _to_edges(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
     """Rows of nodes at one end of each edge; ``pattern`` holds the edges of each node at that end."""
-    return x.index_select(0, end) if loader.is_transformed() else _ToEdges.apply(x, end, pattern)
+    return x.index_select(0, end) if loader.is_transformed() else _Moved.apply(x, end, pattern, False)
 
 
 def _to_nodes(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
     """Sum over the edges of each node, the adjoint of `_to_edges`. Transforms know only torch's own operations."""
     if loader.is_transformed():
         return x.new_zeros(pattern.num_rows, x.size(1)).index_add(0, end, x)
-    return _ToNodes.apply(x, end, pattern)
+    return _Moved.apply(x, end, pattern, True)
 
 
-class _ToEdges(torch.autograd.Function):
-    """Its gradient is a sum of sorted segments; that of plain indexing adds in any order on several threads."""
-
-    @staticmethod
-    def forward(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
-        return x.index_select(0, end)
+class _Moved(torch.autograd.Function):
+    """Gradients are sums of sorted segments; those of plain indexing are added in any order on several threads."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Pattern], output: Tensor) -> None:
-        _, ctx.end, ctx.pattern = inputs
+    def forward(x: Tensor, end: Tensor, pattern: Pattern, to_nodes: bool) -> Tensor:
+        return sum_rows(pattern, x) if to_nodes else x.index_select(0, end)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _ToNodes.apply(grad, ctx.end, ctx.pattern), None, None
-
-
-class _ToNodes(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
-        return sum_rows(pattern, x)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.rest = inputs[1:]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Pattern], output: Tensor) -> None:
-        _, ctx.end, ctx.pattern = inputs
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _ToEdges.apply(grad, ctx.end, ctx.pattern), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        end, pattern, to_nodes = ctx.rest
+        return _Moved.apply(grad, end, pattern, not to_nodes), None, None, None
 
 
 def _plain_sum(
@@ -189,6 +176,6 @@ class _GatedSum(torch.autograd.Function):
             grad_e = own if grad_e is None else own + grad_e
         if grad_e is None:
             return None, None, grad_value, None, grad_scale, None, None
-        grad_target = _ToNodes.apply(grad_e, targets, entering)
-        grad_source = _ToNodes.apply(grad_e, sources, leaving)
+        grad_target = _to_nodes(grad_e, targets, entering)
+        grad_source = _to_nodes(grad_e, sources, leaving)
         return grad_target, grad_source, grad_value, grad_e, grad_scale, None, None

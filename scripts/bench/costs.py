@@ -207,12 +207,12 @@ def main() -> None:
 
 def write(device: str, table: dict[str, dict[str, float]]) -> None:
     """Replace the table of one type of device in the library."""
-    tables = costs.COSTS | {device: {name: table.get(name, costs.COSTS["cpu"][name]) for name in ENGINES}}
+    tables = costs.COSTS | {device: costs.COSTS.get(device, {}) | table}
     lines = ["COSTS: dict[str, dict[str, dict[str, float]]] = {"]
     for kind, of_engines in tables.items():
         lines += [
             f'    "{kind}": {{',
-            *(f'        "{name}": {json.dumps(of_engines[name])},' for name in ENGINES),
+            *(f'        "{name}": {json.dumps(of_engines[name])},' for name in ENGINES if name in of_engines),
             "    },",
         ]
     text = TABLE.read_text()

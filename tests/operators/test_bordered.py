@@ -111,7 +111,7 @@ def test_attention_with_tokens_is_the_definition_on_every_path(names, kernel):
     q, k, v = (torch.rand(n, 2, 3, generator=generator, dtype=torch.float64) for _ in range(3))
     matrix, bound = op.to_dense(), op.bound.to_dense()
     if kernel == "linear":
-        wanted = masked_linear_attention_reference(q, k, v, matrix, None, bound)
+        wanted = masked_linear_attention_reference(q, k, v, matrix, None, bound=bound)
         outs = [masked_linear_attention(q, k, v, op, wider, path) for path in ("factored", "blocks", "auto")]
     else:
         weight = (torch.einsum("ihr,jhr->hij", q, k) * 3**-0.5).exp()

@@ -10,7 +10,6 @@ COSTS: dict[str, dict[str, dict[str, float]]] = {
         "unmasked": {"call": 1000000.0, "number": 1.3},
         "sdpa": {"call": 460000.0, "size": 220000.0, "number": 0.13},
         "pairs_cpp": {"call": 570000.0, "listed": 41.0, "pair": 20.0, "number": 0.71},
-        "pairs_triton": {"call": 100000.0, "listed": 20.0, "pair": 15.0, "number": 0.4},
         "pairs": {"call": 1700000.0, "listed": 25.0, "pair": 100.0, "number": 0.022},
         "parts": {"listed": 41.0, "pair": 20.0, "number": 0.64},
         "blocks_cpp": {"call": 2000000.0, "size": 550000.0, "made": 0.19, "pair": 12.0, "number": 0.14},
@@ -19,20 +18,20 @@ COSTS: dict[str, dict[str, dict[str, float]]] = {
         "dense": {"call": 91000.0, "formed": 130000.0, "made": 2.3, "pair": 21.0},
     },
     "cuda": {
-        "unmasked_cpp": {"call": 80000.0, "number": 0.2},
         "unmasked": {"call": 1600000.0},
         "sdpa": {"call": 360000.0, "size": 220000.0, "number": 0.00055},
-        "pairs_cpp": {"call": 100000.0, "listed": 20.0, "pair": 15.0, "number": 0.4},
         "pairs_triton": {"call": 2400000.0, "listed": 4.3},
         "pairs": {"call": 6800000.0, "listed": 1.6, "pair": 1.9},
         "parts": {"call": 500000.0, "listed": 20.0, "pair": 30.0, "number": 1.0},
-        "blocks_cpp": {"call": 100000.0, "size": 100000.0, "made": 1.0, "pair": 2.0, "number": 0.1},
         "blocks": {"call": 3100000.0, "size": 1200000.0, "made": 0.0067, "pair": 0.1},
         "factored": {"call": 7900000.0, "number": 0.46},
         "dense": {"call": 1800000.0, "made": 0.019, "formed": 2900000.0},
     },
 }
-"""Nanoseconds of the forward and the backward pass for each unit of an engine's work, by type of device."""
+"""Nanoseconds of the forward and the backward pass for each unit of an engine's work, by type of device.
+
+There is no row of an engine that never serves tensors of the device.
+"""
 
 
 def estimate(engine: str, device: str, work: Mapping[str, float]) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyg_topomask.ops.blocks import BlockLayout
 from pyg_topomask.ops.numerics import absolute, non_negative
-from pyg_topomask.ops.sparse import Combination, Pattern, spmm
+from pyg_topomask.ops.sparse import Combination, Pattern
 
 Rows = tuple[int, int]
 """First row, and last row + 1."""
@@ -138,7 +138,7 @@ class TensorMask:
 
 
 class PatternMask:
-    """Mask of ones on the pairs of a pattern."""
+    """Mask of ones on the pairs of a pattern, known by its pairs alone."""
 
     is_dense, dense_blocks, heads, error = False, None, None, 0.0
 
@@ -147,19 +147,9 @@ class PatternMask:
         self.device, self.eps = pattern.col.device, 0.0
 
     @property
-    def bound(self) -> AttentionMask:
+    def bound(self) -> PatternMask:
         """The mask itself."""
         return self
-
-    def to_dense(self) -> Tensor:
-        """The matrix ``[rows, columns]``."""
-        dense = torch.zeros(self.pattern.num_rows, self.pattern.num_cols, device=self.device)
-        return dense.index_put(
-            (self.pattern.row, self.pattern.col), torch.ones((), device=self.device), accumulate=True
-        )
-
-    def __matmul__(self, x: Tensor) -> Tensor:
-        return spmm(self.pattern, x.new_ones(self.pattern.nnz), x)
 
     @property
     def support(self) -> Support:

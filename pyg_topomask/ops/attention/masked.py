@@ -7,7 +7,8 @@ arXiv:2410.03462, Algorithm 1. `Problem` states what all of these functions comp
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.numerics import at_least_float32, non_negative
 from pyg_topomask.ops.segment import check_batch
+
+QKV: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 def masked_linear_attention(
@@ -82,7 +85,7 @@ def masked_linear_attention(
     check_qkv(q, k, v)
     if signed_features is None:
         signed_features = not (non_negative(q) and non_negative(k))
-    return _attend("linear", q, k, v, mask, batch, path, normalizer, signed_features=signed_features)
+    return _attend(Kernel("linear", signed_features=signed_features), (q, k, v), mask, batch, path, normalizer)
 
 
 def masked_softmax_attention(
@@ -121,7 +124,7 @@ def masked_softmax_attention(
     check_qkv(q, k, v)
     check_channels(q)
     (scaled,) = at_least_float32(q)
-    return _attend("softmax", scaled * q.size(-1) ** -0.5, k, v, mask, batch, path, normalizer)
+    return _attend(Kernel("softmax"), (scaled * q.size(-1) ** -0.5, k, v), mask, batch, path, normalizer)
 
 
 def masked_additive_attention(
@@ -176,7 +179,8 @@ def masked_additive_attention(
     one = torch.ones_like(receiver)
     q, k = torch.stack([receiver, one], dim=-1), torch.stack([one, sender], dim=-1)  # their product is the sum
     check_qkv(q, k, v)
-    return _attend("additive", q, k, v, mask, batch, path, normalizer, negative_slope=negative_slope, dropout=dropout)
+    kernel = Kernel("additive", negative_slope=negative_slope, dropout=dropout)
+    return _attend(kernel, (q, k, v), mask, batch, path, normalizer)
 
 
 def explain(
@@ -209,101 +213,64 @@ def explain(
     if kernel == "softmax":
         check_channels(q)
     signed_features = kernel == "linear" and not (non_negative(q) and non_negative(k))
-    return plan.explain(_problem(kernel, q, k, v, mask, batch, normalizer, signed_features=signed_features))
+    return plan.explain(_problem(Kernel(kernel, False, signed_features), (q, k, v), mask, batch, normalizer))
 
 
 def _attend(
-    name: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: AttentionMask | Tensor | None,
-    batch: Tensor | None,
-    path: str,
-    normalizer: str,
-    **settings: Any,
+    kernel: Kernel, qkv: QKV, mask: AttentionMask | Tensor | None, batch: Tensor | None, path: str, normalizer: str
 ) -> Tensor:
-    """Outputs ``[N, H, D]`` of attention with the kernel of that name."""
+    """Outputs ``[N, H, D]``."""
     check_choice("path", path, plan.PATHS)
+    q, k, v = qkv
     with torch.autocast(v.device.type, enabled=False):
-        problem = _problem(name, q, k, v, mask, batch, normalizer, **settings)
+        problem = _problem(kernel, qkv, mask, batch, normalizer)
         if q.size(0) == 0:
             return v + (q + k).sum()  # no rows, with gradients
         return plan.ENGINES[plan.plan(problem, path)].attend(problem).to(v.dtype)
 
 
 def _problem(
-    name: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: AttentionMask | Tensor | None,
-    batch: Tensor | None,
-    normalizer: str,
-    **settings: Any,
+    kernel: Kernel, qkv: QKV, mask: AttentionMask | Tensor | None, batch: Tensor | None, normalizer: str
 ) -> Problem:
     """The problem in float32 or float64. The denominator is not signed if nothing can be negative."""
     check_choice("normalizer", normalizer, NORMALIZERS)
+    q, k, v = at_least_float32(*qkv)
     if batch is not None:
         check_batch(batch, q.size(0))
-    kernel = Kernel(name, normalizer == "signed", **settings)
-    q, k, v = at_least_float32(q, k, v)
-    problem = Problem(kernel, q, k, v, None if mask is None else read_mask(mask, q), batch)
-    if kernel.signed and not kernel.signed_features and (mask is None or problem.owns_bound):
-        problem = Problem(kernel._replace(signed=False), q, k, v, problem.mask, batch)
+    signed = kernel._replace(signed=normalizer == "signed")
+    problem = Problem(signed, q, k, v, None if mask is None else read_mask(mask, q), batch)
+    if signed.signed and not kernel.signed_features and (mask is None or problem.owns_bound):
+        return replace(problem, kernel=kernel)
     return problem
 
 
 def masked_linear_attention_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    batch: Tensor | None = None,
-    bound: Tensor | None = None,
-    normalizer: str = "bound",
-    tolerance: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, batch: Tensor | None = None, **settings: Any
 ) -> Tensor:
     """`masked_linear_attention` from its definition, for tests.
 
     Args:
-        q, k, v, batch, normalizer: Those of `masked_linear_attention`.
+        q, k, v, batch: Those of `masked_linear_attention`.
         mask: Dense mask, ``[N, N]`` or ``[H, N, N]``.
-        bound, tolerance: As in `normalized_reference`.
+        settings: ``bound``, ``normalizer`` and ``tolerance`` of `normalized_reference`.
     """
     kernel, size = torch.einsum("ihr,jhr->hij", q, k), torch.einsum("ihr,jhr->hij", q.abs(), k.abs())
     same = torch.ones(q.size(0), q.size(0)).to(q) if batch is None else (batch[:, None] == batch).to(q)
-    mask = same if mask is None else mask * same
-    return normalized_reference(kernel, size, v, mask, bound, normalizer, tolerance)
+    return normalized_reference(kernel, size, v, same if mask is None else mask * same, **settings)
 
 
-def masked_softmax_attention_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    bound: Tensor | None = None,
-    normalizer: str = "bound",
-    tolerance: float = 0.0,
-) -> Tensor:
+def masked_softmax_attention_reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, **settings: Any) -> Tensor:
     """`masked_softmax_attention` from its definition, for tests; arguments as in `normalized_reference`."""
     kernel = (torch.einsum("ihr,jhr->hij", q, k) * q.size(-1) ** -0.5).exp()
-    return normalized_reference(kernel, kernel, v, mask, bound, normalizer, tolerance)
+    return normalized_reference(kernel, kernel, v, mask, **settings)
 
 
 def masked_additive_attention_reference(
-    receiver: Tensor,
-    sender: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    negative_slope: float = 0.2,
-    bound: Tensor | None = None,
-    normalizer: str = "bound",
-    tolerance: float = 0.0,
+    receiver: Tensor, sender: Tensor, v: Tensor, mask: Tensor, negative_slope: float = 0.2, **settings: Any
 ) -> Tensor:
     """`masked_additive_attention` from its definition, for tests; arguments as in `normalized_reference`."""
     kernel = leaky_relu(receiver.t()[:, :, None] + sender.t()[:, None, :], negative_slope).exp()  # [H, N, N]
-    return normalized_reference(kernel, kernel, v, mask, bound, normalizer, tolerance)
+    return normalized_reference(kernel, kernel, v, mask, **settings)
 
 
 def normalized_reference(

@@ -32,8 +32,7 @@ def load(name: str) -> ctypes.CDLL | str:
     otherwise ``c++``, ``g++`` or ``clang++`` is used. ``TOPOMASK_NATIVE=0`` switches all compiled code off.
 
     Warns:
-        PerformanceWarning: Once, if there is a compiler, but no library, or if the wheel's library is incomplete. It
-            is one line that names what failed.
+        PerformanceWarning: Once, if there is a compiler, but no library. It is one line that names what failed.
 
     Args:
         name: Folder of the sources, a key of `sources.LIBRARIES`.
@@ -52,17 +51,10 @@ def refuses(name: str, *tensors: Tensor | None) -> str | None:
     dtypes = {x.dtype for x in given}
     if len(dtypes) > 1 or given[0].dtype not in (torch.float32, torch.float64):
         return f"it computes in float32 or float64 (got {', '.join(map(str, dtypes))})"
-    others = [x.device for x in given if x.device.type != "cpu"]
-    return refuses_device(name, others[0] if others else given[0].device)
-
-
-def refuses_device(name: str, device: torch.device) -> str | None:
-    """Why the custom operators of a library cannot serve tensors on a device; :obj:`None` if they can."""
     if is_transformed():
         return "transforms of torch.func have no rules for it"
-    if device.type != "cpu":
-        return f"it runs on CPU only (got {device})"
-    return missing(name)
+    others = [x.device for x in given if x.device.type != "cpu"]
+    return f"it runs on CPU only (got {others[0]})" if others else missing(name)
 
 
 def is_transformed() -> bool:
@@ -119,7 +111,7 @@ def _load(name: str) -> ctypes.CDLL | str:
 
 def _find(name: str, named: str | None, instructions: str) -> ctypes.CDLL:
     """A library that the package contains, or one that was compiled here, now or earlier."""
-    shipped = None if named else _open_shipped(name, instructions)
+    shipped = None if named else _open(sources.SHIPPED, sources.shipped_stem(name, instructions))
     if shipped is not None:
         return shipped
     command = [*sources.find_compiler(named), *sources.flags(name, instructions)]
@@ -130,17 +122,6 @@ def _find(name: str, named: str | None, instructions: str) -> ctypes.CDLL:
         raise OSError(
             f"the compiled library cannot be kept in {place}; set TOPOMASK_CACHE to a folder of your own"
         ) from error
-
-
-def _open_shipped(name: str, instructions: str) -> ctypes.CDLL | None:
-    """The library of the wheel, unless it lacks a function that the sources have."""
-    library = _open(sources.SHIPPED, sources.shipped_stem(name, instructions))
-    missing = [] if library is None else [entry for entry in sources.entries(name) if not hasattr(library, entry)]
-    if library is None or not missing:
-        return library
-    reason = f"lacks {', '.join(missing)} and is not used; install the package again, or build its wheel again"
-    warnings.warn(f"the installed library {library._name} {reason}", PerformanceWarning, stacklevel=5)
-    return None
 
 
 def _find_or_compile(name: str, command: list[str], folder: Path) -> ctypes.CDLL:

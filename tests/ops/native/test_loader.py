@@ -16,7 +16,8 @@ from pyg_topomask.cache import private_folder
 from pyg_topomask.ops.native import loader, sources
 from pyg_topomask.typing import PerformanceWarning
 
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, sources.COMPILERS)), reason="needs a C++ compiler")
+COMPILER = next(filter(None, map(shutil.which, sources.COMPILERS)), None)
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions and locks of POSIX")
 
 
@@ -27,6 +28,12 @@ def whole():
     if isinstance(library, str):
         pytest.skip(library)
     return Path(library._name)
+
+
+@pytest.fixture
+def other():
+    """Another library that all tests share; no name if there is none."""
+    return getattr(loader.load("walks"), "_name", "")
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def use_cache(folder, monkeypatch):
 
 
 def use_compiler(folder, monkeypatch, script):
-    """Take a shell script, which finds the output's name in ``$2``, for the compiler."""
+    """Take a shell script, which finds the output's name by ``out``, for the compiler."""
     path = folder / "compiler"
     path.write_text(f'#!/bin/sh\nout() {{ while [ "$1" != -o ]; do shift; done; echo "$2"; }}\n{script}\n')
     path.chmod(0o755)
@@ -64,6 +71,19 @@ def copying(library):
     return f'cp "{library}" "$(out "$@")"'
 
 
+def loads():
+    return not isinstance(loader.load("topk"), str)
+
+
+def refused(reason):
+    """The reason is given each time, and told once."""
+    with pytest.warns(PerformanceWarning, match=reason) as told:
+        assert not loads()
+    assert len(told) == 1
+    assert "\n" not in str(told[0].message)
+    return loader.load("topk")  # the suite makes an error of a second warning
+
+
 def test_without_a_compiler_nothing_is_said(fresh, monkeypatch):
     use_cxx("no-such-compiler", monkeypatch)
     assert "no C++ compiler: neither no-such-compiler is" in loader.load("topk")
@@ -71,35 +91,40 @@ def test_without_a_compiler_nothing_is_said(fresh, monkeypatch):
     monkeypatch.setenv("PATH", str(fresh))
     loader._load.cache_clear()
     assert "neither c++ nor g++ nor clang++ is on the path" in loader.load("topk")
-
-
-def test_switched_off(monkeypatch):
     monkeypatch.setenv("TOPOMASK_NATIVE", "0")
     assert loader.load("topk") == "TOPOMASK_NATIVE=0 switches compiled code off"
 
 
-def refused(reason, name="topk"):
-    """The reason is given each time, and told once."""
-    with pytest.warns(PerformanceWarning, match=reason) as told:
-        assert isinstance(loader.load(name), str)
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
-    return loader.load(name)  # the suite makes an error of a second warning
-
-
-def test_a_compiler_that_fails(fresh, monkeypatch):
-    use_compiler(fresh, monkeypatch, "echo 'x.cpp:1: error: no luck' >&2\necho more >&2\nexit 3")
-    refused("failed with exit code 3: x.cpp:1: error: no luck")
-    assert not list((fresh / "cache").rglob("*topk*"))  # nothing partial is left
-    use_compiler(fresh, monkeypatch, 'echo junk > "$(out "$@")"')
-    refused("cannot be loaded: ")
-    use_cxx("'c++", monkeypatch)
-    refused(r"cannot be read as a command \(No closing quotation\): 'c\+\+")
+@posix
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'x.cpp:1: error: no luck' >&2\necho more >&2\nexit 3", "exit code 3: x.cpp:1: error: no luck"),
+        ("exit 3", "failed with exit code 3: it says nothing"),
+        (r"printf '\377\376 error \303\n' >&2; exit 3", "failed with exit code 3: .* error"),
+        ("exit 0", "says that all went well, but wrote no library"),
+        ('touch "$(out "$@")"', "says that all went well, but wrote no library"),
+        ('echo junk > "$(out "$@")"', "cannot be loaded: "),
+        ('head -c $((SIZE * 3 / 10)) "WHOLE" > "$(out "$@")"', "cannot be loaded"),
+        ('head -c $((SIZE * 6 / 10)) "WHOLE" > "$(out "$@")"', "cannot be loaded"),
+        ('cp "OTHER" "$(out "$@")"', "cannot be loaded: .*topk_search"),
+    ],
+)
+def test_a_compiler_that_makes_no_library(other, fresh, whole, monkeypatch, script, reason):
+    """Half a library would kill the process that opens it: another one tries. Nothing is left."""
+    for name, text in (("SIZE", whole.stat().st_size), ("WHOLE", whole), ("OTHER", other)):
+        script = script.replace(name, str(text))
+    use_compiler(fresh, monkeypatch, script)
+    assert "the C++ compiler" in refused(reason)
+    assert not list((fresh / "cache").rglob("*topk*"))
 
 
 @posix
-def test_a_compiler_that_does_not_end(fresh, monkeypatch):
+def test_a_compiler_that_does_not_end_or_waits_for_others(fresh, whole, monkeypatch):
+    """Its own time counts: on a busy machine, the same compilation takes longer."""
     monkeypatch.setattr(sources, "SECONDS", 1)
+    use_compiler(fresh, monkeypatch, f"sleep 1.1\n{copying(whole)}")
+    assert loads()
     use_compiler(fresh, monkeypatch, "while :; do :; done")
     refused("did not finish within 1 s of processor time")
     monkeypatch.setattr(sources, "PATIENCE", 0.05)
@@ -108,70 +133,20 @@ def test_a_compiler_that_does_not_end(fresh, monkeypatch):
 
 
 @posix
-def test_a_compiler_that_waits_for_others(fresh, whole, monkeypatch):
-    """Its own time counts: on a busy machine, the same compilation takes longer."""
-    monkeypatch.setattr(sources, "SECONDS", 1)
-    use_compiler(fresh, monkeypatch, f"sleep 1.5\n{copying(whole)}")
-    assert not isinstance(loader.load("topk"), str)
-
-
-@posix
-def test_a_compiler_that_cannot_be_run(fresh, whole, monkeypatch):
+def test_programs_that_cannot_be_run(fresh, whole, monkeypatch):
+    use_cxx("'c++", monkeypatch)
+    refused(r"cannot be read as a command \(No closing quotation\): 'c\+\+")
     use_compiler(fresh, monkeypatch, copying(whole))
-    monkeypatch.setattr(sources, "SHELL", "/no/such/shell")
-    refused(r"the C\+\+ compiler .*/compiler cannot be run: .*No such file")
-    monkeypatch.undo()
-    use_cache(fresh / "cache", monkeypatch)
-    use_compiler(fresh, monkeypatch, copying(whole))
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "SHELL", "/no/such/shell")
+        refused(r"the C\+\+ compiler .*/compiler cannot be run: .*No such file")
+    loader._load.cache_clear()
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     refused("made cannot be tried: .*No such file")
 
 
 @posix
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("exit 0", "says that all went well, but wrote no library"),
-        ('touch "$(out "$@")"', "says that all went well, but wrote no library"),
-        ("exit 3", "failed with exit code 3: it says nothing"),
-        (r"printf '\377\376 error \303\n' >&2; exit 3", "failed with exit code 3: .* error"),
-    ],
-)
-def test_a_compiler_that_says_nothing_or_nonsense(fresh, monkeypatch, script, reason):
-    use_compiler(fresh, monkeypatch, script)
-    assert "the C++ compiler" in refused(reason)
-
-
-@posix
-def test_half_a_library_kills_a_process_of_its_own(fresh, whole, monkeypatch):
-    size = whole.stat().st_size
-    for share in (0.3, 0.6):
-        use_compiler(fresh, monkeypatch, f'head -c {int(size * share)} "{whole}" > "$(out "$@")"')
-        assert "the C++ compiler" in refused("cannot be loaded")
-    assert not list((fresh / "cache").rglob("*.so"))
-
-
-def test_a_library_of_other_functions_is_not_kept(fresh, monkeypatch):
-    other = loader.load("walks")
-    if isinstance(other, str):
-        pytest.skip(other)
-    use_compiler(fresh, monkeypatch, copying(other._name))
-    refused("cannot be loaded: .*topk_search")
-    assert not list((fresh / "cache").rglob("topk*"))
-
-
-@posix
-def test_a_cache_that_runs_no_programs(fresh, monkeypatch):
-    use_compiler(fresh, monkeypatch, "exit 3")  # is not called
-
-    class Mounted:
-        f_flag = os.ST_NOEXEC
-
-    monkeypatch.setattr(os, "statvfs", lambda path: Mounted)
-    refused(r"cannot be kept in .*native: .* \(noexec\); set TOPOMASK_CACHE")
-
-
-@posix
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("named", ["~nosuchuser/x", None])
 def test_without_a_home_folder(named):
@@ -181,8 +156,7 @@ def test_without_a_home_folder(named):
     unset = {"HOME", "XDG_CACHE_HOME", "TOPOMASK_CACHE"}
     environment = {key: value for key, value in os.environ.items() if key not in unset}
     environment |= {"TOPOMASK_CACHE": named} if named else {}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"cannot be kept in {named or '~/.cache'}: there is no such home folder; set TOPOMASK_CACHE" in done.stdout
     assert done.stderr.count("plain torch is used instead of compiled code") == 1
@@ -194,12 +168,12 @@ def test_whatever_else_fails_is_told_in_one_line(fresh, monkeypatch):
         raise ZeroDivisionError("of all\nthings")
 
     monkeypatch.setattr(sources, "fingerprint", fail)
-    monkeypatch.setattr(loader, "_open_shipped", lambda *args: None)
     use_compiler(fresh, monkeypatch, "exit 3")
     refused("of all things")
 
 
 @posix
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_compiling(fresh, whole, monkeypatch):
     """Its lock goes with it, and nothing partial is left."""
     use_compiler(fresh, monkeypatch, f'echo begun > "{fresh}/begun"; head -c 999 "{whole}" > "$(out "$@")"; sleep 2')
@@ -211,7 +185,7 @@ def test_a_process_that_is_killed_while_compiling(fresh, whole, monkeypatch):
         process.send_signal(signal.SIGKILL)
     use_cache(fresh / "killed", monkeypatch)
     use_compiler(fresh, monkeypatch, copying(whole))
-    assert not isinstance(loader.load("topk"), str)
+    assert loads()
 
 
 def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
@@ -222,7 +196,7 @@ def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
         if name:
             private_folder(folder / name.parent).joinpath(name.name).write_bytes(damaged)
         use_cache(folder, monkeypatch)
-        assert not isinstance(loader.load("topk"), str)
+        assert loads()
         (path,) = folder.rglob("*.so")
         assert path.read_bytes() == sound
         name = path.relative_to(folder)
@@ -230,25 +204,23 @@ def test_a_damaged_library_is_compiled_again(whole, tmp_path, monkeypatch):
 
 
 @posix
-def test_what_two_want_at_once_is_compiled_once(whole, tmp_path, monkeypatch):
-    script = f'echo one >>"{tmp_path}/calls"\nsleep 0.3\n{copying(whole)}'
-    use_compiler(tmp_path, monkeypatch, script)
-    use_cache(tmp_path / "cache", monkeypatch)
+def test_what_two_want_at_once_is_compiled_once(fresh, whole, monkeypatch):
+    use_compiler(fresh, monkeypatch, f'echo one >>"{fresh}/calls"\nsleep 0.3\n{copying(whole)}')
     load = partial(loader._load.__wrapped__, "topk")
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda _: load(), range(2))
     assert not any(isinstance(library, str) for library in found)
-    assert (tmp_path / "calls").read_text() == "one\n"
+    assert (fresh / "calls").read_text() == "one\n"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiler_with_flags_of_its_own(fresh, monkeypatch):
-    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
-    use_cxx(f"'{compiler}' -DTOPK_TEST -w", monkeypatch)
+    use_cxx(f"'{COMPILER}' -DTOPK_TEST -w", monkeypatch)
     compile_soon(monkeypatch)
-    assert not isinstance(loader.load("topk"), str)
+    assert loads()
     assert len(list((fresh / "cache").rglob("*topk*"))) == 1  # compiled once, whole
-    use_cxx(f"{compiler} --no-such-flag", monkeypatch)
+    use_cxx(f"{COMPILER} --no-such-flag", monkeypatch)
     refused("failed with exit code 1")
 
 
@@ -259,10 +231,9 @@ def test_a_library_that_others_can_change_is_not_loaded(fresh, monkeypatch):
     marker, source, made = (fresh / name for name in ("marker", "hostile.cpp", "hostile.so"))
     runs = f'struct Runs {{ Runs() {{ fclose(fopen("{marker}", "w")); }} }} runs;'
     source.write_text(f'#include <cstdio>\n{runs}\nextern "C" void topk_search() {{}}\n')
-    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
+    subprocess.run([COMPILER, "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
     use_compiler(fresh, monkeypatch, copying(made))
-    assert not isinstance(loader.load("topk"), str)
+    assert loads()
     marker.unlink()  # in a folder of one's own it ran
     (own,) = (fresh / "cache").rglob("*.so")
     for number, (mode, above) in enumerate([(0o777, 0o755), (0o720, 0o755), (0o700, 0o777)]):
@@ -273,38 +244,33 @@ def test_a_library_that_others_can_change_is_not_loaded(fresh, monkeypatch):
         theirs.chmod(mode)
         folder.chmod(above)
         use_cache(folder, monkeypatch)
-        reason = refused("set TOPOMASK_CACHE to a folder of your own")
-        assert "can change" in reason
+        assert "can change" in refused("set TOPOMASK_CACHE to a folder of your own")
+    use_cache(fresh / "cache", monkeypatch)
+    own.chmod(0o702)
+    refused(rf"can change {own} \(owner \d+, mode 702\), .*; set TOPOMASK_CACHE to a folder of your own")
+    if os.geteuid() == 0:  # only root may give a file away
+        loader._load.cache_clear()
+        own.chmod(0o700)
+        os.chown(own, 12345, -1)
+        refused(r"\(owner 12345, mode 700\)")
     assert not marker.exists()
 
 
 @posix
-def test_a_library_of_someone_else_in_the_own_folder_is_not_loaded(fresh, whole, monkeypatch):
-    use_compiler(fresh, monkeypatch, copying(whole))
-    assert not isinstance(loader.load("topk"), str)
-    (library,) = (fresh / "cache").rglob("*.so")
-    loader._load.cache_clear()
-    library.chmod(0o702)
-    refused(rf"can change {library} \(owner \d+, mode 702\), .*; set TOPOMASK_CACHE to a folder of your own")
-    if os.geteuid() == 0:  # only root may give a file away
-        loader._load.cache_clear()
-        library.chmod(0o700)
-        os.chown(library, 12345, -1)
-        refused(r"\(owner 12345, mode 700\)")
-
-
-def test_a_cache_that_cannot_be_written_to(fresh, monkeypatch):
+def test_a_cache_that_cannot_be_used(fresh, whole, monkeypatch):
+    """It is a file, its file system runs no programs, or it is read-only."""
     (fresh / "file").write_text("")
     use_cache(fresh / "file" / "cache", monkeypatch)
-    refused("cannot be kept in .*file/cache/native: .*; set TOPOMASK_CACHE")
-
-
-@posix
-@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
-def test_a_cache_that_is_read_only(fresh, whole, monkeypatch):
     use_compiler(fresh, monkeypatch, copying(whole))
-    private_folder(fresh / "cache" / "native").chmod(0o500)
-    refused("Permission denied.*set TOPOMASK_CACHE")
+    refused("cannot be kept in .*file/cache/native: .*; set TOPOMASK_CACHE")
+    use_cache(fresh / "cache", monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: type("Mounted", (), {"f_flag": os.ST_NOEXEC}))
+        refused(r"cannot be kept in .*native: .* \(noexec\); set TOPOMASK_CACHE")
+    if os.geteuid() != 0:  # root may write anywhere
+        loader._load.cache_clear()
+        private_folder(fresh / "cache" / "native").chmod(0o500)
+        refused("Permission denied.*set TOPOMASK_CACHE")
 
 
 def test_each_cpu_has_a_library_of_its_own(fresh, whole, monkeypatch):
@@ -312,7 +278,7 @@ def test_each_cpu_has_a_library_of_its_own(fresh, whole, monkeypatch):
     for capability in ("DEFAULT", "AVX2", "AVX512"):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=capability: name)
         loader._load.cache_clear()
-        assert not isinstance(loader.load("topk"), str)
+        assert loads()
     assert len(list((fresh / "cache").rglob("*.so"))) == 3
     plain, narrow, wide = (fresh / "flags").read_text().splitlines()
     assert "-mavx" not in plain
@@ -320,15 +286,14 @@ def test_each_cpu_has_a_library_of_its_own(fresh, whole, monkeypatch):
     assert "-mavx512f " in wide
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_shipped_library_needs_no_compiler(fresh, monkeypatch):
     compile_soon(monkeypatch)
-    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
-    capability = torch.backends.cpu.get_cpu_capability()
-    shipped = fresh / "shipped"
+    shipped, capability = fresh / "shipped", torch.backends.cpu.get_cpu_capability()
     monkeypatch.setattr(sources, "SHIPPED", shipped)
     monkeypatch.setattr(sources, "INSTRUCTIONS", {sources.instructions(capability): ()})
-    made = sources.ship(shipped, [compiler], ["topk"])
+    made = sources.ship(shipped, [COMPILER], ["topk"])
     assert {path.parent for path in made} == {shipped}
     monkeypatch.setenv("PATH", "")
     assert Path(loader.load("topk")._name).parent == shipped
@@ -338,37 +303,15 @@ def test_a_shipped_library_needs_no_compiler(fresh, monkeypatch):
     assert "no C++ compiler" in loader.load("topk")
 
 
-@needs_compiler
-def test_a_shipped_library_without_an_entry_is_skipped(fresh, monkeypatch):
-    compile_soon(monkeypatch)
-    compiler = next(filter(None, map(shutil.which, sources.COMPILERS)))
-    capability = torch.backends.cpu.get_cpu_capability()
-    monkeypatch.setattr(sources, "SHIPPED", fresh / "shipped")
-    monkeypatch.setattr(sources, "INSTRUCTIONS", {sources.instructions(capability): ()})
-    sources.ship(fresh / "shipped", [compiler, "-Dtopk_search=renamed"], ["topk"])
-    reason = r"the installed library .*\.so lacks topk_search and is not used; install the package again"
-    with pytest.warns(PerformanceWarning, match=reason) as told:
-        library = loader.load("topk")
-    assert len(told) == 1
-    assert Path(library._name).parent == fresh / "cache" / "native"  # compiled here instead
-    assert loader.load("topk").topk_search
-
-
 def test_a_library_that_cannot_be_shipped(tmp_path, monkeypatch):
     compiler = use_compiler(tmp_path, monkeypatch, "exit 3")
     with pytest.raises(RuntimeError, match=r"'topk' cannot be compiled for '.*': .* failed with exit code 3"):
         sources.ship(tmp_path, [str(compiler)], ["topk"])
 
 
-@pytest.mark.parametrize("name", sources.LIBRARIES)
-def test_the_entries_of_a_library_are_read_from_its_source(name):
-    library = loader.load(name)
-    if isinstance(library, str):
-        pytest.skip(library)
-    names = sources.entries(name)
-    assert len(names) >= 1
-    assert all(hasattr(library, entry) for entry in names)
-
-
-def test_every_library_has_an_entry():
+def test_every_library_has_the_entries_of_its_source():
     assert {path.parent.name for path in sources.HERE.glob("*/*.cpp")} == set(sources.LIBRARIES)
+    for name in sources.LIBRARIES:
+        library, names = loader.load(name), sources.entries(name)
+        assert len(names) >= 1
+        assert isinstance(library, str) or all(hasattr(library, entry) for entry in names)

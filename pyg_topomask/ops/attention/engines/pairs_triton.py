@@ -5,7 +5,7 @@ It keeps no array of one number per pair and head: the backward pass computes th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -120,20 +120,6 @@ class PairSums(CompiledOp):
                 x.copy_(part.sum(0, keepdim=True))
         if room[1] is not None or room[2] is not None:
             launch("backward_columns", k.size(0), *_transpose(rowptr, col, k.size(0)), grad, tops, of_k, of_v)
-
-    def examples(self) -> Iterator[tuple[Any, ...]]:
-        for rows, columns, heads, width, channels in ((3, 4, 2, 2, 1), (5, 5, 3, 6, 3)):
-            there = torch.rand(rows, columns) < 0.6
-            row, col = there.nonzero().t()
-            pattern = Pattern(row, col, rows, columns)
-            q, k, v = (
-                torch.randn(n, heads, size, dtype=torch.float64)
-                for n, size in ((rows, width), (columns, width), (columns, channels))
-            )
-            entry = torch.randn(heads, col.numel(), dtype=torch.float64)
-            where = pattern.rowptr, pattern.col
-            yield q, k, v, entry, entry.abs() + 0.1, *where, None, 1, 0.2, 0.0
-            yield q.abs(), k.abs(), v, entry[:1].abs(), None, *where, torch.tensor([7]), 0, 0.2, 0.3
 
 
 _pair_sums = PairSums()

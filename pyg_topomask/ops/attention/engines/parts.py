@@ -33,14 +33,9 @@ def refuses(problem: Problem) -> str | None:
 def work(problem: Problem) -> dict[str, float]:
     """Pairs, at most, as for ``pairs``; they are listed twice."""
     _, heads, features, channels = problem.size
-    count = problem.num_terms * heads
-    return {
-        "call": 1,
-        "held": limits.pairs_at_once,
-        "listed": 2 * problem.num_terms,
-        "pair": count,
-        "number": count * (features + channels),
-    }
+    pairs, listed = problem.num_terms * heads, 2 * problem.num_terms
+    held, numbers = limits.pairs_at_once, pairs * (features + channels)
+    return {"call": 1, "held": held, "listed": listed, "pair": pairs, "number": numbers}
 
 
 def attend(problem: Problem) -> Tensor:
