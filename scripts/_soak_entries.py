@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
+from inspect import isclass, signature
 from typing import Any
 
 import torch
@@ -13,40 +15,22 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask import transforms
-from pyg_topomask.nn import ATTENTION, MASK, GPSLayer, MaskedAttention
+from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GPSLayer, MaskedAttention
 from pyg_topomask.nn.attention.masked import KERNELS
+from pyg_topomask.testing import examples
+from pyg_topomask.transforms import that_add
 
 CHANNELS = 8
 
 DOCUMENTED = (ValueError, TypeError)
 """Errors that public entries document."""
 
-TRANSFORMS: dict[str, Callable[[], BaseTransform]] = {
-    "walks": lambda: transforms.AddRandomWalks(num_walks=4, seed=0),
-    "corrected walks": lambda: transforms.AddRandomWalks(num_walks=4, seed=0, diagonal="corrected"),
-    "tree order": lambda: transforms.AddTreeOrder(seed=0),
-    "grid shape": transforms.AddGridShape,
-    "positions": transforms.AddPositions,
-    "expander edges": lambda: transforms.AddExpanderEdges(degree=2, num_virtual=1, seed=0),
-    "Laplacian": lambda: transforms.AddLaplacianEncoding(4),
-    "random-walk encoding": lambda: transforms.AddRandomWalkEncoding(range(1, 5)),
-    "heat diagonal": lambda: transforms.AddHeatDiagonalEncoding([0.5, 2]),
-    "electrostatic": transforms.AddElectrostaticEncoding,
-    "relative walks": lambda: transforms.AddRelativeWalkEncoding(range(4)),
-    "shortest paths": transforms.AddShortestPathBias,
-}
+SETTINGS = {"steps": range(1, 5), "times": [0.5, 2], "seed": 0, "num_walks": 4, "degree": 2, "num_virtual": 1}
 
-NEEDS = {  # attention or mask -> the transform that prepares graphs for it
-    "GRF": "walks",
-    "GKAT": "walks",
-    "Exphormer": "expander edges",
-    "grf": "walks",
-    "rwgnk": "walks",
-    "forest": "tree order",
-    "tree": "tree order",
-    "grid_heat": "grid shape",
-    "toeplitz": "grid shape",
-    "low_rank": "positions",
+TRANSFORMS: dict[str, Callable[[], BaseTransform]] = {
+    name: partial(cls, **{key: SETTINGS[key] for key in signature(cls).parameters if key in SETTINGS})
+    for name, cls in vars(transforms).items()
+    if isclass(cls) and issubclass(cls, BaseTransform)
 }
 
 
@@ -241,24 +225,17 @@ def _check_near(found: Tensor, wanted: Tensor, rtol: float, what: str, share: fl
 def random_attention(draw: random.Random) -> tuple[str, Module, BaseTransform]:
     """Its name with the settings, the module in evaluation mode, and the transform that prepares graphs for it."""
     torch.manual_seed(draw.getrandbits(30))
-    settings: dict[str, Any] = {"heads": draw.choice([1, 2, 4])}
-    name = draw.choice([*(name for name in ATTENTION if name != "Masked"), *MASK])
-    needed = NEEDS.get(name)
-    if name in MASK:
-        settings["kernel"] = draw.choice(KERNELS)
-        mask = MASK[name]([draw.choice([3, 40])]) if name == "toeplitz" else MASK[name]()
-        attn: Module = MaskedAttention(CHANNELS, mask=mask, num_features=8, **settings)
+    attentions, masks = examples(ATTENTION), examples(MASK, [draw.choice([3, 40])])
+    name = draw.choice([*attentions, *masks])
+    settings: dict[str, Any] = {"heads": draw.choice([1, 2, 4]), "kernel": draw.choice(KERNELS)}
+    if name in masks:
+        build = partial(MaskedAttention, num_features=8, mask=masks[name]())
     else:
-        if name in ("GRF", "Linear"):
-            settings["kernel"] = draw.choice(KERNELS)
-        attn = ATTENTION[name](CHANNELS, **settings)
-    transform = TRANSFORMS[needed]() if needed else _Unchanged()
-    return f"{name} {settings}", attn.eval(), transform
-
-
-class _Unchanged(BaseTransform):
-    def forward(self, data: Data) -> Data:
-        return data
+        build = attentions[name]
+        taken = signature(build.func).parameters.keys() - build.keywords.keys()
+        settings = {key: value for key, value in settings.items() if key in taken and build.func is not GKATAttention}
+    attn = build(CHANNELS, **settings)
+    return f"{name} {settings}", attn.eval(), that_add(attn.requires, **SETTINGS | attn.transform_settings)
 
 
 def _refused(error: Exception, what: str) -> str:

@@ -1,6 +1,6 @@
-"""Every mask of the library as a matrix and on its graph: one picture, and the page of the documentation.
+"""Tables and a picture of all masks and attentions for the documentation, from their cards.
 
-    python scripts/gallery.py           # writes docs/masks.png and docs/masks.md
+    python scripts/gallery.py      # writes docs/masks.{png,md}, and parts of docs/methods/index.md and docs/api
 
 The times in the table are those of docs/operators.json, which is a copy of a report of scripts/bench/operators.py:
 
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,19 @@ import networkx as nx
 import numpy as np
 import torch
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
 from torch_geometric.utils import from_networkx
 
-from pyg_topomask.nn import MASK
+from pyg_topomask.nn import ATTENTION, MASK
 from pyg_topomask.operators import MaskOperator
-from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+from pyg_topomask.testing import prepared
+from pyg_topomask.transforms import AddGridShape, that_add
 from pyg_topomask.viz.drawing import DIVERGING, SEQUENTIAL, STAR, draw_edges, pyplot, save_figure
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "operators.json"
+TABLE = "<!-- Written by scripts/gallery.py from the cards of the attentions. -->\n\n"
+LIST = "   :nosignatures:\n\n"  # of the first list of an API page
+COLUMNS = (("multiply_adds_per_node", 0), ("milliseconds", 1), ("ratio", 0))
 
 # The bonds between the 14 heavy atoms of caffeine: a ring of six, a ring of five, and five side groups.
 _CAFFEINE = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (3, 6), (6, 7), (7, 8), (8, 4)]
@@ -55,12 +57,14 @@ write your own mask.
 
 `N` is the number of nodes, `E` that of edges (both directions), `n` that of nodes of one grid, `nᵢ` that of nodes along
 an axis. `W` is the normalised adjacency `D^-1/2 A D^-1/2`, and `L` a Laplacian, `D^-1/2 (D - A) D^-1/2` by default.
-The columns "multiply-adds" and "per node" are what an operator declares (`op.num_multiply_adds`), as a formula and as a
-number. With `path="auto"`, attention uses these numbers to choose between products with the mask, a list of its pairs,
-and the dense blocks of small graphs. All give the same results up to rounding. Numbers and times are for {num_nodes:,}
-nodes: a grid with eight neighbours per node, or a random tree for `forest` and `tree` (8 hops). The column "ms" is the
-time of a product with 64 columns ({machine}), and "speed-up" compares it with the same mask stored as a dense
-matrix. `scripts/bench/operators.py` measures them.
+"Time" and "memory" say how both grow with N; `N^1.1` stands for a logarithm. The reach is `far` if a node may see all
+nodes of its graph, `hops` if it sees those within a number of hops, and `order` if what it sees depends on the order of
+the nodes. The columns "multiply-adds" and "per node" are what an operator declares (`op.num_multiply_adds`), as a
+formula and as a number. With `path="auto"`, attention uses these numbers to choose between products with the mask, a
+list of its pairs, and the dense blocks of small graphs. All give the same results up to rounding. Numbers and times are
+for {num_nodes:,} nodes: a grid with eight neighbours per node, or a random tree for `forest` and `tree` (8 hops). The
+column "ms" is the time of a product with 64 columns ({machine}), and "speed-up" compares it with the same mask stored
+as a dense matrix. `scripts/bench/operators.py` measures them.
 
 Masks of trees measure distances in a spanning forest. On a graph with cycles, these are upper bounds on the distances
 in the graph. `AddTreeOrder` stores in `tree_is_forest` whether the graph has no cycle; its `method` chooses the forest.
@@ -70,135 +74,8 @@ The picture shows every mask with its initial parameters on five graphs: as a ma
 a row on the graph. Colours change with the square root of the weight. `python scripts/gallery.py` draws it and writes
 this page.
 
-![Ten masks on five graphs](masks.png)
+![Every mask on five graphs](masks.png)
 """
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of the table.
-
-    Args:
-        name: Name in configs.
-        bench: Its operator in the report of the benchmark.
-        definition: Formula of the entries.
-        parameters: What is learned, per head.
-        cost: Multiply-adds of a product for one column.
-        use: When to use it.
-        transform: What the graph needs; None if nothing.
-        settings: Arguments of the mask in the picture.
-        kind: Kind of graphs that the mask is for; others are left out of the picture.
-    """
-
-    name: str
-    bench: str
-    definition: str
-    parameters: str
-    cost: str
-    use: str
-    transform: BaseTransform | None = None
-    settings: tuple[tuple[str, Any], ...] = ()
-    kind: str = "graphs"
-
-
-ENTRIES = (
-    Entry(
-        "grf",
-        "GRF, 16 walks",
-        "Φ₁Φ₂ᵀ, an estimate of Σ αₖWᵏ by random walks",
-        "f at 0 … `max_length` hops",
-        "non-zeros of Φ₁ and Φ₂",
-        "large graphs, short range: the cost does not grow with the degrees",
-        AddRandomWalks(seed=0),
-    ),
-    Entry(
-        "rwgnk",
-        "RWGNK, 16 walks",
-        "⟨fᵢ, fⱼ⟩ / (‖fᵢ‖ ‖fⱼ‖)^α of visits of random walks",
-        "decay λ and α, if `learnable`",
-        "non-zeros of the visits",
-        "GKAT; nodes are similar if walks from them meet",
-        AddRandomWalks(50, halt_prob=0.0, independent=False, seed=0),
-    ),
-    Entry(
-        "power_series",
-        "power series, 4 hops",
-        "Σ αₖWᵏ with α = f ∗ f",
-        "f at 0 … `max_length` hops",
-        "2 `max_length` (E + N)",
-        "the exact form of grf: small graphs, no noise",
-    ),
-    Entry(
-        "heat",
-        "heat, tol 1e-4",
-        "exp(−λL)",
-        "time λ in (0, `max_time`)",
-        "degree of the series × (E + 2N)",
-        "a range that is learned, beyond a few hops; undirected graphs",
-        settings=(("time", 3.0),),
-    ),
-    Entry(
-        "grid_heat",
-        "grid heat",
-        "exp(−λL) of a grid",
-        "time λ in (0, `max_time`)",
-        "N Σ nᵢ or N log N",
-        "images and lattices, without a direction",
-        AddGridShape(),
-        (("time", 2.0),),
-        kind="grids",
-    ),
-    Entry(
-        "toeplitz",
-        "Toeplitz, 2 axes",
-        "w(p − q) of the positions p, q on a grid",
-        "a weight for each offset, or each distance",
-        "N log N, or N n for small grids",
-        "images and sequences: the only mask here that knows directions on grids",
-        AddGridShape(),
-        (("grid_shape", (6, 6)),),
-        kind="grids",
-    ),
-    Entry(
-        "forest",
-        "forest, random tree",
-        "exp(a · dist(i, j) + b) in a spanning forest",
-        "rate a, which keeps its sign",
-        "about 8 N",
-        "trees with lengths of edges; one number per head",
-        AddTreeOrder(),
-    ),
-    Entry(
-        "tree",
-        "tree distance, 8 hops",
-        "f(hops between i and j) in a spanning forest",
-        "f at 0 … `max_hops`",
-        "N min(`max_hops`, diameter), or N log² N",
-        "trees and molecules, long range: exact distances",
-        AddTreeOrder(),
-        (("max_hops", 8),),
-    ),
-    Entry(
-        "low_rank",
-        "low rank, 16",
-        "≈ exp(Σ λₖ² cos(2πfₖ(pᵢ − pⱼ) + θₖ)) of positions p",
-        "amplitude, frequency and phase of each wave",
-        "2 N `num_features`",
-        "sequences with positions of any spacing",
-        AddPositions(),
-        (("max_period", 16.0), ("num_features", 256)),
-        kind="sequences",
-    ),
-    Entry(
-        "causal",
-        "causal",
-        "1 if j ≤ i, in the order of the nodes",
-        "none",
-        "N",
-        "sequences in which the future is not known",
-        kind="sequences",
-    ),
-)
 
 
 def graphs() -> dict[str, Data]:
@@ -219,38 +96,43 @@ def graphs() -> dict[str, Data]:
     return made
 
 
-def operator_of(entry: Entry, name: str, data: Data) -> MaskOperator | None:
-    """The mask on a graph; None if it is for graphs of another kind. The nodes of a grid are a sequence, row by row."""
-    if entry.kind != "graphs" and name not in ("path", "grid"):
+def operator_of(name: str, data: Data) -> MaskOperator | None:
+    """A mask on a graph; None if it is for graphs of another kind. The nodes of a grid are a sequence, row by row."""
+    cls = MASK[name]
+    settings = cls.examples()[0]
+    try:
+        if cls.card.graphs != "any":
+            data = AddGridShape()(data.clone())  # refuses what is neither a path nor a grid
+    except ValueError:
         return None
-    settings = dict(entry.settings)
-    if "grid_shape" in settings and name == "path":
-        settings["grid_shape"] = (data.num_nodes,)
-    module: Callable[[Data], MaskOperator] = MASK[entry.name](**settings)
+    if "grid_shape" in settings:
+        settings["grid_shape"] = data.grid_shape[0].tolist()
+    mask = cls(**settings)
     with torch.no_grad():
-        return module(data.clone() if entry.transform is None else entry.transform(data.clone()))
+        return mask(prepared(mask, [data])[0])
 
 
-def draw() -> Any:
+def draw(names: Iterable[str] = MASK) -> Any:
     """The picture: a row for each mask, and two panels for each graph."""
-    named = graphs()
+    named, masks = graphs(), list(names)
     figure, axes = pyplot().subplots(
-        len(ENTRIES), 2 * len(named), figsize=(3.4 * len(named), 1.75 * len(ENTRIES)), layout="constrained"
+        len(masks), 2 * len(named), figsize=(3.4 * len(named), 1.75 * len(masks)), layout="constrained"
     )
-    for row, entry in zip(axes, ENTRIES):
-        row[0].set_ylabel(entry.name, fontsize=13, labelpad=8)
+    for row, mask in zip(axes, masks):
+        row[0].set_ylabel(mask, fontsize=13, labelpad=8)
         for number, (name, data) in enumerate(named.items()):
             panels = row[2 * number : 2 * number + 2]
-            operator = operator_of(entry, name, data)
+            operator = operator_of(mask, data)
             for panel in panels:
                 panel.set(xticks=[], yticks=[])
                 panel.set_frame_on(operator is not None)
-            if entry is ENTRIES[0]:
+            if mask == masks[0]:
                 panels[0].set_title(name, fontsize=13, loc="left")
             if operator is not None:
                 _draw_pair(*panels, operator.to_dense().detach().numpy(), data)
             elif number:
-                panels[0].text(0.5, 0.5, f"for {entry.kind}", ha="center", va="center", color="0.5", fontsize=9)
+                text = f"for {MASK[mask].card.graphs}"
+                panels[0].text(0.5, 0.5, text, ha="center", va="center", color="0.5", fontsize=9)
     return figure
 
 
@@ -288,25 +170,72 @@ def page() -> str:
 
 def table(measured: dict[str, dict[str, float]]) -> str:
     """The table of masks in Markdown, with the products that the benchmark measured."""
-    head = ("mask", "entry M_ij", "learned", "multiply-adds per column")
-    head += ("per node", "ms", "speed-up", "graph needs", "use")
-    lines = ["| " + " | ".join(head) + " |", "|---|---|---|---|--:|--:|--:|---|---|"]
-    for entry in ENTRIES:
-        row = measured[entry.bench]
-        numbers = (f"{row['multiply_adds_per_node']:.0f}", f"{row['milliseconds']:.1f}", f"{row['ratio']:.0f}")
-        needs = "–" if entry.transform is None else f"`{type(entry.transform).__name__}`"
-        cells = (f"`{MASK[entry.name].__name__}` (`{entry.name}`)", entry.definition, entry.parameters, entry.cost)
-        lines.append("| " + " | ".join([*cells, *numbers, needs, entry.use]) + " |")
-    return "\n".join(lines)
+    head = "mask|entry M_ij|learned|multiply-adds per column|per node|ms|speed-up|time|memory|reach|for|graph needs|use"
+    rows = []
+    for name, cls in MASK.items():
+        card, label = cls.card, name.replace("_", " ")
+        row = next((row for key, row in measured.items() if key.lower().startswith(label)), None)
+        numbers = ("–",) * 3
+        if row is not None:
+            numbers = tuple(f"{row[key]:.{digits}f}" for key, digits in COLUMNS)
+        named = f"`{cls.__name__}` (`{name}`)"
+        rows.append((named, card.formula, card.learns, card.cost, *numbers, *_common(cls), card.when))
+    return markdown(head.split("|"), rows, right=range(4, 7))
+
+
+def methods() -> str:
+    """The table of attentions in Markdown."""
+    rows = []
+    for cls in dict.fromkeys(ATTENTION.values()):
+        names = [name for name, other in ATTENTION.items() if other is cls]
+        link = f"[{', '.join(names)}]({names[-1].lower()}.md): `{cls.__name__}`"
+        card = cls.card
+        rows.append((link, card.formula, card.learns, card.cost, *_common(cls), card.when))
+    head = "attention|what a node attends to|learned|grows with|time|memory|reach|for|graph needs|use"
+    return markdown(head.split("|"), rows)
+
+
+def _common(cls: Any) -> tuple[str, ...]:
+    """Cells of masks and attentions: powers of N, reach, kind of graphs, and the transforms that they need."""
+    powers = ("N" if power == 1 else f"N^{power:g}" for power in (cls.card.time, cls.card.memory))
+    needs = [f"`{type(step).__name__}`" for step in that_add(cls.requirements()).transforms]
+    return *powers, cls.card.reach, cls.card.graphs, ", ".join(needs) or "–"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:
+    """A table; columns with the numbers ``right`` are aligned to the right."""
+    rule = ["--:" if number in right else "---" for number in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+
+
+def names(table: Mapping[str, type]) -> str:
+    """The classes of a table as lines of an API page."""
+    return "\n".join(f"   {cls.__name__}" for cls in dict.fromkeys(table.values()))
+
+
+def written() -> dict[Path, str]:
+    """The pages in which a paragraph is written again, with their new text."""
+    parts = {
+        "methods/index.md": (TABLE, methods()),
+        "api/masks.rst": (LIST, names(MASK)),
+        "api/attention.rst": (LIST, names(ATTENTION)),
+    }
+    found = {}
+    for page, (mark, text) in parts.items():
+        before, _, after = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(mark)
+        found[ROOT / "docs" / page] = before + mark + text + "\n\n" + after.partition("\n\n")[2]
+    return found
 
 
 def main() -> None:
-    """Write the page and the picture."""
+    """Write the pages and the picture."""
     made = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     made.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of masks.md and masks.png")
     options = made.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "masks.md").write_text(page(), encoding="utf-8")
+    for path, text in written().items():
+        path.write_text(text, encoding="utf-8")
     print(f"wrote {options.out / 'masks.md'} and {save_figure(draw(), options.out / 'masks.png', dpi=70)}")
 
 

@@ -3,7 +3,7 @@
 A graph is a ring whose nodes are joined to the next two. Each attention, and linear attention under each mask, runs
 forward and backward on it (C = 32, 4 heads) in a process of its own, with twice the nodes each time, until the next
 size would need more than ``--gib`` or ``--seconds``. Exponents are fitted over the four largest sizes. An attention
-fails the check if its exponent of time or memory exceeds the declared one by more than 0.15. The largest size that fits
+fails the check if its exponent of time or memory exceeds that of its card by more than 0.15. The largest size that fits
 is read off the fitted line if it was not reached. Transforms are not timed. A table is printed, and ``scale.json`` and
 ``scale.png`` are written.
 
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,66 +34,28 @@ from _measure import (
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform, Compose
 
-from pyg_topomask import transforms
 from pyg_topomask.nn import ATTENTION, MASK, MaskedAttention
 from pyg_topomask.run.process_memory import peak_mib
+from pyg_topomask.testing import prepared
 
 CHANNELS, HEADS, SLACK, FITTED = 32, 4, 0.15, 4
 
 
-@dataclass(frozen=True)
-class Case:
-    """An attention, its transform, and its declared exponents of N.
-
-    Args:
-        build: Function of N that returns the module.
-        transform: Prepares the graph.
-        time, memory: Declared exponents; logarithms count as 0.1.
-    """
-
-    build: Callable[[int], Module]
-    transform: BaseTransform
-    time: float = 1.0
-    memory: float = 1.0
+CARDS = {name: cls.card for name, cls in ATTENTION.items() if name != "Masked"}  # which is Linear without a mask
+CARDS |= {name: cls.card for name, cls in MASK.items() if cls.card.graphs != "grids"}  # a ring is none
 
 
-def _attention(name: str, transform: BaseTransform | None = None, time: float = 1.0, **settings: Any) -> Case:
-    return Case(lambda size: ATTENTION[name](CHANNELS, heads=HEADS, **settings), transform or Compose([]), time)
+def build(name: str) -> Module:
+    """An attention, or linear attention under a mask, with the settings of the first example."""
+    if name in ATTENTION:
+        return ATTENTION[name](CHANNELS, **{"heads": HEADS, **ATTENTION[name].examples()[0]})
+    return MaskedAttention(CHANNELS, heads=HEADS, mask=MASK[name](**MASK[name].examples()[0]))
 
 
-def _mask(name: str, transform: BaseTransform | None = None, time: float = 1.0) -> Case:
-    def build(size: int) -> Module:
-        mask = MASK[name]([size], heads=HEADS) if name == "toeplitz" else MASK[name]()
-        return MaskedAttention(CHANNELS, heads=HEADS, mask=mask)
-
-    return Case(build, transform or Compose([]), time)
-
-
-WALKS = transforms.AddRandomWalks(num_walks=8, max_length=3, seed=0)
-TREE = transforms.AddTreeOrder(seed=0)
-
-CASES = {
-    "Linear": _attention("Linear"),
-    "GRF": _attention("GRF", WALKS, max_length=3),
-    "GKAT": _attention("GKAT", WALKS, max_length=3, num_features=16),
-    "KMIP": _attention("KMIP", time=1.6),
-    "Primphormer": _attention("Primphormer"),
-    "Performer": _attention("Performer", num_features=16),
-    "Exphormer": _attention("Exphormer", transforms.AddExpanderEdges(degree=3, num_virtual=1, seed=0)),
-    "BigBird": _attention("BigBird"),
-    "SGFormer": _attention("SGFormer"),
-    "Polynormer": _attention("Polynormer"),
-    "Transformer": _attention("Transformer", time=2.0),
-    "causal": _mask("causal"),
-    "heat": _mask("heat"),
-    "power_series": _mask("power_series"),
-    "low_rank": _mask("low_rank", transforms.AddPositions()),
-    "forest": _mask("forest", TREE),
-    "tree": _mask("tree", TREE, time=1.1),
-}
-"""SAN is missing: it scores all pairs and holds them, so its exponents are 2 by definition."""
+def prepare(attn: Module, num_nodes: int) -> Data:
+    """A ring with what the attention requires."""
+    return prepared(attn, [ring(num_nodes)], num_walks=8, degree=3)[0]
 
 
 def ring(num_nodes: int) -> Data:
@@ -108,8 +69,8 @@ def measure(name: str, num_nodes: int) -> dict[str, float]:
     """Seconds of processor time and peak MiB of a forward and backward pass."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    case = CASES[name]
-    graph, attn = case.transform(ring(num_nodes)), case.build(num_nodes)
+    attn = build(name)
+    graph = prepare(attn, num_nodes)
     x = torch.randn(num_nodes, CHANNELS, requires_grad=True)
 
     def step() -> Tensor:
@@ -117,8 +78,7 @@ def measure(name: str, num_nodes: int) -> dict[str, float]:
         (out[0] if isinstance(out, tuple) else out).square().sum().backward()
         return x
 
-    small = case.transform(ring(64))  # load libraries and compile before memory is measured
-    case.build(64)(torch.randn(64, CHANNELS), None, small)
+    attn(torch.randn(64, CHANNELS), None, prepare(attn, 64))  # load libraries and compile before memory is measured
     mib = peak_mib(step)
     keep_memory()
     return {"mib": float(mib or math.nan), "seconds": median_ms(step, 3, 2, time.process_time, 10.0) / 1e3}
@@ -130,9 +90,9 @@ def grow(name: str, powers: range, gib: float, seconds: float) -> dict[str, Any]
     for power in powers:
         rows[2**power] = row = in_fresh_process(measure, name, 2**power)
         print(f"{name:12} {2**power:10,} nodes {row['seconds']:8.3f} s {row['mib']:9.1f} MiB", flush=True)
-        case = CASES[name]
-        too_slow = row["seconds"] * 2**case.time > seconds
-        if too_slow or row["mib"] * 2**case.memory > gib * 1024:
+        card = CARDS[name]
+        too_slow = row["seconds"] * 2**card.time > seconds
+        if too_slow or row["mib"] * 2**card.memory > gib * 1024:
             break
     last = dict(list(rows.items())[-FITTED:])
     fitted = {key: exponent(list(last), [row[key] for row in last.values()]) for key in ("seconds", "mib")}
@@ -144,7 +104,7 @@ def grow(name: str, powers: range, gib: float, seconds: float) -> dict[str, Any]
 def exceeded(report: Mapping[str, Any]) -> Iterator[str]:
     """A line for each attention whose exponents exceed the declared ones."""
     for name, found in report["cases"].items():
-        for key, declared in (("seconds", CASES[name].time), ("mib", CASES[name].memory)):
+        for key, declared in (("seconds", CARDS[name].time), ("mib", CARDS[name].memory)):
             if found["exponents"][key] > declared + SLACK:
                 yield f"{name}: exponent {found['exponents'][key]:.2f} of {key}, declared {declared:.2f}"
 
@@ -158,11 +118,11 @@ def table(report: Mapping[str, Any]) -> Iterator[str]:
     )
     yield "|---|--:|--:|--:|--:|--:|--:|"
     for name, found in report["cases"].items():
-        case, slopes = CASES[name], found["exponents"]
+        card, slopes = CARDS[name], found["exponents"]
         size, row = list(found["rows"].items())[-1]
         largest = float(f"{found['largest']:.2g}")
         yield (
-            f"| {name} | {slopes['seconds']:.2f} ({case.time:g}) | {slopes['mib']:.2f} ({case.memory:g}) | {size:,} "
+            f"| {name} | {slopes['seconds']:.2f} ({card.time:g}) | {slopes['mib']:.2f} ({card.memory:g}) | {size:,} "
             f"| {row['seconds']:.2f} | {row['mib']:,.0f} | {largest:,.0f} |"
         )
 
@@ -183,7 +143,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
 
 def main() -> int:
     parser = bench_parser(__doc__ or "", "2^10 to 2^13 nodes")
-    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--only", nargs="+", choices=list(CARDS), default=list(CARDS))
     parser.add_argument("--gib", type=float, default=16.0, help="memory to fill")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest step")
     options = parser.parse_args()
