@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.output.saved import compared, differences, read_config, read_result, read_results, seed_folders
+from pyg_topomask.run.output.saved import (
+    compared,
+    differences,
+    read_config,
+    read_result,
+    read_results,
+    seed_and_split,
+    seed_folders,
+)
 from pyg_topomask.run.runner import check_config
 
 
@@ -38,7 +48,11 @@ class FinishedRun:
         done = self.results.values()
         return sum(result["wall_time_s"] for result in done) / max(1, sum(result["epochs"] for result in done))
 
-    def curves(self) -> list[dict[str, list[float]]]:
+    def by_seed(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """The results by seed and split."""
+        return {seed_and_split(result): result for result in self.results.values()}
+
+    def curves(self) -> list[dict[str, np.ndarray]]:
         """The columns of ``metrics.csv`` of each seed; a run without training has none.
 
         Raises:
@@ -56,11 +70,18 @@ def find_run(source: str | Path) -> FinishedRun:
     path = Path(source).expanduser()
     if path.is_file():
         return _run_of_config(path)
-    if (path / "result.json").exists():
-        return _read(path, f"{path.resolve().parent.name}/{path.resolve().name}", [path])
     if not path.is_dir():
-        raise RunError(f"{path} does not exist; give a results folder, the folder of a seed, or a config")
-    return _read(path, path.resolve().name, [seed for seed in seed_folders(path) if (seed / "config.yaml").exists()])
+        raise RunError(f"{source} does not exist; give a results folder, the folder of a seed, or a config")
+    result = read_result(path)
+    if result is not None:
+        name = f"{path.resolve().parent.name}/{path.resolve().name}"
+        return FinishedRun(name, path, read_config(path / "config.yaml"), {path: result}, 0)
+    results = read_results(path)
+    if not results:
+        raise RunError(f"{path} contains no finished run: there is no result.json in it, nor in a folder of a seed")
+    started = sum((seed / "config.yaml").exists() for seed in seed_folders(path))
+    first = read_config(next(iter(results)) / "config.yaml")
+    return FinishedRun(path.resolve().name, path, first, results, started - len(results))
 
 
 def _run_of_config(path: Path) -> FinishedRun:
@@ -75,25 +96,7 @@ def _run_of_config(path: Path) -> FinishedRun:
     return found
 
 
-def _read(folder: Path, name: str, seeds: list[Path]) -> FinishedRun:
-    found = {seed: result for seed in seeds if (result := read_result(seed)) is not None}
-    if not found:
-        raise RunError(f"{folder} contains no finished run: there is no result.json in it, nor in a folder of a seed")
-    if len(found) > 1:
-        read_results(folder)  # refuses seeds with different metrics or wrong names
-    results = dict(sorted(found.items(), key=lambda item: seed_and_split(item[1])))
-    numbers = [seed_and_split(result) for result in results.values()]
-    if len(set(numbers)) < len(numbers):
-        raise RunError(f"{folder} contains a seed twice: {', '.join(map(str, results))}; delete one of the folders")
-    return FinishedRun(name, folder, read_config(next(iter(results)) / "config.yaml"), results, len(seeds) - len(found))
-
-
-def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:
-    """The seed and the number of the split, which together identify a result of a config."""
-    return result["seed"], result.get("split_index") or 0
-
-
-def read_metrics(path: Path) -> dict[str, list[float]]:
+def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """The columns of a file ``metrics.csv``.
 
     Raises:
@@ -101,9 +104,8 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        if "epoch" not in rows[0]:
-            raise ValueError("there is no column 'epoch'")
-        return {name: [float(row[name]) for row in rows] for name in rows[0]}
-    except (OSError, ValueError, TypeError, IndexError, csv.Error) as error:
+            names, *rows = csv.reader(file)
+        columns = dict(zip(names, np.array(rows, dtype=float).T, strict=True))
+        return {"epoch": columns.pop("epoch"), **columns}
+    except (OSError, ValueError, KeyError, csv.Error) as error:
         raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); run that seed again") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,14 +91,14 @@ def run_config(
     config = parsed.config
     if repeat > 1 and config.run_multiple_splits:
         raise RunError("--repeat runs seeds and run_multiple_splits runs splits: use one of them")
-    folder = (Path(config.out_dir).expanduser() if out is None else output_path(out)) / parsed.name
+    folder = (Path(config.out_dir).expanduser() if out is None else output_path(out, "a folder")) / parsed.name
     layers = layers_text(config.gt.layer_type, mask_of(config))
     runs = _seed_runs(config, folder, f"{parsed.name} ({layers})", repeat)
     for run in runs if config.pretrained.dir else []:
         refuse_other_split(run.config)  # before the data are loaded
-    refuse_other_runs(folder, config)
     make_folder(folder, "the output folder")
-    with display or Display(standard_output(quiet=not is_main())) as shown:
+    refuse_other_runs(folder, config)
+    with nullcontext(display) if display else Display(standard_output(quiet=not is_main())) as shown:
         for reason, keys in keys_without_effect(parsed).items():
             shown.print(f"note: no effect: {', '.join(keys)} ({reason})")
         given = [key for key in unused if key in parsed.overridden]  # others may be meant for the file's own attention
@@ -109,15 +109,13 @@ def run_config(
             shown.print(note)
         dataset = None
         for run in runs:
-            with ExitStack() as held:
-                if read_result(run.folder) is None and is_main():
-                    held.enter_context(_sole_writer(run.folder))
+            with _sole_writer(run.folder) if is_main() and read_result(run.folder) is None else nullcontext():
                 if read_result(run.folder) is not None:  # another process may have finished it just now
                     shown.print(f"{run.title}: finished before, kept")
                     continue
                 dataset = dataset or loaded(config, shown)
                 run.run(dataset, shown)
-    results = read_results(folder)
+    results = list(read_results(folder).values())
     summary = summarize(parsed.name, __version__, results, config.metric_best, config.gt.layer_type, mask_of(config))
     if is_main():
         write_json(folder / "summary.json", summary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pyg_topomask.run.model.pretrained import load_pretrained
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.files import make_folder, write_json
-from pyg_topomask.run.output.loggers import build_loggers, finishing
+from pyg_topomask.run.output.loggers import loggers_of
 from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.saved import write_config
@@ -78,16 +79,10 @@ class SeedRun:
                 self._train(module, splits, display)
 
     def _prepare(self, dataset: LoadedDataset, display: Display) -> Splits:
-        jobs: dict[str, Job] = {}
-
-        def tick(doing: str, done: int) -> None:
-            if doing not in jobs:
-                jobs[doing] = display.job(f"{self.title}: {doing}", len(dataset))
-            jobs[doing].update(done)
-
+        job = display.job(f"{self.title}: preparing graphs", len(dataset))
+        tick = lambda doing, done: job.update(done, doing)  # noqa: E731
         splits = prepare(self.config, dataset, self.config.seed, self.sampling_transforms, tick)
-        for job in jobs.values():
-            job.remove()
+        job.remove()
         return splits
 
     def _build_module(self, splits: Splits) -> GraphModule:
@@ -103,9 +98,9 @@ class SeedRun:
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> None:
         """Evaluate the pretrained model, and write its predictions if the mode requests them."""
         start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
-        job = display.job(f"{self.title}: evaluating", sum(map(len, parts)))
-        batches = BatchProgress(job.step, on_test=lambda: job.update(job.done + 1))
-        metrics = evaluate(build_trainer(self.config, callbacks=[*self._redraw_walks(), batches]), module, parts)
+        job = display.job(f"{self.title}: evaluating", 1)
+        callbacks = [*self._redraw_walks(), BatchProgress(job.step)]
+        metrics = evaluate(build_trainer(self.config, callbacks=callbacks), module, parts)
         job.remove()
         if self.config.train.mode == "PCQM4Mv2-inference":
             write_submission(module, *parts[1:], self.folder)
@@ -169,7 +164,7 @@ class SeedRun:
                 note = f"loss {row['train_loss']:.3f}  validation {best} {format_metric(best, row[f'val_{best}'])}"
             job.update(done, note)
 
-        start = epochs_done(folder, module.state_dict(), config.optim.max_epoch, config.train.eval_period)
+        start = epochs_done(folder)
         if start:
             display.print(f"{self.title}: resuming after {start} epochs")
         job.update(start)
@@ -177,42 +172,34 @@ class SeedRun:
         train, val, test = loaders(config, splits, config.seed)
         if hasattr(train.sampler, "set_epoch"):
             train.sampler.set_epoch(start)
-        seeds = EpochSeed(config.seed, start, splits.set_epoch)
-        loggers = build_loggers(config, folder, self.title, display.print) if is_main() else []
         callbacks = [
-            seeds,
+            EpochSeed(config.seed, start, splits.set_epoch),
             *self._redraw_walks(train.dataset),
             *early_stopping(config),
             recorder,
             BatchProgress(job.step),
             ReturnFreedMemory(),
         ]
-        with finishing(loggers):
+        opened: Any = loggers_of(config, folder, self.title, display.print) if is_main() else nullcontext(False)
+        with opened as loggers:
             trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
             trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint
-            self._fit(trainer, module, (train, val), recorder, resumed=start > 0)
+            last = folder / LAST
+            try:
+                trainer.fit(module, train, val, ckpt_path=last if start else None)
+            except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                raise KeyboardInterrupt from error
+            except Exception as error:
+                if isinstance(error, (RunError, OSError, MemoryError)) or not start or recorder.started:
+                    raise
+                reason = f"{type(error).__name__}: {reason_of(error)}"
+                advice = "delete it to train that seed from the start"
+                raise RunError(f"{last} is damaged, or of another version ({reason}); {advice}") from error
             self._load_best(module, recorder.best_epoch)
             trainer.test(module, test, verbose=False)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         return recorder, {name: value for name, value in metrics.items() if name.startswith("test_")}
-
-    def _fit(
-        self, trainer: pl.Trainer, module: GraphModule, parts: tuple[Any, Any], recorder: Recorder, resumed: bool
-    ) -> None:
-        """Train, or resume from the last checkpoint."""
-        last = self.folder / LAST
-        try:
-            trainer.fit(module, *parts, ckpt_path=last if resumed else None)
-        except SystemExit as error:  # Lightning raises it at Ctrl-C, and ignores further signals
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            raise KeyboardInterrupt from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError, StopIteration) as error:
-            if resumed and not recorder.started:
-                raise RunError(
-                    f"{last} is damaged, or of another version ({type(error).__name__}: {reason_of(error)}); "
-                    "delete it to train that seed from the start"
-                ) from error
-            raise
 
     def _load_best(self, module: GraphModule, epoch: int) -> None:
         """Load the weights of the best epoch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +53,22 @@ class Task:
         """Number of classes; 2 for a single logit."""
         return 2 if self.kind == "binary" else self.num_outputs
 
+    @property
+    def target_name(self) -> str:
+        """Attribute of a graph with its targets."""
+        return "edge_label" if self.level == "edge" else "y"
+
+    @property
+    def target_width(self) -> int:
+        """Number of values of a target, unless it is a sequence."""
+        return self.num_outputs if self.kind in ("multilabel", "regression") else 1
+
+    def count(self, data: Data) -> int:
+        """Number of targets of one graph."""
+        if self.level == "edge":
+            return data.edge_label_index.size(1)
+        return (data.num_nodes or 0) if self.level == "node" else 1
+
     def target(self, data: Data) -> Tensor:
         """Targets of a batch, before masking.
 
@@ -61,20 +78,26 @@ class Task:
         """
         if self.kind == "subtoken":
             return data.y_arr.view(-1, self.sequence_length)
-        target = data.edge_label if self.level == "edge" else data.y
+        target = data[self.target_name].view(-1)
         if self.kind == "multiclass":
-            return target.view(-1).long()
-        if self.kind == "binary":
-            return target.view(-1).float()
-        return target.view(-1, self.num_outputs).float()
+            return target.long()
+        return target.float() if self.kind == "binary" else target.view(-1, self.num_outputs).float()
 
-    def shaped(self, prediction: Tensor) -> Tensor:
+    def shaped(self, prediction: Tensor | Sequence[Tensor]) -> Tensor:
         """A model's prediction in the shape that fits :meth:`target`, in at least 32 bits."""
+        if not isinstance(prediction, Tensor):  # one for each position of a sequence
+            prediction = torch.stack(list(prediction), dim=1)
         if prediction.dtype in (torch.float16, torch.bfloat16):
             prediction = prediction.float()
         if self.kind == "subtoken":
             return prediction.view(-1, self.sequence_length, self.num_outputs)
         return prediction.view(-1) if self.kind == "binary" else prediction.view(-1, self.num_outputs)
+
+    def words(self, prediction: Tensor) -> list[list[str]]:
+        """The words of each sequence, up to the end token."""
+        end = len(self.vocabulary) - 1
+        guesses = [row[: row.index(end)] if end in row else row for row in prediction.argmax(2).tolist()]
+        return [[self.vocabulary[word] for word in row] for row in guesses]
 
 
 def classification(level: Level, num_classes: int, **more: Any) -> Task:
@@ -92,16 +115,13 @@ def check_targets(task: Task, data: Data) -> None:
     Raises:
         RunError: If they do not.
     """
-    if task.kind == "subtoken" or (task.level == "edge" and "edge_label" not in data):
+    target = data.get(task.target_name)
+    if task.kind == "subtoken" or target is None:
         return
-    target = data.edge_label if task.level == "edge" else data.y
-    width = task.num_outputs if task.kind in ("multilabel", "regression") else 1
-    count = {"graph": 1, "node": data.num_nodes, "edge": data.edge_label.numel() if task.level == "edge" else 0}
-    expected = count[task.level] * width
-    classes = task.kind in ("binary", "multiclass")
+    expected, classes = task.count(data) * task.target_width, task.kind in ("binary", "multiclass")
     wrong = target.numel() != expected
-    if classes and target.numel() and not wrong:
-        wrong = bool((target < 0).any() | (target >= task.num_classes).any() | (target != target.long()).any())
+    if classes and not wrong:
+        wrong = bool(((target < 0) | (target >= task.num_classes) | (target != target.long())).any())
     if wrong:
         raise RunError(
             f"dataset: {task.kind} targets of each {task.level} need {expected} values"

@@ -67,7 +67,7 @@ def measured(path: Path, settings: list[str], epochs: int) -> dict[str, float | 
     with tempfile.TemporaryDirectory() as folder:
         changed = [f"optim.max_epoch={epochs}", "optim.num_warmup_epochs=0", "train.ckpt_period=100", *settings]
         run_config(path, folder, 1, changed, display=Display(Console(quiet=True)))
-        (result,) = read_results(Path(folder) / path.stem)
+        (result,) = read_results(Path(folder) / path.stem).values()
     epoch = (watch.seconds[-1] - watch.seconds[1]) / (len(watch.seconds) - 2)
     return {**found, "epoch_s": epoch, "total_mib": result["peak_memory_mib"]}
 

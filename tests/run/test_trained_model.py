@@ -195,7 +195,7 @@ def test_data_that_do_not_fit_are_refused(run, tmp_path, capsys, content, messag
 @pytest.mark.parametrize(
     ("ours", "message"),
     [
-        (None, "has no format number, like those of older versions"),
+        (None, r"is damaged \(it is no checkpoint of pyg_topomask\); "),
         (
             {"format": 0, "version": "0.0.1"},
             r"train that run again in another folder .*, or install version 0.0.1",

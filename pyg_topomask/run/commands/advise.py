@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console, Group
-from rich.table import Table
 
 from pyg_topomask.run.advise.candidates import Candidate, candidates
 from pyg_topomask.run.advise.prediction import Prediction, predict
@@ -19,8 +20,8 @@ from pyg_topomask.run.advise.sample import draw_sample
 from pyg_topomask.run.advise.trial import Limits, Trial, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.output.progress import Display
-from pyg_topomask.run.output.report import between_lines
+from pyg_topomask.run.output.progress import Display, error_output, standard_output
+from pyg_topomask.run.output.report import titled_table
 from pyg_topomask.run.process_memory import available_mib, resident_mib
 from pyg_topomask.run.runner import check_config, loaded
 from pyg_topomask.run.training.trainer import device_problems, uses_cuda
@@ -30,8 +31,8 @@ CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
 
 _CAPTION = """\
 Predicted from trials on this machine; ~: from smaller batches. Nothing is said about accuracy.
-per epoch: training and validation. before: walks, edges, trees and encodings, once.
-memory: peak of the process, or of tensors on the GPU."""
+s/epoch: training and validation. s before: walks, edges, trees and encodings, once.
+memory MiB: peak of the process, or of tensors on the GPU."""
 
 _PATIENCE = 300.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
 _SAFETY = 0.8  # share of the available memory that a trial may take
@@ -56,6 +57,20 @@ class Advice:
     parameters: int = 0
     is_full: bool = False
     problem: str = ""
+
+
+def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+    """Run the command."""
+    given = arguments.source, arguments.attention, arguments.seconds, overrides, arguments.modules
+    with Display(error_output()) as display:
+        found = advise(*given, display)
+    if arguments.format == "json":
+        named = [(one, one.prediction and one.prediction._asdict()) for one in found]
+        rows = [{"attention": one.candidate.name, **asdict(one), "prediction": costs} for one, costs in named]
+        print(json.dumps(rows, indent=2))
+    else:
+        standard_output().print(as_text(found))
+    return 0
 
 
 @storage_errors()
@@ -91,62 +106,44 @@ def advise(
     dataset = loaded(config, shown)
     graphs, parts, _ = read_features(config, dataset, config.seed)
     sample, epoch = draw_sample(config, dataset, graphs, parts)
-    held = None if uses_cuda(config) else resident_mib()
-    free = torch.cuda.mem_get_info()[0] / 2**20 if uses_cuda(config) else available_mib()
+    cuda = uses_cuda(config)
+    free = torch.cuda.mem_get_info()[0] / 2**20 if cuda else available_mib()
     limits, values, found = Limits(seconds, _SAFETY * free), config.model_dump(exclude_unset=True), []
-    timeout = _PATIENCE + 10 * seconds
-    mib = None if uses_cuda(config) else limits.memory_mib  # CUDA reserves many times the address space that it uses
+    # CUDA reserves many times the address space that it uses.
+    bounds: dict[str, Any] = {"timeout": _PATIENCE + 10 * seconds, "mib": None if cuda else limits.memory_mib}
     job = shown.job("attentions tried", len(chosen))
     for done, candidate in enumerate(chosen):
         job.update(done, f"now {candidate.name}")
         try:
-            trial = in_process(run_trial, values, candidate.settings, modules, sample, limits, timeout=timeout, mib=mib)
+            trial = in_process(run_trial, values, candidate.settings, modules, sample, limits, **bounds)
         except ProcessFailedError as error:
             trial = Trial(problem=f"the trial {error}")
         prediction = predict(trial, epoch, config.train.eval_period) if trial.train else None
-        found.append(_advice(candidate, trial, prediction, held))
+        total = None if prediction is None else prediction.step_mib
+        if prediction is not None and total is not None and not cuda:
+            total += resident_mib() + prediction.stored_mib
+        found.append(Advice(candidate, prediction, total, trial.parameters, trial.is_full, trial.problem))
     job.remove()
     return sorted(found, key=lambda one: one.prediction.epoch_s if one.prediction else math.inf)
 
 
-def _advice(candidate: Candidate, trial: Trial, prediction: Prediction | None, held_mib: float | None) -> Advice:
-    total = None if prediction is None else prediction.step_mib
-    if prediction is not None and total is not None and held_mib is not None:
-        total += held_mib + prediction.stored_mib
-    return Advice(candidate, prediction, total, trial.parameters, trial.is_full, trial.problem)
-
-
 def as_text(advice: Sequence[Advice]) -> Group:
     """A table for a terminal, and below it what could not be tried."""
-    table = Table()
-    for name in ("attention", "per epoch", "before", "memory", "parameters"):
-        table.add_column(name, justify="left" if name == "attention" else "right")
+    rows = []
     for one in advice:
         cells = ["–"] * 4
         if one.prediction is not None:
             about = "" if one.is_full else "~"
-            memory = "–" if one.total_mib is None else f"{about}{one.total_mib:,.0f} MiB"
-            times = about + _duration(one.prediction.epoch_s), _duration(one.prediction.prepare_s)
-            cells = [*times, memory, f"{one.parameters:,}"]
-        table.add_row(one.candidate.name, *cells)
+            memory = "–" if one.total_mib is None else f"{about}{one.total_mib:,.0f}"
+            epoch, before = one.prediction.epoch_s, one.prediction.prepare_s
+            cells = [f"{about}{epoch:,.{_digits(epoch)}f}", f"{before:,.{_digits(before)}f}"]
+            cells += [memory, f"{one.parameters:,}"]
+        rows.append([one.candidate.name, *cells])
+    names = ("attention", "s/epoch", "s before", "memory MiB", "parameters")
     problems = [f"{one.candidate.name}: {' '.join(one.problem.split())}" for one in advice if one.problem]
-    return between_lines("attentions, the fastest first", table, "\n".join([_CAPTION, *problems]))
+    caption = "\n".join([_CAPTION, *problems])
+    return titled_table("attentions, the fastest first", dict(zip(names, map(list, zip(*rows)))), caption)
 
 
-def _duration(seconds: float) -> str:
-    """A time with two or three digits, such as ``12 ms``, ``1.5 s`` or ``3.2 h``."""
-    factor, unit = next(
-        (factor, unit)
-        for limit, factor, unit in ((1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min"), (math.inf, 1 / 3600, "h"))
-        if seconds < limit
-    )
-    return f"{seconds * factor:,.{1 if seconds * factor < 10 else 0}f} {unit}"
-
-
-def as_json(advice: Sequence[Advice]) -> str:
-    """All values; times in seconds, memory in MiB."""
-    rows = []
-    for one in advice:
-        costs = {} if one.prediction is None else one.prediction._asdict()
-        rows.append({"attention": one.candidate.name, **asdict(one), "prediction": costs})
-    return json.dumps(rows, indent=2)
+def _digits(seconds: float) -> int:
+    return 3 if seconds < 1 else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,29 +14,28 @@ from pyg_topomask.run.model.pretrained import has_run
 from pyg_topomask.run.runner import check_config
 
 
-def check_files(tokens: Sequence[str]) -> int:
+def main(arguments: Namespace, rest: list[str]) -> int:
     """Check files, or folders of them, with ``key=value`` settings for all; print a line for each.
 
     Returns:
         0 if all are valid, else 1.
     """
-    configs, overrides = _split_overrides(tokens)
+    configs, overrides = _split_overrides(arguments.configs)
     files, failures = _files(configs), 0
     for path in files:
         try:
             parsed, unused = check_config(path, overrides)
         except RunError as error:
             failures += 1
-            print(f"error  {path}")
-            print("\n".join(f"       {line}" for line in str(error).splitlines()))
-        else:
-            start = parsed.config
-            note = f" (without {', '.join(unused)})" if unused else ""
-            if start.pretrained.dir and not has_run(start):
-                note += f" (model not tried: pretrained.dir {start.pretrained.dir} contains no run)"
-            print(f"ok     {path}{note}")
-            for reason, keys in keys_without_effect(parsed).items():
-                print(f"       no effect: {', '.join(keys)} ({reason})")
+            lines = str(error).splitlines()
+            print("\n       ".join([f"error  {path}", *lines]))
+            continue
+        start = parsed.config
+        note = f" (without {', '.join(unused)})" if unused else ""
+        if start.pretrained.dir and not has_run(start):
+            note += f" (model not tried: pretrained.dir {start.pretrained.dir} contains no run)"
+        notes = [f"no effect: {', '.join(keys)} ({why})" for why, keys in keys_without_effect(parsed).items()]
+        print("\n       ".join([f"ok     {path}{note}", *notes]))
     if len(files) > 1:
         print(f"{len(files)} configs: {len(files) - failures} ok, {failures} with errors")
     return 1 if failures else 0

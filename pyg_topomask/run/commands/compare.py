@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
-from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.schema import LOWER_IS_BETTER
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.finished_run import FinishedRun, find_run, seed_and_split
+from pyg_topomask.run.finished_run import FinishedRun, find_run
 from pyg_topomask.run.model.attentions import layers_text, mask_of
-from pyg_topomask.run.output.report import PERCENT, headline
+from pyg_topomask.run.output.files import output_path, write_output
+from pyg_topomask.run.output.progress import standard_output
+from pyg_topomask.run.output.report import DEVIATION, PERCENT, format_metric, headline, rounded, titled_table
 from pyg_topomask.viz import plot_curves
 from pyg_topomask.viz.drawing import literal
 
@@ -29,7 +34,7 @@ CONFIDENCE = 0.95
 TIME = "training time (s)"
 """Horizontal axis of the picture."""
 
-_DATA_KEYS = ("format", "name", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
+_DATA_KEYS = ("format", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,6 @@ class Comparison:
     Args:
         metric: Name of the metric.
         dataset: Name of the data set.
-        best_is_max: Whether a larger value is better.
         baseline: Name of the baseline.
         rows: A row for each run, in the given order.
         notes: Sentences about what the numbers do not show.
@@ -85,11 +89,38 @@ class Comparison:
 
     metric: str
     dataset: str
-    best_is_max: bool
     baseline: str
     rows: list[Row]
     notes: list[str]
     kind: str = "seeds"
+
+    @property
+    def title(self) -> str:
+        """What the table shows."""
+        return f"{self.dataset}: mean ± {DEVIATION} over {self.kind}, at the best validation epoch"
+
+    @property
+    def caption(self) -> list[str]:
+        """How to read the table, a line each."""
+        line = f"{'Lower' if self.metric in LOWER_IS_BETTER else 'Higher'} is better."
+        if len(self.rows) > 1:
+            line += f" Differences to {self.baseline} are over shared {self.kind}; intervals are of a paired t-test."
+        return [line, *self.notes]
+
+
+def main(arguments: Namespace, rest: list[str]) -> int:
+    """Run the command."""
+    out = None if arguments.out is None else output_path(arguments.out)
+    runs, position = find_runs(arguments.runs, arguments.baseline)
+    comparison = compare(runs, position)
+    if arguments.format == "text":
+        table = titled_table(comparison.title, columns(comparison), "\n".join(comparison.caption))
+        standard_output().print(table)
+    else:
+        print({"markdown": as_markdown, "csv": as_csv}[arguments.format](comparison))
+    if out is not None:
+        print(write_output(out, picture(runs, comparison)), file=sys.stderr)
+    return 0
 
 
 def find_runs(sources: Sequence[str | Path], baseline: str | Path | None = None) -> tuple[list[FinishedRun], int]:
@@ -98,20 +129,16 @@ def find_runs(sources: Sequence[str | Path], baseline: str | Path | None = None)
     Raises:
         RunError: If a run is not found.
     """
-    runs: dict[Path, FinishedRun] = {}
-    for source in sources:
-        run = find_run(source)
-        runs.setdefault(run.folder.resolve(), run)
-    position = 0
-    if baseline is not None:
-        names = [run.name for run in runs.values()]
-        if not Path(baseline).expanduser().exists() and names.count(str(baseline)) == 1:
-            position = names.index(str(baseline))
-        else:
-            chosen = find_run(baseline)
-            runs = runs if chosen.folder.resolve() in runs else {chosen.folder.resolve(): chosen, **runs}
-            position = list(runs).index(chosen.folder.resolve())
-    return list(runs.values()), position
+    runs = {run.folder.resolve(): run for run in map(find_run, sources)}
+    names = [run.name for run in runs.values()]
+    if baseline is None:
+        return list(runs.values()), 0
+    if names.count(str(baseline)) == 1 and not Path(baseline).expanduser().exists():
+        return list(runs.values()), names.index(str(baseline))
+    chosen = find_run(baseline)
+    folder = chosen.folder.resolve()
+    runs = runs if folder in runs else {folder: chosen, **runs}
+    return list(runs.values()), list(runs).index(folder)
 
 
 def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
@@ -122,74 +149,53 @@ def compare(runs: Sequence[FinishedRun], position: int = 0) -> Comparison:
     """
     baseline = runs[position]
     for run in runs:
-        _refuse_incomparable(run, baseline)
-    first = next(iter(baseline.results.values()))
-    metric = headline(first["metrics"], baseline.config.metric_best)
-    names = labels(runs)
-    rows = [_row(run, name, baseline, metric) for run, name in zip(runs, names)]
-    kind = "splits" if any(len({split for _, split in _by_seed(run)}) > 1 for run in runs) else "seeds"
-    return Comparison(
-        metric,
-        baseline.config.dataset.name,
-        metric not in LOWER_IS_BETTER,
-        names[position],
-        rows,
-        _notes(runs, rows, position, kind),
-        kind,
-    )
-
-
-def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """A label for each run: its name, or its folder if several runs have the same name."""
+        difference = _incomparable(run, baseline)
+        if difference is not None:
+            raise RunError(f"{run.folder} and {baseline.folder} cannot be compared: {difference}")
+    metric = headline(next(iter(baseline.results.values()))["metrics"], baseline.config.metric_best)
     names = [run.name for run in runs]
-    return [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]
+    labels = [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]
+    rows = [_row(run, label, baseline, metric) for run, label in zip(runs, labels)]
+    kind = "splits" if any(len(_splits(run)) > 1 for run in runs) else "seeds"
+    notes = _notes(runs, rows, position, kind)
+    return Comparison(metric, baseline.config.dataset.name, labels[position], rows, notes, kind)
 
 
-def _refuse_incomparable(run: FinishedRun, baseline: FinishedRun) -> None:
-    for what, ours, theirs in (
-        ("data set", _data(run.config), _data(baseline.config)),
-        ("split", run.config.dataset.split_settings, baseline.config.dataset.split_settings),
-        ("evaluation", _evaluation(run.config), _evaluation(baseline.config)),
-        ("metric", {"metric_best": run.config.metric_best}, {"metric_best": baseline.config.metric_best}),
-    ):
-        for name, value in ours.items():
-            if theirs.get(name) != value:
-                raise _incomparable(run, baseline, what, f"{name} is {value} and {theirs.get(name)}")
-    own, other = _by_seed(run), _by_seed(baseline)
-    splits = {key[1] for key in own}, {key[1] for key in other}
-    if splits[0].isdisjoint(splits[1]):
-        shown = " and ".join(", ".join(map(str, sorted(part))) for part in splits)
-        raise _incomparable(run, baseline, "split", f"dataset.split_index is {shown}")
-    data = run.config.dataset
+def _incomparable(run: FinishedRun, baseline: FinishedRun) -> str | None:
+    """Why two runs measure different things; None if they do not."""
+    ours, theirs = _measured(run), _measured(baseline)
+    for name, value in ours.items():
+        if theirs.get(name) != value:
+            return f"{name} is {value} and {theirs.get(name)}"
+    if _splits(run).isdisjoint(_splits(baseline)):
+        shown = " and ".join(", ".join(map(str, sorted(_splits(one)))) for one in (run, baseline))
+        return f"dataset.split_index is {shown}"
+    own, other, data = run.by_seed(), baseline.by_seed(), run.config.dataset
     if data.split_mode == "random" and data.split_seed is None and own.keys().isdisjoint(other):
-        raise _incomparable(run, baseline, "split", "it is drawn from the seed, and they share no seed")
+        return "the split is drawn from the seed, and they share no seed"
     for key in own.keys() & other.keys():
         left, right = (found[key].get("graphs_or_nodes") for found in (own, other))
         if left and right and left != right:
-            raise _incomparable(run, baseline, "split", f"the sets have {_sizes(left)} and {_sizes(right)} items")
+            return f"the sets have {'/'.join(map(str, left.values()))} and {'/'.join(map(str, right.values()))} items"
+    return None
 
 
-def _incomparable(run: FinishedRun, baseline: FinishedRun, what: str, reason: str) -> RunError:
-    return RunError(f"{run.folder} and {baseline.folder} cannot be compared: they differ in the {what} ({reason})")
+def _measured(run: FinishedRun) -> dict[str, Any]:
+    """The settings that decide what a result measures: data, split, parts of evaluations, metric."""
+    config, data = run.config, run.config.dataset
+    parts = {"full_batch": [], "neighbor": ["batch_size", "neighbor_sizes"]}.get(config.val.sampler, ["num_parts"])
+    return {
+        "dataset.name": data.name.lower().replace("_", "-"),  # spelled in several ways
+        **{f"dataset.{key}": getattr(data, key) for key in _DATA_KEYS},
+        **data.split_settings,
+        "val.sampler": config.val.sampler,
+        **{f"train.{key}": getattr(config.train, key) for key in parts},
+        "metric_best": config.metric_best,
+    }
 
 
-def _data(config: Config) -> dict[str, Any]:
-    values = {f"dataset.{key}": getattr(config.dataset, key) for key in _DATA_KEYS}
-    return values | {"dataset.name": config.dataset.name.lower().replace("_", "-")}  # spelled in several ways
-
-
-def _evaluation(config: Config) -> dict[str, Any]:
-    """What the graphs of evaluations depend on: whole graphs, or parts of one."""
-    keys = {"full_batch": [], "neighbor": ["batch_size", "neighbor_sizes"]}.get(config.val.sampler, ["num_parts"])
-    return {"val.sampler": config.val.sampler} | {f"train.{key}": getattr(config.train, key) for key in keys}
-
-
-def _sizes(sizes: dict[str, int]) -> str:
-    return "/".join(map(str, sizes.values()))
-
-
-def _by_seed(run: FinishedRun) -> dict[tuple[int, int], dict[str, Any]]:
-    return {seed_and_split(result): result for result in run.results.values()}
+def _splits(run: FinishedRun) -> set[int]:
+    return {split for _, split in run.by_seed()}
 
 
 def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row:
@@ -197,45 +203,36 @@ def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row
     if any(key not in result["metrics"] for result in results):
         raise RunError(f"{run.folder} has no {key}, because it is of another version; run it again")
     values = np.array([result["metrics"][key] for result in results])
-    difference, low, high, shared = _difference(run, baseline, key) if run is not baseline else (None, None, None, 0)
-    peaks = {kind: [r[kind] for r in results if r[kind] is not None] for kind in ("peak_memory_mib", "peak_cuda_mib")}
-    return Row(
-        name,
-        str(run.folder),
-        layers_text(run.config.gt.layer_type, mask_of(run.config)),
-        len(values),
-        float(values.mean()),
-        float(values.std()) if len(values) > 1 else None,
-        shared,
-        difference,
-        low,
-        high,
-        results[0]["num_parameters"],
-        run.seconds_per_epoch,
-        max(peaks["peak_memory_mib"], default=None),
-        max(peaks["peak_cuda_mib"], default=None),
-    )
+    peaks = [
+        max((result[kind] for result in results if result[kind] is not None), default=None)
+        for kind in ("peak_memory_mib", "peak_cuda_mib")
+    ]
+    layers = layers_text(run.config.gt.layer_type, mask_of(run.config))
+    std = float(values.std()) if len(values) > 1 else None
+    compared = (0, None, None, None) if run is baseline else _difference(run, baseline, key)
+    first = name, str(run.folder), layers, len(values), float(values.mean()), std
+    return Row(*first, *compared, results[0]["num_parameters"], run.seconds_per_epoch, *peaks)
 
 
 def _difference(
     run: FinishedRun, baseline: FinishedRun, key: str
-) -> tuple[float | None, float | None, float | None, int]:
-    """Mean difference over shared seeds, the ends of its confidence interval, and the number of shared seeds.
+) -> tuple[int, float | None, float | None, float | None]:
+    """The number of shared seeds, the mean difference over them, and the ends of its confidence interval.
 
     The interval is that of the paired t-test, which takes the differences as normal and independent.
     """
-    own, other = _by_seed(run), _by_seed(baseline)
+    own, other = run.by_seed(), baseline.by_seed()
     shared = sorted(own.keys() & other.keys())
     if not shared:
-        return None, None, None, 0
+        return 0, None, None, None
     left, right = (np.array([found[seed]["metrics"][key] for seed in shared]) for found in (own, other))
     with np.errstate(invalid="ignore"):  # inf - inf
         differences = left - right
     difference = float(differences.mean())
     if not math.isfinite(difference) or np.ptp(differences) == 0:  # one difference, or no spread: no interval
-        return difference, None, None, len(shared)
+        return len(shared), difference, None, None
     low, high = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
-    return difference, float(low), float(high), len(shared)
+    return len(shared), difference, float(low), float(high)
 
 
 def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int, kind: str) -> list[str]:
@@ -245,15 +242,61 @@ def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int, kind
         notes.append(f"An interval needs at least two {kind} that both runs have.")
     if any(row.shared > 1 and row.low is None for row in others):
         notes.append(f"Without an interval: the difference is the same for all shared {kind}, or not finite.")
-    splits = {split for _, split in _by_seed(runs[position])}
-    has_folds = runs[0].config.dataset.num_folds is not None and len(splits) > 1
+    has_folds = runs[0].config.dataset.num_folds is not None and len(_splits(runs[position])) > 1
     if has_folds and any(row.low is not None for row in others):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
-    for run, row in zip(runs, rows):
-        if run.unfinished:
-            count = f"1 unfinished {kind[:-1]} is" if run.unfinished == 1 else f"{run.unfinished} unfinished {kind} are"
-            notes.append(f"{row.name}: {count} left out.")
-    return notes
+    unfinished = {row.name: run.unfinished for run, row in zip(runs, rows) if run.unfinished}
+    return [*notes, *(f"{name}: {count} unfinished {kind} left out." for name, count in unfinished.items())]
+
+
+def columns(comparison: Comparison) -> dict[str, list[str]]:
+    """The cells of each column as text, by the column's name; columns without any value are left out."""
+    rows, metric = comparison.rows, comparison.metric
+    unit, points = (" (%)", " (points)") if metric in PERCENT else ("", "")
+    found = {
+        "run": [row.name for row in rows],
+        comparison.kind: [str(row.seeds) for row in rows],
+        f"test {metric}{unit}": [format_metric(metric, row.mean, row.std) for row in rows],
+        f"difference{points}": [
+            "baseline" if row.name == comparison.baseline else _signed(metric, row.difference) for row in rows
+        ],
+        "95 % interval": [
+            "–" if row.low is None else f"{_signed(metric, row.low)} to {_signed(metric, row.high)}" for row in rows
+        ],
+        "parameters": [f"{row.parameters:,}" for row in rows],
+        "wall s/epoch": [f"{row.seconds_per_epoch:.{3 if row.seconds_per_epoch < 1 else 1}f}" for row in rows],
+        "memory MiB": ["–" if row.memory_mib is None else f"{row.memory_mib:,.0f}" for row in rows],
+        "CUDA MiB": ["–" if row.cuda_mib is None else f"{row.cuda_mib:,.0f}" for row in rows],
+    }
+    return {name: cells for name, cells in found.items() if not {*cells} <= {"–", "baseline"}}
+
+
+def _signed(metric: str, value: float | None) -> str:
+    """A difference of two values of a metric, with its sign."""
+    if value is None:
+        return "–"
+    text = format_metric(metric, value).replace("-", "−")
+    return text if text.startswith("−") else f"+{text}"
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """The table in Markdown."""
+    cells = columns(comparison)
+    lines = [list(cells), ["---", *["---:"] * (len(cells) - 1)], *map(list, zip(*cells.values()))]
+    table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
+    return "\n".join([comparison.title, "", *table, "", " ".join(comparison.caption)])
+
+
+def as_csv(comparison: Comparison) -> str:
+    """All values with 8 digits, not in percent; cells of values that do not exist are empty."""
+    text = io.StringIO()
+    common = {"metric": f"test_{comparison.metric}", "baseline": comparison.baseline}
+    rows = [asdict(row) | common for row in comparison.rows]
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: rounded(value) if isinstance(value, float) else value for name, value in row.items()})
+    return text.getvalue().rstrip("\n")
 
 
 def picture(runs: Sequence[FinishedRun], comparison: Comparison) -> Figure:
@@ -267,15 +310,13 @@ def picture(runs: Sequence[FinishedRun], comparison: Comparison) -> Figure:
     key, scale = f"val_{comparison.metric}", 100 if comparison.metric in PERCENT else 1
     curves = {}
     for run, row in zip(runs, comparison.rows):
-        seeds = [seed for seed in run.curves() if key in seed]
+        seeds = [
+            {TIME: (seed["epoch"] + 1) * run.seconds_per_epoch, key: scale * seed[key]}
+            for seed in run.curves()
+            if key in seed
+        ]
         if seeds:
-            curves[literal(row.name)] = [
-                {
-                    TIME: [(epoch + 1) * run.seconds_per_epoch for epoch in seed["epoch"]],
-                    key: [scale * value for value in seed[key]],
-                }
-                for seed in seeds
-            ]
+            curves[literal(row.name)] = seeds
     if not curves:
         raise RunError("--out: no run has a metrics.csv to draw; runs without training have none")
     label = f"validation {comparison.metric}{' (%)' if scale == 100 else ''}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Group
-from rich.table import Table
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
 from pyg_topomask.expressivity import PairReport, pairs
@@ -22,16 +22,34 @@ from pyg_topomask.run.data.formats import dataset_problems, level_of, load_datas
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.model.attentions import mask_arguments, uses_walks
 from pyg_topomask.run.model.sampling import build_sampling_transforms
-from pyg_topomask.run.output.report import between_lines
+from pyg_topomask.run.output.progress import Display, error_output, standard_output
+from pyg_topomask.run.output.report import titled_table
 
-ENCODINGS: dict[str, Callable[[int], BaseTransform | None]] = {
-    "none": lambda size: None,
-    "rwse": lambda size: AddRandomWalkPE(walk_length=size),
-    "lappe": lambda size: AddLaplacianEigenvectorPE(k=size),
+ENCODINGS: dict[str, Callable[[int], list[BaseTransform]]] = {
+    "none": lambda size: [],
+    "rwse": lambda size: [AddRandomWalkPE(walk_length=size)],
+    "lappe": lambda size: [AddLaplacianEigenvectorPE(k=size)],
 }
 """Transforms by the name of the encoding, as functions of the number of steps or eigenvectors."""
 
 SHOWN_CLASSES, SHOWN_GRAPHS = 5, 8
+
+_FEATURES_ONLY = """\
+An upper bound for models whose attention reads only node features; attention with a mask may distinguish more pairs \
+(--mask)."""
+_WITH_MASK = """\
+An upper bound for models whose attention reads node features and can read the graph through mask {}, at its initial \
+parameters. Random walks are replaced by their expectation; a sample may distinguish more pairs."""
+
+
+def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+    """Run the command."""
+    names = ("config", "encoding", "size", "limit", "rounds", "mask")
+    with Display(error_output()) as display, display.working("comparing graphs"):
+        report = measure(**{name: getattr(arguments, name) for name in names}, overrides=overrides)
+    name = Path(arguments.config).stem
+    standard_output().print(expressivity_table(report, arguments.encoding, name, arguments.mask))
+    return 0
 
 
 def measure(
@@ -61,9 +79,6 @@ def measure(
     Raises:
         RunError: If a setting is wrong; the message says what to change.
     """
-    if encoding not in ENCODINGS:
-        choices = ", ".join(ENCODINGS)
-        raise RunError(f"--encoding must be one of {choices} (got {encoding!r})." + did_you_mean(encoding, ENCODINGS))
     if mask not in ("none", *MASK):
         choices = ", ".join(("none", *MASK))
         raise RunError(f"--mask must be one of {choices} (got {mask!r})." + did_you_mean(mask, MASK))
@@ -74,12 +89,11 @@ def measure(
     parsed.refuse(dataset_problems(parsed.config.dataset))
     if level_of(parsed.config.dataset) != "graph":
         parsed.refuse([("dataset.task", "pairs of graphs are compared, but the task is not about whole graphs")])
-    dataset = load_dataset(parsed.config.dataset).graphs
-    features = input_features(parsed.config)
+    dataset, features = load_dataset(parsed.config.dataset).graphs, input_features(parsed.config)
     count = len(dataset) if limit is None else min(limit, len(dataset))
     try:
         read_mask, structure = (None, []) if mask == "none" else mask_and_structure(parsed.config, mask)
-        steps = [step for step in (ENCODINGS[encoding](size), *structure) if step is not None]
+        steps = [*ENCODINGS[encoding](size), *structure]
         graphs = [features(dataset[i]) for i in range(count)]
         return pairs(graphs, Compose(steps) if steps else None, rounds, mask=read_mask)
     except (ValueError, TypeError) as error:
@@ -102,45 +116,26 @@ def mask_and_structure(config: Config, name: str) -> tuple[Mask, list[BaseTransf
 
 def expressivity_table(report: PairReport, encoding: str, name: str, mask: str = "none") -> Group:
     """The counts as a table for a terminal."""
-    table = Table()
-    table.add_column("")
-    table.add_column("pairs", justify="right")
-    table.add_column("of non-isomorphic", justify="right")
-    table.add_row("all", f"{report.num_pairs:,}", "")
-    table.add_row("isomorphic", f"{report.isomorphic:,}", "")
-    if report.undecided:
-        table.add_row("undecided", f"{report.undecided:,}", "")
-    table.add_row("non-isomorphic", f"{report.non_isomorphic:,}", _share(report.non_isomorphic, report))
-    table.add_row("distinguished by features", f"{report.apart_without:,}", _share(report.apart_without, report))
+    counts = {"all": report.num_pairs, "isomorphic": report.isomorphic}
+    counts |= {"undecided": report.undecided} if report.undecided else {}
+    counts |= {"non-isomorphic": report.non_isomorphic, "distinguished by features": report.apart_without}
     more = [*([] if encoding == "none" else [encoding]), *([] if mask == "none" else [f"mask {mask}"])]
     if more:
-        label = " and ".join(filter(None, [", ".join(["features", *more[:-1]]), more[-1]]))
-        table.add_row(f"distinguished by {label}", f"{report.apart_with:,}", _share(report.apart_with, report))
-    lines = [_question(mask)]
+        counts[f"distinguished by {', '.join(['features', *more[:-1]])} and {more[-1]}"] = report.apart_with
+    shares = [100 * count / report.non_isomorphic if report.non_isomorphic else None for count in counts.values()]
+    columns = {
+        "": list(counts),
+        "pairs": [f"{count:,}" for count in counts.values()],
+        "of non-isomorphic": [
+            "" if label in ("all", "isomorphic", "undecided") else "–" if share is None else f"{share:.2f} %"
+            for label, share in zip(counts, shares)
+        ],
+    }
+    lines = [_FEATURES_ONLY if mask == "none" else _WITH_MASK.format(mask)]
     classes = sorted(report.classes_with, key=len, reverse=True)
-    if classes:
-        lines += ["graphs that are not distinguished:", *(_class_line(members) for members in classes[:SHOWN_CLASSES])]
-        lines += [f"and {len(classes) - SHOWN_CLASSES} more"] if len(classes) > SHOWN_CLASSES else []
-    return between_lines(f"{name}: {report.num_graphs:,} graphs", table, "\n".join(lines))
-
-
-def _question(mask: str) -> str:
-    """The question that the counts answer."""
-    if mask == "none":
-        return (
-            "An upper bound for models whose attention reads only node features; attention with a mask may distinguish "
-            "more pairs (--mask)."
-        )
-    return (
-        f"An upper bound for models whose attention reads node features and can read the graph through mask {mask}, at "
-        "its initial parameters. Random walks are replaced by their expectation; a sample may distinguish more pairs."
-    )
-
-
-def _share(count: int, report: PairReport) -> str:
-    return f"{100 * count / report.non_isomorphic:.2f} %" if report.non_isomorphic else "–"
-
-
-def _class_line(members: Sequence[int]) -> str:
-    shown = ", ".join(map(str, members[:SHOWN_GRAPHS]))
-    return f"  {shown}" + (f", … ({len(members)})" if len(members) > SHOWN_GRAPHS else "")
+    lines += ["graphs that are not distinguished:"] if classes else []
+    for members in classes[:SHOWN_CLASSES]:
+        rest = f", … ({len(members)})" if len(members) > SHOWN_GRAPHS else ""
+        lines.append(f"  {', '.join(map(str, members[:SHOWN_GRAPHS]))}{rest}")
+    lines += [f"and {len(classes) - SHOWN_CLASSES} more"] if len(classes) > SHOWN_CLASSES else []
+    return titled_table(f"{name}: {report.num_graphs:,} graphs", columns, "\n".join(lines))

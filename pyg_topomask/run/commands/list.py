@@ -1,14 +1,16 @@
-"""Every name that a config may use, with the class behind it and the library it comes from."""
+"""``topomask list``: every name that a config may use, with the class behind it and the library it comes from."""
 
 from __future__ import annotations
 
 import inspect
+from argparse import Namespace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pyg_topomask import __version__
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, HEADS, MASK, NODE_ENCODERS, POSITIONAL_ENCODERS
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
+from pyg_topomask.run.config.reference import reference_text
 from pyg_topomask.run.data.formats import FORMATS
 from pyg_topomask.run.errors import RunError, did_you_mean
 from pyg_topomask.run.model.convs import CONVS
@@ -16,13 +18,28 @@ from pyg_topomask.run.training.losses import LOSSES
 from pyg_topomask.run.training.optim import OPTIMIZERS
 
 
-def _tables() -> dict[str, dict[str, Any]]:
-    """The class or function of each name, by kind."""
-    return {
-        "attentions": {
-            **ATTENTION,
-            **{name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION},
-        },
+def main(arguments: Namespace, rest: list[str]) -> int:
+    """Run the command."""
+    if arguments.kind == "keys":
+        print(reference_text())
+        return 0
+    tables = []
+    for kind, names in registered(arguments.kind).items():
+        width = max(map(len, names), default=0)
+        tables.append("\n".join([kind, *(f"  {name:<{width}}  {source}" for name, source in names.items())]))
+    print("\n\n".join(tables))
+    return 0
+
+
+def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
+    """The source of each name, for one kind or for all kinds except ``keys``, which is printed differently.
+
+    Raises:
+        RunError: If there is no such kind.
+    """
+    peers = {name: ATTENTION[ours] for name, ours in PEER_ATTENTIONS.items() if ours in ATTENTION}
+    tables: dict[str, dict[str, Any]] = {
+        "attentions": {**ATTENTION, **peers},
         "masks": dict(MASK),
         "convolutions": {name: entry.source for name, entry in CONVS.items()},
         "node encoders": dict(NODE_ENCODERS),
@@ -33,15 +50,6 @@ def _tables() -> dict[str, dict[str, Any]]:
         "datasets": {name: _loader(entry.load) for name, entry in FORMATS.items()},
         "optimizers": dict(OPTIMIZERS),
     }
-
-
-def registered(kind: str | None = None) -> dict[str, dict[str, str]]:
-    """The source of each name, for one kind or for all kinds except ``keys``, which is printed differently.
-
-    Raises:
-        RunError: If there is no such kind.
-    """
-    tables = _tables()
     if kind is not None and kind not in tables:
         kinds = [*tables, "keys"]
         raise RunError(f"list: no kind is called {kind!r}; there are {', '.join(kinds)}." + did_you_mean(kind, kinds))
@@ -59,19 +67,8 @@ def source_of(entry: Any) -> str:
     module = inspect.getmodule(entry)
     home = module.__name__ if module is not None else type(entry).__module__
     library = home.partition(".")[0]
-    return f"{home}.{getattr(entry, '__qualname__', type(entry).__qualname__)} ({library} {_version(library)})"
-
-
-def _version(library: str) -> str:
-    if library == "pyg_topomask":
-        return __version__
     try:
-        return version(library)
-    except PackageNotFoundError:
-        return "?"
-
-
-def table_text(kind: str, names: dict[str, str]) -> str:
-    """One kind as text, with a name and its source in each line."""
-    width = max(map(len, names), default=0)
-    return "\n".join([kind, *(f"  {name:<{width}}  {source}" for name, source in names.items())])
+        release = __version__ if library == "pyg_topomask" else version(library)
+    except PackageNotFoundError:  # a user's module
+        release = "?"
+    return f"{home}.{getattr(entry, '__qualname__', type(entry).__qualname__)} ({library} {release})"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from rich.console import Console
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import index_to_mask
@@ -19,7 +20,8 @@ from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.data.parts import evaluation_loader, graph_parts
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.output.progress import Display
+from pyg_topomask.run.output.files import output_path, write_output
+from pyg_topomask.run.output.progress import Display, error_output
 from pyg_topomask.run.output.report import rounded
 from pyg_topomask.run.output.saved import unfinished_note
 from pyg_topomask.run.task import PARTS, Task
@@ -27,8 +29,7 @@ from pyg_topomask.run.trained_model import OpenedRun, open_run
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
 
 
-@dataclass(frozen=True)
-class Items:
+class Items(NamedTuple):
     """What to predict.
 
     Args:
@@ -42,6 +43,15 @@ class Items:
     numbers: Sequence[int]
     nodes: Tensor | None = None
     in_parts: bool = False
+
+
+def main(arguments: Namespace, rest: list[str]) -> int:
+    """Run the command."""
+    out = None if arguments.out is None else output_path(arguments.out)
+    with Display(error_output()) as display:
+        text = predict(arguments.run, arguments.data, display)
+    print(text if out is None else f"{write_output(out, text)}\n", end="")
+    return 0
 
 
 def predict(folder: str | Path, data: str = "test", display: Display | None = None) -> str:
@@ -60,23 +70,23 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
     Raises:
         RunError: If the run or the data cannot be read, or the graphs do not fit the model.
     """
-    run = open_run(folder)
+    run, shown = open_run(folder), display or Display(Console(quiet=True))
     note = unfinished_note(run.folder)
-    if display is not None and note is not None:
-        display.print(note)
+    if note is not None:
+        shown.print(note)
     items = _of_the_run(run, data) if data in (*PARTS, "all") else _of_a_file(Path(data).expanduser())
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    job = None if display is None else display.job("predicting", len(items.graphs))
+    job = shown.job("predicting", len(items.graphs))
     try:
         with storage_errors():
             targets = all(_has_target(run.task, graph) for graph in items.graphs)
-            named = _numbered("target", _width(run.task)) if targets else []
-            writer.writerow([*_ID_COLUMNS[run.task.level], *named, *_columns(run.task)])
+            named = _numbered("target", run.task.target_width) if targets else []
+            ids = {"graph": [], "node": ["node"], "edge": ["from", "to"]}[run.task.level]
+            writer.writerow(["graph", *ids, *named, *_columns(run.task)])
             for done, rows in enumerate(_rows(run, items, targets), start=1):
                 writer.writerows(rows)
-                if job is not None:
-                    job.update(done)
+                job.update(done)
     except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RuntimeError) as error:
         reason = str(error) or "they lack attributes"
         raise RunError(f"the graphs of {data} do not fit {run.folder}: {reason}") from error
@@ -94,10 +104,10 @@ def _of_the_run(run: OpenedRun, part: str) -> Items:
 
 
 def _of_a_file(path: Path) -> Items:
-    choices = f"{', '.join(PARTS)}, all, or a file that torch.save has written"
     try:
         found = load_tensors(path)
     except FileNotFoundError:
+        choices = f"{', '.join(PARTS)}, all, or a file that torch.save has written"
         raise RunError(f"--data must be {choices} (got {path}, which does not exist)") from None
     except UnreadableFileError as error:
         raise RunError(f"--data: {error}") from None
@@ -114,16 +124,11 @@ def _rows(run: OpenedRun, items: Items, targets: bool) -> Iterator[list[list[Any
     for first in range(0, len(items.graphs), size):
         graphs = items.graphs[first : first + size]
         predicted = _in_parts(run, graphs[0], items.nodes) if items.in_parts else _together(run, graphs)
-        counts = [_count(task, graph) for graph in graphs]
+        counts = [task.count(graph) for graph in graphs]
         for number, graph, values in zip(items.numbers[first:], graphs, predicted.split(counts)):
-            rows = [
-                [*ids, *(target if targets else []), *cells]
-                for ids, target, cells in zip(
-                    _ids(task, number, graph),
-                    _targets(task, graph) if targets else [()] * len(values),
-                    _cells(task, values),
-                )
-            ]
+            known = _targets(task, graph) if targets else [[]] * len(values)
+            cells = zip(_ids(task, number, graph), known, _cells(task, values))
+            rows = [[*ids, *target, *said] for ids, target, said in cells]
             yield rows if items.nodes is None else [rows[node] for node in items.nodes.tolist()]
 
 
@@ -131,12 +136,10 @@ def _together(run: OpenedRun, graphs: Sequence[Data]) -> Tensor:
     """Predictions for a batch of graphs, without their targets and the attributes that not all of them have."""
     ready = [run.transform(graph) for graph in graphs]
     names = [set(graph.keys()) for graph in ready]
-    apart = {_target_name(run.task), *set.union(*names) - set.intersection(*names)}
+    apart = {run.task.target_name, *set.union(*names) - set.intersection(*names)}
     batch = Batch.from_data_list(ready, exclude_keys=list(apart))
     with torch.no_grad():
-        prediction = run.model(batch)
-    prediction = torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
-    return run.task.shaped(prediction)
+        return run.task.shaped(run.model(batch))
 
 
 def _in_parts(run: OpenedRun, graph: Data, nodes: Tensor | None) -> Tensor:
@@ -154,50 +157,28 @@ def _in_parts(run: OpenedRun, graph: Data, nodes: Tensor | None) -> Tensor:
     return predicted.new_zeros(size, *predicted.shape[1:]).index_copy(0, torch.cat(numbers), predicted)
 
 
-_ID_COLUMNS = {"graph": ["graph"], "node": ["graph", "node"], "edge": ["graph", "from", "to"]}
-
-
-def _count(task: Task, graph: Data) -> int:
-    """Number of predictions for a graph."""
-    if task.level == "edge":
-        return graph.edge_label_index.size(1)
-    return (graph.num_nodes or 0) if task.level == "node" else 1
-
-
 def _ids(task: Task, number: int, graph: Data) -> list[list[int]]:
     if task.level == "edge":
         return [[number, *pair] for pair in graph.edge_label_index.t().tolist()]
-    return [[number, node] for node in range(_count(task, graph))] if task.level == "node" else [[number]]
-
-
-def _target_name(task: Task) -> str:
-    return "edge_label" if task.level == "edge" else "y"
+    return [[number, node] for node in range(task.count(graph))] if task.level == "node" else [[number]]
 
 
 def _has_target(task: Task, graph: Data) -> bool:
-    target = graph.get(_target_name(task))
-    if task.kind == "subtoken" or not isinstance(target, Tensor):
-        return False
-    return target.numel() == _count(task, graph) * _width(task)
-
-
-def _width(task: Task) -> int:
-    return task.num_outputs if task.kind in ("multilabel", "regression") else 1
+    target = graph.get(task.target_name)
+    known = task.kind != "subtoken" and isinstance(target, Tensor)
+    return known and target.numel() == task.count(graph) * task.target_width
 
 
 def _targets(task: Task, graph: Data) -> list[list[Any]]:
-    found = task.target(graph).view(-1, _width(task)).tolist()
+    found = task.target(graph).view(-1, task.target_width).tolist()
     return [["" if math.isnan(value) else _number(value) for value in row] for row in found]
 
 
 def _columns(task: Task) -> list[str]:
-    if task.kind == "subtoken":
-        return ["words"]
-    if task.kind == "regression":
-        return _numbered("predicted", task.num_outputs)
-    if task.kind == "multilabel":
-        return _numbered("probability", task.num_outputs)
-    return ["predicted", *(f"probability_{i}" for i in range(task.num_classes))]
+    if task.kind in ("binary", "multiclass"):
+        return ["predicted", *(f"probability_{i}" for i in range(task.num_classes))]
+    names = {"subtoken": ("words", 1), "regression": ("predicted", task.num_outputs)}
+    return _numbered(*names.get(task.kind, ("probability", task.num_outputs)))
 
 
 def _numbered(name: str, count: int) -> list[str]:
@@ -207,18 +188,14 @@ def _numbered(name: str, count: int) -> list[str]:
 def _cells(task: Task, values: Tensor) -> list[list[Any]]:
     """What the model says about each item, from logits or values ``[n, ...]``."""
     if task.kind == "subtoken":
-        end = len(task.vocabulary) - 1
-        guesses = [row[: row.index(end)] if end in row else row for row in values.argmax(2).tolist()]
-        return [[" ".join(task.vocabulary[word] for word in row)] for row in guesses]
-    if task.kind == "regression":
-        return [[_number(value) for value in row] for row in values.tolist()]
-    if task.kind == "multilabel":
-        return [[_number(value) for value in row] for row in values.sigmoid().tolist()]
+        return [[" ".join(words)] for words in task.words(values)]
+    if task.kind in ("regression", "multilabel"):
+        shown = values if task.kind == "regression" else values.sigmoid()
+        return [[_number(value) for value in row] for row in shown.tolist()]
     if task.kind == "binary":
-        guess, share = (values > 0).long(), torch.stack([(-values).sigmoid(), values.sigmoid()], dim=1)
-    else:
-        guess, share = values.argmax(1), values.softmax(1)
-    return [[label, *map(_number, row)] for label, row in zip(guess.tolist(), share.tolist())]
+        values = torch.stack([torch.zeros_like(values), values], dim=1)  # whose softmax is the sigmoid
+    shares = values.softmax(1).tolist()
+    return [[label, *map(_number, row)] for label, row in zip(values.argmax(1).tolist(), shares)]
 
 
 def _number(value: float) -> float | int:

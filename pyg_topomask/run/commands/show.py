@@ -1,16 +1,19 @@
-"""``topomask show``: pictures of a layer's attention, mask or walks, on one graph of a config's data set."""
+"""``topomask show``: pictures and tables of one layer on graphs of a config's data set."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import Module
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import GPSNetwork, GRFMask, KMIPAttention
+from pyg_topomask.run.commands.show_path import path_table
 from pyg_topomask.run.commands.walk_quality import walk_quality
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.features import width
@@ -20,6 +23,8 @@ from pyg_topomask.run.errors import NoPictureError, RunError
 from pyg_topomask.run.model.build import build_model, sized
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_graphs
+from pyg_topomask.run.output.files import output_path, write_output
+from pyg_topomask.run.output.progress import Display, error_output, standard_output
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.training.checkpoint import BEST, load_weights, model_weights, read_checkpoint
 from pyg_topomask.transforms import AddRandomWalks
@@ -29,6 +34,61 @@ from pyg_topomask.viz.drawing import literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class View:
+    """A layer of a model, and graphs of the data set with everything that the model reads.
+
+    Args:
+        config: The config.
+        model: The model in evaluation mode.
+        graphs: The chosen graph, followed by the other graphs of a batch if these are needed.
+        layer: Number of the layer.
+        head: Number of the head.
+        node: Node whose row is drawn; all, or one with many neighbours, if :obj:`None`.
+        title: What is shown: name of the config or its data set, graph, layer, head, and where the weights come from.
+    """
+
+    config: Config
+    model: GPSNetwork
+    graphs: list[Data]
+    layer: int
+    head: int
+    node: int | None
+    title: str
+
+    def attention(self, kind: type[Module]) -> Any:
+        """The first attention of this kind in the layer, or None."""
+        return next((attn for attn in self.model.layers[self.layer].attentions if isinstance(attn, kind)), None)
+
+    def mask(self, kind: type[Module] = Module) -> Any:
+        """The first mask of this kind in the layer, or None."""
+        masks = (getattr(attn, "mask", None) for attn in self.model.layers[self.layer].attentions)
+        return next((mask for mask in masks if isinstance(mask, kind)), None)
+
+    def missing(self, kind: str, needed: str, attention: str) -> NoPictureError:
+        """The error of a layer that has nothing to draw of this kind."""
+        found = {"mask": self.mask(), "attention": self.attention(KMIPAttention)}
+        others = [f"; 'topomask show {name}' works for this config" for name, part in found.items() if part is not None]
+        example = f"such as gt.layer_type={self.config.gt.first}+{attention} (got {self.config.gt.layer_type})"
+        return NoPictureError(f"the picture '{kind}' needs {needed}, {example}{''.join(others)}")
+
+
+def main(arguments: Namespace, overrides: Sequence[str]) -> int:
+    """Run the command."""
+    where = arguments.graph, arguments.layer, arguments.head, arguments.node
+    place = arguments.config, *where, arguments.checkpoint, overrides
+    if arguments.kind in TABLES:
+        standard_output().print(TABLES[arguments.kind](load_view(*place, whole_batch=True)))
+        return 0
+    if arguments.out is None:
+        raise RunError(f"show {arguments.kind} needs --out FILE, the picture to write")
+    out = output_path(arguments.out)
+    with Display(error_output()) as display, display.working("drawing"):
+        figure = picture(arguments.kind, *place)
+    print(write_output(out, figure))
+    return 0
 
 
 def picture(
@@ -60,133 +120,53 @@ def picture(
     Raises:
         RunError: If a setting is wrong; the message says what to change.
     """
-    if kind not in KINDS:
-        raise RunError(f"there is no picture {kind!r}; there are {', '.join(KINDS)}")
-    sample = load_sample(config, graph, layer, head, checkpoint, overrides)
-    data = sample.graphs[0]
-    if node is not None and not 0 <= node < data.num_nodes:
-        raise RunError(f"--node must be from 0 to {data.num_nodes - 1} (got {node}), for graph {graph}")
-    where = f"{literal(sample.name)}, graph {graph}, layer {layer}, head {head}\n{sample.origin}"
+    view = load_view(config, graph, layer, head, node, checkpoint, overrides)
     try:
-        return KINDS[kind](sample.config, sample.model, data, layer, head, node, where)
+        return PICTURES[kind](view)
     except ValueError as error:  # the graph is too large to be drawn
         raise RunError(f"graph {graph}: {error}") from error
 
 
-class Sample(NamedTuple):
-    """A model, and graphs of the data set with everything that it reads."""
-
-    config: Config
-    model: GPSNetwork
-    graphs: list[Data]
-    name: str
-    """Name of the config, or of its data set."""
-    origin: str
-    """Where the model's weights come from."""
-
-
-def load_sample(
+def load_view(
     config: str | Path,
     graph: int,
     layer: int,
     head: int,
+    node: int | None,
     checkpoint: str | Path | None,
     overrides: Sequence[str],
     whole_batch: bool = False,
-) -> Sample:
+) -> View:
     """The model of a config and one graph of its data set, or a batch that begins with this graph.
 
     Arguments and errors are those of `picture`.
     """
     parsed, _ = check_config(config, overrides)
     checked = parsed.config
-    for option, value, count in (("--layer", layer, checked.gt.layers), ("--head", head, checked.gt.n_heads)):
-        if not 0 <= value < count:
-            raise RunError(f"{option} must be from 0 to {count - 1} (got {value})")
+    _refuse_outside("--layer", layer, checked.gt.layers)
+    _refuse_outside("--head", head, checked.gt.n_heads)
     dataset = load_dataset(checked.dataset)
-    if not 0 <= graph < len(dataset):
-        raise RunError(f"--graph must be from 0 to {len(dataset) - 1} (got {graph})")
+    _refuse_outside("--graph", graph, len(dataset))
     numbers = range(graph, min(graph + (checked.train.batch_size if whole_batch else 1), len(dataset)))
-    data, task = [served_features(checked, dataset, number) for number in numbers], dataset.task
+    data = [served_features(checked, dataset, number) for number in numbers]
+    _refuse_outside("--node", node or 0, data[0].num_nodes or 1)
     with torch.random.fork_rng(devices=[]):
-        for step in build_encodings(checked):
-            data = [step(one) for one in data]
         with refusing_graphs(checked):
-            data = apply_all(build_sampling_transforms(checked, checked.seed), data)
+            data = apply_all([*build_encodings(checked), *build_sampling_transforms(checked, checked.seed)], data)
         torch.manual_seed(checked.seed)
-        sizes = (width(data[0].x) or 1, task.num_outputs, width(data[0].edge_attr), task.level)
-        model = build_model(sized(checked, *sizes), *sizes)
+        sizes = (width(data[0].x) or 1, dataset.task.num_outputs, width(data[0].edge_attr), dataset.task.level)
+        model = build_model(sized(checked, *sizes), *sizes).eval()
     origin = f"untrained, weights drawn from seed {checked.seed}"
     if checkpoint is not None:
         origin = f"trained for {_restore(model, Path(checkpoint))} epochs"
     name = checked.dataset.name if parsed.name == "config" else parsed.name  # a run's own file is config.yaml
-    return Sample(checked, model.eval(), data, name, origin)
+    title = f"{literal(name)}, graph {graph}, layer {layer}, head {head}\n{origin}"
+    return View(checked, model, data, layer, head, node, title)
 
 
-def _attention(
-    config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str
-) -> Figure:
-    attn = _first_kmip(model, layer)
-    if attn is None:
-        raise NoPictureError(
-            f"the picture 'attention' needs k-MIP attention, such as gt.layer_type={config.gt.first}+KMIP "
-            f"(got {config.gt.layer_type})" + ("" if _first_mask(model, layer) is None else _OTHER.format("mask"))
-        )
-    given: list[Any] = []
-    handle = attn.register_forward_pre_hook(lambda module, inputs: given.extend(inputs))
-    with torch.no_grad():
-        model(data)
-        handle.remove()
-        index = attn(*given, return_index=True)[1]
-    return plot_kept_pairs(index, data.edge_index, f"{attn.k} keys for each node: {where}", node, head)
-
-
-def _mask(config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str) -> Figure:
-    mask = _first_mask(model, layer)
-    if mask is None:
-        raise NoPictureError(
-            f"the picture 'mask' needs an attention with a mask, such as gt.layer_type={config.gt.first}+GRF "
-            f"(got {config.gt.layer_type})" + ("" if _first_kmip(model, layer) is None else _OTHER.format("attention"))
-        )
-    with torch.no_grad(), refusing_graphs(config):
-        operator = mask(data)
-    return plot_mask(operator, data.edge_index, where, node, head if operator.heads else 0)
-
-
-def _walks(
-    config: Config, model: GPSNetwork, data: Data, layer: int, head: int, node: int | None, where: str
-) -> Figure:
-    mask = _first_mask(model, layer, GRFMask)
-    if mask is None:
-        raise NoPictureError(
-            f"the picture 'walks' needs a mask of graph random features, such as gt.layer_type={config.gt.first}+GRF "
-            f"(got {config.gt.layer_type})"
-        )
-    if node is not None:
-        raise RunError("--node is for the pictures of attentions and masks; 'walks' averages over all nodes")
-    steps = build_sampling_transforms(config, config.seed)
-    walks = next(step for step in steps if isinstance(step, AddRandomWalks))
-    with torch.no_grad():
-        quality = walk_quality(mask, walks, data, head if mask.heads > 1 else 0)
-    return plot_walks(quality, where, walks.num_walks)
-
-
-KINDS: dict[str, Callable[..., Figure]] = {"attention": _attention, "mask": _mask, "walks": _walks}
-"""Functions that draw a picture, by its name."""
-
-
-_OTHER = "; 'topomask show {}' works for this config"
-
-
-def _first_kmip(model: GPSNetwork, layer: int) -> KMIPAttention | None:
-    """The first k-MIP attention of a layer, which may have several attentions."""
-    return next((attn for attn in model.layers[layer].attentions if isinstance(attn, KMIPAttention)), None)
-
-
-def _first_mask(model: GPSNetwork, layer: int, kind: type[Module] = Module) -> Any:
-    """The first mask of this kind of a layer's attentions, or None."""
-    masks = (getattr(attn, "mask", None) for attn in model.layers[layer].attentions)
-    return next((mask for mask in masks if isinstance(mask, kind)), None)
+def _refuse_outside(option: str, value: int, count: int) -> None:
+    if not 0 <= value < count:
+        raise RunError(f"{option} must be from 0 to {count - 1} (got {value})")
 
 
 def _restore(model: GPSNetwork, path: Path) -> int:
@@ -195,3 +175,43 @@ def _restore(model: GPSNetwork, path: Path) -> int:
     saved = read_checkpoint(path, "give best.ckpt of a run, or its folder", "--checkpoint")
     load_weights(model, model_weights(saved), f"--checkpoint: {path}", "use the config of that run")
     return saved["epoch"] + 1
+
+
+def _draw_attention(view: View) -> Figure:
+    attn, (data,) = view.attention(KMIPAttention), view.graphs
+    if attn is None:
+        raise view.missing("attention", "k-MIP attention", "KMIP")
+    given: list[Any] = []
+    handle = attn.register_forward_pre_hook(lambda module, inputs: given.extend(inputs))
+    with torch.no_grad():
+        view.model(data)
+        handle.remove()
+        index = attn(*given, return_index=True)[1]
+    return plot_kept_pairs(index, data.edge_index, f"{attn.k} keys for each node: {view.title}", view.node, view.head)
+
+
+def _draw_mask(view: View) -> Figure:
+    mask, (data,) = view.mask(), view.graphs
+    if mask is None:
+        raise view.missing("mask", "an attention with a mask", "GRF")
+    with torch.no_grad(), refusing_graphs(view.config):
+        operator = mask(data)
+    return plot_mask(operator, data.edge_index, view.title, view.node, view.head if operator.heads else 0)
+
+
+def _draw_walks(view: View) -> Figure:
+    mask = view.mask(GRFMask)
+    if mask is None:
+        raise view.missing("walks", "a mask of graph random features", "GRF")
+    if view.node is not None:
+        raise RunError("--node is for the pictures of attentions and masks; 'walks' averages over all nodes")
+    steps = build_sampling_transforms(view.config, view.config.seed)
+    walks = next(step for step in steps if isinstance(step, AddRandomWalks))
+    with torch.no_grad():
+        quality = walk_quality(mask, walks, view.graphs[0], view.head if mask.heads > 1 else 0)
+    return plot_walks(quality, view.title, walks.num_walks)
+
+
+PICTURES: dict[str, Callable[[View], Figure]] = {"attention": _draw_attention, "mask": _draw_mask, "walks": _draw_walks}
+TABLES: dict[str, Callable[[View], Any]] = {"path": path_table}
+"""What ``topomask show`` draws, and what it prints, by the name of the kind."""

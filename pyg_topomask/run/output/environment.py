@@ -26,15 +26,8 @@ def environment() -> dict[str, str | int | None]:
 
 def _commit() -> str | None:
     """The commit, followed by ``with changes`` if tracked files differ from it."""
-    commit = _git("rev-parse", "HEAD")
-    if not commit:
-        return None
-    return f"{commit} with changes" if _git("status", "--porcelain", "--untracked-files=no") else commit
-
-
-def _git(*arguments: str) -> str | None:
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty= with changes"]
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, timeout=10)
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None

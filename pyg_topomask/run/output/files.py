@@ -1,15 +1,18 @@
-"""Writing text files and making folders."""
+"""Writing files and making folders."""
 
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyg_topomask.cache import replacing
 from pyg_topomask.run.errors import RunError
+from pyg_topomask.viz import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def write_text(path: Path, text: str) -> None:
@@ -20,18 +23,11 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     """Write a JSON file, completely or not at all; numbers that JSON lacks (NaN, infinity) become ``null``."""
-    write_text(path, json.dumps(_as_json(values), indent=2, allow_nan=False) + "\n")
+    finite = json.loads(json.dumps(values), parse_constant=lambda name: None)
+    write_text(path, json.dumps(finite, indent=2) + "\n")
 
 
-def _as_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _as_json(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_json(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def output_path(path: str | Path, what: str = "a folder") -> Path:
+def output_path(path: str | Path, what: str = "a file") -> Path:
     """The path that ``--out`` gives, with ``~`` expanded.
 
     Raises:
@@ -40,6 +36,23 @@ def output_path(path: str | Path, what: str = "a folder") -> Path:
     if str(path) == "" or "\0" in str(path) or (what == "a file" and Path(path).expanduser().is_dir()):
         raise RunError(f"--out must name {what} (got {str(path)!r})")
     return Path(path).expanduser()
+
+
+def write_output(out: Path, content: str | Figure) -> str:
+    """Write a command's text or picture, and return the line that says so.
+
+    Raises:
+        RunError: If a picture cannot be written, such as in a format that matplotlib does not have.
+    """
+    if isinstance(content, str):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, content)
+    else:
+        try:
+            save_figure(content, out)
+        except (OSError, ValueError) as error:
+            raise RunError(f"--out: {out} cannot be written: {error}") from None
+    return f"wrote {out}"
 
 
 def make_folder(path: Path, purpose: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,41 +19,32 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None  # a folder of results, such as W&B's own, has no origin
 
 
-def build_loggers(config: Config, folder: Path, name: str, note: Callable[[str], None]) -> list[Logger]:
+@contextmanager
+def loggers_of(config: Config, folder: Path, name: str, note: Callable[[str], None]) -> Iterator[list[Logger]]:
     """The loggers that the config requests; ``note`` is called with a message if one is not installed.
 
-    Weights & Biases writes below the folder of the run; if ``$WANDB_MODE`` is ``offline``, it writes only there.
+    Weights & Biases writes below the folder of the run; if ``$WANDB_MODE`` is ``offline``, it writes only there. On
+    exit, its run is finished, because it would otherwise also get the curves of the next seed.
     """
     loggers: list[Logger] = []
-    if config.tensorboard_each_run:
-        if is_installed("tensorboard") or is_installed("tensorboardX"):
+    for key, wanted, packages in (
+        ("tensorboard_each_run", config.tensorboard_each_run, ("tensorboard", "tensorboardX")),
+        ("wandb.use", config.wandb.use, ("wandb",)),
+    ):
+        if wanted and not any(map(is_installed, packages)):
+            note(f"note: {key} is true, but {packages[0]} is not installed; the run continues without it")
+        elif wanted and key == "wandb.use":
+            names = {"name": config.wandb.name or name, "entity": config.wandb.entity or None}
+            settings: Any = names | {"project": config.wandb.project, "save_dir": str(folder)}
+            loggers.append(WandbLogger(**settings))
+            loggers[-1].log_hyperparams(config.model_dump(mode="json"))
+        elif wanted:
             loggers.append(TensorBoardLogger(str(folder), name="", version="tensorboard"))
-        else:
-            note("note: tensorboard_each_run is true, but tensorboard is not installed; the run continues without it")
-    if config.wandb.use:
-        if is_installed("wandb"):
-            loggers.append(_wandb(config, folder, name))
-        else:
-            note("note: wandb.use is true, but wandb is not installed; the run continues without it")
-    return loggers
-
-
-@contextmanager
-def finishing(loggers: Sequence[Logger]) -> Iterator[None]:
-    """On exit, finish the run of Weights & Biases, which would otherwise also get the curves of the next seed."""
     failed = 1
     try:
-        yield
+        yield loggers
         failed = 0
     finally:
         for logger in loggers:
             if isinstance(logger, WandbLogger):
                 logger.experiment.finish(exit_code=failed)
-
-
-def _wandb(config: Config, folder: Path, name: str) -> Logger:
-    section = config.wandb
-    more: dict[str, Any] = {"entity": section.entity} if section.entity else {}
-    logger = WandbLogger(name=section.name or name, project=section.project, save_dir=str(folder), **more)
-    logger.log_hyperparams(config.model_dump(mode="json"))
-    return logger

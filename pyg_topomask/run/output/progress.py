@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
@@ -88,18 +87,13 @@ class Display:
         self.console = console or standard_output()
         columns = *Progress.get_default_columns(), MofNCompleteColumn(), TextColumn("{task.fields[note]}")
         self.progress = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self._depth = 0
 
     def __enter__(self) -> Display:
-        self._depth += 1
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._depth -= 1
-        if self._depth == 0 and self.console.is_terminal:  # elsewhere, rich would print an empty line
+    def __exit__(self, *error: Any) -> None:
+        if self.console.is_terminal:  # elsewhere, rich would print an empty line
             self.progress.stop()
 
     def job(self, title: str, total: int) -> Job:

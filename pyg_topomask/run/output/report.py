@@ -10,20 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from pyg_topomask.cache import replacing
 from pyg_topomask.run.model.attentions import layers_text
 from pyg_topomask.run.output.files import write_text
 from pyg_topomask.run.task import PARTS
+from pyg_topomask.viz import plot_curves, save_figure
 from pyg_topomask.viz.drawing import literal
 
 PERCENT = ("accuracy", "accuracy-SBM")
 """Metrics that are printed in percent."""
-
-_UNLIMITED = 10_000  # characters, for measuring a table
 
 DEVIATION = "standard deviation (population)"
 """What follows ``±`` in the tables."""
@@ -58,34 +56,18 @@ def write_curves(
     path: Path, rows: Sequence[Mapping[str, float]], best_epoch: int, title: str, metric: str = "accuracy"
 ) -> None:
     """Plot the loss and the metric by epoch, for training and validation, and mark the best epoch."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    epochs = [row["epoch"] for row in rows]
-    marker = "o" if len(rows) == 1 else None
     names = list(dict.fromkeys(["loss", metric]))
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
-        for part, colour, text in (("train", "#7f7f7f", "training"), ("val", "#1f77b4", "validation")):
-            values = [row.get(f"{part}_{name}", math.nan) for row in rows]  # training has no ranks
-            axes.plot(epochs, values, color=colour, label=text, lw=1.4, marker=marker)
-        best = next(row for row in rows if row["epoch"] == best_epoch)
-        axes.axvline(best_epoch, color="#d62728", lw=0.8, ls=":")
-        axes.plot([best_epoch], [best[f"val_{name}"]], "o", color="#d62728", label=f"best epoch ({best_epoch})")
-        axes.set(xlabel="epoch", ylabel=name)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.25)
-    figure.axes[0].legend(frameon=False)
+    curves = {
+        text: {"epoch": [row["epoch"] for row in rows]}
+        | {name: [row.get(f"{part}_{name}", math.nan) for row in rows] for name in names}  # training has no ranks
+        for text, part in (("training", "train"), ("validation", "val"))
+    }
+    figure = plot_curves(curves, names)
+    for axes in figure.axes:
+        axes.axvline(best_epoch, color="#d62728", lw=0.8, ls=":", label=f"best epoch ({best_epoch})")
+        axes.legend(frameon=False)
     figure.suptitle(literal(title), fontsize=11)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=130)
-
-
-def _spread(values: Sequence[float]) -> float:
-    # Some versions of pstdev fail for NaN, the score of a part without positives.
-    return statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan
+    save_figure(figure, path)
 
 
 def rounded(value: float) -> float:
@@ -109,7 +91,8 @@ def summarize(
     names = sorted(results[0]["metrics"], key=lambda key: key.partition("_")[2] not in (metric, "loss"))
     for key in (key for key in names if all(key in result["metrics"] for result in results)):
         values = [result["metrics"][key] for result in results]
-        spread = {"mean": rounded(statistics.fmean(values)), "std": rounded(_spread(values))}
+        std = statistics.pstdev(values) if all(map(math.isfinite, values)) else math.nan  # such as without positives
+        spread = {"mean": rounded(statistics.fmean(values)), "std": rounded(std)}
         metrics[key] = spread | {"values": [rounded(value) for value in values]}
     peaks = {
         key: max((result[key] for result in results if result[key] is not None), default=None)
@@ -140,10 +123,14 @@ def between_lines(title: str, table: Table | Group, caption: str) -> Group:
     return Group(Text(title, style="italic"), table, Text(caption, style="dim italic"))
 
 
-def fits(table: Table, console: Console) -> bool:
-    """Whether a table fits into the console without broken lines."""
-    unlimited = console.options.update(width=_UNLIMITED)
-    return console.measure(table, options=unlimited).maximum <= console.width
+def titled_table(title: str, columns: Mapping[str, Sequence[str]], caption: str) -> Group:
+    """A table for a terminal from the cells of each column; the first column is aligned left, all others right."""
+    table = Table()
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in zip(*columns.values()):
+        table.add_row(*map(Text, row))  # brackets in names are no markup
+    return between_lines(title, table, caption)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Group:
@@ -152,21 +139,16 @@ def summary_table(summary: Mapping[str, Any]) -> Group:
     kind = "splits" if len(set(summary["splits"])) > 1 else "seeds"
     count = f"{len(seeds)} {kind}, mean ± {DEVIATION}" if len(seeds) > 1 else "1 seed"
     layers = layers_text(summary["layer_type"], summary["mask"])
-    title = f"{summary['name']} ({layers}): {count}, at the best validation epoch"
-    table = Table()
-    table.add_column("")
-    table.add_column("training", justify="right")
-    table.add_column("validation", justify="right")
-    table.add_column("test", justify="right")
-    for name in dict.fromkeys(["loss", headline(summary["metrics"], summary["metric_best"])]):
-        cells = []
-        for part in PARTS:
-            value = summary["metrics"].get(f"{part}_{name}")
-            spread = value["std"] if value and len(seeds) > 1 else None
-            cells.append(format_metric(name, value["mean"], spread) if value else "–")
-        table.add_row(f"{name} (%)" if name in PERCENT else name, *cells)
+    names = list(dict.fromkeys(["loss", headline(summary["metrics"], summary["metric_best"])]))
+    columns = {"": [f"{name} (%)" if name in PERCENT else name for name in names]}
+    for part, text in zip(PARTS, ("training", "validation", "test")):
+        values = [summary["metrics"].get(f"{part}_{name}") for name in names]
+        columns[text] = [
+            format_metric(name, value["mean"], value["std"] if len(seeds) > 1 else None) if value else "–"
+            for name, value in zip(names, values)
+        ]
     memory = summary["peak_memory_mib"]
     caption = f"{summary['num_parameters']:,} parameters, {summary['wall_time_s']['total']:.1f} s of training" + (
         f", {memory:.0f} MiB peak memory" if memory else ""
     )
-    return between_lines(title, table, caption)
+    return titled_table(f"{summary['name']} ({layers}): {count}, at the best validation epoch", columns, caption)

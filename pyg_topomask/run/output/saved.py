@@ -67,9 +67,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except ValidationError as error:
         first = error.errors()[0]
         reason = " ".join([*map(str, first["loc"]), first["msg"].lower()])
-    except OSError as error:
-        reason = error.strerror or str(error)
-    raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again")
+        raise RunError(f"{path} is damaged ({reason}); delete it to run that seed again") from None
 
 
 def unfinished_note(folder: Path) -> str | None:
@@ -85,33 +83,22 @@ def seed_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _SEED_FOLDER.fullmatch(path.name))
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The results of all finished seeds of a config, in order.
+def read_results(folder: Path) -> dict[Path, dict[str, Any]]:
+    """The results of all finished seeds of a config by their folders, sorted by seed and split.
 
     Raises:
-        RunError: If one is damaged or in the folder of another seed, or they contain different metrics.
+        RunError: If one is damaged, or two are of the same seed, as copies of a folder are.
     """
     found = {path: result for path in seed_folders(folder) if (result := read_result(path)) is not None}
-    for path, result in found.items():
-        _refuse_other_seed(path, result)
-    results = sorted(found.values(), key=lambda result: (result["seed"], result.get("split_index") or 0))
-    for path, result in found.items():
-        other = sorted(result["metrics"].keys() ^ results[0]["metrics"].keys())
-        if other:
-            raise RunError(
-                f"{path / 'result.json'} has other metrics than the other seeds ({', '.join(other[:3])}); "
-                "delete it to run that seed again"
-            )
+    results = dict(sorted(found.items(), key=lambda item: seed_and_split(item[1])))
+    if len({seed_and_split(result) for result in results.values()}) < len(results):
+        raise RunError(f"{folder} contains a seed twice: {', '.join(map(str, results))}; delete one of the folders")
     return results
 
 
-def _refuse_other_seed(path: Path, result: Mapping[str, Any]) -> None:
-    seed, split = result["seed"], result.get("split_index")
-    if path.name not in (str(seed), f"{seed}-split{split}"):
-        raise RunError(
-            f"{path / 'result.json'} is of another seed or split (seed {seed}, split {split}) than the name of its "
-            "folder; rename the folder, or delete it to run that seed again"
-        )
+def seed_and_split(result: Mapping[str, Any]) -> tuple[int, int]:
+    """The seed and the number of the split, which together identify a result of a config."""
+    return result["seed"], result["split_index"] or 0
 
 
 def write_config(path: Path, config: Config) -> None:
@@ -149,12 +136,8 @@ def refuse_other_runs(folder: Path, config: Config) -> None:
     Raises:
         RunError: If a run differs in other keys; the message gives the first differences.
     """
-    try:
-        paths = sorted(folder.glob("*/config.yaml"))
-    except OSError as error:
-        raise RunError(f"the output folder {folder} cannot be read: {error.strerror}") from None
     here = compared(config)
-    for path in paths:
+    for path in sorted(folder.glob("*/config.yaml")):
         try:
             there = compared(read_config(path))
         except RunError as error:

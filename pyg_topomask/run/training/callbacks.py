@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +20,8 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.loaders import Served
 from pyg_topomask.run.distributed import is_main, rank
 from pyg_topomask.run.output.report import write_metrics
-from pyg_topomask.run.training.checkpoint import BEST, LAST, read_checkpoint
+from pyg_topomask.run.training.checkpoint import BEST, LAST
 from pyg_topomask.transforms import AddRandomWalks
-
-RESUMED_BEST = "best-of-last.ckpt"
-"""The best epoch up to ``last.ckpt``, while ``best.ckpt`` is of a later epoch, which a killed run may not repeat."""
 
 
 class EpochSeed(pl.Callback):
@@ -99,14 +95,11 @@ class RedrawWalks(pl.Callback):
         self.weight = torch.cat([graph[self.transform.transition] for graph in graphs])
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draw walks before each evaluation."""
-        loader: Any = trainer.val_dataloaders
+        """Draw walks before each evaluation, and before the test with the weights of the best epoch."""
+        loader: Any = trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders
         self._redraw(loader.dataset, pl_module, epoch=0)
 
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draw walks before the test, with the weights of the best epoch."""
-        loader: Any = trainer.test_dataloaders
-        self._redraw(loader.dataset, pl_module, epoch=0)
+    on_test_start = on_validation_start
 
     def _redraw(self, served: Served, pl_module: Any, epoch: int) -> list[Data]:
         model: Module = pl_module.model
@@ -114,14 +107,8 @@ class RedrawWalks(pl.Callback):
         pl_module.share_buffers()
         modes = {part: part.training for part in model.modules()}
         model.eval()
-        graphs = redraw_walks(
-            served.graphs,
-            self.transform,
-            epoch,
-            layer,
-            lambda batch: model(batch.to(pl_module.device)),
-            self.batch_size,
-        )
+        call = lambda batch: model(batch.to(pl_module.device))  # noqa: E731
+        graphs = redraw_walks(served.graphs, self.transform, epoch, layer, call, self.batch_size)
         for part, mode in modes.items():
             part.training = mode
         served.replace(graphs)
@@ -133,36 +120,28 @@ class BatchProgress(pl.Callback):
 
     Args:
         show: Called with the text.
-        on_test: Called after each batch of a test.
     """
 
-    def __init__(self, show: Callable[[str], None], on_test: Callable[[], None] | None = None) -> None:
-        self.show, self.on_test = show, on_test
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.show = show
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, number: int) -> None:
         """Show a training batch."""
-        self._step("training", number, trainer.num_training_batches)
+        self.show(f"training batch {number + 1}/{trainer.num_training_batches:g}")
 
     def on_validation_batch_end(self, trainer: pl.Trainer, *arguments: Any) -> None:
-        """Show a validation batch."""
-        self._step("validation", arguments[3], sum(trainer.num_val_batches))
+        """Show a batch of a validation or a test."""
+        counts = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
+        self.show(f"{'test' if trainer.testing else 'validation'} batch {arguments[3] + 1}/{sum(counts):g}")
 
-    def on_test_batch_end(self, trainer: pl.Trainer, *arguments: Any) -> None:
-        """Show a test batch."""
-        if self.on_test is not None:
-            self.on_test()
-        self._step("test", arguments[3], sum(trainer.num_test_batches))
-
-    def _step(self, part: str, number: int, total: float) -> None:
-        self.show(f"{part} batch {number + 1}/{total:g}")
+    on_test_batch_end = on_validation_batch_end  # type: ignore[assignment]
 
 
 class Recorder(Checkpoint):
     """Write the metrics of every evaluated epoch and the best and the last checkpoint, each completely or not at all.
 
-    Checkpoints contain its state, so that a resumed run keeps the rows and the best epoch. When an epoch after
-    ``last.ckpt`` is better, the best checkpoint before it is kept aside. A resumed run takes that one back, because not
-    every device repeats the better epoch exactly.
+    Checkpoints contain its state, so that a resumed run keeps the rows and the best epoch. A better epoch is written as
+    the last checkpoint, too, because not every device would repeat it exactly.
 
     Args:
         folder: Folder of ``metrics.csv``, ``best.ckpt`` and ``last.ckpt``.
@@ -174,10 +153,8 @@ class Recorder(Checkpoint):
         self.folder, self.config, self.on_epoch = folder, config, on_epoch
         self.rows: list[dict[str, float]] = []
         self.best_epoch = -1
-        self.lr = 0.0
-        self.seconds = 0.0
+        self.lr = self.seconds = 0.0
         self.started = False
-        self.is_resumed_best = False  # whether last.ckpt refers to best.ckpt
         self._since = time.perf_counter()
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,11 +163,7 @@ class Recorder(Checkpoint):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a checkpoint."""
-        self.rows, self.best_epoch, self.seconds = list(state["rows"]), state["best_epoch"], float(state["seconds"])
-        if not all(isinstance(value, float) for row in self.rows for value in row.values()):
-            raise TypeError("a metric is not a number")
-        if self.best_epoch not in ([row["epoch"] for row in self.rows] or [-1]):
-            raise ValueError("no metrics of the best epoch")
+        self.rows, self.best_epoch, self.seconds = list(state["rows"]), state["best_epoch"], state["seconds"]
 
     def elapsed(self) -> float:
         """Seconds of training, including those before an interruption."""
@@ -199,16 +172,6 @@ class Recorder(Checkpoint):
     def best_row(self) -> dict[str, float]:
         """Metrics of the best evaluated epoch."""
         return next(row for row in self.rows if row["epoch"] == self.best_epoch)
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take back the best epoch up to ``last.ckpt``."""
-        self.is_resumed_best = self.best_epoch >= 0
-        path, aside = self.folder / BEST, self.folder / RESUMED_BEST
-        if is_main() and self.is_resumed_best and aside.exists():
-            if read_checkpoint(path, "delete it to train that seed from the start")["epoch"] == self.best_epoch:
-                aside.unlink()
-            else:
-                aside.replace(path)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop a resumed run that had already stopped early before it was killed."""
@@ -225,26 +188,21 @@ class Recorder(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the epoch, after all other callbacks."""
-        epoch, row = trainer.current_epoch, None
+        epoch, row, is_best = trainer.current_epoch, None, False
         if (epoch + 1) % self.config.train.eval_period == 0:
             values = trainer.callback_metrics
             row = {"epoch": float(epoch), "lr": self.lr}
             row |= {name: float(values[name]) for name in sorted(values)}  # train before val
+            is_best = self._is_best(row)
             self.rows.append(row)
-            if self._is_best(row):
-                self.best_epoch = epoch
-                if is_main() and self.is_resumed_best:
-                    shutil.copyfile(self.folder / BEST, self.folder / RESUMED_BEST)
-                self.is_resumed_best = False
-                self._save(trainer, BEST, weights_only=True)  # written often, and never used to resume
+            if is_best:
+                self.best_epoch = epoch  # the first process writes files while the others wait
+                trainer.save_checkpoint(self.folder / BEST, weights_only=True)
             if is_main():
                 write_metrics(self.folder / "metrics.csv", self.rows)
         last = trainer.should_stop or epoch + 1 == self.config.optim.max_epoch
-        if last or (epoch + 1) % self.config.train.ckpt_period == 0:
-            self._save(trainer, LAST)
-            self.is_resumed_best = self.best_epoch >= 0
-            if is_main():
-                (self.folder / RESUMED_BEST).unlink(missing_ok=True)
+        if last or is_best or (epoch + 1) % self.config.train.ckpt_period == 0:
+            trainer.save_checkpoint(self.folder / LAST)
         self.on_epoch(epoch + 1, row)
 
     def _is_best(self, row: dict[str, float]) -> bool:
@@ -256,20 +214,13 @@ class Recorder(Checkpoint):
             return not math.isnan(new)
         return new > old if self.config.best_is_max else new < old
 
-    def _save(self, trainer: pl.Trainer, name: str, weights_only: bool = False) -> None:
-        trainer.save_checkpoint(self.folder / name, weights_only)  # the first process writes while the others wait
-
 
 def early_stopping(config: Config) -> list[EarlyStopping]:
     """Lightning's early stopping; its patience counts evaluations."""
-    patience = config.train.early_stop_patience
+    patience, period = config.train.early_stop_patience, config.train.eval_period
     if patience == 0:
         return []
-    return [
-        EarlyStopping(
-            monitor=f"val_{config.metric_best}",
-            mode="max" if config.best_is_max else "min",
-            patience=max(1, -(-patience // config.train.eval_period)),
-            check_finite=False,  # NaN, such as that of a set without positives, counts as not better
-        )
-    ]
+    mode = "max" if config.best_is_max else "min"
+    evaluations = max(1, -(-patience // period))
+    # NaN, such as that of a set without positives, counts as not better.
+    return [EarlyStopping(f"val_{config.metric_best}", mode=mode, patience=evaluations, check_finite=False)]

@@ -8,7 +8,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from pyg_topomask.run.data.formats.base import need
@@ -33,13 +32,8 @@ def write_submission(module: GraphModule, val: DataLoader, test: DataLoader, fol
     """Write predictions for PCQM4Mv2's hidden parts in OGB's file format."""
     evaluator: Any = need("ogb.lsc", "the submission").PCQM4Mv2Evaluator()
     for part, loader in (("val", val), ("test", test)):
-        predicted = predictions(module, loader).clamp(0, 50).view(-1)  # the range of energy gaps
+        module.eval()
+        with torch.no_grad():  # on the CPU; after an evaluation, Lightning has moved the module there
+            found = [module.task.shaped(module(batch.to(module.device))).cpu() for batch in loader]
+        predicted = torch.cat(found).clamp(0, 50).view(-1)  # the range of energy gaps
         evaluator.save_test_submission(input_dict={"y_pred": predicted}, dir_path=str(folder), mode=HIDDEN[part])
-
-
-def predictions(module: GraphModule, loader: Any) -> Tensor:
-    """Predictions for all batches in order, on the CPU; after an evaluation, Lightning has moved the module there."""
-    module.eval()
-    with torch.no_grad():
-        found = [module.task.shaped(module(batch.to(module.device))).cpu() for batch in loader]
-    return torch.cat(found)

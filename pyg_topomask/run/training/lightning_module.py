@@ -71,7 +71,7 @@ class GraphModule(pl.LightningModule):
             if self.trainer.global_step > 0:
                 raise self._diverged(f"a layer's output is no longer finite ({str(error).partition(';')[0]})") from None
             raise RunError(f"dataset.{self.config.dataset.name}: before any training, {error}") from None
-        return torch.stack(list(prediction), dim=1) if isinstance(prediction, (list, tuple)) else prediction
+        return self.task.shaped(prediction)
 
     def _diverged(self, what: str) -> RunError:
         optim = self.config.optim
@@ -86,7 +86,7 @@ class GraphModule(pl.LightningModule):
         pairs = None
         if "links" in metrics:
             data, pairs = _with_candidates(data)
-        prediction = self.task.shaped(self._predict(data))
+        prediction = self._predict(data)
         if pairs is not None:
             count = prediction.size(0) - pairs.link.numel()
             metrics["links"].update(prediction[count:].detach(), pairs)
@@ -95,20 +95,12 @@ class GraphModule(pl.LightningModule):
         if "counted" in data:
             prediction, target = prediction[data.counted], target[data.counted]
         loss = task_loss(self.config.model.loss_fun, prediction, target, self.task)
-        self._update(metrics, data, prediction.detach(), target, loss.detach())
-        return loss
-
-    def _update(self, metrics: Any, data: Data, prediction: Tensor, target: Tensor, loss: Tensor) -> None:
+        known = int((~target.isnan()).sum()) if target.is_floating_point() else target.numel()
+        metrics["loss"].update(loss.detach(), known)
         for group, metric in metrics.items():
-            if group == "loss":
-                known = int((~target.isnan()).sum()) if target.is_floating_point() else target.numel()
-                metric.update(loss, known)
-            elif group == "words":
-                metric.update(prediction, data.y)
-            elif group == "parts":
-                metric.update(prediction, target, data.batch, data.category)
-            elif group != "links":
-                metric.update(prediction, target)
+            if group not in ("loss", "links"):
+                metric.update(prediction.detach(), target, data)
+        return loss
 
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
         """Loss of one batch times ``batch_accumulation``: Lightning divides by it, but GraphGPS sums gradients."""

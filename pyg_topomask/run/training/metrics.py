@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, RankScores, mean_rank
@@ -52,7 +53,7 @@ class ClassScores(Scores):
         self.names = ("accuracy", *chosen, *(("precision", "recall") if num_classes == 2 else ()), "f1")
         self.add_state("confusion", torch.zeros(num_classes, num_classes, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, prediction: Tensor, target: Tensor) -> None:
+    def update(self, prediction: Tensor, target: Tensor, graphs: Data | None = None) -> None:
         """Count predicted classes, from one logit ``[n]`` or a logit per class ``[n, classes]``."""
         guess = (prediction > 0).long() if prediction.dim() == 1 else prediction.argmax(1)
         pair = target.long() * self.num_classes + guess
@@ -86,7 +87,7 @@ class LabelAccuracy(Scores):
         super().__init__()
         self.add_sums("right", "known", size=num_labels)
 
-    def update(self, prediction: Tensor, target: Tensor) -> None:
+    def update(self, prediction: Tensor, target: Tensor, graphs: Data | None = None) -> None:
         self.right = self.right + ((prediction > 0) == (target == 1)).logical_and(~target.isnan()).sum(0)
         self.known = self.known + (~target.isnan()).sum(0)
 
@@ -152,11 +153,11 @@ class PartScores(Scores):
         self.part_labels = part_labels
         self.add_sums("total", "count", size=len(part_labels))
 
-    def update(self, prediction: Tensor, target: Tensor, batch: Tensor, category: Tensor) -> None:
-        """Add shapes: logits ``[n, labels]``, labels ``[n]``, shape of each point, category of each shape."""
+    def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:
+        """Add shapes: logits ``[n, labels]``, labels ``[n]``, and the category of each graph."""
         total, count = self.total.clone(), self.count.clone()
-        for shape, kind in enumerate(category.view(-1).tolist()):
-            own = batch == shape
+        for shape, kind in enumerate(graphs.category.view(-1).tolist()):
+            own = graphs.batch == shape
             labels = torch.tensor(self.part_labels[kind], device=target.device)
             guess = labels[prediction[own][:, labels].argmax(1)].unsqueeze(1) == labels
             true = target[own].unsqueeze(1) == labels  # [points, parts]
@@ -181,21 +182,17 @@ class WordScores(Scores):
     total: Tensor
     count: Tensor
 
-    def __init__(self, vocabulary: Sequence[str]) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.vocabulary = vocabulary
+        self.task = task
         self.add_sums("total", "count")
 
-    def update(self, prediction: Tensor, words: Sequence[Sequence[str]]) -> None:
-        """Add graphs: logits ``[B, positions, vocabulary]``, and all true words of each graph."""
-        end = len(self.vocabulary) - 1
+    def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:
+        """Add graphs: logits ``[B, positions, vocabulary]``, and all true words of each graph, ``y``."""
         total = 0.0
-        for guess, true in zip(prediction.argmax(2).tolist(), words):
-            length = guess.index(end) if end in guess else len(guess)
-            guessed, expected = {self.vocabulary[word] for word in guess[:length]}, set(true)
-            common = len(guessed & expected)
-            total += 2 * common / (len(guessed) + len(expected)) if common else 0.0
-        self.total, self.count = self.total + total, self.count + len(words)
+        for guess, true in zip(map(set, self.task.words(prediction)), map(set, graphs.y)):
+            total += 2 * len(guess & true) / max(1, len(guess) + len(true))
+        self.total, self.count = self.total + total, self.count + len(graphs.y)
 
     def compute(self) -> dict[str, Tensor]:
         return {"f1": self.total / self.count}
@@ -204,9 +201,9 @@ class WordScores(Scores):
 def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores]:
     """The metrics of a task by the name of their group; each computes a dictionary of values.
 
-    Groups: ``loss`` (updated by loss and count), ``scores``, ``ranks``, ``hits`` (updated by prediction and target),
-    ``links`` (by scores and candidates), ``parts``, ``words``. The area under the curve of several classes stores
-    every score, so it is computed only if it is ``metric_best``.
+    Groups: ``loss`` (updated by loss and count), ``links`` (by scores and candidates), and ``scores``, ``ranks``,
+    ``hits``, ``parts`` and ``words`` (by predictions, targets and the batch). The area under the curve of several
+    classes stores every score, so it is computed only if it is ``metric_best``.
     """
     metrics: dict[str, Scores] = {"loss": LossMean()}
     if task.kind in ("binary", "multiclass"):
@@ -218,7 +215,7 @@ def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores
     elif task.kind == "regression":
         metrics["scores"] = RegressionScores()
     elif task.kind == "subtoken":
-        metrics["words"] = WordScores(task.vocabulary)
+        metrics["words"] = WordScores(task)
     elif metric_best in ("auc", "ap"):
         metrics["ranks"] = RankScores((metric_best,), task.num_outputs)
     if task.ranked:

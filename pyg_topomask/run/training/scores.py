@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
@@ -26,6 +27,7 @@ class Scores(Metric):
             self.add_state(name, zeros, dist_reduce_fx="sum")
 
     def compute(self) -> dict[str, Tensor]:
+        """The values; `update` takes predictions and targets as the task shapes them, and the batch of graphs."""
         raise NotImplementedError
 
 
@@ -40,7 +42,7 @@ class StoredScores(Scores):
         self.add_state("predictions", [], dist_reduce_fx="cat")
         self.add_state("targets", [], dist_reduce_fx="cat")
 
-    def update(self, prediction: Tensor, target: Tensor) -> None:
+    def update(self, prediction: Tensor, target: Tensor, graphs: Data | None = None) -> None:
         self.predictions.append(prediction.detach())
         self.targets.append(target.detach())
 

@@ -36,39 +36,31 @@ def device_problems(config: Config) -> list[tuple[str, str]]:
 
 def build_trainer(config: Config, **more: Any) -> pl.Trainer:
     """Lightning's trainer, on the processes that ``torchrun`` started or on one device."""
-    several = world_size() > 1
     cuda = uses_cuda(config)
-    if several:
+    settings: dict[str, Any] = {
+        "max_epochs": config.optim.max_epoch,
+        "check_val_every_n_epoch": config.train.eval_period,
+        "gradient_clip_val": config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
+        "accumulate_grad_batches": config.optim.batch_accumulation,
+        "accelerator": config.accelerator,
+        "devices": local_world_size(),
+        "precision": config.precision,
+        "use_distributed_sampler": False,
+        "num_sanity_val_steps": 0,
+        "deterministic": "warn" if cuda else None,
+        "logger": False,
+        "enable_checkpointing": True,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "plugins": [CheckpointFiles()],
+    }
+    if world_size() > 1:
         # The module shares its buffers before an evaluation. A broadcast in each forward pass would never return if
         # one process had one more batch to evaluate than the others.
-        more |= {
-            "strategy": DDPStrategy(broadcast_buffers=False, find_unused_parameters=False),
-            "devices": local_world_size(),
-            "num_nodes": world_size() // local_world_size(),
-            "sync_batchnorm": cuda,
-        }
-    return pl.Trainer(
-        **(
-            {
-                "max_epochs": config.optim.max_epoch,
-                "check_val_every_n_epoch": config.train.eval_period,
-                "gradient_clip_val": config.optim.clip_grad_norm_value if config.optim.clip_grad_norm else None,
-                "accumulate_grad_batches": config.optim.batch_accumulation,
-                "accelerator": config.accelerator,
-                "devices": 1,
-                "precision": config.precision,
-                "use_distributed_sampler": False,
-                "num_sanity_val_steps": 0,
-                "deterministic": "warn" if cuda else None,
-                "logger": False,
-                "enable_checkpointing": True,
-                "enable_progress_bar": False,
-                "enable_model_summary": False,
-                "plugins": [CheckpointFiles()],
-            }
-            | more
-        )
-    )
+        strategy = DDPStrategy(broadcast_buffers=False, find_unused_parameters=False)
+        nodes = world_size() // local_world_size()
+        settings |= {"strategy": strategy, "num_nodes": nodes, "sync_batchnorm": cuda}
+    return pl.Trainer(**settings | more)
 
 
 @contextmanager

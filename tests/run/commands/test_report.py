@@ -9,7 +9,7 @@ from pyg_topomask.run.cli import main
 from pyg_topomask.run.commands import report as command
 from pyg_topomask.run.output.environment import environment
 from pyg_topomask.run.output.saved import read_result
-from pyg_topomask.run.task import Task
+from pyg_topomask.run.task import Task, classification
 
 matplotlib.use("Agg")
 
@@ -31,7 +31,7 @@ def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
     assert f"wrote {out}" in capsys.readouterr().out
     text = out.read_text()
     assert re.findall(r"(?:src|href)=\"(?!data:image/png;base64,)|url\(|@import|<script", text) == []
-    assert text.count("<img") == 3 + PICTURES[layers]  # two curves, errors, and a mask or kept pairs
+    assert text.count("<img") == 2 + PICTURES[layers]  # curves, errors, and a mask or kept pairs
     assert ("neither a mask nor kept pairs" in text) == (layers == "GIN+Linear")
     assert "<h1>a&lt;b/0</h1>" in text
     assert f"layer_type: {layers}" in text
@@ -48,21 +48,13 @@ def test_wrong_positions_and_runs_are_refused(tiny, tmp_path, capsys):
     assert main(["report", str(tmp_path / "config"), "--layer", "7", "--out", str(out)]) == 1
     assert "--layer must be from 0 to 0 (got 7)" in capsys.readouterr().err
     assert not out.exists()
-    metrics = tmp_path / "config" / "0" / "metrics.csv"
-    metrics.write_text("epoch,lr\n0,0.1\n")
-    assert main(["report", str(tmp_path / "config" / "0"), "--out", str(out)]) == 1
-    assert f"{metrics} is damaged (there is no column 'val_loss'); run that seed again" in capsys.readouterr().err
 
 
-@pytest.fixture
-def axes():
-    figure = matplotlib.figure.Figure()
-    return figure.subplots()
-
-
-def test_confusion_counts_true_by_predicted(axes):
-    rows = [{"target": t, "predicted": p} for t, p in (("0", "0"), ("0", "2"), ("1", "1"), ("0", "2"))]
-    command._draw_confusion(axes, rows, 3)
+def test_errors_of_classes_are_true_by_predicted(monkeypatch):
+    figures = []
+    monkeypatch.setattr(command, "_image", lambda figure, text: figures.append(figure))
+    command._errors(classification("graph", 3), "graph,target,predicted\n0,0,0\n1,0,2\n2,1,1\n3,0,2\n")
+    (axes,) = figures[0].axes
     assert axes.images[0].get_array().tolist() == [[1, 0, 2], [0, 1, 0], [0, 0, 0]]
     assert [text.get_text() for text in axes.texts] == ["1", "0", "2", "0", "1", "0", "0", "0", "0"]
 

@@ -162,13 +162,12 @@ def test_graphs_without_an_entry_or_with_too_many_have_no_quality():
         ("attention", {"overrides": ["gt.layer_type=GIN+GRF"]}, r"=GIN\+KMIP \(got GIN\+GRF\).*show mask'"),
         ("attention", {"overrides": ["gt.layer_type=GCN+None"]}, r"=GCN\+KMIP \(got GCN\+None\)$"),
         ("mask", {}, r"=GIN\+GRF \(got GIN\+KMIP\).*show attention'"),
-        ("tree", {}, "there is no picture 'tree'; there are attention, mask, walks"),
         ("walks", {}, r"'walks' needs a mask of graph random features, such as gt.layer_type=GIN\+GRF"),
         ("walks", {"overrides": ["gt.layer_type=GIN+GRF"], "node": 1}, "--node is for the pictures of"),
         ("attention", {"graph": 48}, r"--graph must be from 0 to 47 \(got 48\)"),
         ("attention", {"layer": 2}, r"--layer must be from 0 to 1 \(got 2\)"),
         ("attention", {"head": -1}, r"--head must be from 0 to 1 \(got -1\)"),
-        ("attention", {"node": 99}, r"--node must be from 0 to \d+ \(got 99\), for graph 0"),
+        ("attention", {"node": 99}, r"--node must be from 0 to \d+ \(got 99\)"),
     ],
 )
 def test_what_cannot_be_drawn(kmip, kind, options, message):

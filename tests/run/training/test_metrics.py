@@ -215,9 +215,9 @@ def test_words_equal_ogb():
     guess = torch.tensor([[0, 2, 4, 1, 1], [1, 1, 3, 4, 4], [4, 0, 0, 0, 0], [0, 1, 2, 0, 1]])
     words = [["get", "name"], ["set", "rare"], ["get"], ["name", "name", "other"]]
     logits = torch.nn.functional.one_hot(guess, 5).float()
-    metric = WordScores(vocabulary)
-    metric.update(logits[:1], words[:1])
-    metric.update(logits[1:], words[1:])
+    metric = WordScores(Task("graph", "subtoken", 5, sequence_length=5, vocabulary=vocabulary))
+    metric.update(logits[:1], None, Data(y=words[:1]))
+    metric.update(logits[1:], None, Data(y=words[1:]))
     said = [["get", "name"], ["set", "set", "__UNK__"], [], ["get", "set", "name", "get", "set"]]
     expected = evaluator.eval({"seq_ref": words, "seq_pred": said})["F1"]
     assert float(metric.compute()["f1"]) == pytest.approx(expected)
@@ -229,11 +229,12 @@ def test_parts_of_shapes():
     logits[:, 3] = 9.0  # not a part of the first category, so it is ignored there
     logits[[0, 1], 0], logits[2, 1], logits[[3, 4, 5], 2] = 1.0, 1.0, 0.0
     target = torch.tensor([0, 1, 1, 3, 3, 3])
-    metric.update(logits, target, torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 1]))
+    shape = torch.tensor([0, 0, 0, 1, 1, 1])
+    metric.update(logits, target, Data(batch=shape, category=torch.tensor([0, 1])))
     values = metric.compute()
     first, second = (1 / 2 + 1 / 2) / 2, 1.0  # part 2 is neither present nor predicted, which counts 1
     assert float(values["instance_miou"]) == pytest.approx((first + second) / 2)
-    metric.update(logits[3:], torch.tensor([2, 2, 2]), torch.zeros(3, dtype=torch.long), torch.tensor([1]))
+    metric.update(logits[3:], torch.tensor([2, 2, 2]), Data(batch=shape[:3], category=torch.tensor([1])))
     values = metric.compute()
     assert float(values["instance_miou"]) == pytest.approx((first + second + 0) / 3)
     assert float(values["category_miou"]) == pytest.approx((first + (second + 0) / 2) / 2)
@@ -272,11 +273,8 @@ def test_names_are_those_computed(task):
     for group, metric in built.items():
         if group == "links":
             add_links(metric, link_graphs())
-        elif group == "parts":
-            metric.update(prediction, target, torch.arange(n), torch.zeros(n, dtype=torch.long))
-        elif group == "words":
-            metric.update(prediction, [["a"]] * n)
         elif group != "loss":
-            metric.update(prediction, target)
+            category = torch.zeros(n, dtype=torch.long)
+            metric.update(prediction, target, Data(y=[["a"]] * n, batch=torch.arange(n), category=category))
         found += list(metric.compute())
     assert sorted(metric_names(task, "auc")) == sorted(found)
