@@ -56,7 +56,7 @@ def walk_quality(mask: GRFMask, walks: AddRandomWalks, data: Data, head: int = 0
         raise ValueError("no two nodes are connected, so the mask has no entry to estimate")
     reached = with_expected_walks(data, mask.max_length, walks.halt_prob)
     reachable = _visited(reached.walk_index, num_nodes)
-    scale = _scale(mask, walks, _draws(walks, 1, data)[0], head)
+    scale = _scale(mask, walks, _draws(walks, 2, data)[0], head)
     table = table_name(mask.name, mask.tables[head % len(mask.tables)])
     columns: dict[str, list[float]] = {}
     for count in NUM_WALKS:
