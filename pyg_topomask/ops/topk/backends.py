@@ -24,9 +24,6 @@ _PRUNE_FROM = 5_000
 _MAX_VISIT = 0.55
 _DENSE_KEYS = 512
 
-# Range of numbers whose squares neither vanish nor overflow. The larger one is divided by the root of the dimension.
-_SQUARABLE = {torch.float32: (1e-18, 1e18), torch.float64: (1e-150, 1e150)}
-
 
 class Problem(NamedTuple):
     """Queries and keys of a batch of graphs, head by head."""
@@ -110,19 +107,6 @@ def _native_refuses(problem: Problem) -> str | None:
     return loader.missing("topk")
 
 
-def _tree_refuses(problem: Problem) -> str | None:
-    reason = _native_refuses(problem)
-    if reason is not None:
-        return reason
-    least, most = _SQUARABLE[problem.q.dtype]
-    most /= max(problem.q.size(-1), 1) ** 0.5
-    for name, x in (("queries", problem.q), ("keys", problem.k)):
-        size = x.abs()
-        if x.numel() > 0 and bool((((size < least) & (size > 0)) | (size > most)).any()):
-            return f"its bounds square numbers, and some {name} are below {least:g} or above {most:g}"
-    return None
-
-
 def _native_search(prune_from: int | None, max_visit: float) -> Callable[[Problem], Tensor]:
     return lambda problem: cpp.search(*problem, prune_from, max_visit)[0]
 
@@ -159,7 +143,7 @@ def _too_large_for_dense(problem: Problem) -> str | None:
 ENGINES = {
     "triton": Engine(triton.refuses, triton.search, triton.pays),
     "pruned": Engine(
-        _tree_refuses, _native_search(0, 1.0), _too_small_for_a_tree, _native_search(_PRUNE_FROM, _MAX_VISIT)
+        _native_refuses, _native_search(0, 1.0), _too_small_for_a_tree, _native_search(_PRUNE_FROM, _MAX_VISIT)
     ),
     "cpp": Engine(_native_refuses, _native_search(None, 1.0)),
     "dense": Engine(_too_large_for_dense, _dense_search),

@@ -1,27 +1,24 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from pyg_topomask.ops import topk_inner_product
-from pyg_topomask.ops.topk import backends, cpp
-from pyg_topomask.ops.topk.blockwise import best_keys
+from pyg_topomask.ops.topk import backends, blockwise, cpp
 from pyg_topomask.ops.topk.search import topk_inner_product_reference
 
-ALWAYS = ["auto", "dense", "torch"]
-COMPILED = ["pruned", "cpp"]
-SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
+SIZES = (20, 1, 0, 2, 70)  # graph 2 is empty
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 
 def usable(name, dtype=torch.float32):
     """Whether an engine can serve here at all: Triton through its interpreter, where there is no GPU."""
-    problem = backends.Problem(torch.zeros(1, 1, 4, dtype=dtype), torch.zeros(1, 1, 4, dtype=dtype), [0, 1], [0, 1], 1)
-    return name == "auto" or backends.ENGINES[name].refuses(problem) is None
+    x = torch.zeros(1, 1, 4, dtype=dtype)
+    return name == "auto" or backends.ENGINES[name].refuses(backends.Problem(x, x, [0, 1], [0, 1], 1)) is None
 
 
-@pytest.fixture(params=[*ALWAYS, *COMPILED, "triton"])
+needs_compiler = pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+
+
+@pytest.fixture(params=backends.BACKENDS)
 def backend(request):
     if not usable(request.param):
         pytest.skip(f"{request.param} cannot serve here")
@@ -51,89 +48,53 @@ def check(q, k, topk, batch_q=None, batch_k=None, backend="auto"):
 
 
 @pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each_dtype
 def test_equals_the_reference_on_ragged_batches(backend, dtype, integer):
     if not usable(backend, dtype):
         with pytest.raises(ValueError, match=f"cannot be used: .*float32.*{dtype}"):
             topk_inner_product(torch.ones(3, 2, dtype=dtype), torch.ones(3, 2, dtype=dtype), 1, backend=backend)
         return
-    slow = backend == "triton"
-    cases = [(1, 1, 5), (4, 5, 10), (1, 10, 16), (4, 64, 64), (1, 64, 5), (4, 1, 16)]
-    for heads, topk, dim in cases[:: 3 if slow else 1]:
-        batch = batch_of((20, 1, 0, 2, 40) if slow else SIZES)
-        q, k = (data(batch.numel(), heads, dim, dtype, integer) for _ in range(2))
-        check(q, k, topk, batch, batch, backend)
-
-
-@pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
-def test_other_queries_than_keys_and_graphs_that_lack_either(backend, integer):
-    batch_q, batch_k = batch_of((3, 0, 7, 2, 0)), batch_of((5, 4, 0, 1))
-    q, k = data(12, 2, 6, torch.float32, integer), data(10, 2, 6, torch.float32, integer)
-    check(q, k, 4, batch_q, batch_k, backend)
+    slow = backend == "triton"  # each program of its interpreter takes milliseconds
+    batch = batch_of((20, 1, 0, 2, 17) if slow else SIZES)
+    for heads, topk, dim in [(2, 5, 10)] if slow else [(1, 1, 5), (4, 5, 10), (1, 10, 16), (4, 64, 64)]:
+        check(*(data(batch.numel(), heads, dim, dtype, integer) for _ in range(2)), topk, batch, batch, backend)
+    batches = batch_of((3, 0, 7, 2, 0)), batch_of((5, 4, 0, 1))  # other queries than keys; graphs that lack either
+    q, k = (data(batch.numel(), 2, 6, dtype, integer) for batch in batches)
+    check(q, k, 4, *batches, backend)
     check(q, k, 4, backend=backend)
 
 
 @pytest.mark.parametrize("name", ["cpp", "pruned", "torch"])
 @pytest.mark.parametrize(("num", "dim", "topk"), [(1500, 10, 10), (2600, 3, 33), (1031, 17, 1)])
-def test_larger_graphs_of_odd_sizes(name, num, dim, topk):
+def test_larger_graphs_of_odd_sizes(name, num, dim, topk, monkeypatch):
     if not usable(name):
         pytest.skip(f"{name} cannot serve here")
+    monkeypatch.setattr(blockwise, "_KEYS", 700)  # several blocks of keys, the last one short
     centre = torch.randn(30, dim, dtype=torch.float64)
     k = centre[torch.randint(30, (num,))] + 0.3 * torch.randn(num, dim, dtype=torch.float64)
-    q = torch.randn(777, dim, dtype=torch.float64)
-    check(q, k, topk, backend=name)
-    check(q.float(), k.float(), topk, backend=name)
-    check((2 * q).round().float(), (2 * k).round().float(), topk, backend=name)
+    q = torch.randn(300, dim, dtype=torch.float64)
+    for factor, dtype in ((1, torch.float64), (1, torch.float32), (2, torch.float32)):
+        given = ((factor * x).round() if factor > 1 else x for x in (q, k))
+        check(*(x.to(dtype) for x in given), topk, backend=name)
 
 
-@pytest.mark.parametrize("name", [*COMPILED, "torch", "dense"])
-def test_all_keys_equal_and_zero_queries(name):
-    if not usable(name):
-        pytest.skip(f"{name} cannot serve here")
+def test_all_keys_equal_and_zero_queries(backend):
     whole = torch.randint(-9, 9, (9, 4)).float()  # scores of integers tie exactly, in whatever order a product adds
     for q, k in ((torch.zeros(9, 4), torch.randn(300, 4)), (whole, torch.ones(300, 4))):
-        assert torch.equal(topk_inner_product(q, k, 5, backend=name)[1], torch.arange(5).expand(9, 5))
+        assert torch.equal(topk_inner_product(q, k, 5, backend=backend)[1], torch.arange(5).expand(9, 5))
 
 
-def test_torch_search_across_blocks_of_keys(monkeypatch):
-    monkeypatch.setattr("pyg_topomask.ops.topk.blockwise._KEYS", 700)
-    monkeypatch.setattr("pyg_topomask.ops.topk.blockwise._QUERIES", 9)
-    for integer in (False, True):
-        q, k = data(20, 1, 3, integer=integer)[:, 0], data(2000, 1, 3, integer=integer)[:, 0]
-        index = torch.full((20, 6), -1)
-        best_keys(q, k, index)
-        assert torch.equal(index, topk_inner_product_reference(q, k, 6)[1])
-
-
-def test_engines_return_the_same_pairs_and_bits_in_float32():
-    """The bits are equal because one product scores the kept pairs, whichever engine has found them."""
+def test_a_graph_alone_gives_the_same_bits_as_any_engine(backend):
+    """As promised: each pair's score is one inner product of its own, whatever else is in the batch."""
     batch = batch_of(SIZES)
     q, k = (data(batch.numel(), 2, 10, torch.float32) for _ in range(2))
     values, index = topk_inner_product(q, k, 7, batch)
-    for name in filter(usable, [*ALWAYS, *COMPILED]):
-        other, other_index = topk_inner_product(q, k, 7, batch, backend=name)
-        assert torch.equal(other_index, index)
-        assert torch.equal(other, values)
-
-
-def test_a_graph_alone_gives_the_same_bits(backend):
-    """As promised: each pair's score is one inner product of its own, whatever else is in the batch."""
-    sizes = (20, 1, 0, 2, 70)
-    q, k = (data(sum(sizes), 2, 10, torch.float32) for _ in range(2))
-    values, index = topk_inner_product(q, k, 7, batch_of(sizes), backend=backend)
-    loud = torch.where((batch_of(sizes) == 0)[:, None, None], 1.0, 1e6)
-    other = topk_inner_product(q * loud, k * loud, 7, batch_of(sizes), backend=backend)
-    assert torch.equal(other[0][:20], values[:20])
-    assert torch.equal(other[1][:20], index[:20])
+    loud = torch.where((batch == 0)[:, None, None], 1.0, 1e6)
+    other = topk_inner_product(q * loud, k * loud, 7, batch, backend=backend)
     alone = topk_inner_product(q[-70:], k[-70:], 7, backend=backend)
-    assert torch.equal(alone[0], values[-70:])
-    assert torch.equal(alone[1] + 23, index[-70:])
-
-
-def test_keys_without_numbers_tie():
-    values, index = topk_inner_product(torch.zeros(4, 0), torch.zeros(4, 0), 2)
-    assert (values == 0).all()
-    assert torch.equal(index, torch.tensor([0, 1]).expand(4, 2))
+    for part, found, offset in ((slice(0, 20), (other[0][:20], other[1][:20]), 0), (slice(-70, None), alone, 23)):
+        assert torch.equal(found[0], values[part])
+        assert torch.equal(found[1] + offset, index[part])
 
 
 def test_shapes_and_empty_inputs(backend):
@@ -141,58 +102,33 @@ def test_shapes_and_empty_inputs(backend):
         values, index = topk_inner_product(torch.randn(num_q, 4), torch.randn(num_k, 4), 2, backend=backend)
         assert values.shape == index.shape == (num_q, 2)
         assert index.dtype == torch.int64
-        if num_q and num_k < 2:
-            assert (index[:, num_k:] == -1).all()
-            assert (values[:, num_k:] == -torch.inf).all()
+        assert (index[:, num_k:] == -1).all()
+        assert (values[:, num_k:] == -torch.inf).all()
+    values, index = topk_inner_product(torch.zeros(4, 0), torch.zeros(4, 0), 2)  # keys without numbers tie
+    assert (values == 0).all()
+    assert torch.equal(index, torch.tensor([0, 1]).expand(4, 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_scored_in_float32(dtype):
     q, k = (torch.randn(50, 2, 8).to(dtype) for _ in range(2))
-    values, index = topk_inner_product(q, k, 5)
-    wanted = topk_inner_product(q.float(), k.float(), 5)
-    assert values.dtype == torch.float32
-    assert torch.equal(values, wanted[0])
-    assert torch.equal(index, wanted[1])
+    found, wanted = topk_inner_product(q, k, 5), topk_inner_product(q.float(), k.float(), 5)
+    assert found[0].dtype == torch.float32
+    assert all(map(torch.equal, found, wanted))
 
 
 def test_gradients_go_through_the_kept_scores():
     batch = batch_of((4, 1, 3))
     q, k = (data(8, 2, 3).requires_grad_() for _ in range(2))
+    weight = torch.randn(8, 2, 2, dtype=torch.float64)
 
-    def present(q, k):
-        values = topk_inner_product(q, k, 2, batch)[0]
-        return values[values > -torch.inf]
+    def present(q, k, search=topk_inner_product):
+        values = search(q, k, 2, batch)[0]
+        return (values * weight)[values > -torch.inf]
 
     assert torch.autograd.gradcheck(present, (q, k))
-    weight = torch.randn(8, 2, 2, dtype=torch.float64)
-    grads = []
-    for function in (topk_inner_product, topk_inner_product_reference):
-        values = function(q, k, 2, batch)[0]
-        grads.append(torch.autograd.grad((values * weight)[values > -torch.inf].sum(), (q, k)))
-    torch.testing.assert_close(grads[0], grads[1])
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure memory")
-def test_ties_everywhere_take_no_quadratic_memory():
-    code = """
-import torch, pathlib
-from pyg_topomask.ops import topk_inner_product
-from pyg_topomask.ops.topk import blockwise
-blockwise._QUERIES, blockwise._KEYS = 16, 500
-def kib(field):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
-torch.set_num_threads(1)
-q, k = torch.ones(2000, 2), torch.ones(3000, 2)  # all scores: 23 MiB
-topk_inner_product(q[:9], k[:99], 5, backend="torch")
-pathlib.Path("/proc/self/clear_refs").write_text("5")
-before = kib("VmRSS")
-assert (topk_inner_product(q, k, 5, backend="torch")[1] == torch.arange(5)).all()
-print((kib("VmHWM") - before) / 1024)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 10  # MiB
+    searches = topk_inner_product, topk_inner_product_reference
+    torch.testing.assert_close(*(torch.autograd.grad(present(q, k, s).sum(), (q, k)) for s in searches))
 
 
 @pytest.mark.parametrize(
@@ -209,175 +145,122 @@ print((kib("VmHWM") - before) / 1024)
         ({"batch_k": torch.tensor([0, 0, 1, 1])}, ValueError, "'batch_q' is missing"),
         ({"batch_q": torch.zeros(4).long(), "k": torch.ones(5, 3)}, ValueError, "'batch_k' is missing"),
         ({"backend": "fast"}, ValueError, r"one of auto, .*torch \(got 'fast'\)"),
+        ({"k": torch.ones(600, 3), "backend": "dense"}, ValueError, "600 keys; the limit is 512; backend='auto'"),
+        ({"backend": "triton"}, ValueError, "'triton' cannot be used: it runs on CUDA, and the queries are on cpu"),
+        pytest.param(
+            {"k": torch.ones(600, 3), "topk": 300, "backend": "cpp"},
+            ValueError,
+            r"keeps at most 256 keys \(got topk = 300\)",
+            marks=needs_compiler,
+        ),
     ],
 )
-def test_bad_arguments_are_refused(arguments, error, message):
+def test_bad_arguments_are_refused(arguments, error, message, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(error, match=message):
         topk_inner_product(**{"q": torch.ones(4, 3), "k": torch.ones(4, 3), "topk": 2, **arguments})
 
 
-def problem_of(num, topk=2, dtype=torch.float32):
-    x = torch.randn(1, num, 3, dtype=dtype)
-    return backends.Problem(x, x, [0, num], [0, num], topk)
+def test_auto_takes_the_first_engine_that_can_and_pays(monkeypatch):
+    def explain(num, topk=2):
+        x = torch.randn(1, num, 3)
+        return backends.explain(backends.Problem(x, x, [0, num], [0, num], topk))
+
+    assert "largest graph has 600" in explain(600)["pruned"]
+    assert explain(20_000)["pruned"] is None or not usable("pruned")
+    assert explain(600, topk=500)["torch"] is None
+    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+    assert explain(600)["cpp"] == "TOPOMASK_NATIVE=0 switches compiled code off"
+    q = torch.randn(600, 3)
+    assert torch.equal(topk_inner_product(q, q, 3)[1], topk_inner_product(q, q, 3, backend="torch")[1])
 
 
-def test_a_named_backend_that_cannot_serve_says_why(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    x = torch.randn(600, 3)
-    with pytest.raises(ValueError, match=r"'dense' cannot be used: .*600 keys; the limit is 512; backend='auto'"):
-        topk_inner_product(x, x, 2, backend="dense")
-    with pytest.raises(ValueError, match=r"'triton' cannot be used: it runs on CUDA, and the queries are on cpu"):
-        topk_inner_product(x, x, 2, backend="triton")
-    if usable("cpp"):
-        with pytest.raises(ValueError, match=r"keeps at most 256 keys \(got topk = 300\)"):
-            topk_inner_product(x, x, 300, backend="cpp")
-
-
-def test_auto_takes_the_first_engine_that_can_and_pays():
-    reasons = backends.explain(problem_of(600))
-    assert "largest graph has 600" in reasons["pruned"]
-    assert reasons["torch"] is None
-    reasons = backends.explain(problem_of(20_000))
-    assert reasons["pruned"] is None or not usable("pruned")
-    assert backends.explain(problem_of(600, topk=500))["torch"] is None
-
-
-@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
-def test_the_tree_is_left_unused_where_it_skips_little():
-    q, k = torch.randn(1, 3000, 48), torch.randn(1, 3000, 48)
-    flat, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, None, 1.0)
-    assert share == 1
-    forced, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, 0, 1.0)
-    assert share > 0.9
-    again, sampled = cpp.search(q, k, [0, 3000], [0, 3000], 5, 0, 0.6)
-    assert sampled > 0.6
-    assert torch.equal(forced, flat)
-    assert torch.equal(again, flat)
-    k = torch.randn(30, 4)[torch.randint(30, (1, 3000))] + 0.05 * torch.randn(1, 3000, 4)  # clusters
-    q = k.clone()
-    flat, _ = cpp.search(q, k, [0, 3000], [0, 3000], 5, None, 1.0)
-    pruned, share = cpp.search(q, k, [0, 3000], [0, 3000], 5, 0, 0.6)
-    assert share < 0.3
+def found_by_a_tree(q, k, topk, max_visit=1.0):
+    """The share of the keys that a tree scores; it finds the keys that the search without a tree finds."""
+    ends = [0, q.size(0)], [0, k.size(0)]
+    flat, everything = cpp.search(q[None], k[None], *ends, topk, None, 1.0)
+    pruned, share = cpp.search(q[None], k[None], *ends, topk, 0, max_visit)
     assert torch.equal(pruned, flat)
+    assert everything == 1
+    return share
 
 
-@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bounds_hold_where_rounding_decides(dtype):
-    """Far from the origin, keys of one leaf differ by less than their scores' rounding, and so do scores and bounds.
-
-    Both engines add the products of a pair in one order, so that even these scores are equal bit for bit.
-    """
-    spread = 4 * torch.finfo(dtype).eps
-    for dim in (3, 10, 40):
-        q, k = torch.randn(1, 300, dim, dtype=dtype), torch.full((1, 3000, dim), 100, dtype=dtype)
-        k[..., :2] *= 1 + spread * torch.randn(1, 3000, 2, dtype=dtype)
-        flat, pruned = (cpp.search(q, k, [0, 300], [0, 3000], 5, start, 1.0)[0] for start in (None, 0))
-        assert torch.equal(pruned, flat)
+def clusters(num, dim, count=30, spread=0.1, dtype=torch.float32):
+    centre = torch.randn(count, dim, dtype=dtype)
+    return centre[torch.randint(count, (num,))] + spread * torch.randn(num, dim, dtype=dtype)
 
 
-@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def far_from_the_origin(dim, dtype):
+    """Keys of one leaf differ by less than their scores' rounding, and so do scores and bounds."""
+    k = torch.full((3000, dim), 100, dtype=dtype)
+    k[:, :2] *= 1 + 4 * torch.finfo(dtype).eps * torch.randn(3000, 2, dtype=dtype)
+    return k
+
+
+KEYS = {
+    "few long keys": lambda d: torch.randn(1300, 7, dtype=d) * (torch.rand(1300, 1, dtype=d) + 0.01) ** 8,
+    "line": lambda d: torch.linspace(-1, 1, 1300, dtype=d)[:, None] * torch.ones(1, 2, dtype=d),
+    "twins": lambda d: torch.randn(13, 4, dtype=d).repeat_interleave(100, dim=0),
+    **{f"width {n}": lambda d, n=n: torch.randn(1300, n, dtype=d) for n in (1, 16, 33)},
+    **{f"far, width {n}": lambda d, n=n: far_from_the_origin(n, d) for n in (3, 10, 40)},
+    **{f"clusters of {n}": lambda d, n=n: clusters(n, 16, dtype=d) for n in (300, 1100, 8200)},
+    "tiny": lambda d: clusters(3000, 4, dtype=d) * 1e-30,
+    "huge": lambda d: clusters(3000, 4, dtype=d) * 1e20,
+}
+
+
+@needs_compiler
+@each_dtype
+@pytest.mark.parametrize("name", KEYS)
+def test_the_tree_finds_the_same_keys_for_any_width_and_data(name, dtype):
+    """Scores are equal bit for bit, since both engines add the products of a pair in one order."""
+    k = KEYS[name](dtype)
+    q = torch.randn(60, k.size(1), dtype=dtype)
+    q[:3] = 0
+    for topk in (1, 10, 50, 200):
+        assert found_by_a_tree(q, k, topk) <= 1
+    found_by_a_tree(q * 1e-24, k, 10)
+
+
+@needs_compiler
+@each_dtype
 def test_a_query_starts_from_scores_of_keys_that_exist(dtype):
     """The last vector of keys is padded with zeros, whose scores would exceed all others here."""
-    q = -torch.rand(1, 40, 5, dtype=dtype)
+    q = -torch.rand(40, 5, dtype=dtype)
     for num in (1, 5, 16, 17, 63, 270, 1100):
-        k = torch.rand(1, num, 5, dtype=dtype)
-        for topk in (1, 3, 16, 33, 256):
-            flat, pruned = (cpp.search(q, k, [0, 40], [0, num], topk, start, 1.0)[0] for start in (None, 0))
-            assert torch.equal(pruned, flat)
+        for topk in (1, 3, 33, 256):
+            found_by_a_tree(q, torch.rand(num, 5, dtype=dtype), topk)
 
 
-@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_tree_finds_the_same_keys_for_any_width_and_data(dtype):
-    num = 1300
-    rare = torch.randn(1, num, 7, dtype=dtype) * (torch.rand(1, num, 1, dtype=dtype) + 0.01) ** 8  # a few long keys
-    line = torch.linspace(-1, 1, num, dtype=dtype)[:, None] * torch.ones(1, 1, 2, dtype=dtype)
-    twins = torch.randn(1, 13, 4, dtype=dtype).repeat_interleave(100, dim=1)
-    cases = [rare, line, twins, *(torch.randn(1, num, dim, dtype=dtype) for dim in (1, 16, 33))]
-    for k in cases:
-        q = torch.randn(1, 90, k.size(-1), dtype=dtype)
-        q[:, :3] = 0
-        for topk in (1, 10, 60):
-            flat, pruned = (cpp.search(q, k, [0, 90], [0, num], topk, start, 1.0)[0] for start in (None, 0))
-            assert torch.equal(pruned, flat)
+@needs_compiler
+def test_a_tree_skips_most_keys_and_is_left_unused_where_it_skips_few():
+    q, k = torch.randn(3000, 48), torch.randn(3000, 48)
+    assert found_by_a_tree(q, k, 5) > 0.9
+    assert found_by_a_tree(q, k, 5, max_visit=0.6) > 0.6
+    for most, k in ((0.4, torch.randn(8000, 10)), (0.08, clusters(8000, 10, 60, 0.2)), (0.3, clusters(3000, 4))):
+        assert found_by_a_tree(k, k, 10, max_visit=0.6) < most
 
 
-@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
-def test_few_leaves_are_visited():
-    k = torch.randn(1, 8000, 10)
-    assert cpp.search(k, k, [0, 8000], [0, 8000], 10, 0, 1.0)[1] < 0.4
-    k = torch.randn(60, 10)[torch.randint(60, (1, 8000))] + 0.2 * torch.randn(1, 8000, 10)
-    assert cpp.search(k, k, [0, 8000], [0, 8000], 10, 0, 1.0)[1] < 0.08
-
-
-@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
+@needs_compiler
 def test_threads_change_nothing():
-    q, k = torch.randn(1, 2500, 4), torch.randn(1, 2500, 4)
-    threads = torch.get_num_threads()
+    x, found, threads = torch.randn(1, 2500, 4), [], torch.get_num_threads()
     try:
-        found = []
         for num in (1, 3):
             torch.set_num_threads(num)
-            found += [cpp.search(q, k, [0, 2500], [0, 2500], 9, prune, 1.0)[0] for prune in (0, None)]
+            found += [cpp.search(x, x.flip(1), [0, 2500], [0, 2500], 9, prune, 1.0)[0] for prune in (0, None)]
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(other, found[0]) for other in found)
 
 
-def test_without_compiled_code(monkeypatch):
-    monkeypatch.setenv("TOPOMASK_NATIVE", "0")
-    problem = problem_of(600)
-    assert backends.explain(problem)["cpp"] == "TOPOMASK_NATIVE=0 switches compiled code off"
-    q = problem.q[0]
-    assert torch.equal(topk_inner_product(q, q, 3)[1], topk_inner_product(q, q, 3, backend="torch")[1])
-    with pytest.raises(ValueError, match="'pruned' cannot be used: TOPOMASK_NATIVE=0"):
-        topk_inner_product(q, q, 3, backend="pruned")
-
-
+@needs_compiler
 @pytest.mark.parametrize("capability", ["AVX2", "DEFAULT"])
 def test_vector_widths_agree(monkeypatch, capability):
-    if not usable("cpp") or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
-        pytest.skip("needs a C++ compiler and AVX2")
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("needs AVX2")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    batch = batch_of((150, 250))
     for dtype in (torch.float64, torch.float32):
         for integer in (False, True):
             q, k = (data(400, 2, 7, dtype, integer) for _ in range(2))
-            check(q, k, 6, batch, backend="cpp")
-            check(q, k, 6, batch, backend="pruned")
-
-
-@pytest.mark.parametrize("scale", [1e-24, 1e20])
-def test_numbers_that_a_tree_cannot_square(scale):
-    torch.manual_seed(0)
-    q, k = torch.randn(12_000, 4), torch.randn(12_000, 4) * scale
-    q[:100] = 0
-    got = topk_inner_product(q, k, 3)[1]
-    assert torch.equal(got, topk_inner_product(q, k, 3, backend="cpp" if usable("cpp") else "torch")[1])
-    assert bool((got >= 0).all())
-    if usable("cpp"):
-        with pytest.raises(ValueError, match="square numbers"):
-            topk_inner_product(q, k, 3, backend="pruned")
-
-
-@pytest.mark.skipif(not usable("cpp"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("num_keys", "dim", "topk"), [(300, 8, 200), (1100, 16, 150), (8200, 16, 50)])
-def test_leaves_that_fill_up_a_vector_are_not_visited(num_keys, dim, topk, dtype):
-    """No floor is known at first, since promising leaves hold too few keys; what fills up has no keys in memory."""
-    generator = torch.Generator().manual_seed(0)
-    q = torch.randn(1, 60, dim, generator=generator, dtype=dtype)
-    centers = torch.randn(30, dim, generator=generator, dtype=dtype)
-    keys = centers[torch.randint(30, (1, num_keys), generator=generator)]
-    keys += 0.1 * torch.randn(keys.shape, generator=generator, dtype=dtype)
-    found, share = cpp.search(q, keys, [0, 60], [0, num_keys], topk, 0, 2.0)
-    assert share <= 1
-    assert torch.equal(found, cpp.search(q, keys, [0, 60], [0, num_keys], topk, None, 1.0)[0])
-
-
-def test_sums_of_squares_that_overflow_are_left_to_another_backend():
-    keys = torch.where(torch.rand(300, 400) < 0.5, -1e18, 1e18)
-    with pytest.raises(ValueError, match="its bounds square numbers"):
-        topk_inner_product(torch.rand(3, 400), keys, 4, backend="pruned")
+            for name in ("cpp", "pruned"):
+                check(q, k, 6, batch_of((150, 250)), backend=name)

@@ -166,7 +166,7 @@ struct Block {
                 const T value = query[j * QB + i] = i < count ? q[row[i] * dim + j] : T(0);
                 square += value * value;
             }
-            norm[i] = std::sqrt(square);
+            norm[i] = std::sqrt(square + dim * std::numeric_limits<T>::min());  // squares may have vanished
         }
     }
 
