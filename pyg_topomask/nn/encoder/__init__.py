@@ -12,9 +12,6 @@ from pyg_topomask.nn.encoder.features import (
     LinearEdgeEncoder,
     LinearNodeEncoder,
     MLPNodeEncoder,
-    PPAEdgeEncoder,
-    SuperpixelEdgeEncoder,
-    SuperpixelNodeEncoder,
     TypeDictEdgeEncoder,
     TypeDictNodeEncoder,
 )
@@ -28,8 +25,8 @@ NODE_ENCODERS: dict[str, type[Encoder]] = {
     "ASTNode": ASTNodeEncoder,
     "PPANode": ConstantNodeEncoder,
     "TypeDictNode": TypeDictNodeEncoder,
-    "VOCNode": SuperpixelNodeEncoder,
-    "COCONode": SuperpixelNodeEncoder,
+    "VOCNode": LinearNodeEncoder,
+    "COCONode": LinearNodeEncoder,
     "LinearNode": LinearNodeEncoder,
 }
 """Name -> encoder of nodes ``[N, C]``, built as ``cls(channels, …)``."""
@@ -37,10 +34,10 @@ NODE_ENCODERS: dict[str, type[Encoder]] = {
 EDGE_ENCODERS: dict[str, type[Encoder]] = {
     "Bond": BondEncoder,
     "ASTEdge": ASTEdgeEncoder,
-    "PPAEdge": PPAEdgeEncoder,
+    "PPAEdge": LinearEdgeEncoder,
     "TypeDictEdge": TypeDictEdgeEncoder,
-    "VOCEdge": SuperpixelEdgeEncoder,
-    "COCOEdge": SuperpixelEdgeEncoder,
+    "VOCEdge": LinearEdgeEncoder,
+    "COCOEdge": LinearEdgeEncoder,
     "LinearEdge": LinearEdgeEncoder,
     "DummyEdge": ConstantEdgeEncoder,
 }
@@ -85,11 +82,8 @@ __all__ = [
     "MLPNodeEncoder",
     "NodePositions",
     "NormalizedEncoder",
-    "PPAEdgeEncoder",
     "RelativeWalkBias",
     "SignNet",
-    "SuperpixelEdgeEncoder",
-    "SuperpixelNodeEncoder",
     "TypeDictEdgeEncoder",
     "TypeDictNodeEncoder",
 ]

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import BatchNorm1d, Linear, Module, ModuleList, ReLU, Sequential
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.graph_attributes import read_attributes, requirements_of
-from pyg_topomask.nn.norm import apply_norm
+from pyg_topomask.nn.norm import apply_norm, build_norm
 
 
 class Encoder(Module):
@@ -42,32 +42,24 @@ class Encoder(Module):
         """
         return read_attributes(self, graph, self.remedy)
 
-    def read_table(self, graph: Any, num_columns: int) -> Tensor:
-        """The attribute of `requires` as a table ``[rows, num_columns]``; the graph may store one column as ``[rows]``.
+    def read_tables(self, graph: Any, num_columns: int) -> list[Tensor]:
+        """The attributes of `requires` as tables ``[rows, num_columns]``; the graph may store one column as ``[rows]``.
+
+        They have the dtype of the encoder's weights, because transforms store float32.
 
         Raises:
             TypeError: If ``graph`` is not a homogeneous graph.
-            ValueError: If the attribute is missing or has another number of columns.
+            ValueError: If an attribute is missing or has another number of columns.
         """
-        (table,) = self.read(graph)
-        table = table.unsqueeze(1) if table.dim() == 1 else table
-        if table.dim() != 2 or table.size(1) != num_columns:
-            raise ValueError(
-                f"{type(self).__name__} was built for {num_columns} columns in '{self.requires[0]}' "
-                f"(got {list(table.shape)}); give the encoder and the data the same number"
-            )
-        return self.as_weights(table)
-
-    def as_weights(self, value: Tensor) -> Tensor:
-        """The numbers in the dtype of the encoder's weights; transforms store float32."""
+        tables = [table.unsqueeze(1) if table.dim() == 1 else table for table in self.read(graph)]
+        for name, table in zip(self.requires, tables):
+            if table.dim() != 2 or table.size(1) != num_columns:
+                raise ValueError(
+                    f"{type(self).__name__} was built for {num_columns} columns in '{name}' "
+                    f"(got {list(table.shape)}); give the encoder and the data the same number"
+                )
         weight = next(self.parameters(), None)
-        return value if weight is None else value.to(weight.dtype)
-
-
-def named_transform(transform: str, name: str, default_name: str, *settings: str) -> str:
-    """The transform that adds an encoder's attributes, for `Encoder.remedy`; its name is given if it differs."""
-    given = settings if name == default_name else (*settings, f"name={name!r}")
-    return f"the transform {transform}" + (f"({', '.join(given)})" if given else "")
+        return tables if weight is None else [table.to(weight.dtype) for table in tables]
 
 
 def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) -> Sequential:
@@ -80,11 +72,10 @@ def relu_mlp(in_channels: int, hidden: int, out_channels: int, num_layers: int) 
     return Sequential(*parts)
 
 
-def raw_norm_layer(name: str | None, width: int) -> BatchNorm1d | None:
+def raw_norm_layer(name: str | None, width: int) -> Module | None:
     """Norm of the ``width`` columns of raw encodings: ``"batch_norm"``, or none if :obj:`None`. Raises ValueError."""
-    if name not in (None, "batch_norm"):
-        raise ValueError(f"'raw_norm' must be 'batch_norm' or None (got {name!r})")
-    return None if name is None else BatchNorm1d(width)
+    check_choice("raw_norm", name, ("batch_norm", None))
+    return build_norm(name, width)
 
 
 class ComposedNodeEncoder(Encoder):

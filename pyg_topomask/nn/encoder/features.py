@@ -130,7 +130,7 @@ class TypeDictEdgeEncoder(CategoricalEncoder):
 
 
 class LinearNodeEncoder(Encoder):
-    """Linear map of numerical features ``x [N, in_channels]``.
+    """Linear map of numerical features ``x [N, in_channels]``, such as the 14 of superpixels.
 
     Args:
         channels: Width ``C``.
@@ -147,38 +147,14 @@ class LinearNodeEncoder(Encoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[rows, C]``."""
-        value = self.read_table(graph, self.linear.in_features)
-        return self.linear(self.dropout(value.to(self.linear.weight.dtype)))
+        (table,) = self.read_tables(graph, self.linear.in_features)
+        return self.linear(self.dropout(table))
 
 
 class LinearEdgeEncoder(LinearNodeEncoder):
     """Linear map of numerical features ``edge_attr [E, in_channels]``, or ``[E]`` for one column."""
 
     requires = ("edge_attr",)
-
-
-class SuperpixelNodeEncoder(LinearNodeEncoder):
-    """Nodes of PascalVOC-SP and COCO-SP: 12 colour statistics and 2 coordinates.
-
-    Reference: Dwivedi et al., *Long Range Graph Benchmark*, NeurIPS 2022, arXiv:2206.08164.
-    """
-
-    def __init__(self, channels: int, in_channels: int = 14) -> None:
-        super().__init__(channels, in_channels)
-
-
-class SuperpixelEdgeEncoder(LinearEdgeEncoder):
-    """Edges of PascalVOC-SP and COCO-SP: 2 features on region boundary graphs, 1 on the benchmark's other graphs."""
-
-    def __init__(self, channels: int, in_channels: int = 2) -> None:
-        super().__init__(channels, in_channels)
-
-
-class PPAEdgeEncoder(LinearEdgeEncoder):
-    """Edges of ogbg-ppa: the strengths of 7 kinds of association."""
-
-    def __init__(self, channels: int, in_channels: int = 7) -> None:
-        super().__init__(channels, in_channels)
 
 
 class ConstantNodeEncoder(Encoder):
@@ -193,21 +169,18 @@ class ConstantNodeEncoder(Encoder):
         self.channels = channels
         self.vector = Parameter(normal_(torch.empty(channels)))
 
-    def rows(self, graph: Data) -> int:
-        """Number of nodes."""
-        return graph.num_nodes
+    counted = "num_nodes"
+    """Name of the number of rows."""
 
     def forward(self, graph: Data) -> Tensor:
         """``[rows, C]``."""
-        return self.vector.expand(self.rows(graph), -1)
+        return self.vector.expand(getattr(graph, self.counted), -1)
 
 
 class ConstantEdgeEncoder(ConstantNodeEncoder):
     """The same learned vector for all edges, for data without edge features (GraphGPS's ``DummyEdge``)."""
 
-    def rows(self, graph: Data) -> int:
-        """Number of edges."""
-        return graph.num_edges
+    counted = "num_edges"
 
 
 class MLPNodeEncoder(Encoder):
@@ -220,7 +193,6 @@ class MLPNodeEncoder(Encoder):
         dropout: Probability of zeroing an entry, in training.
         act: Activation, by PyG's names.
         batch_norm: Whether to use a batch norm, which replaces the bias.
-        l2_norm: Whether to scale rows to length 1.
         base: Encoder whose rows ``[N, in_channels]`` are the input; ``x`` if :obj:`None`.
 
     Raises:
@@ -236,12 +208,11 @@ class MLPNodeEncoder(Encoder):
         dropout: float = 0.0,
         act: str = "relu",
         batch_norm: bool = True,
-        l2_norm: bool = True,
         base: Encoder | None = None,
     ) -> None:
         super().__init__()
         layers = check_integer("layers", layers, 1)
-        self.channels, self.l2_norm, self.base = channels, l2_norm, base
+        self.channels, self.base = channels, base
         self.requires = ("x",) if base is None else base.requires
         self.linear: list[Linear] = ModuleList(  # type: ignore[assignment]
             Linear(channels if number else in_channels, channels, bias=not batch_norm) for number in range(layers)
@@ -254,6 +225,6 @@ class MLPNodeEncoder(Encoder):
         x = self.read(graph)[0] if self.base is None else self.base(graph)
         for number, linear in enumerate(self.linear):
             x = linear(x.to(linear.weight.dtype))
-            x = self.act(self.dropout(apply_norm(self.norms[number], x) if len(self.norms) else x))
-            x = normalize(x, dim=1) if self.l2_norm else x
+            x = apply_norm(self.norms[number], x) if len(self.norms) else x
+            x = normalize(self.act(self.dropout(x)), dim=1)
         return x

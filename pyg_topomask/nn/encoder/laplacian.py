@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +18,8 @@ from torch.nn import (
 )
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_heads
-from pyg_topomask.nn.encoder.base import Encoder, named_transform, raw_norm_layer, relu_mlp
+from pyg_topomask.checks import check_choice, check_heads
+from pyg_topomask.nn.encoder.base import Encoder, raw_norm_layer, relu_mlp
 from pyg_topomask.nn.norm import apply_norm
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.ops.edge_sum import neighbour_sum
@@ -33,18 +32,7 @@ class _EigenEncoder(Encoder):
         super().__init__()
         self.channels, self.max_freqs = channels, max_freqs
         self.requires = (f"{name}_vectors", f"{name}_values")
-        self.remedy = named_transform("AddLaplacianEncoding", name, "laplacian", f"max_freqs={max_freqs}")
-
-    def read(self, graph: Any) -> list[Tensor]:
-        """Eigenvectors and eigenvalues. Raises ValueError if there are not ``max_freqs`` of them."""
-        attributes = super().read(graph)
-        for name, value in zip(self.requires, attributes):
-            if value.dim() != 2 or value.size(1) != self.max_freqs:
-                raise ValueError(
-                    f"{type(self).__name__} was built for max_freqs={self.max_freqs}, but '{name}' has shape "
-                    f"{list(value.shape)}; give the encoder and the transform the same number"
-                )
-        return [self.as_weights(value) for value in attributes]
+        self.remedy = f"the transform AddLaplacianEncoding(max_freqs={max_freqs}, name={name!r})"
 
 
 class LapPE(_EigenEncoder):
@@ -85,8 +73,7 @@ class LapPE(_EigenEncoder):
         name: str = "laplacian",
     ) -> None:
         super().__init__(channels, max_freqs, name)
-        if model not in ("DeepSet", "Transformer"):
-            raise ValueError(f"'model' of LapPE must be DeepSet or Transformer (got {model!r})")
+        check_choice("model", model, ("DeepSet", "Transformer"))
         self.raw_norm = raw_norm_layer(raw_norm, max_freqs)
         self.transformer: Module | None = None
         if model == "DeepSet":
@@ -100,7 +87,7 @@ class LapPE(_EigenEncoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, channels]``."""
-        vectors, values = self.read(graph)
+        vectors, values = self.read_tables(graph, self.max_freqs)
         missing = vectors.isnan()
         if self.training:
             vectors = vectors * _random_signs(graph, vectors)
@@ -159,7 +146,7 @@ class EquivStableLapPE(_EigenEncoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, C]``, or ``[N, k]`` without the linear map."""
-        x = apply_norm(self.raw_norm, self.read(graph)[0].nan_to_num())
+        x = apply_norm(self.raw_norm, self.read_tables(graph, self.max_freqs)[0].nan_to_num())
         return x if self.linear is None else self.linear(x)
 
 
@@ -204,8 +191,7 @@ class SignNet(_EigenEncoder):
         name: str = "laplacian",
     ) -> None:
         super().__init__(channels, max_freqs, name)
-        if model not in ("MLP", "DeepSet"):
-            raise ValueError(f"'model' of SignNet must be MLP or DeepSet (got {model!r})")
+        check_choice("model", model, ("MLP", "DeepSet"))
         if layers < 2 or post_layers < 1:
             raise ValueError(f"SignNet needs 'layers' ≥ 2 and 'post_layers' ≥ 1 (got {layers} and {post_layers})")
         self.sum_frequencies = model == "DeepSet"
@@ -217,7 +203,7 @@ class SignNet(_EigenEncoder):
 
     def forward(self, graph: Data) -> Tensor:
         """``[N, channels]``."""
-        vectors, _ = self.read(graph)
+        vectors, _ = self.read_tables(graph, self.max_freqs)
         missing, vectors = vectors.isnan(), vectors.nan_to_num()
         nodes, signed = vectors.size(0), 2 * self.max_freqs
         x = torch.cat([vectors, -vectors], dim=1).view(-1, 1)  # [N 2k, 1]

@@ -13,7 +13,7 @@ from torch.nn.init import normal_
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import holds
-from pyg_topomask.nn.encoder.base import Encoder, named_transform
+from pyg_topomask.nn.encoder.base import Encoder
 
 _STD = 0.02  # of Graphormer's initial weights
 
@@ -35,25 +35,19 @@ class GraphormerBias(Encoder):
         num_spatial_types: Number of distances that are distinguished, from 0 on; 20 by default, as in GraphGPS's
             Graphormer for ZINC.
         num_edge_types: Number of edge types along paths; only distances are used if :obj:`None`.
-        name: Name of the transform's attributes.
     """
 
-    def __init__(
-        self,
-        heads: int,
-        num_spatial_types: int = 20,
-        num_edge_types: int | None = None,
-        name: str = "shortest_path",
-    ) -> None:
+    requires: tuple[str, ...] = ("pair_shortest_path",)
+
+    def __init__(self, heads: int, num_spatial_types: int = 20, num_edge_types: int | None = None) -> None:
         super().__init__()
         self.channels, self.num_spatial_types, self.num_edge_types = heads, num_spatial_types, num_edge_types
-        settings = [f"num_spatial_types={num_spatial_types}", *["paths=True"] * (num_edge_types is not None)]
-        self.remedy = named_transform("AddShortestPathBias", name, "shortest_path", *settings)
-        self.requires = (f"pair_{name}",)
+        paths = "" if num_edge_types is None else ", paths=True"
+        self.remedy = f"the transform AddShortestPathBias(num_spatial_types={num_spatial_types}{paths})"
         self.spatial = Embedding(num_spatial_types + 1, heads)
         normal_(self.spatial.weight, std=_STD)
         if num_edge_types is not None:
-            self.requires += (f"pair_{name}_types",)
+            self.requires += ("pair_shortest_path_types",)
             self.edge = Parameter(normal_(torch.empty(num_edge_types, heads), std=_STD))
             self.step = Parameter(normal_(torch.empty(num_spatial_types, heads, heads), std=_STD))
 
@@ -96,19 +90,19 @@ class RelativeWalkBias(Encoder):
     Args:
         heads: Number of heads ``H``.
         in_channels: Number of walk lengths.
-        name: Name of the transform's attribute.
     """
 
-    def __init__(self, heads: int, in_channels: int, name: str = "relative_walk") -> None:
+    requires, remedy = ("pair_relative_walk",), "the transform AddRelativeWalkEncoding"
+
+    def __init__(self, heads: int, in_channels: int) -> None:
         super().__init__()
         self.channels = heads
-        self.requires = (f"pair_{name}",)
-        self.remedy = named_transform("AddRelativeWalkEncoding", name, "relative_walk")
         self.linear = Linear(in_channels, heads)
 
     def forward(self, graph: Data) -> Tensor:
         """``[P, H]``."""
-        return self.linear(self.read_table(graph, self.linear.in_features))
+        (table,) = self.read_tables(graph, self.linear.in_features)
+        return self.linear(table)
 
 
 class GraphormerDegrees(Encoder):
@@ -120,16 +114,14 @@ class GraphormerDegrees(Encoder):
         channels: Width ``C``.
         num_in_degrees, num_out_degrees: Number of degrees that are distinguished, from 0 on. Greater degrees count as
             the last one. 64 by default, as in GraphGPS's Graphormer for ZINC.
-        name: Name of the transform's attributes.
     """
 
-    def __init__(
-        self, channels: int, num_in_degrees: int = 64, num_out_degrees: int = 64, name: str = "shortest_path"
-    ) -> None:
+    requires = ("shortest_path_in_degree", "shortest_path_out_degree")
+    remedy = "the transform AddShortestPathBias"
+
+    def __init__(self, channels: int, num_in_degrees: int = 64, num_out_degrees: int = 64) -> None:
         super().__init__()
         self.channels = channels
-        self.requires = (f"{name}_in_degree", f"{name}_out_degree")
-        self.remedy = named_transform("AddShortestPathBias", name, "shortest_path")
         self.into, self.out = Embedding(num_in_degrees, channels), Embedding(num_out_degrees, channels)
         for table in (self.into, self.out):
             normal_(table.weight, std=_STD)

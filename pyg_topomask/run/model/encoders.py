@@ -20,6 +20,7 @@ from pyg_topomask.nn.encoder import (
     NormalizedEncoder,
     RelativeWalkBias,
 )
+from pyg_topomask.ops.encodings.pair_encodings import NUM_ELECTROSTATIC
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.transforms import (
@@ -138,8 +139,8 @@ def _positional(config: Config, name: str) -> Encoder:
     given["raw_norm"] = _raw_norm(section)
     if name in EIGEN_NAMES:
         given |= {"max_freqs": section.eigen.max_freqs, "name": EIGEN_NAMES[name]}
-    elif name != "ElstaticSE":  # its transform decides the number of columns
-        given["in_channels"] = len(section.kernel.numbers)
+    else:
+        given["in_channels"] = NUM_ELECTROSTATIC if name == "ElstaticSE" else len(section.kernel.numbers)
     return construct(POSITIONAL_ENCODERS[name], section.dim_pe, **given)
 
 
