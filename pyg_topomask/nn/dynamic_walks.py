@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,21 +13,9 @@ from torch_geometric.data import Batch, Data
 from pyg_topomask.checks import check_integer
 
 
-class WalkTransform(Protocol):
-    """The part of :class:`~pyg_topomask.transforms.AddRandomWalks` that `redraw_walks` uses."""
-
-    transition: str | None
-
-    def set_epoch(self, epoch: int) -> None:
-        """Use the random draws of this epoch from now on."""
-
-    def apply(self, graphs: Sequence[Data]) -> list[Data]:
-        """Copies of the graphs with walks."""
-
-
 def redraw_walks(
     graphs: Sequence[Data],
-    transform: WalkTransform,
+    transform: Any,
     epoch: int,
     layer: Module | None = None,
     forward: Callable[[Batch], Any] | None = None,
@@ -75,7 +63,7 @@ def redraw_walks(
 
 
 def walks_along(
-    graphs: Sequence[Data], transform: WalkTransform, epoch: int, weights: Sequence[Tensor] | None = None
+    graphs: Sequence[Data], transform: Any, epoch: int, weights: Sequence[Tensor] | None = None
 ) -> list[Data]:
     """Draw new walks along edges, in proportion to given weights.
 

@@ -35,8 +35,6 @@ class GatedGCN(Module):
         channels: Width ``C`` of nodes and edges.
         dropout: Probability of zeroing an entry of both updates, in training.
         act: Activation of both updates, by PyG's names.
-        residual: Whether to apply dropout to the update of the nodes and to add ``x``. Otherwise the caller does both.
-            Edges always have dropout and a residual.
         equivariant_stable: Whether gates are scaled by the distance of positional encodings ``pe``.
         update_edges: Whether edges are updated. Turn it off in the last layer, where nothing reads them: parameters
             without a gradient stop distributed training.
@@ -49,17 +47,19 @@ class GatedGCN(Module):
         ValueError: If ``dropout`` is not in [0, 1], or ``act`` is unknown.
     """
 
+    has_residual = True
+    """Dropout is applied and the input is added here, and not by the layer."""
+
     def __init__(
         self,
         channels: int,
         dropout: float = 0.0,
         act: str = "relu",
-        residual: bool = True,
         equivariant_stable: bool = False,
         update_edges: bool = True,
     ) -> None:
         super().__init__()
-        self.channels, self.has_residual = channels, residual
+        self.channels = channels
         self.lin_self = Linear(channels, channels)  # A
         self.lin_value = Linear(channels, channels)  # B
         self.lin_edge = Linear(channels, channels)  # C
@@ -104,7 +104,7 @@ class GatedGCN(Module):
             self.lin_target(x), self.lin_source(x), self.lin_value(x), self.lin_edge(edge_attr), edge_index, scale
         )
         update = apply_norm(self.norm_node, self.lin_self(x) + aggregated)
-        out = self.dropout.after(self.act, update, x) if self.has_residual else self.act(update)
+        out = self.dropout.after(self.act, update, x)
         if self.norm_edge is None:
             return out
         return out, self.dropout.after(self.act, apply_norm(self.norm_edge, edges), edge_attr)

@@ -7,7 +7,7 @@ from torch.nn import Linear, Module, Sequential
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
-from pyg_topomask.checks import check_choice
+from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.pool import POOLS, count_graphs, pool_nodes
@@ -83,29 +83,24 @@ class MLPGraphHead(_Pooled):
 
 
 class SANGraphHead(_Pooled):
-    """Pooling and an MLP whose widths halve.
+    """Pooling and an MLP whose widths halve twice, whatever number of layers a config gives, as in GraphGPS.
 
     Reference: the read-out of Dwivedi et al., *Benchmarking Graph Neural Networks*, JMLR 2023, arXiv:2003.00982.
 
     Args:
         channels, out_channels, act: As in `NodeHead`.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
-        halvings: Number of hidden layers; GraphGPS always uses 2 and ignores the number in its configs.
 
     Raises:
-        ValueError: If a width would be less than 1.
+        ValueError: If there are fewer than 4 channels.
     """
 
-    def __init__(
-        self, channels: int, out_channels: int, act: str = "relu", pool: str = "mean", halvings: int = 2
-    ) -> None:
+    def __init__(self, channels: int, out_channels: int, act: str = "relu", pool: str = "mean") -> None:
         super().__init__(pool)
-        if channels >> halvings < 1:
-            raise ValueError(f"{channels} channels cannot be halved {halvings} times; lower 'halvings'")
-        parts: list[Module] = []
-        for number in range(halvings):
-            parts += [Linear(channels >> number, channels >> (number + 1)), activation_resolver(act)]
-        self.predict = Sequential(*parts, Linear(channels >> halvings, out_channels))
+        half, quarter = channels // 2, check_integer("channels", channels, 4) // 4
+        parts: list[Module] = [Linear(channels, half), Linear(half, quarter)]
+        hidden = [step for part in parts for step in (part, activation_resolver(act))]
+        self.predict = Sequential(*hidden, Linear(quarter, out_channels))
 
 
 class CodeGraphHead(_Pooled):
@@ -117,13 +112,14 @@ class CodeGraphHead(_Pooled):
         channels: Width ``C`` of the nodes.
         out_channels: Size of the vocabulary; 5002 for the 5,000 most frequent sub-tokens, unknown and end.
         pool: ``"mean"``, ``"add"`` or ``"max"``.
-        max_length: Length of the sequence; 5, as in the reference.
     """
 
-    def __init__(self, channels: int, out_channels: int = 5002, pool: str = "mean", max_length: int = 5) -> None:
+    max_length = 5
+    """Length of the sequence, as in the reference."""
+
+    def __init__(self, channels: int, out_channels: int = 5002, pool: str = "mean") -> None:
         super().__init__(pool)
-        self.max_length = max_length
-        self.predict = Linear(channels, max_length * out_channels)
+        self.predict = Linear(channels, self.max_length * out_channels)
 
     def forward(self, x: Tensor, graph: Data) -> Tensor:
         """``[N, C] → [B, max_length, vocabulary]``."""
