@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleList, Sequential
+from torch.nn import Linear, Module, ModuleList
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
 from pyg_topomask.checks import warn_once
 from pyg_topomask.nn.attention.base import has_carry
-from pyg_topomask.nn.dropout import Dropout, has_hooks
+from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.norm import apply_norm, build_norm
 from pyg_topomask.typing import Adj
@@ -91,13 +92,8 @@ class GPSLayer(Module):
         self.dropout = Dropout(dropout)
         self.mlp = self.norm_out = None
         if feed_forward:
-            self.mlp = Sequential(
-                Linear(channels, 2 * channels),
-                activation_resolver(act),
-                Dropout(dropout),
-                Linear(2 * channels, channels),
-                Dropout(dropout),
-            )
+            first, second = Linear(channels, 2 * channels), Linear(2 * channels, channels)
+            self.mlp = _FeedForward([first, activation_resolver(act), Dropout(dropout), second, Dropout(dropout)])
             self.norm_out = build_norm(norm, channels)
 
     @property
@@ -159,9 +155,9 @@ class GPSLayer(Module):
         branches = local + distant
         out = sum(branches[1:], branches[0]) if branches and not self.pre_norm else sum(branches, x)
         if self.mlp is not None and self.pre_norm:
-            out = self._feed_forward(apply_norm(self.norm_out, out, batch), out)
+            out = self.mlp(apply_norm(self.norm_out, out, batch), out)
         elif self.mlp is not None:
-            out = apply_norm(self.norm_out, self._feed_forward(out, out), batch)
+            out = apply_norm(self.norm_out, self.mlp(out, out), batch)
         result = (out, *edges) if edges else out
         if carry is None:
             return result
@@ -173,12 +169,10 @@ class GPSLayer(Module):
         """The branches of the convolutions, and the edge features that one of them updated, if any."""
         branches: list[Tensor] = []
         edges: list[Tensor] = []
-        several = isinstance(self.conv, ModuleList)
-        for conv, norm in zip(self.convs, _listed(self.norm_conv, len(self.convs))):
-            accepted = conv_kwargs
-            if several:
-                accepted = {name: value for name, value in conv_kwargs.items() if _accepts(conv, name)}
-            local = conv(self._branch_input(norm, x, batch), edge_index, **accepted)
+        for conv, norm in zip_longest(self.convs, _listed(self.norm_conv)):
+            known = {name: value for name, value in conv_kwargs.items() if _accepts(conv, name)}
+            given = known if isinstance(self.conv, ModuleList) else conv_kwargs
+            local = conv(self._branch_input(norm, x, batch), edge_index, **given)
             if isinstance(local, tuple):
                 local, *edges = local
             if _has_residual(conv):
@@ -192,7 +186,7 @@ class GPSLayer(Module):
     ) -> tuple[list[Tensor], list[Any]]:
         """The branches of the attentions, and their carries for the next layer."""
         branches, next_carries = [], []
-        for attn, norm, given in zip(self.attentions, _listed(self.norm_attn, len(self.attentions)), carries):
+        for attn, norm, given in zip_longest(self.attentions, _listed(self.norm_attn), carries):
             nodes = self._branch_input(norm, x, batch)
             if given is None:
                 update = attn(nodes, batch, graph)
@@ -208,15 +202,6 @@ class GPSLayer(Module):
     def _branch_output(self, norm: Module | None, update: Tensor, x: Tensor, batch: Tensor | None) -> Tensor:
         """The update of a branch; without ``pre_norm``, it is added to ``x`` and normalised."""
         return self.dropout(update) if self.pre_norm else apply_norm(norm, self.dropout(update, x), batch)
-
-    def _feed_forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        """The MLP of ``x``, plus ``residual``; in fewer passes over the memory if no part is replaced or has hooks."""
-        mlp: Any = self.mlp
-        kinds = [type(part) for part in mlp] if type(mlp) is Sequential else []
-        if kinds[:1] + kinds[2:] != [Linear, Dropout, Linear, Dropout] or has_hooks(mlp):
-            return residual + mlp(x)
-        first, act, dropout, second, last = mlp
-        return last(second(dropout.after(act, first(x))), residual)
 
     def _carries(self, carry: Any) -> list[Any]:
         """The carry of each attention, or None. Raises ValueError if ``carry`` does not fit the attentions."""
@@ -234,6 +219,16 @@ class GPSLayer(Module):
             if given is not None and not has_carry(part):
                 raise ValueError(f"{type(part).__name__} carries nothing from layer to layer; leave out 'carry'")
         return carries
+
+
+class _FeedForward(ModuleList):
+    """Linear map, activation, dropout, linear map and dropout, which are called in few passes over the memory."""
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The result for ``x``, plus ``residual``."""
+        steps: Any = self
+        first, act, dropout, second, last = steps
+        return last(second(dropout.after(act, first(x))), residual)
 
 
 def _has_residual(conv: Module) -> bool:
@@ -258,10 +253,10 @@ def _norms(norm: str | None, channels: int, part: Module | None) -> Module | Non
     return ModuleList(norms) if norms else None
 
 
-def _listed(part: Module | None, missing: int = 0) -> list[Any]:
-    """The branch's modules as a list; ``missing`` Nones if it is absent."""
+def _listed(part: Module | None) -> list[Any]:
+    """The modules of a branch, or their norms; none if it is absent."""
     if part is None:
-        return [None] * missing
+        return []
     return list(part) if isinstance(part, ModuleList) else [part]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Linear, Module
@@ -39,7 +40,7 @@ class GPSModel(Module):
         pool: ``"mean"``, ``"add"`` or ``"max"`` over each graph's nodes; ``"graph_token"`` predicts from a class token,
             one more node per graph that all attentions see and masks leave alone
             (:class:`~pyg_topomask.operators.BorderedOperator`); predictions per node if :obj:`None`.
-        norm, feed_forward, checkpoint: As in :class:`GPSStack`.
+        norm: As in :class:`GPSLayer`.
         dropout: Probability of zeroing an entry after the encoder, in the layers and in the head, in training.
         act: Activation of the layers and the head, by PyG's names.
         head_layers: Number of linear layers in the head.
@@ -48,9 +49,11 @@ class GPSModel(Module):
         num_positions: Number of nodes of every graph, for graphs that are equal, such as images of one size: a learned
             vector for each node's number in its graph is added to the node (:class:`NodePositions`). If :obj:`None`,
             no vectors are added.
+        **settings: Further arguments of the :class:`GPSStack`: ``checkpoint``, and ``feed_forward``.
 
     Raises:
-        TypeError: If ``conv`` or ``attn`` is not a function, or a count is not an integer.
+        TypeError: If ``conv`` or ``attn`` is not a function, a count is not an integer, or there are edge features, but
+            no convolution accepts them.
         ValueError: If a name is unknown, a count is not positive, or with a graph token no layer has attention or an
             attention reads tables of the nodes or a bias of node pairs.
     """
@@ -68,12 +71,11 @@ class GPSModel(Module):
         norm: str | None = "batch_norm",
         dropout: float = 0.0,
         act: str = "relu",
-        feed_forward: bool = True,
         head_layers: int = 1,
         input_dropout: float = 0.0,
-        checkpoint: bool = False,
         pre_norm: bool = False,
         num_positions: int | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__()
         check_choice("pool", pool, (*POOLS, "graph_token", None))
@@ -82,7 +84,10 @@ class GPSModel(Module):
         self.encoder = Linear(in_channels, channels)
         self.edge_encoder = Linear(edge_dim, channels) if edge_dim is not None else None
         self.input_dropout, self.dropout = Dropout(input_dropout), Dropout(dropout)
-        self.layers = GPSStack(channels, num_layers, conv, attn, norm, dropout, act, feed_forward, checkpoint, pre_norm)
+        settings |= {"norm": norm, "dropout": dropout, "act": act, "pre_norm": pre_norm}
+        self.layers = GPSStack(channels, num_layers, conv, attn, **settings)
+        if edge_dim is not None and not self.layers.takes("edge_attr"):
+            raise TypeError(f"edge_dim={edge_dim}, but no convolution takes 'edge_attr'; leave out 'edge_dim'")
         self.positions = None if num_positions is None else NodePositions(channels, num_positions)
         self.norm_out = build_norm(norm, channels) if pre_norm else None
         self.token = GraphToken(channels) if pool == "graph_token" else None
@@ -113,18 +118,14 @@ class GPSModel(Module):
             edge_attr: Edge features, shape ``[E, edge_dim]``, if the model has ``edge_dim``.
 
         Raises:
-            TypeError: If there are edge features, but no convolution accepts them, or ``edge_index`` is no tensor in a
-                model with a graph token.
+            TypeError: If ``edge_index`` is no tensor in a model with a graph token.
             ValueError: If there are edge features without ``edge_dim``, or ``edge_dim`` without edge features, or
                 graphs do not have ``num_positions`` nodes.
         """
-        if self.edge_encoder is None and edge_attr is not None:
-            raise ValueError("the model has no 'edge_dim', but is given 'edge_attr'")
+        if (self.edge_encoder is None) != (edge_attr is None):
+            has, gets = ("no", "an") if self.edge_encoder is None else ("an", "no")
+            raise ValueError(f"the model has {has} 'edge_dim', but is given {gets} 'edge_attr'")
         if self.edge_encoder is not None:
-            if edge_attr is None:
-                raise ValueError(f"the model has edge_dim={self.edge_encoder.in_features}, but is given no 'edge_attr'")
-            if not self.layers.takes("edge_attr"):
-                raise TypeError("no convolution takes 'edge_attr'; build the model without 'edge_dim'")
             edge_attr = self.edge_encoder(edge_attr)
         if batch is None and graph is not None:
             batch = graph.get("batch")

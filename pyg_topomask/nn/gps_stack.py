@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,11 +33,12 @@ class GPSStack(ModuleList):
         attn: Function of the layer's number that returns its attention, or a list of several; no global branch if
             :obj:`None`. A carry goes to the next attention of the same class, even if layers with another class lie
             between. Attentions with a method ``tie(first)`` share parameters with the first attention of their class.
-        norm, dropout, act, feed_forward, pre_norm: As in :class:`GPSLayer`, for every layer.
         checkpoint: Whether to compute layers again in the backward pass instead of storing their activations. This
             needs the memory of one layer instead of all, and about a third more time. Results are the same, including
             dropout and running statistics. The exception is Performer: if a second forward pass draws a new projection
             before the backward pass, the gradient of the first one is computed with the new projection.
+        **settings: Further arguments of every :class:`GPSLayer`: ``norm``, ``dropout``, ``act``, ``feed_forward``,
+            ``pre_norm``.
 
     Raises:
         TypeError: If ``conv`` or ``attn`` is not a function, or ``num_layers`` is not an integer.
@@ -50,12 +52,8 @@ class GPSStack(ModuleList):
         num_layers: int,
         conv: Callable[[int], Module | Sequence[Module]] | None = None,
         attn: Callable[[int], Module | Sequence[Module]] | None = None,
-        norm: str | None = "batch_norm",
-        dropout: float = 0.0,
-        act: str = "relu",
-        feed_forward: bool = True,
         checkpoint: bool = False,
-        pre_norm: bool = False,
+        **settings: Any,
     ) -> None:
         num_layers = check_integer("num_layers", num_layers, 1)
         examples = {"conv": f"GCNConv({channels}, {channels})", "attn": f"FullAttention({channels})"}
@@ -70,11 +68,7 @@ class GPSStack(ModuleList):
                 channels,
                 conv(number) if conv is not None else None,
                 attn(number) if attn is not None else None,
-                norm,
-                dropout,
-                act,
-                feed_forward,
-                pre_norm,
+                **settings,
             )
             for number in range(num_layers)
         )
@@ -147,10 +141,8 @@ class GPSStack(ModuleList):
         self, layer: GPSLayer, x: Tensor, edge_index: Adj, batch: Any, graph: Any, carry: Any, given: dict[str, Tensor]
     ) -> Any:
         taken = {name: value for name, value in given.items() if layer.takes(name)}
-        if not (self.checkpoint and torch.is_grad_enabled()):
-            return layer(x, edge_index, batch, graph, carry, **taken)
-
-        return _checkpointed(layer, x, edge_index, batch, graph, carry, **taken)
+        call = partial(_checkpointed, layer) if self.checkpoint and torch.is_grad_enabled() else layer
+        return call(x, edge_index, batch, graph, carry, **taken)
 
 
 def _kinds(layer: GPSLayer) -> list[tuple[type, int]]:

@@ -1,17 +1,22 @@
-"""Graphs, and branches that say what they were given, for the tests of GraphGPS layers."""
+"""Graphs, branches that say what they were given, and norms by hand, for the tests of GraphGPS layers."""
 
 import torch
-from torch.nn import Linear, Module
+from torch.nn import BatchNorm1d, Linear, Module
 from torch_geometric.data import Batch
+from torch_geometric.nn import GraphNorm
+from torch_geometric.nn import LayerNorm as OneNormPerGraph
 
-from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddRandomWalks
+from pyg_topomask.testing import GRAPHS, empty_graph
+from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
 
 NAMES = ("path", "isolated", "star")
 
 
 def batch_of(*names):
-    return Batch.from_data_list([AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in names or NAMES])
+    """Graphs with walks and expander edges; ``"empty"`` has no nodes."""
+    walks, edges = AddRandomWalks(seed=0), AddExpanderEdges(degree=2, num_virtual=1, seed=0)
+    parts = [empty_graph() if name == "empty" else GRAPHS[name].clone() for name in names or NAMES]
+    return Batch.from_data_list([edges(walks(part)) for part in parts])
 
 
 class Conv(Module):
@@ -28,7 +33,7 @@ class Conv(Module):
 
 
 class Carrying(Module):
-    """Hands on the running sum of each graph's mean, and says what it was handed."""
+    """Hands on the running sum of each graph's nodes, and says what it was handed."""
 
     requires = ("walk_index",)
 
@@ -39,6 +44,29 @@ class Carrying(Module):
         batch = torch.zeros(x.size(0), dtype=torch.long) if batch is None else batch
         start = self.initial_carry(int(batch.max()) + 1) if carry is None else carry
         start = start + torch.zeros_like(start).index_add(0, batch, x)
-        out = x + start[batch]
         self.auxiliary_loss = start.square().sum()
+        out = x + start[batch]
         return out if carry is None else (out, start)
+
+
+def randomise(module):
+    """Moves the numbers of norms off their start."""
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        if "norm" in name and value.is_floating_point():
+            value.data.uniform_(0.5, 1.5)
+    return module
+
+
+def by_hand(norm, x, batch):
+    """A norm in evaluation mode by its definition."""
+    if norm is None:
+        return x
+    if isinstance(norm, BatchNorm1d):
+        return (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
+    dims = (0, 1) if isinstance(norm, OneNormPerGraph) else 0 if isinstance(norm, GraphNorm) else 1
+    out = torch.empty_like(x)
+    for graph in batch.unique():
+        rows = x[batch == graph]
+        rows = rows - getattr(norm, "mean_scale", 1) * rows.mean(dims, keepdim=True)
+        out[batch == graph] = rows / (rows.square().mean(dims, keepdim=True) + norm.eps).sqrt()
+    return out * norm.weight + norm.bias

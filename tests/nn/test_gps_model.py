@@ -1,85 +1,44 @@
+"""GPSModel, also as a vision transformer: with a norm after the last layer, positions and a class token."""
+
 import pytest
 import torch
 from torch.nn import Linear
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCNConv, GINEConv
 
 from pyg_topomask.nn import (
-    GPSLayer,
+    ExphormerAttention,
+    FullAttention,
     GPSModel,
     GRFAttention,
+    KMIPAttention,
     MaskedAttention,
-    auxiliary_loss,
+    PowerSeriesMask,
+    ToeplitzMask,
 )
-from pyg_topomask.testing import GRAPHS, empty_graph
-from pyg_topomask.transforms import AddRandomWalks
-from tests.nn.gps_cases import NAMES, Carrying, Conv, batch_of
+from pyg_topomask.nn.encoder import NodePositions
+from pyg_topomask.nn.norm import NORMS
+from pyg_topomask.operators import PowerSeriesOperator
+from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import AddGridShape
+from tests.nn.gps_cases import Conv, batch_of, by_hand, randomise
+
+TOL = {"rtol": 1e-9, "atol": 1e-9}
 
 
-def test_updated_edges_reach_the_next_layer():
-    batch = batch_of()
-    edge_attr, x = torch.randn(batch.num_edges, 3), torch.randn(13, 4)
-    model = GPSModel(4, 8, 2, 3, conv=lambda _: Conv(edges=True), edge_dim=3, norm=None).eval()
-    seen = []
-    for layer in model.layers:
-        layer.conv.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["edge_attr"]), with_kwargs=True)
-    model(x, batch.edge_index, edge_attr=edge_attr)
-    encoded = model.edge_encoder(edge_attr)
-    for power, value in enumerate(seen):
-        torch.testing.assert_close(value, 2**power * encoded)
-    assert len(seen) == 3
-
-
-def test_carry_goes_from_layer_to_layer_of_a_model():
-    batch, x = batch_of(), torch.randn(13, 8)
-    sums = torch.stack([x[batch.batch == graph].sum(0) for graph in range(3)])
-    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None, feed_forward=False)
-    model.encoder, model.head = torch.nn.Identity(), torch.nn.Identity()
-    first = 2 * x + sums[batch.batch]
-    second_sums = sums + torch.stack([first[batch.batch == graph].sum(0) for graph in range(3)])
-    torch.testing.assert_close(model(x, batch.edge_index, batch.batch, batch), 2 * first + second_sums[batch.batch])
-    torch.testing.assert_close(model(x, batch.edge_index, None, batch), 2 * first + second_sums[batch.batch])
-    assert model(x[:4], GRAPHS["path"].edge_index).shape == (4, 8)  # one graph, no batch vector, no graph
-
-
-def test_carry_with_a_batch_vector_alone():
-    batch, x = batch_of(), torch.randn(13, 8)
-    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None)
-    wanted = model(x, batch.edge_index, batch.batch, batch)
-    torch.testing.assert_close(model(x, batch.edge_index, batch.batch), wanted)
-
-
-def test_auxiliary_loss_sums_what_modules_set():
-    batch, x = batch_of(), torch.randn(13, 8)
-    model = GPSModel(8, 8, 8, 2, attn=lambda _: Carrying(), norm=None)
-    model(x, batch.edge_index, batch.batch, batch)
-    parts = [layer.attn.auxiliary_loss for layer in model.layers]
-    torch.testing.assert_close(auxiliary_loss(model), parts[0] + parts[1])
-    assert auxiliary_loss(model).requires_grad
-    plain = Linear(2, 2)
-    assert auxiliary_loss(plain).item() == 0
-    assert not auxiliary_loss(plain).requires_grad
-    assert auxiliary_loss(torch.nn.ReLU()).item() == 0
-
-
-def test_requires_is_the_union_of_the_layers():
-    model = GPSModel(4, 8, 2, 2, conv=lambda _: Conv(), attn=lambda n: GRFAttention(8) if n else MaskedAttention(8))
-    assert model.requires == GRFAttention(8).requires
-    assert GPSLayer(8, Conv()).requires == ()
-    assert GPSModel(4, 8, 2, 2, conv=lambda _: Conv()).requires == ()
-
-
-@pytest.mark.parametrize("pool", ["mean", "add", "max", None])
+@pytest.mark.parametrize(("pool", "pre_norm"), [("mean", True), ("add", False), ("max", False), (None, True)])
 @pytest.mark.parametrize("head_layers", [1, 2])
-def test_model_is_encoder_layers_pool_head(pool, head_layers):
-    batch = batch_of()
-    model = GPSModel(
-        4, 8, 3, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool=pool, head_layers=head_layers, dropout=0.4
-    )
-    model.double().eval()
+def test_model_is_encoder_layers_pool_head(pool, head_layers, pre_norm):
+    batch, settings = batch_of(), {"norm": "node_layer_norm", "dropout": 0.4, "pre_norm": pre_norm}
+    attn = lambda _: GRFAttention(8)  # noqa: E731
+    model = GPSModel(4, 8, 3, 2, lambda _: GCNConv(8, 8), attn, pool=pool, head_layers=head_layers, **settings)
+    randomise(model.double().eval())
     x = batch.x @ model.encoder.weight.t() + model.encoder.bias
     for layer in model.layers:
         x = layer(x, batch.edge_index, batch.batch, batch)
+    x = by_hand(model.norm_out, x, batch.batch)
+    assert (model.norm_out is not None) == pre_norm
     if pool is not None:
         reduce = {"mean": lambda v: v.mean(0), "add": lambda v: v.sum(0), "max": lambda v: v.amax(0)}[pool]
         x = torch.stack([reduce(x[batch.batch == graph]) for graph in range(3)])
@@ -92,87 +51,160 @@ def test_model_is_encoder_layers_pool_head(pool, head_layers):
     torch.testing.assert_close(model(batch.x, batch.edge_index, None, batch), wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_pool_of_one_graph_and_of_a_batch_with_an_empty_graph():
-    model = GPSModel(4, 8, 3, 1, lambda _: GCNConv(8, 8), pool="add").double().eval()
-    data = GRAPHS["path"]
-    assert model(data.x, data.edge_index).shape == (1, 3)
-    parts = [GRAPHS["path"], empty_graph(), GRAPHS["star"], empty_graph()]
-    batch = Batch.from_data_list(parts)
-    out = model(batch.x, batch.edge_index, batch.batch, batch)
-    assert out.shape == (4, 3)
-    torch.testing.assert_close(out[0], model(data.x, data.edge_index)[0])
-    torch.testing.assert_close(out[[1, 3]], model.head.layers[-1].bias.expand(2, -1))
-
-
 def test_edge_features_reach_the_convolution():
     batch = batch_of()
-    edge_attr, x = torch.randn(batch.num_edges, 3, requires_grad=True), batch.x.float()
-
-    def conv(_):
-        return GINEConv(Linear(8, 8))
-
-    model = GPSModel(4, 8, 2, 2, conv, lambda _: GRFAttention(8), edge_dim=3, pool="mean")
-    out = model(x, batch.edge_index, batch.batch, batch, edge_attr=edge_attr)
-    out.sum().backward()
+    edge_attr = torch.randn(batch.num_edges, 3, requires_grad=True)
+    conv = lambda _: GINEConv(Linear(8, 8))  # noqa: E731
+    model = GPSModel(4, 8, 2, 2, conv, lambda _: ExphormerAttention(8), edge_dim=3, pool="mean")
+    model(batch.x.float(), batch.edge_index, batch.batch, batch, edge_attr=edge_attr).sum().backward()
     assert (edge_attr.grad != 0).any()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-    assert model.edge_encoder.weight.grad.abs().sum() > 0
+    assert (model.edge_encoder.weight.grad != 0).any()
 
 
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
-@pytest.mark.parametrize("names", [("single",), ("single", "single"), ("isolated",)])
+@pytest.mark.parametrize("norm", [*NORMS, None])
+@pytest.mark.parametrize("names", [("single",), ("single", "single"), ("empty", "path", "empty")])
 def test_tiny_graphs_train(norm, names):
     batch = batch_of(*names)
-    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool="mean", norm=norm)
+    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), pool="add", norm=norm)
     out = model(batch.x.float(), batch.edge_index, batch.batch, batch)
-    assert out.shape == (len(names), 2)
     out.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    empty = torch.tensor([name == "empty" for name in names])
+    assert torch.equal(out[empty], model.head.layers[-1].bias.expand(int(empty.sum()), -1))
+    nothing = batch_of("empty")
+    assert model(nothing.x.float(), nothing.edge_index, None, nothing).shape == (1, 2)
 
 
-@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "graph_norm", None])
-def test_a_graph_without_nodes(norm):
-    data = AddRandomWalks(seed=0)(empty_graph())
-    model = GPSModel(4, 8, 2, 1, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8), norm=norm)
-    assert model(data.x.float(), data.edge_index, None, data).shape == (0, 2)
+def test_a_graph_in_a_batch_equals_the_graph_alone():
+    names = ("path", "isolated", "empty", "star")
+    batch, attn = batch_of(*names), lambda n: GRFAttention(8, 2) if n else ExphormerAttention(8)
+    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), attn, pool="mean").double().eval()
+    alone = [model(one.x, one.edge_index, None, one) for one in map(batch_of, names)]
+    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, batch), torch.cat(alone), **TOL)
 
 
-def test_relabelling_and_batching_of_the_whole_model():
-    parts = [AddRandomWalks(seed=0)(GRAPHS[name].clone()) for name in NAMES]
-    batch = Batch.from_data_list(parts)
-    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), lambda _: GRFAttention(8, heads=2), pool="mean")
-    model.double().eval()
-    alone = torch.cat([model(part.x, part.edge_index, None, part) for part in parts])
-    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, batch), alone, rtol=1e-9, atol=1e-9)
+def test_positions_are_added_to_equal_graphs():
+    positions = NodePositions(8, 4)
+    path = Data(edge_index=GRAPHS["path"].edge_index, num_nodes=4)
+    batch = Batch.from_data_list([path, Data(num_nodes=0, edge_index=path.edge_index[:, :0]), path])
+    assert torch.equal(positions(batch), positions.weight.repeat(2, 1))
+    assert torch.equal(positions(path), positions.weight)
+    model = GPSModel(4, 8, 3, 1, attn=lambda _: MaskedAttention(8), num_positions=4, pool="mean").eval()
+    x, edge_index = GRAPHS["path"].x.float(), path.edge_index
+    assert not torch.allclose(model(x.flip(0), edge_index), model(x, edge_index))
+    model.positions.weight.data.zero_()  # without positions and edges, the order of nodes does not matter
+    torch.testing.assert_close(model(x.flip(0), edge_index), model(x, edge_index))
+    for names in (("star",), ("path", "isolated", "single")):
+        with pytest.raises(ValueError, match=r"a position for each of 4 nodes, but a graph has [15].*'num_positions'"):
+            positions(batch_of(*names))
 
 
-@pytest.mark.parametrize(("edge_dim", "given"), [(None, True), (2, False)])
-def test_edge_features_without_an_encoder_and_the_other_way_round(edge_dim, given):
-    model = GPSModel(3, 4, 2, 1, conv=lambda layer: GCNConv(4, 4), edge_dim=edge_dim)
-    edge_index = torch.tensor([[0, 1], [1, 0]])
-    with pytest.raises(ValueError, match=r"edge_dim.*edge_attr"):
-        model(torch.rand(2, 3), edge_index, edge_attr=torch.rand(2, 2) if given else None)
+ATTENTIONS = {
+    "linear": lambda _: MaskedAttention(8, 2),
+    "softmax": lambda _: FullAttention(8, 2),
+    "kmip": lambda _: KMIPAttention(8, 2, 3),
+    "grf": lambda _: GRFAttention(8, 2),
+    "grf softmax": lambda _: GRFAttention(8, 2, kernel="softmax"),
+    "series": lambda _: MaskedAttention(8, 2, mask=PowerSeriesMask(2)),
+}
+
+
+def token_model(name, **options):
+    options = {"norm": "node_layer_norm", "pre_norm": True, "pool": "graph_token"} | options
+    return GPSModel(4, 8, 3, 2, attn=ATTENTIONS[name], **options).double().eval()
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_token_reads_its_own_graph_alone(name):
+    names, model = ("path", "empty", "star", "single", "empty"), token_model(name)
+    batch = batch_of(*names)
+    out = model(batch.x, batch.edge_index, batch.batch, batch)
+    alone = [model(one.x, one.edge_index, one.batch, one) for one in map(batch_of, names)]
+    torch.testing.assert_close(out, torch.cat(alone), **TOL)
+    loud = torch.where((batch.batch == 0)[:, None], batch.x, 1e3 * batch.x)
+    changed = model(loud, batch.edge_index, batch.batch, batch)
+    torch.testing.assert_close(changed[0], out[0], **TOL)
+    assert not torch.allclose(changed[2], out[2])
+    if "grf" not in name:  # the order of the nodes does not matter
+        data, perm = GRAPHS["star"], torch.tensor([3, 0, 4, 1, 2])
+        moved = Data(x=data.x[perm], edge_index=perm.argsort()[data.edge_index])
+        torch.testing.assert_close(model(moved.x, moved.edge_index, graph=moved)[0], out[2], **TOL)
+
+
+def test_the_mask_of_a_token_is_ones():
+    """One layer without norms and with a head that is the identity, against the dense formula."""
+    data, attn = GRAPHS["path"], MaskedAttention(8, 2, mask=PowerSeriesMask(2, 2))
+    model = GPSModel(4, 8, 8, 1, attn=lambda _: attn, norm=None, feed_forward=False, pool="graph_token")
+    model.head = torch.nn.Identity()
+    model.double()
+    x = torch.cat([model.token.node, model.encoder(data.x.double())])
+    q, k, v = attn.qkv(x).view(5, 3, 2, 4).unbind(1)
+    degree = torch.tensor([1.0, 2, 2, 1], dtype=torch.float64)
+    weight = (degree[data.edge_index[0]] * degree[data.edge_index[1]]).rsqrt()
+    phi = PowerSeriesOperator(data.edge_index, 4, attn.mask.modulation, weight).to_dense()
+    matrix = torch.ones(2, 5, 5, dtype=torch.float64)
+    matrix[:, 1:, 1:] = phi @ phi.mT
+    wanted = masked_linear_attention_reference(q.relu(), k.relu(), v, matrix, None, matrix)
+    wanted = x[:1] + attn.out(wanted.flatten(1))[:1]
+    torch.testing.assert_close(model(data.x.double(), data.edge_index, graph=data), wanted, **TOL)
+
+
+def test_masks_of_grids_take_a_token_too():
+    row, col = torch.tensor([[0, 1, 3, 4, 0, 1, 2], [1, 2, 4, 5, 3, 4, 5]])  # 2 × 3
+    edges = torch.stack([torch.cat([row, col]), torch.cat([col, row])])
+    grid = AddGridShape()(Data(x=torch.rand(6, 4), edge_index=edges))
+    batch = Batch.from_data_list([grid, grid])
+    attn = lambda _: MaskedAttention(8, 2, mask=ToeplitzMask([2, 3], 2))  # noqa: E731
+    model = GPSModel(4, 8, 3, 2, attn=attn, pool="graph_token", norm=None)
+    out = model(batch.x, batch.edge_index, batch.batch, batch)
+    torch.testing.assert_close(out[0], out[1])
+    out.sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_model_with_a_token_leaves_its_graph_alone_and_has_the_right_gradient():
+    model, batch = token_model("grf", num_positions=5), batch_of("star", "star")
+    tensors = {name: batch[name].clone() for name in batch.keys() if torch.is_tensor(batch[name])}  # noqa: SIM118
+    x, token = batch.x.double().requires_grad_(), model.token.node.detach().clone().requires_grad_()
+
+    def run(x, token):
+        arguments = x, batch.edge_index, batch.batch, batch
+        return torch.func.functional_call(model, {"token.node": token}, arguments)
+
+    assert torch.autograd.gradcheck(run, (x, token), fast_mode=True)
+    assert all(torch.equal(batch[name], value) for name, value in tensors.items())
+
+
+def model(*arguments, pool=None, **settings):
+    return GPSModel(4, 8, 3, 1, *arguments, pool=pool, **settings)
+
+
+EDGES, ROWS = torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 4)
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "error", "message"),
     [
-        (lambda: GPSModel(4, 8, 2, 0, lambda _: Conv()), r"'num_layers' must be at least 1 \(got 0\)"),
+        (lambda: model(lambda _: Conv(), pool="median"), ValueError, r"max, graph_token, None \(got 'median'\)"),
+        (lambda: model(lambda _: Conv(), head_layers=0), ValueError, r"'head_layers' must be at least 1 \(got 0\)"),
+        (lambda: model(lambda _: Conv(), num_positions=0), ValueError, "'num_positions' must be at least 1"),
+        (lambda: model(lambda _: GCNConv(8, 8), edge_dim=2), TypeError, "no convolution takes 'edge_attr'"),
+        (lambda: model(lambda _: Conv())(ROWS, EDGES, edge_attr=ROWS), ValueError, "no 'edge_dim'.*an 'edge_attr'"),
+        (lambda: model(lambda _: Conv(), edge_dim=4)(ROWS, EDGES), ValueError, "an 'edge_dim'.*no 'edge_attr'"),
+        (lambda: model(lambda _: Conv(), pool="graph_token"), ValueError, "no layer has attention"),
         (
-            lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), pool="median"),
-            r"mean, add, max, graph_token, None \(got 'median'\)",
+            lambda: model(None, lambda _: ExphormerAttention(8, 2), pool="graph_token"),
+            ValueError,
+            "ExphormerAttention reads 'expander_index'.*; pool by 'mean'",
         ),
-        (lambda: GPSModel(4, 8, 2, 1, lambda _: Conv(), head_layers=0), r"'head_layers' must be at least 1 \(got 0\)"),
-        (lambda: GPSModel(4, 8, 2, 1), "both are None"),
+        (
+            lambda: model(None, lambda _: FullAttention(8, attn_bias="attn_bias"), pool="graph_token"),
+            ValueError,
+            r"FullAttention reads the bias 'attn_bias'.*GPSNetwork\(bias_encoder=",
+        ),
+        (lambda: token_model("linear")(ROWS.double(), "edges"), TypeError, r"a tensor \[2, E\] \(got str\)"),
     ],
 )
-def test_bad_arguments_are_refused(build, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_does_not_fit_is_refused(build, error, message):
+    with pytest.raises(error, match=message):
         build()
-
-
-def test_wrong_parts_are_refused():
-    with pytest.raises(TypeError, match=r"'conv' must be a function of the layer's number"):
-        GPSModel(3, 4, 2, 1, conv=GCNConv(4, 4))
-    with pytest.raises(TypeError, match=r"'attn' must be a function of the layer's number"):
-        GPSModel(3, 4, 2, 1, attn=MaskedAttention)
