@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -10,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import Module
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Batch, Data
 
+from pyg_topomask.nn.attention.base import has_carry
 from pyg_topomask.nn.auxiliary import auxiliary_loss
 from pyg_topomask.testing.checks import (
     check_backward_in_autocast,
@@ -32,7 +37,8 @@ class AttentionCase:
             def build(self):
                 return GRFAttention(self.channels, heads=2)
 
-    An attention that draws new random numbers in each call cannot pass; build it in evaluation mode.
+    An attention that draws new random numbers in each call cannot pass; build it in evaluation mode. Define
+    `reference`, too: the same result from the formula, slow and plain.
     """
 
     channels: ClassVar[int] = 8
@@ -63,6 +69,13 @@ class AttentionCase:
         with torch.random.fork_rng(devices=[]):
             return prepared(self.build(), [data], num_walks=4)[0]
 
+    def reference(self, attn: Any, x: Tensor, batch: Batch, carry: Any) -> Any:
+        """What ``attn`` gives by its definition, without its code: ``[N, C]`` for ``x`` in float64.
+
+        An attention that has a carry gets one and returns ``(x, carry)``. The last result may be the auxiliary loss.
+        """
+        raise NotImplementedError
+
     def permute(self, data: Data, perm: Tensor) -> Data:
         """Copy of ``data`` whose node ``i`` is the old node ``perm[i]``, with all required attributes."""
         return permute(data, perm)
@@ -88,6 +101,59 @@ class AttentionCase:
             assert out.isfinite().all()
             assert torch.equal(x, before)
             assert torch.equal(out, attn(x, None, data))  # equal results of equal calls
+
+    def _batch(self) -> Batch:
+        """All graphs, and one without nodes."""
+        return Batch.from_data_list([*self._graphs(), self.prepare(empty_graph())])
+
+    def test_is_the_definition(self) -> None:
+        if type(self).reference is AttentionCase.reference:
+            pytest.skip("the case defines no reference")
+        attn, batch = self.build().double(), self._batch()
+        x, carry = self._input(batch.num_nodes).requires_grad_(), None
+        inputs = [x, *attn.parameters()]
+        if has_carry(attn):
+            carry = torch.randn_like(attn.initial_carry(batch.num_graphs)).requires_grad_()
+            inputs.append(carry)
+        wanted = _listed(self.reference(attn, x, batch, carry))
+        more: dict[str, Any] = {} if carry is None else {"carry": carry}
+        found = _listed(attn(x, batch.batch, batch, **more))
+        found += [auxiliary_loss(attn)] * (len(wanted) - len(found))
+        torch.testing.assert_close(found, wanted, **self.tol)
+        for one, other in zip(*(_gradients(results, inputs) for results in (found, wanted))):
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+        more = {} if carry is None else {"carry": carry.float()}
+        single = _listed(attn.float()(x.float(), batch.batch, batch, **more))
+        torch.testing.assert_close(single[0], wanted[0].float(), rtol=1e-4, atol=1e-5)
+
+    def test_the_carry_goes_with_its_graph(self) -> None:
+        attn: Any = self.build().double()
+        if not hasattr(attn, "initial_carry"):
+            return
+        batch = self._batch()
+        x, initial = self._input(batch.num_nodes), attn.initial_carry(batch.num_graphs)
+        afresh = attn(x, batch.batch, batch)
+        torch.testing.assert_close(attn(x, batch.batch, batch, carry=initial)[0], afresh, **self.tol)
+        start = torch.randn_like(initial)
+        out, carry = attn(x, batch.batch, batch, carry=start)
+        for number, part in enumerate(batch.to_data_list()):
+            mine = batch.batch == number
+            alone = attn(x[mine], None, part, carry=start[[number]])
+            torch.testing.assert_close(alone, (out[mine], carry[[number]]), **self.tol)
+        perm = block_permutation(batch.batch)
+        moved = self.permute(batch, perm)
+        again = attn(x[perm], moved.batch, moved, carry=start)
+        torch.testing.assert_close(again, (out[perm], carry), **self.tol)
+        with pytest.raises(ValueError, match="'carry'"):
+            attn(x, batch.batch, batch, carry=start[:1])
+
+    def test_checkpointing_changes_no_gradient(self) -> None:
+        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
+        x, found = self._input(batch.num_nodes).requires_grad_(), []
+        for call in (attn, partial(checkpoint, attn, use_reentrant=False)):
+            out = call(x, batch.batch, batch)
+            found.append(_gradients([out, auxiliary_loss(attn)], [x, *attn.parameters()]))
+        torch.testing.assert_close(found[1], found[0], **self.tol)
 
     def test_batch_equals_each_graph_alone(self) -> None:
         attn, parts = self.build().double(), self._graphs()
@@ -198,14 +264,6 @@ class AttentionCase:
         x = self._input(data.num_nodes, torch.float32)
         assert torch.equal(other(x, None, data), attn(x, None, data))
 
-    def test_batch_without_nodes(self) -> None:
-        attn = self.build().double()
-        batch = Batch.from_data_list([self.prepare(empty_graph()) for _ in range(2)])
-        x = self._input(0).requires_grad_()
-        (attn(x, batch.batch, batch).sum() + auxiliary_loss(attn)).backward()
-        assert x.grad is not None
-        assert x.grad.shape == (0, self.channels)
-
     def test_inference_mode_before_training(self) -> None:
         """Results that are cached for a batch in inference mode must also work in a backward pass."""
         attn, batch = self.build(), Batch.from_data_list(self._graphs())
@@ -223,13 +281,29 @@ class AttentionCase:
         other.load_state_dict(attn.state_dict())
         assert torch.equal(other(x, None, data), attn(x, None, data))
 
-    def test_no_nodes_and_graphs_without_edges(self) -> None:
-        attn = self.build().double()
-        empty = self.prepare(empty_graph())
-        x = self._input(0).requires_grad_()
-        out = attn(x, None, empty)
-        assert out.shape == (0, self.channels)
-        out.sum().backward()
+    def test_copies_and_pickles_are_the_same(self) -> None:
+        attn, data = self.build(), self.prepare(GRAPHS[self.names[0]].clone())
+        x = self._input(data.num_nodes, torch.float32)
+        out = attn(x, None, data)  # may hold a loss with its gradient, which cannot be copied
+        for other in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
+            assert torch.equal(other(x, None, data), out)
+
+    def test_reset_draws_every_parameter_anew(self) -> None:
+        attn: Any = self.build()
+        for parameter in attn.parameters():
+            parameter.data.fill_(7.0)
+        attn.reset_parameters()
+        for name, parameter in attn.named_parameters():
+            assert parameter.isfinite().all(), name
+            assert (parameter != 7).all(), name
+
+    def test_graphs_without_nodes(self) -> None:
+        attn, empty = self.build().double(), self.prepare(empty_graph())
+        for data in (empty, Batch.from_data_list([empty, empty])):
+            x = self._input(0).requires_grad_()
+            (attn(x, data.batch, data).sum() + auxiliary_loss(attn)).backward()
+            assert x.grad is not None
+            assert x.grad.shape == (0, self.channels)
         parts = [self.prepare(GRAPHS["path"].clone()), empty, self.prepare(GRAPHS["single"].clone())]
         batch = Batch.from_data_list(parts)
         x = self._input(batch.num_nodes)
@@ -301,3 +375,13 @@ class AttentionCase:
             x[2, 1] = bad
             with pytest.raises(ValueError, match="NaN or infinity, first at node 2"):
                 attn(x, None, data)
+
+
+def _listed(results: Any) -> list[Tensor]:
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+def _gradients(results: list[Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of one number that depends on all results."""
+    loss = torch.stack([result.sin().sum() for result in results]).sum()
+    return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
