@@ -144,7 +144,7 @@ def test_the_mask_of_a_token_is_ones():
     phi = PowerSeriesOperator(data.edge_index, 4, attn.mask.modulation, weight).to_dense()
     matrix = torch.ones(2, 5, 5, dtype=torch.float64)
     matrix[:, 1:, 1:] = phi @ phi.mT
-    wanted = masked_linear_attention_reference(q.relu(), k.relu(), v, matrix, None, matrix)
+    wanted = masked_linear_attention_reference(q.relu(), k.relu(), v, matrix, bound=matrix)
     wanted = x[:1] + attn.out(wanted.flatten(1))[:1]
     torch.testing.assert_close(model(data.x.double(), data.edge_index, graph=data), wanted, **TOL)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,8 +24,8 @@ class Encoder(Module):
 
     requires: tuple[str, ...] = ()
     """Attributes that the graph must carry."""
-    remedy: str = "them to the data"
-    """What to add if they are missing, for error messages."""
+    transform_settings: Mapping[str, Any] = {}
+    """Settings of the transform that adds them, for the message if they are missing."""
     channels: int
     """Width of the output."""
 
@@ -40,7 +40,7 @@ class Encoder(Module):
             TypeError: If ``graph`` is not a homogeneous graph.
             ValueError: If one is missing; the message says what to add.
         """
-        return read_attributes(self, graph, self.remedy)
+        return read_attributes(self, graph)
 
     def read_tables(self, graph: Any, num_columns: int) -> list[Tensor]:
         """The attributes of `requires` as tables ``[rows, num_columns]``; the graph may store one column as ``[rows]``.

@@ -32,7 +32,7 @@ class _EigenEncoder(Encoder):
         super().__init__()
         self.channels, self.max_freqs = channels, max_freqs
         self.requires = (f"{name}_vectors", f"{name}_values")
-        self.remedy = f"the transform AddLaplacianEncoding(max_freqs={max_freqs}, name={name!r})"
+        self.transform_settings = {"max_freqs": max_freqs, "name": name}
 
 
 class LapPE(_EigenEncoder):

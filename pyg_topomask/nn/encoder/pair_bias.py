@@ -42,8 +42,7 @@ class GraphormerBias(Encoder):
     def __init__(self, heads: int, num_spatial_types: int = 20, num_edge_types: int | None = None) -> None:
         super().__init__()
         self.channels, self.num_spatial_types, self.num_edge_types = heads, num_spatial_types, num_edge_types
-        paths = "" if num_edge_types is None else ", paths=True"
-        self.remedy = f"the transform AddShortestPathBias(num_spatial_types={num_spatial_types}{paths})"
+        self.transform_settings = {"num_spatial_types": num_spatial_types, "paths": num_edge_types is not None}
         self.spatial = Embedding(num_spatial_types + 1, heads)
         normal_(self.spatial.weight, std=_STD)
         if num_edge_types is not None:
@@ -92,7 +91,7 @@ class RelativeWalkBias(Encoder):
         in_channels: Number of walk lengths.
     """
 
-    requires, remedy = ("pair_relative_walk",), "the transform AddRelativeWalkEncoding"
+    requires = ("pair_relative_walk",)
 
     def __init__(self, heads: int, in_channels: int) -> None:
         super().__init__()
@@ -117,7 +116,6 @@ class GraphormerDegrees(Encoder):
     """
 
     requires = ("shortest_path_in_degree", "shortest_path_out_degree")
-    remedy = "the transform AddShortestPathBias"
 
     def __init__(self, channels: int, num_in_degrees: int = 64, num_out_degrees: int = 64) -> None:
         super().__init__()

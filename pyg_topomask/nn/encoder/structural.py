@@ -52,16 +52,16 @@ class RWSE(StructuralEncoder):
     2022, arXiv:2110.07875. Arguments are those of `StructuralEncoder`.
     """
 
-    requires, remedy = ("random_walk_diagonal",), "the transform AddRandomWalkEncoding"
+    requires = ("random_walk_diagonal",)
 
 
 class HKdiagSE(StructuralEncoder):
     """Diagonal of the heat kernel, one number for each time; arguments are those of `StructuralEncoder`."""
 
-    requires, remedy = ("heat_diagonal",), "the transform AddHeatDiagonalEncoding"
+    requires = ("heat_diagonal",)
 
 
 class ElstaticSE(StructuralEncoder):
     """Statistics of the electrostatic potential between nodes; arguments are those of `StructuralEncoder`."""
 
-    requires, remedy = ("electrostatic",), "the transform AddElectrostaticEncoding"
+    requires = ("electrostatic",)
