@@ -14,30 +14,24 @@ from torch_geometric.utils import barabasi_albert_graph, from_networkx
 
 from pyg_topomask.nn import (
     ATTENTION,
-    EDGE_ENCODERS,
     HEADS,
     MASK,
-    NODE_ENCODERS,
-    POSITIONAL_ENCODERS,
     ExphormerAttention,
     GKATConv,
-    GRFMask,
     MaskedAttention,
     PrimalAttention,
     SANAttention,
     auxiliary_loss,
 )
-from pyg_topomask.nn.encoder import GraphormerDegrees, MLPNodeEncoder
-from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
 from pyg_topomask.nn.graph_token import GraphToken
 from pyg_topomask.nn.head.edge import DECODINGS
 from pyg_topomask.nn.norm import NORMS, apply_norm, build_norm
 from pyg_topomask.nn.pool import POOLS
 from pyg_topomask.run.model.convs import CONVS, ConvSettings
 from pyg_topomask.testing import examples, prepared
-from pyg_topomask.transforms import that_add
+from tests.nn.encoder_cases import CASES, encodable
 
-CALLS, CHANNELS, NUM_HEADS = 20, 32, 2
+CALLS, CHANNELS, NUM_HEADS = 3, 32, 2
 SIZES = (1000, 30, 30, 60)
 """One graph of a thousand nodes, and some of equal and of other sizes: beyond 32,768 numbers torch takes threads."""
 
@@ -53,7 +47,7 @@ def _two_threads():
 class NoRacingSums(TorchDispatchMode):
     """Refuses the one operation of torch that adds float32 numbers in any order: sums at an index that repeats.
 
-    It is the gradient of ``x[index]``; those of ``index_select`` and ``gather`` add in order. Twenty calls that happen
+    It is the gradient of ``x[index]``; those of ``index_select`` and ``gather`` add in order. A few calls that happen
     to agree would hide it.
     """
 
@@ -98,134 +92,62 @@ def plain_graphs(sizes) -> list[Data]:
     return [Data(edge_index=barabasi_albert_graph(n, 4), num_nodes=n) for n in sizes]
 
 
-def prepare(sizes) -> Batch:
-    """Graphs with hubs, which carry what attentions read."""
-    required = [attribute for attention in ATTENTION.values() for attribute in attention.requirements()]
-    transform = that_add(required, seed=0)
-    return Batch.from_data_list([transform(graph) for graph in plain_graphs(sizes)])
+def graphs_of(sizes) -> list[Data]:
+    """Graphs with hubs."""
+    torch.manual_seed(0)
+    return [Data(edge_index=barabasi_albert_graph(n, 4), num_nodes=n) for n in sizes]
 
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    return prepare(SIZES)
+    return Batch.from_data_list(graphs_of(SIZES))
 
 
-ATTENTIONS = {
-    **{name: lambda cls=cls: cls(CHANNELS, NUM_HEADS) for name, cls in ATTENTION.items()},
-    "GKATConv": lambda: GKATConv(CHANNELS, 8, NUM_HEADS, dropout=0.1),
-    "Primal": lambda: PrimalAttention(CHANNELS, NUM_HEADS),
+def assert_attention_repeats(build, graphs, channels=CHANNELS, **walks):
+    graph = Batch.from_data_list(prepared(build(), graphs, **walks))
+    assert_repeats(build, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, channels))
+
+
+ATTENTIONS = examples(ATTENTION) | {
+    "GKATConv": lambda channels, heads: GKATConv(channels, 8, heads, dropout=0.1),
+    "Primal": PrimalAttention,
 }
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_attention_repeats(batch, name):
-    x = draw(batch.num_nodes, CHANNELS)
-    assert_repeats(ATTENTIONS[name], lambda attn, x: attn(x, batch.batch, batch), x)
+def test_attention_repeats(name):
+    assert_attention_repeats(lambda: ATTENTIONS[name](CHANNELS, heads=NUM_HEADS), graphs_of(SIZES), num_walks=16)
 
 
-MASKS = examples(MASK, (32, 32)) | {"grf per head": lambda: GRFMask(NUM_HEADS)}
-"""Every mask; those of walks are tried on every path, and the others, which have fast products, on a large grid."""
-WALKED = [name for name in MASKS if "walk_index" in MASKS[name]().requires]
+MASKS = examples(MASK, grid_shape=(32, 32))
+WALKED = [name for name in MASKS if name.startswith(("grf", "rwgnk"))]
 
 
-def long_walks(mask, path) -> Batch:
-    """A thousand nodes with 69,000 walk entries; for the dense path 320 nodes, whose 102,400 pairs suffice."""
-    graphs = plain_graphs([32] * (10 if path == "dense" else 32))
-    return Batch.from_data_list(prepared(mask, graphs, num_walks=64, halt_prob=0.1))
-
-
+@pytest.mark.parametrize("kernel", ["elu1", "softmax"])
 @pytest.mark.parametrize("path", ["factored", "pairwise", "blocks", "dense"])
 @pytest.mark.parametrize("mask", WALKED)
-def test_mask_repeats_on_every_path(mask, path):
-    graph = long_walks(MASKS[mask](), path)
-    attention = lambda: MaskedAttention(CHANNELS, NUM_HEADS, "elu1", MASKS[mask](), path)  # noqa: E731
-    assert_repeats(attention, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
-
-
-@pytest.fixture(scope="module")
-def large_grid() -> Batch:
-    """One grid of 1,024 nodes with what the masks read."""
-    graph = from_networkx(networkx.grid_2d_graph(32, 32))
-    required = [attribute for mask in MASK.values() for attribute in mask.requirements()]
-    return Batch.from_data_list([that_add(required, seed=0)(graph)])
+def test_mask_of_walks_repeats_on_every_path(mask, path, kernel):
+    """A thousand nodes with 69,000 walk entries; for the dense path 320 nodes, whose 102,400 pairs suffice."""
+    if (kernel, path) == ("softmax", "factored"):
+        return  # is refused
+    graphs = graphs_of([32] * (10 if path == "dense" else 32))
+    build = lambda: MaskedAttention(CHANNELS, NUM_HEADS, kernel, MASKS[mask](), path)  # noqa: E731
+    assert_attention_repeats(build, graphs, num_walks=64, halt_prob=0.1)
 
 
 @pytest.mark.parametrize("mask", [name for name in MASKS if name not in WALKED])
-def test_fast_mask_repeats(large_grid, mask):
-    attention = lambda: MaskedAttention(8, NUM_HEADS, "elu1", MASKS[mask](), "factored")  # noqa: E731
-    assert_repeats(attention, lambda attn, x: attn(x, large_grid.batch, large_grid), draw(1024, 8))
+def test_mask_without_walks_repeats(mask):
+    """One grid of 1,024 nodes."""
+    grid = from_networkx(networkx.grid_2d_graph(32, 32))
+    assert_attention_repeats(lambda: MaskedAttention(8, NUM_HEADS, "elu1", MASKS[mask](), "factored"), [grid], 8)
 
 
-@pytest.mark.parametrize("path", ["pairwise", "blocks", "dense"])
-def test_masked_softmax_repeats_on_every_path(path):
-    graph = long_walks(GRFMask(), path)
-    attention = lambda: MaskedAttention(CHANNELS, NUM_HEADS, "softmax", GRFMask(), path)  # noqa: E731
-    assert_repeats(attention, lambda attn, x: attn(x, graph.batch, graph), draw(graph.num_nodes, CHANNELS))
-
-
-ENCODERS = {
-    "Atom": (NODE_ENCODERS, {}, ATOM_SIZES),
-    "ASTNode": (NODE_ENCODERS, {}, AST_SIZES[:2]),
-    "PPANode": (NODE_ENCODERS, {}, 1),
-    "TypeDictNode": (NODE_ENCODERS, {"num_types": 28}, (28,)),
-    "VOCNode": (NODE_ENCODERS, {}, 14),
-    "COCONode": (NODE_ENCODERS, {}, 14),
-    "LinearNode": (NODE_ENCODERS, {"in_channels": 3}, 3),
-    "Bond": (EDGE_ENCODERS, {}, BOND_SIZES),
-    "ASTEdge": (EDGE_ENCODERS, {}, (2, 2)),
-    "PPAEdge": (EDGE_ENCODERS, {}, 7),
-    "TypeDictEdge": (EDGE_ENCODERS, {"num_types": 4}, (4,)),
-    "VOCEdge": (EDGE_ENCODERS, {}, 2),
-    "COCOEdge": (EDGE_ENCODERS, {}, 2),
-    "LinearEdge": (EDGE_ENCODERS, {"in_channels": 3}, 3),
-    "DummyEdge": (EDGE_ENCODERS, {}, 1),
-    "LapPE": (POSITIONAL_ENCODERS, {"max_freqs": 4, "raw_norm": "batch_norm"}, 1),
-    "SignNet": (POSITIONAL_ENCODERS, {"max_freqs": 4, "layers": 2, "phi_hidden_dim": 16}, 1),
-    "RWSE": (POSITIONAL_ENCODERS, {"in_channels": 8, "raw_norm": "batch_norm"}, 1),
-    "HKdiagSE": (POSITIONAL_ENCODERS, {"in_channels": 8, "model": "MLP"}, 1),
-    "ElstaticSE": (POSITIONAL_ENCODERS, {"in_channels": 8}, 1),
-    "EquivStableLapPE": (POSITIONAL_ENCODERS, {"max_freqs": 4}, 1),
-    "GraphormerBias": (POSITIONAL_ENCODERS, {"num_spatial_types": 4, "num_edge_types": 3}, 1),
-    "RRWP": (POSITIONAL_ENCODERS, {"in_channels": 8}, 1),
-    "GraphormerDegrees": ({"GraphormerDegrees": GraphormerDegrees}, {}, 1),
-    "MLPNode": ({"MLPNode": MLPNodeEncoder}, {"in_channels": 3, "layers": 2}, 3),
-}
-"""Name -> where it stands, arguments, and columns of the features: so many numbers, or categories of such sizes."""
-
-
-def encoded(columns) -> Batch:
-    """Graphs that carry what encoders read; distances are those of a thousandth of the largest graph's pairs."""
-
-    def features(rows: int) -> Tensor:
-        if isinstance(columns, int):
-            return torch.randn(rows, columns)
-        return torch.stack([torch.randint(size, (rows,)) for size in columns], dim=1)
-
-    torch.manual_seed(0)
-    graphs = []
-    for n in SIZES:
-        edge_index = barabasi_albert_graph(n, 4)
-        graph = Data(x=features(n), edge_index=edge_index, edge_attr=features(edge_index.size(1)))
-        graph.node_depth = torch.randint(AST_SIZES[2], (n,))
-        graph.random_walk_diagonal, graph.heat_diagonal, graph.electrostatic = torch.rand(3, n, 8).unbind()
-        graph.laplacian_vectors, graph.laplacian_values = torch.randn(2, n, 4).unbind()
-        graph.shortest_path_in_degree, graph.shortest_path_out_degree = torch.randint(80, (2, n)).unbind()
-        graph.pair_shortest_path = torch.randint(5, (40 * n,))
-        graph.pair_shortest_path_types = torch.randint(-1, 3, (40 * n, 4))
-        graph.pair_relative_walk = torch.rand(40 * n, 8)
-        graphs.append(graph)
-    return Batch.from_data_list(graphs)
-
-
-def test_every_encoder_is_covered():
-    assert set(ENCODERS) >= {*NODE_ENCODERS, *EDGE_ENCODERS, *POSITIONAL_ENCODERS}
-
-
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", CASES)
 def test_encoder_repeats(name):
-    table, arguments, columns = ENCODERS[name]
-    graph = encoded(columns)
-    assert_repeats(lambda: table[name](CHANNELS, **arguments), lambda encoder: encoder(graph))
+    cls, options, columns = CASES[name]
+    parts = [encodable(data, num_pairs=40 * data.num_nodes, **columns) for data in graphs_of(SIZES)]
+    graph = Batch.from_data_list(parts)
+    assert_repeats(lambda: cls(CHANNELS, **options), lambda encoder: encoder(graph))
 
 
 HEAD_CASES = [
@@ -274,12 +196,12 @@ def test_attention_that_reads_edges_repeats(batch, cls):
         return attn(x, batch.batch, graph)
 
     inputs = draw(batch.num_nodes, CHANNELS), draw(batch.num_edges, CHANNELS)
-    assert_repeats(lambda: cls(CHANNELS, NUM_HEADS, edge_dim=CHANNELS), call, *inputs)
+    settings = {"expander": False} if cls is ExphormerAttention else {}
+    assert_repeats(lambda: cls(CHANNELS, NUM_HEADS, edge_dim=CHANNELS, **settings), call, *inputs)
 
 
-def test_graph_token_repeats(batch):
-    small = prepare([60] * 18)
-    bias = draw(18 * 60 * 60, NUM_HEADS)
+def test_graph_token_repeats():
+    small, bias = Batch.from_data_list(graphs_of([60] * 18)), draw(18 * 60 * 60, NUM_HEADS)
     call = lambda token, x, bias: token.insert(x, small, 18, bias)[::2]  # noqa: E731
     assert_repeats(lambda: GraphToken(CHANNELS, NUM_HEADS), call, draw(small.num_nodes, CHANNELS), bias)
 
