@@ -8,10 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyg_topomask.checks import check_floating
 from pyg_topomask.limits import limits
 from pyg_topomask.operators.base import MaskOperator, common_heads
 from pyg_topomask.ops.attention.mask import DenseBlocks, Rows, Support
 from pyg_topomask.ops.blocks import BlockLayout, product_blocks
+from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.memo import is_learned, outside_transforms
 from pyg_topomask.ops.numerics import absolute, at_least_float32, non_negative
 from pyg_topomask.ops.products import compiled
@@ -228,18 +230,11 @@ def _factor(entries: SparseEntries | None, num_nodes: int, name: str) -> Factor 
     if entries is None:
         return None
     index, value = entries
-    if index.dim() != 2 or index.size(0) != 2 or value.dim() not in (1, 2) or value.size(0) != index.size(1):
+    check_edges(index, num_nodes, None, name)
+    check_floating(name, value)
+    if value.dim() not in (1, 2) or value.size(0) != index.size(1):
         raise ValueError(
-            f"'{name}' must be (index [2, nnz], value [nnz] or [nnz, H]) "
-            f"(got {list(index.shape)} and {list(value.shape)})"
-        )
-    if index.is_floating_point() or not value.is_floating_point():
-        raise TypeError(
-            f"'{name}' must be an integer index and floating-point values (got {index.dtype} and {value.dtype})"
-        )
-    if index.numel() > 0 and (int(index.min()) < 0 or int(index.max()) >= num_nodes):
-        raise ValueError(
-            f"'{name}' has indices {int(index.min())} to {int(index.max())}, but nodes are 0 to {num_nodes - 1}"
+            f"values of '{name}' must be [{index.size(1)}] or [{index.size(1)}, H] (got {list(value.shape)})"
         )
     pattern, entry = Pattern.merge(*index, num_nodes, num_nodes)
     # Equal entries must be added before absolute values are taken.

@@ -145,7 +145,7 @@ class OperatorCase:
             check_backward_in_autocast(*self._product_of(self.graphs[self.moved], channels, torch.float32))
 
     def test_two_threads_change_nothing(self) -> None:
-        batch = Batch.from_data_list([self.graphs[self.moved]] * 300)
+        batch = Batch.from_data_list([self.graphs[self.moved]] * 100)
         check_threads(*self._product_of(batch, 16, torch.float32))
 
     def test_no_nodes(self) -> None:

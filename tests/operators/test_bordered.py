@@ -18,7 +18,7 @@ from pyg_topomask.operators import (
     SparseOperator,
 )
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
+from pyg_topomask.ops.attention.masked import masked_linear_attention_reference, masked_softmax_attention_reference
 from pyg_topomask.ops.blocks import block_layout
 from pyg_topomask.ops.sparse import Combination
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency, empty_graph
@@ -33,70 +33,56 @@ def real_nodes(data):
     return torch.cat([torch.zeros(min(1, batch.numel()), dtype=torch.bool), batch[1:] == batch[:-1]])
 
 
+def inner_graph(data):
+    """Number of nodes that are no tokens, their edges, the weights of these, and their dense adjacency."""
+    real = real_nodes(data)
+    weight = data.get("edge_weight", torch.ones(data.num_edges)).double()
+    edges, weight = subgraph(real, data.edge_index, weight, True, num_nodes=data.num_nodes)
+    return int(real.sum()), edges, weight, dense_adjacency(data)[real][:, real]
+
+
+def heat(nodes, edges, weight, f):
+    """Approximate: the token's row does not share the error."""
+    return HeatOperator(torch.cat([edges, edges.flip(0)], 1), nodes, 0.5 * f[0], torch.cat([weight] * 2), tol=1e-12)
+
+
+def heat_matrix(adjacency, f):
+    adjacency = adjacency + adjacency.t()
+    return torch.matrix_exp(-0.5 * f[0] * (adjacency.sum(1).diag() - adjacency))
+
+
+# Masks of the other nodes, from their graph and numbers; and their matrices.
+INNER = {
+    "series": (lambda n, edges, w, f: PowerSeriesOperator(edges, n, f, w), SERIES),
+    "heads": (lambda n, edges, w, f: PowerSeriesOperator(edges, n, f, w), torch.stack([SERIES, SERIES.flip(0)])),
+    "pairs": (lambda n, edges, w, f: SparseOperator(edges, f[1] * w, n), SERIES * torch.tensor([0, 1, 0])),
+    "heat": (heat, SERIES),
+}
+
+
 class TestBorderedOperator(OperatorCase):
     equivariant = False  # the token is the first node
-    series = SERIES
 
-    def build(self, data, coeffs=None):
-        real, batch = real_nodes(data), batch_of(data)
-        edges, weight = subgraph(real, data.edge_index, data.get("edge_weight"), True, num_nodes=data.num_nodes)
-        weight = None if weight is None else weight.double()
-        inner = PowerSeriesOperator(edges, int(real.sum()), self.series if coeffs is None else coeffs, weight)
-        return BorderedOperator(inner, batch[real], int((~real).sum()))
+    @pytest.fixture(autouse=True, params=INNER)
+    def _case(self, request):
+        self.name, (self.make, self.numbers) = request.param, INNER[request.param]
 
-    def reference(self, data):
-        real, batch = real_nodes(data), batch_of(data)
-        adjacency = dense_adjacency(data)[real][:, real]
-        inner = [sum(a * adjacency.matrix_power(k) for k, a in enumerate(f)) for f in self.series.view(-1, 3)]
-        both = real[:, None] & real
-        out = (batch[:, None] == batch).double().repeat(len(inner), 1, 1)
-        out[:, both] = torch.stack(inner).flatten(1)
-        return out if self.series.dim() == 2 else out[0]
+    def build(self, data, numbers=None):
+        nodes, edges, weight, _ = inner_graph(data)
+        inner = self.make(nodes, edges, weight, self.numbers if numbers is None else numbers)
+        return BorderedOperator(inner, batch_of(data)[real_nodes(data)], data.num_nodes - nodes)
 
     def parameters(self, data):
-        return {"coeffs": self.series}
-
-
-class TestBorderedOperatorPerHead(TestBorderedOperator):
-    series = torch.stack([SERIES, SERIES.flip(0)])
-
-
-class TestBorderedPairs(TestBorderedOperator):
-    """A mask with a sparse support, which also lists its pairs row by row."""
-
-    series = torch.tensor([0.0, -0.5, 0.0], dtype=torch.float64)
-
-    def build(self, data, coeffs=None):
-        real, batch = real_nodes(data), batch_of(data)
-        edges, weight = subgraph(real, data.edge_index, data.get("edge_weight"), True, num_nodes=data.num_nodes)
-        weight = torch.ones(edges.size(1)) if weight is None else weight
-        factor = (self.series if coeffs is None else coeffs)[1]
-        inner = SparseOperator(edges, factor * weight.double(), int(real.sum()))
-        return BorderedOperator(inner, batch[real], int((~real).sum()))
-
-
-class TestBorderedApproximation(OperatorCase):
-    """A mask whose products have an error, which the token's row does not share."""
-
-    equivariant = False
-
-    def build(self, data):
-        real, batch = real_nodes(data), batch_of(data)
-        edges = subgraph(real, data.edge_index, None, True, num_nodes=data.num_nodes)[0]
-        edges = torch.cat([edges, edges.flip(0)], dim=1)
-        inner = HeatOperator(edges, int(real.sum()), torch.tensor(0.5, dtype=torch.float64), tol=1e-12)
-        return BorderedOperator(inner, batch[real], int((~real).sum()))
+        return {"numbers": self.numbers}
 
     def reference(self, data):
-        real, batch = real_nodes(data), batch_of(data)
-        edges = subgraph(real, data.edge_index, None, True, num_nodes=data.num_nodes)[0]
-        adjacency = torch.zeros(int(real.sum()), int(real.sum()), dtype=torch.float64)
-        for i, j in edges.t().tolist():
-            adjacency[i, j] += 1
-            adjacency[j, i] += 1
-        out = (batch[:, None] == batch).double()
-        out[real[:, None] & real] = torch.matrix_exp(-0.5 * (adjacency.sum(1).diag() - adjacency)).flatten()
-        return out
+        real, batch, adjacency = real_nodes(data), batch_of(data), inner_graph(data)[3]
+        inner = [sum(a * adjacency.matrix_power(k) for k, a in enumerate(f)) for f in self.numbers.view(-1, 3)]
+        if self.name == "heat":
+            inner = [heat_matrix(adjacency, self.numbers)]
+        out = (batch[:, None] == batch).double().repeat(len(inner), 1, 1)
+        out[:, real[:, None] & real] = torch.stack(inner).flatten(1)
+        return out if self.numbers.dim() == 2 else out[0]
 
 
 @pytest.mark.parametrize("names", [("path", "star"), ("path", "empty", "star", "single", "empty"), ("empty", "empty")])
@@ -109,16 +95,11 @@ def test_attention_with_tokens_is_the_definition_on_every_path(names, kernel):
     wider, n = torch.repeat_interleave(sizes), op.num_nodes
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.rand(n, 2, 3, generator=generator, dtype=torch.float64) for _ in range(3))
-    matrix, bound = op.to_dense(), op.bound.to_dense()
-    if kernel == "linear":
-        wanted = masked_linear_attention_reference(q, k, v, matrix, None, bound=bound)
-        outs = [masked_linear_attention(q, k, v, op, wider, path) for path in ("factored", "blocks", "auto")]
-    else:
-        weight = (torch.einsum("ihr,jhr->hij", q, k) * 3**-0.5).exp()
-        wanted = torch.einsum("hij,jhd->ihd", matrix * weight, v) / (bound * weight).sum(-1).t()[..., None]
-        outs = [masked_softmax_attention(q, k, v, op, wider, path) for path in ("blocks", "auto")]
-    for out in outs:
-        torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+    reference = masked_linear_attention_reference if kernel == "linear" else masked_softmax_attention_reference
+    attend = masked_linear_attention if kernel == "linear" else masked_softmax_attention
+    wanted = reference(q, k, v, op.to_dense(), bound=op.bound.to_dense())
+    for path in ("factored", "blocks", "auto")[kernel == "softmax" :]:
+        torch.testing.assert_close(attend(q, k, v, op, wider, path), wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("names", [("path", "star"), ("path", "empty", "star", "single", "empty"), ("empty",)])

@@ -23,12 +23,18 @@ def batch_vector(data):
     return data.batch if data.get("batch") is not None else torch.zeros(data.num_nodes, dtype=torch.long)
 
 
-class HeatCase(OperatorCase):
+class TestHeatOperator(OperatorCase):
     """The tolerance is small enough for the series to be exact."""
 
     graphs = UNDIRECTED
-    laplacian = "combinatorial"
-    time = torch.tensor(0.8, dtype=torch.float64)
+
+    @pytest.fixture(autouse=True, params=[0.8, [0.3, 0.8, 0.0]], ids=["shared", "heads"])
+    def _time(self, request):
+        self.time = torch.tensor(request.param, dtype=torch.float64)
+
+    @pytest.fixture(autouse=True, params=["combinatorial", "normalized", "random_walk", "adjacency"])
+    def _laplacian(self, request):
+        self.laplacian = request.param
 
     def build(self, data, **parameters):
         time = parameters.get("time", self.time)
@@ -55,43 +61,11 @@ class HeatCase(OperatorCase):
         return torch.linalg.matrix_exp(-self.time[..., None, None] * generator)
 
 
-class TestHeatOperator(HeatCase):
-    pass
-
-
-class TestHeatOperatorPerHead(HeatCase):
-    time = torch.tensor([0.3, 0.8, 0.0], dtype=torch.float64)
-
-
-class TestHeatOperatorOfTheNormalizedLaplacian(HeatCase):
-    laplacian = "normalized"
-
-
-class TestHeatOperatorOfTheNormalizedLaplacianPerHead(HeatCase):
-    laplacian = "normalized"
-    time = torch.tensor([2.0, 0.1], dtype=torch.float64)
-
-
-class TestHeatOperatorOfTheRandomWalk(HeatCase):
-    laplacian = "random_walk"
-
-
-class TestHeatOperatorOfTheRandomWalkPerHead(HeatCase):
-    laplacian = "random_walk"
-    time = torch.tensor([2.0, 0.1], dtype=torch.float64)
-
-
-class TestHeatOperatorOfTheAdjacency(HeatCase):
-    laplacian = "adjacency"
-
-
-class TestHeatOperatorOfTheAdjacencyPerHead(HeatCase):
-    laplacian = "adjacency"
-    time = torch.tensor([0.5, 1.0], dtype=torch.float64)
-
-
 class TestPowerSeriesOperator(OperatorCase):
-    coeffs = COEFFS
+    @pytest.fixture(autouse=True, params=["signs", "heads", "positive"])
+    def _coeffs(self, request):
+        kinds = {"signs": COEFFS, "heads": torch.stack([COEFFS, COEFFS.flip(0)]), "positive": COEFFS.abs()}
+        self.coeffs = kinds[request.param]
 
     def build(self, data, **parameters):
         weight = parameters.get("edge_weight", data.get("edge_weight"))
@@ -106,14 +80,6 @@ class TestPowerSeriesOperator(OperatorCase):
         adj = dense_adjacency(data)
         powers = torch.stack([torch.linalg.matrix_power(adj, k) for k in range(self.coeffs.size(-1))])
         return torch.einsum("...k,kij->...ij", self.coeffs, powers)
-
-
-class TestPowerSeriesOperatorPerHead(TestPowerSeriesOperator):
-    coeffs = torch.stack([COEFFS, COEFFS.flip(0)])
-
-
-class TestPowerSeriesOperatorWithoutSigns(TestPowerSeriesOperator):
-    coeffs = COEFFS.abs()
 
 
 class TestLowRankOperator(OperatorCase):
@@ -174,14 +140,14 @@ class TestPaddingOperator(OperatorCase):
 
 
 def hub_graphs():
-    """Degrees up to 1,000: a star; a clique, a path and a hub in one graph; a star beside a path and a single node."""
-    star = torch.stack([torch.zeros(1000, dtype=torch.long), torch.arange(1, 1001)])
+    """Degrees up to 300: a star; a clique, a path and a hub in one graph; a star beside a path and a single node."""
+    star = torch.stack([torch.zeros(300, dtype=torch.long), torch.arange(1, 301)])
     clique = torch.combinations(torch.arange(60)).t()
     path = torch.stack([torch.arange(59, 120), torch.arange(60, 121)])
     hub = torch.stack([torch.full((300,), 120), torch.arange(121, 421)])
     mixed = torch.cat([clique, path, hub], dim=1)
     parts = torch.cat([star[:, :200], torch.tensor([[201, 202], [202, 203]])], dim=1)
-    return [(star, 1001), (mixed, 421), (parts, 205)]
+    return [(star, 301), (mixed, 421), (parts, 205)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -229,12 +195,6 @@ def test_heat_of_a_graph_does_not_depend_on_its_batch_mates():
         torch.testing.assert_close((together @ x)[201:], alone @ x[201:], rtol=1e-12, atol=1e-12)
 
 
-def test_float32_is_computed_in_float64_only_where_rounding_would_break_the_tolerance():
-    edge_index = torch.tensor([[0, 1], [1, 0]])
-    assert not HeatOperator(edge_index, 2, 0.5, tol=1e-4)._is_wide
-    assert HeatOperator(edge_index, 2, 0.5, tol=1e-9)._is_wide
-
-
 EDGES = torch.tensor([[0, 1], [1, 0]])
 
 
@@ -254,7 +214,7 @@ EDGES = torch.tensor([[0, 1], [1, 0]])
         (lambda: LowRankOperator(torch.ones(3, 2), torch.ones(3, 1)), ValueError, r"got \[3, 2\] and \[3, 1\]"),
         (lambda: LowRankOperator(torch.ones(3, 2).long(), torch.ones(3, 2)), TypeError, "floating point"),
         (lambda: LowRankOperator(torch.ones(2, 1), torch.ones(2, 1), torch.tensor([1, 0])), ValueError, "sorted"),
-        (lambda: SparseOperator(EDGES, torch.ones(3), 2), ValueError, r"\[2, 2\] and \[3\]"),
+        (lambda: SparseOperator(EDGES, torch.ones(3), 2), ValueError, r"\[2\] or \[2, H\] \(got \[3\]\)"),
         (lambda: PaddingOperator(torch.ones(3)), TypeError, "'node_mask' must be boolean"),
         (lambda: PaddingOperator(torch.ones(3) > 0, torch.zeros(2).long()), ValueError, r"\[3\] and \[2\]"),
     ],

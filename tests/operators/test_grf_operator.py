@@ -1,164 +1,152 @@
-import torch
-from torch_geometric.data import Batch
+"""The mask of graph random features against its walks, read entry by entry."""
 
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+
+from pyg_topomask.nn import GRFMask
 from pyg_topomask.operators import GRFOperator, SparseFactorOperator
-from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.attention.masked import masked_linear_attention_reference
 from pyg_topomask.ops.walks.product import walk_product
 from pyg_topomask.testing import GRAPHS, OperatorCase
 from pyg_topomask.transforms import AddRandomWalks
 
 F = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
-TABLES = ("walk", "walk_key")
-PARTS = ("index", "length", "load")
+KEYS = torch.tensor([0.6, 0.9, -1.1, 0.0], dtype=torch.float64)
+HEADS = torch.stack([F, F.flip(0), -F])
 
 
 def walked(data, **settings):
     return AddRandomWalks(num_walks=3, max_length=3, halt_prob=0.2, seed=0, **settings)(data.clone())
 
 
-def features(data, name, modulation):
-    """Phi, entry by entry from the stored walks."""
-    phi = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
-    index, length, load = (data[f"{name}_{part}"].tolist() for part in PARTS)
+def table(data, name, load=lambda load: load):
+    index, length, values = (data[f"{name}_{part}"] for part in ("index", "length", "load"))
+    return index, length, load(values)
+
+
+def phi(data, name, modulation):
+    """The features of nodes, entry by entry from the stored walks."""
+    out = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
+    index, length, load = (part.tolist() for part in table(data, name))
     for i, v, hops, weight in zip(*index, length, load):
-        phi[i, v] += modulation[hops] * weight
-    return phi
+        out[i, v] += modulation[hops] * weight
+    return out
 
 
-class GRFCase(OperatorCase):
-    graphs = {name: walked(data) for name, data in GRAPHS.items()}  # noqa: RUF012
-    modulation = F
-    tables = TABLES
+# Modulation functions of queries and of keys, and the table of the keys.
+CASES = {
+    "two tables": (F, None, "walk_key"),
+    "one table": (F, None, "walk"),
+    "heads": (HEADS, None, "walk_key"),
+    "keys": (F, KEYS, "walk_key"),
+    "keys of heads": (HEADS, HEADS.flip(0), "walk"),
+    "no keys": (F, None, None),
+    "diagonal": (F, None, "diagonal"),
+    "diagonal of heads": (HEADS, None, "diagonal"),
+}
+
+
+class TestGRFOperator(OperatorCase):
+    graphs = {name: walked(data, diagonal="corrected") for name, data in GRAPHS.items()}  # noqa: RUF012
     tol = {"rtol": 1e-10, "atol": 1e-10}  # noqa: RUF012
 
-    def build(self, data):
-        first, second = ([data[f"{name}_{part}"] for part in PARTS] for name in (self.tables * 2)[:2])
-        walks = walk_product(*first, *second, data.num_nodes, 3, torch.float64)
-        return GRFOperator(walks, self.modulation)
+    @pytest.fixture(autouse=True, params=CASES)
+    def _case(self, request):
+        self.modulation, self.keys, self.second = CASES[request.param]
+        if self.second == "walk_key":
+            self.graphs = {name: walked(data) for name, data in GRAPHS.items()}
+
+    def build(self, data, modulation=None, keys=None):
+        first, diagonal = table(data, "walk"), data.walk_diagonal if self.second == "diagonal" else None
+        second = (None,) * 3 if self.second is None else table(data, "walk_key") if "key" in self.second else first
+        f = self.modulation if modulation is None else modulation
+        walks = walk_product(*first, *second, data.num_nodes, 3, f.dtype, diagonal)
+        return GRFOperator(walks, f, self.keys if keys is None else keys)
+
+    def parameters(self, data):
+        keys = {} if self.keys is None else {"keys": self.keys + 0.05}  # |.| has no derivative at 0
+        return {"modulation": self.modulation, **keys}
 
     def reference(self, data):
-        modulations = self.modulation if self.modulation.dim() == 2 else self.modulation[None]
         heads = []
-        for f in modulations:
-            left, right = (features(data, name, f) for name in (self.tables * 2)[:2])
-            heads.append(left @ right.t())
+        second = self.modulation if self.keys is None else self.keys
+        for f, g in zip(self.modulation.view(-1, 4), second.view(-1, 4)):
+            dense = phi(data, "walk", f)
+            if self.second is not None:
+                dense = dense @ phi(data, "walk_key" if "key" in self.second else "walk", g).t()
+            if self.second == "diagonal":
+                products = torch.stack([f[a] * f[b] for b in range(4) for a in range(b + 1)])
+                dense = torch.diagonal_scatter(dense, data.walk_diagonal.double() @ products)
+            heads.append(dense)
         return torch.stack(heads) if self.modulation.dim() == 2 else heads[0]
 
 
-class TestTwoTables(GRFCase):
-    pass
+def of_star(f, load=lambda load: load):
+    """An operator of the walks of a star, with loads changed by a function."""
+    data = walked(GRAPHS["star"])
+    walks = walk_product(*table(data, "walk", load), *table(data, "walk_key", load), data.num_nodes, 3, torch.float64)
+    return GRFOperator(walks, torch.as_tensor(f, dtype=torch.float64))
 
 
-class TestOneTable(GRFCase):
-    tables = ("walk",)
+def test_a_mask_without_negative_numbers_is_its_own_bound():
+    positive = [1.0, 0, 0.2, 0]
+    for op in (of_star(positive), of_star(positive).T):
+        assert op.bound is op
+    for op in (of_star([1.0, 0, -0.2, 0]), of_star(positive, torch.neg)):
+        for form in (op, op.T):
+            bound = form.bound
+            assert bound.bound is bound
+            assert type(bound) is type(form)
+            assert (bound.to_dense() >= form.to_dense().abs() - 1e-6).all()
 
 
-class TestHeads(GRFCase):
-    modulation = torch.stack([F, F.flip(0), -F])
+def test_the_bound_of_signed_walks_takes_loads_absolute_before_they_add_up():
+    signed = of_star([1.0, -0.5, 0.3, 0.2], lambda load: load * (-1.0) ** torch.arange(load.numel()))
+    plain = of_star([1.0, 0.5, 0.3, 0.2])
+    torch.testing.assert_close(signed.bound.to_dense(), plain.to_dense())
+    torch.testing.assert_close(signed.T.bound.to_dense(), plain.to_dense().t())
 
 
-class KeyModulationCase(GRFCase):
-    """An asymmetric pair of modulation functions."""
-
-    keys = torch.tensor([0.6, 0.9, -1.1, 0.0], dtype=torch.float64)
-
-    def build(self, data):
-        return GRFOperator(super().build(data).walks, self.modulation, key_modulation=self.keys)
-
-    def reference(self, data):
-        pairs = zip(self.modulation, self.keys) if self.keys.dim() == 2 else [(self.modulation, self.keys)]
-        names = (self.tables * 2)[:2]
-        heads = [features(data, names[0], f) @ features(data, names[1], g).t() for f, g in pairs]
-        return torch.stack(heads) if self.keys.dim() == 2 else heads[0]
+def test_the_bound_has_derivative_plus_one_where_the_function_is_zero():
+    walks, grads = of_star([1.0] * 4).walks, []
+    for first in (0.0, 1e-9):
+        f = torch.tensor([first, -1, 2, 1], dtype=torch.float64, requires_grad=True)
+        grads += torch.autograd.grad(GRFOperator(walks, f).bound.to_dense().sum(), f)
+    torch.testing.assert_close(*grads, rtol=1e-6, atol=1e-6)
 
 
-class TestKeyModulation(KeyModulationCase):
-    pass
+def test_precision_is_that_of_the_loads():
+    single, double = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
+    assert of_star(F).eps == single  # float32 loads, a float64 modulation function
+    assert of_star(F, lambda load: load.double()).eps == double
 
 
-class TestKeyModulationOfHeadsAndOneTable(KeyModulationCase):
-    tables = ("walk",)
-    modulation, keys = torch.stack([F, F.flip(0)]), torch.stack([F.flip(0).abs(), -F])
-
-
-class TestAsymmetric(GRFCase):
-    def build(self, data):
-        walks = walk_product(*(data[f"walk_{part}"] for part in PARTS), None, None, None, data.num_nodes, 3, F.dtype)
-        return GRFOperator(walks, F)
-
-    def reference(self, data):
-        return features(data, "walk", F)
-
-
-def test_modulation_has_a_gradient_on_both_forms():
-    case = TestTwoTables()
-    walks = case.build(case.graphs["weighted"]).walks
-    x = torch.randn(5, 2, dtype=torch.float64)
-    f = F.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f) @ x, (f,))
-    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f).T @ x, (f,))
-    assert torch.autograd.gradcheck(lambda f: GRFOperator(walks, f).support.pairs(None)[1].values, (f,))
-
-
-def test_a_batch_of_a_batch_is_the_same_mask():
-    case = TestTwoTables()
-    parts = [case.graphs[name] for name in ("star", "single", "one_way")]
-    dense = case.build(Batch.from_data_list(parts)).to_dense()
-    torch.testing.assert_close(dense, torch.block_diag(*(case.build(part).to_dense() for part in parts)))
-
-
-def test_terms_that_cancel_count_in_the_bounding_mask():
-    left = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 2]]), torch.ones(4, dtype=torch.float64)
-    right = torch.tensor([[1, 1, 0, 2], [0, 1, 0, 2]]), torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
-    mask = SparseFactorOperator(left, right, 3)
-    q, k, v = (torch.rand(3, 1, 2, dtype=torch.float64) + 0.1 for _ in range(3))
-    wanted = masked_linear_attention_reference(q, k, v, mask.to_dense(), bound=mask.bound.to_dense())
-    assert (mask.to_dense() == 0).sum() > (mask.bound.to_dense() == 0).sum()
-    for path in ("pairwise", "factored", "blocks"):
-        torch.testing.assert_close(masked_linear_attention(q, k, v, mask, path=path), wanted)
-
-
-def test_learned_factors_have_a_gradient_on_blocks():
-    index, value = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 2]]), torch.rand(4).requires_grad_()
-    q, k, v = (torch.rand(3, 1, 2) for _ in range(3))
-
-    def gradient(path):
-        mask = SparseFactorOperator((index, value), (index, value), 3)
-        return torch.autograd.grad(masked_linear_attention(q, k, v, mask, path=path).square().sum(), value)
-
-    torch.testing.assert_close(gradient("blocks"), gradient("dense"))
+def test_a_graph_without_nodes_has_a_bound():
+    data = walked(Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=0))
+    op = GRFOperator(walk_product(*table(data, "walk"), *table(data, "walk_key"), 0, 3, torch.float64), F)
+    assert op.bound.to_dense().shape == (0, 0)
 
 
 def test_factors_are_sparse_factors():
-    case = TestTwoTables()
-    operator = case.build(case.graphs["star"])
+    operator = of_star(F)
     assert isinstance(operator.factors, SparseFactorOperator)
     # Entries are counted before those of equal positions are merged.
     assert operator.num_multiply_adds >= operator.factors.num_multiply_adds
     assert operator.support.count() == operator.factors.support.count()
 
 
-class TestCorrectedDiagonal(GRFCase):
-    """One table, whose diagonal is given by coefficients of the products of ``f``."""
-
-    graphs = {name: walked(data, diagonal="corrected") for name, data in GRAPHS.items()}  # noqa: RUF012
-    tables = ("walk",)
-
-    def build(self, data):
-        table = [data[f"walk_{part}"] for part in PARTS]
-        walks = walk_product(*table, *table, data.num_nodes, 3, torch.float64, data.walk_diagonal)
-        return GRFOperator(walks, self.modulation)
-
-    def reference(self, data):
-        modulations = self.modulation if self.modulation.dim() == 2 else self.modulation[None]
-        out = []
-        for f, dense in zip(modulations, super().reference(data).reshape(len(modulations), data.num_nodes, -1)):
-            products = torch.stack([f[a] * f[b] for b in range(4) for a in range(b + 1)])
-            diagonal = data.walk_diagonal.double() @ products
-            out.append(torch.where(torch.eye(data.num_nodes, dtype=torch.bool), diagonal, dense))
-        return torch.stack(out) if self.modulation.dim() == 2 else out[0]
+def test_entrywise_products_are_those_of_the_factors():
+    op = of_star(F)
+    torch.testing.assert_close((op * op).to_dense(), op.to_dense().square())
+    assert (op * op).dense_blocks is None  # columns of the factors are no nodes
+    corrected = GRFMask(max_length=3, diagonal="corrected")(walked(GRAPHS["star"], diagonal="corrected"))
+    with pytest.raises(TypeError, match="no fast entry-wise product of GRFOperator"):
+        _ = corrected * corrected
 
 
-class TestCorrectedDiagonalOfHeads(TestCorrectedDiagonal):
-    modulation = torch.stack([F, -F.flip(0)])
+def test_a_batch_is_the_mask_of_each_graph():
+    parts = [walked(GRAPHS[name]) for name in ("star", "single", "one_way")]
+    mask = GRFMask(2, max_length=3)
+    dense = mask(Batch.from_data_list(parts)).to_dense()
+    wanted = torch.stack([torch.block_diag(*blocks) for blocks in zip(*(mask(part).to_dense() for part in parts))])
+    torch.testing.assert_close(dense, wanted)

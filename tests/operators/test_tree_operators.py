@@ -5,6 +5,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.limits import limits
+from pyg_topomask.nn.mask.structure import batch_of
 from pyg_topomask.operators import CausalOperator, ForestExpOperator, TreeDistanceOperator
 from pyg_topomask.testing import OperatorCase
 
@@ -59,7 +60,9 @@ class ForestCase(OperatorCase):
 
 
 class TestForestExpOperator(ForestCase):
-    a, b = torch.tensor(-0.7, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
+    @pytest.fixture(autouse=True, params=[(-0.7, 0.3), (0.9, 0.0), ([-0.7, 0.4], -0.1), (-0.7, [0.5, -0.1, 0.0])])
+    def _case(self, request):
+        self.a, self.b = (torch.tensor(x, dtype=torch.float64) for x in request.param)
 
     def build(self, data, **parameters):
         parent, length = parents(data)
@@ -75,21 +78,17 @@ class TestForestExpOperator(ForestCase):
         return torch.where(dist.isfinite(), torch.exp(a * dist.nan_to_num(posinf=0) + b), 0)
 
 
-class TestForestExpOperatorThatGrows(TestForestExpOperator):
-    a, b = torch.tensor(0.9, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
-
-
-class TestForestExpOperatorPerHead(TestForestExpOperator):
-    a, b = torch.tensor([-0.7, 0.4], dtype=torch.float64), torch.tensor(-0.1, dtype=torch.float64)
-
-
-class TestForestExpOperatorWithScalesPerHead(TestForestExpOperator):
-    b = torch.tensor([0.5, -0.1, 0.0], dtype=torch.float64)
+VALUES = [1.3, -0.4, 0.2, 0.7], [[0.3, 0.1, 0, 0, 2.0, 1, 1, 1, 1], [1.0, 0, -1, 3, 0, 0, 1, 0, 0]]
 
 
 class TestTreeDistanceOperator(ForestCase):
-    method = "histogram"
-    values = torch.tensor([1.3, -0.4, 0.2, 0.7], dtype=torch.float64)
+    @pytest.fixture(autouse=True, params=["histogram", "centroid", "auto"])
+    def _method(self, request):
+        self.method = request.param
+
+    @pytest.fixture(autouse=True, params=VALUES, ids=["shared", "heads"])
+    def _values(self, request):
+        self.values = torch.tensor(request.param, dtype=torch.float64)
 
     def build(self, data, **parameters):
         return TreeDistanceOperator(parents(data)[0], parameters.get("values", self.values), self.method)
@@ -103,29 +102,14 @@ class TestTreeDistanceOperator(ForestCase):
         return torch.where(inside, self.values[..., torch.where(inside, hops, 0).long()], 0)
 
 
-class TestTreeDistanceOperatorByCentroids(TestTreeDistanceOperator):
-    method = "centroid"
-
-
-class TestTreeDistanceOperatorPerHead(TestTreeDistanceOperator):
-    method = "auto"
-    values = torch.tensor([[0.3, 0.1, 0, 0, 2.0, 1, 1, 1, 1], [1.0, 0, -1, 3, 0, 0, 1, 0, 0]], dtype=torch.float64)
-
-
-class TestTreeDistanceOperatorByCentroidsPerHead(TestTreeDistanceOperatorPerHead):
-    method = "centroid"
-
-
 class TestCausalOperator(OperatorCase):
     equivariant = False
 
-    def build(self, data, **parameters):
-        batch = data.batch if data.get("batch") is not None else torch.zeros(data.num_nodes, dtype=torch.long)
-        return CausalOperator(batch)
+    def build(self, data):
+        return CausalOperator(batch_of(data))
 
     def reference(self, data):
-        batch = data.batch if data.get("batch") is not None else torch.zeros(data.num_nodes, dtype=torch.long)
-        node = torch.arange(data.num_nodes)
+        batch, node = batch_of(data), torch.arange(data.num_nodes)
         return ((batch[:, None] == batch) & (node <= node[:, None])).double()
 
 
