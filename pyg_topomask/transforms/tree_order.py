@@ -78,7 +78,7 @@ class AddTreeOrder(GraphTransform):
         joined = join_edges(graphs)
         ptr, num_nodes = joined.ptr.cpu(), int(joined.ptr[-1])
         num_edges = torch.bincount(
-            torch.bucketize(joined.edge_index[0].cpu(), ptr[1:], right=True), minlength=len(graphs)
+            torch.bucketize(joined.edge_index[0].cpu().contiguous(), ptr[1:], right=True), minlength=len(graphs)
         )
         lengths = torch.cat([self._lengths(graph, count) for graph, count in zip(graphs, num_edges.tolist())])
         links = undirected_links(joined.edge_index, num_nodes, lengths)

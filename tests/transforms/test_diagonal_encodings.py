@@ -107,17 +107,6 @@ def check_estimates(runs, exact):
     assert 0.8 * mean_error.square().mean().sqrt() <= spread <= 1.25 * mean_error.square().mean().sqrt()
 
 
-def test_an_estimate_does_not_depend_on_other_graphs():
-    graphs = [path(12), path(11), random_graph(20)]
-    for transform in (
-        AddRandomWalkEncoding([2, 3], method="estimate", tol=0.3),
-        AddHeatDiagonalEncoding([1.0], method="estimate", tol=0.3),
-    ):
-        key = "random_walk_diagonal" if isinstance(transform, AddRandomWalkEncoding) else "heat_diagonal"
-        for alone, together in zip(graphs, transform.apply([graph.clone() for graph in graphs])):
-            assert torch.equal(transform(alone.clone())[key], together[key])
-
-
 def test_auto_estimates_only_what_is_too_large(monkeypatch, caplog):
     monkeypatch.setattr(diagonals, "EXACT_NODES", 30)
     monkeypatch.setattr(diagonals, "_BUDGET", 30**2)

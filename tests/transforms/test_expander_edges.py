@@ -1,17 +1,12 @@
-import copy
 import math
-import pickle
 
 import pytest
 import torch
-from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
-from torch_geometric.loader import DataLoader
-from torch_geometric.transforms import AddSelfLoops, Compose
+from torch_geometric.data import Batch, Data
 
 from pyg_topomask.nn import ExphormerAttention
 from pyg_topomask.ops.expander import EXPANDERS, random_cycles, spectral_gap
-from pyg_topomask.testing import GRAPHS, empty_graph, permute
-from pyg_topomask.transforms import AddExpanderEdges, expander_edges
+from pyg_topomask.transforms import AddExpanderEdges
 
 
 def ring(num_nodes):
@@ -117,56 +112,13 @@ def test_every_graph_expands_nearly_as_well_as_can_be():
         assert torch.linalg.eigvalsh(torch.diag(adj.sum(0)) - adj)[1] >= bound - 1e-3
 
 
-def test_draws_again_until_the_gap_suffices_and_keeps_the_best(monkeypatch):
-    gaps = iter([3.0, 3.6, 3.2, 3.8999, 5.0])
-    seen = []
-
-    def gap(index, num_nodes):
-        seen.append(index)
-        return next(gaps)
-
-    monkeypatch.setattr(expander_edges, "spectral_gap", gap)
-    last = expanded(ring(30), max_iters=10)
-    assert len(seen) == 5
-    assert torch.equal(multiplicity(last.expander_index, 30), multiplicity(seen[4], 30))
-    gaps, bound = iter([3.0, 3.6, 3.2]), len(seen)
-    best = expanded(ring(30), max_iters=3)
-    assert len(seen) == bound + 3
-    assert torch.equal(multiplicity(best.expander_index, 30), multiplicity(seen[bound + 1], 30))
-    assert all(torch.equal(a, b) for a, b in zip(seen[:3], seen[bound:]))  # the same seed
-    assert not torch.equal(seen[0], seen[1])
-
-
-def test_the_gap_of_huge_graphs_is_not_measured(monkeypatch):
-    monkeypatch.setattr(expander_edges, "MAX_CHECKED_NODES", 50)
-    monkeypatch.setattr(expander_edges, "spectral_gap", lambda index, num_nodes: pytest.fail("measured"))
-    assert (multiplicity(expanded(ring(51)).expander_index, 51).sum(0) == 10).all()
-
-
-def test_edges_are_a_function_of_seed_and_graph():
-    transform = AddExpanderEdges(seed=0)
-    first = transform(ring(30)).expander_index
-    state = torch.get_rng_state()
-    transform(ring(20))
-    assert torch.equal(transform(ring(30)).expander_index, first)
-    assert torch.equal(expanded(ring(30)).expander_index, first)
-    assert torch.equal(torch.get_rng_state(), state)
-    mixed = ring(30)
-    mixed.edge_index = mixed.edge_index[:, torch.randperm(30)]
-    assert torch.equal(expanded(mixed).expander_index, first)
-    assert not torch.equal(expanded(ring(30), seed=1).expander_index, first)
-    other = ring(30)
-    other.edge_index[0, 0] = 5
-    assert not torch.equal(expanded(other).expander_index, first)
-
-
-def test_without_a_seed_every_call_draws_from_torch():
-    transform = AddExpanderEdges()
-    torch.manual_seed(3)
-    first, second = transform(ring(30)), transform(ring(30))
-    assert not torch.equal(first.expander_index, second.expander_index)
-    torch.manual_seed(3)
-    assert torch.equal(transform(ring(30)).expander_index, first.expander_index)
+def test_a_draw_that_expands_badly_is_repeated():
+    bound, gaps = 4 - 2 * math.sqrt(3) - 0.1, []
+    for draws in (1, 100):
+        indices = (expanded(ring(60), degree=2, seed=seed, max_iters=draws).expander_index for seed in range(30))
+        gaps.append([spectral_gap(index.long(), 60) for index in indices])
+    assert min(gaps[0]) < bound <= min(gaps[1])
+    assert all(one == best for one, best in zip(*gaps) if one >= bound)  # the first one that suffices
 
 
 def test_no_edges_at_all_and_a_second_time():
@@ -178,87 +130,6 @@ def test_no_edges_at_all_and_a_second_time():
     assert again.expander_index.shape == (2, 80)
     assert "expander_virtual" not in again
     assert set(points.keys()) == {"pos"}
-
-
-def test_collation_shifts_each_graph_and_keeps_its_own_edges():
-    parts = [expanded(GRAPHS[name], num_virtual=1) for name in ("path", "single", "isolated", "star")]
-    parts += [expanded(empty_graph(), num_virtual=1), expanded(ring(30), num_virtual=1)]
-    for part in parts:
-        part.x = None
-        assert part.num_edges == part.edge_index.size(1)
-        assert part.validate()
-    batch = Batch.from_data_list(parts)
-    assert batch.expander_index.dtype == torch.int32
-    shifted = [part.expander_index + int(offset) for part, offset in zip(parts, batch.ptr)]
-    assert torch.equal(batch.expander_index, torch.cat(shifted, 1))
-    assert torch.equal(*batch.batch[batch.expander_index.long()])
-    assert batch.expander_size.tolist() == [4, 1, 4, 5, 0, 30]
-    assert batch.expander_virtual.tolist() == [1] * 6
-    assert batch.num_edges == sum(part.num_edges for part in parts)
-    for number, part in enumerate(parts):
-        assert torch.equal(batch.get_example(number).expander_index, part.expander_index)
-
-
-class Graphs(torch.utils.data.Dataset):
-    def __init__(self, transform):
-        self.transform = transform
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, place):
-        return self.transform(ring(10 + place))
-
-
-@pytest.mark.parametrize("seed", [0, None])
-def test_loader_workers(seed):
-    transform = AddExpanderEdges(seed=seed)
-    plain = [batch.expander_index for batch in DataLoader(Graphs(transform), batch_size=5)]
-    workers = [batch.expander_index.clone() for batch in DataLoader(Graphs(transform), batch_size=5, num_workers=2)]
-    same = all(torch.equal(a, b) for a, b in zip(plain, workers))
-    assert same == (seed is not None)
-
-
-class Stored(InMemoryDataset):
-    def __init__(self, root, **kwargs):
-        super().__init__(root, **kwargs)
-        self.load(self.processed_paths[0])
-
-    @property
-    def processed_file_names(self):
-        return ["data.pt"]
-
-    def process(self):
-        self.save([self.pre_transform(ring(number)) for number in (1, 2, 30)], self.processed_paths[0])
-
-
-def test_pre_transform_compose_and_save(tmp_path):
-    transform = Compose([AddSelfLoops(), AddExpanderEdges(seed=0)])
-    dataset = Stored(str(tmp_path), pre_transform=transform)
-    for data, number in zip(dataset, (1, 2, 30)):
-        assert data.expander_index.dtype == torch.int32
-        assert torch.equal(data.expander_index, transform(ring(number)).expander_index)
-    batch = next(iter(DataLoader(dataset, batch_size=3)))
-    assert batch.expander_size.tolist() == [1, 2, 30]
-    ExphormerAttention(4)(torch.randn(33, 4), None, batch)
-    torch.save(batch, tmp_path / "batch.pt")
-    again = torch.load(tmp_path / "batch.pt", weights_only=False)
-    assert torch.equal(again.expander_index, batch.expander_index)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_survives_copies(copied):
-    transform = copied(AddExpanderEdges(degree=4, num_virtual=2, seed=0))
-    wanted = expanded(ring(40), degree=4).expander_index
-    assert torch.equal(transform(ring(40)).expander_index, wanted)
-    assert repr(transform) == repr(AddExpanderEdges(degree=4, num_virtual=2, seed=0))
-
-
-def test_relabelling_moves_the_edges():
-    data = expanded(ring(30))
-    perm = torch.randperm(30)
-    adj = multiplicity(data.expander_index, 30)
-    assert torch.equal(multiplicity(permute(data, perm).expander_index, 30), adj[perm][:, perm])
 
 
 def test_the_graph_of_a_sampler_is_refused_by_the_attention():
@@ -284,32 +155,3 @@ def test_the_graph_of_a_sampler_is_refused_by_the_attention():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         AddExpanderEdges(**settings)
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "message"),
-    [
-        (HeteroData(), TypeError, r"homogeneous graph \(got HeteroData\).*to_homogeneous"),
-        (Data(), ValueError, "does not say how many nodes"),
-        (Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3), ValueError, "contains node 5, but nodes are 0 to 2"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")  # PyG's guess before our refusal
-def test_bad_graphs_are_refused(data, error, message):
-    with pytest.raises(error, match=message):
-        AddExpanderEdges()(data)
-
-
-def test_bound_is_that_of_near_ramanujan_graphs():
-    """At degree 5 the check asks for 10 − 2·3 − 0.1; 100 draws without it would miss it at times."""
-    assert 10 - 2 * math.sqrt(9) - expander_edges._SLACK == pytest.approx(3.9)
-    generator = torch.Generator().manual_seed(0)
-    gaps = [spectral_gap(random_cycles(30, 5, generator), 30) for _ in range(400)]
-    assert 0 < sum(gap < 3.9 for gap in gaps) < 40
-
-
-def test_a_batch_is_refused():
-    batch = Batch.from_data_list([GRAPHS["path"], GRAPHS["star"]])
-    with pytest.raises(ValueError, match="to each graph, before batching"):
-        AddExpanderEdges(degree=2)(batch)
-    AddExpanderEdges(degree=2)(Batch.from_data_list([GRAPHS["path"].clone()]))

@@ -84,3 +84,14 @@ def test_positions_are_numbers_or_an_attribute():
         AddPositions("x")(data.clone())
     with pytest.raises(ValueError, match=r"'hour' must have one finite number"):
         AddPositions("hour")(data.clone())
+
+
+def test_positions_keep_what_the_dtype_would_round_away():
+    seconds = 1_700_000_000 + 10 * torch.arange(8)
+    for time, wanted in (
+        (seconds, seconds - 1_700_000_000),
+        (seconds.double().flip(0), seconds.flip(0) - 1_700_000_000),
+        (torch.tensor([3.0, 4.5, 1e6], dtype=torch.float64), torch.tensor([3.0, 4.5, 1e6])),
+        (torch.tensor([0.1, 0.7], dtype=torch.float64), torch.tensor([0.1, 0.7])),
+    ):
+        assert torch.equal(AddPositions("time")(Data(time=time, num_nodes=len(time))).position, wanted.float())

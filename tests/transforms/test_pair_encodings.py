@@ -8,7 +8,7 @@ import torch
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
 from pyg_topomask.testing import dense_adjacency
 from pyg_topomask.transforms import AddElectrostaticEncoding, AddRelativeWalkEncoding, AddShortestPathBias
-from tests.transforms.encoding_cases import added, each_case, joined, random_graph
+from tests.transforms.encoding_cases import added, each_case, joined, path
 
 
 @each_case
@@ -67,5 +67,5 @@ def test_shortest_paths(data):
 
 
 def test_degrees_without_pairs():
-    found = added(AddShortestPathBias(pairs=False), random_graph(9000, 2.0))
+    found = added(AddShortestPathBias(pairs=False), path(9000))
     assert set(found) == {"shortest_path_in_degree", "shortest_path_out_degree"}

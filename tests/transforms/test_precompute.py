@@ -25,6 +25,7 @@ from pyg_topomask.transforms import (
 )
 from pyg_topomask.transforms import precompute as precompute_function
 from pyg_topomask.transforms.precompute import cache_key
+from tests.transforms.encoding_cases import path
 
 module = sys.modules[precompute_function.__module__]
 UNWEIGHTED = [Data(edge_index=data.edge_index, num_nodes=data.num_nodes) for data in GRAPHS.values()]
@@ -58,9 +59,10 @@ def stored(folder):
 
 
 def test_cached_result_is_the_computed_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path))
     computed = precompute(UNWEIGHTED, STEPS, cache=False)
     assert "laplacian_vectors" not in UNWEIGHTED[0]
-    equal(computed, precompute(UNWEIGHTED, STEPS, cache=tmp_path))
+    equal(computed, precompute(UNWEIGHTED, STEPS))
     assert len(stored(tmp_path)) == 1
     monkeypatch.setattr(module, "_compute", None)  # from here on only the file can serve
     again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
@@ -78,69 +80,45 @@ class Hostile:
         return os.system, (f"touch {self.marker}",)
 
 
-def records():
-    """Files that load but are not the encodings of the graphs."""
-    count = len(UNWEIGHTED)
-    sizes = [[1], [1] * (count + 1), [2] * count, [-1, 2 + count, *([0] * (count - 2))], [0.5] * count, count, None]
-    yield from ({"walk": (torch.ones(count + 1), one, 0)} for one in sizes)
-    yield from ({"walk": (values, [1] * count, 0)} for values in ([1] * count, torch.tensor(1.0)))
-    yield from ({"walk": (torch.ones(count), [1] * count, dim)} for dim in (1, -1, None, "0"))
-    yield from ([], {"a": 1}, {"a": ([1], None, None)}, {3: ([1] * count, None, None)})
+RECORDS = {  # that load, but are not the encodings of the graphs
+    "other": {"a": 1},
+    "sizes": {"walk": (torch.ones(8), [2] * 7, 0)},
+    "values": {"walk": ([1] * 7, [1] * 7, 0)},
+    "count": {"a": ([1], None, None)},
+}
 
 
-@pytest.mark.parametrize("record", list(records()))
-def test_a_file_with_a_wrong_record_is_made_again(tmp_path, record, caplog):
-    precompute(UNWEIGHTED, STEPS, cache=tmp_path)
-    (path,) = (tmp_path / "encodings" / name for name in stored(tmp_path))
-    path.unlink()  # a mapped file must not be changed
-    torch.save(record, path)
-    again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
-    assert f"{path} does not hold the encodings of {len(UNWEIGHTED)} graphs" in caplog.text
-    equal(again, precompute(UNWEIGHTED, STEPS, cache=False))
-
-
-@pytest.mark.parametrize("junk", ["half", "bytes", "other", "hostile"])
+@pytest.mark.parametrize("junk", ["half", "bytes", "hostile", *RECORDS])
 def test_a_damaged_file_is_made_again(tmp_path, junk, caplog):
     computed = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
-    (path,) = (tmp_path / "encodings" / name for name in stored(tmp_path))
-    whole = path.read_bytes()
+    (file,) = (tmp_path / "encodings" / name for name in stored(tmp_path))
+    whole = file.read_bytes()
     del computed  # its tensors are mapped from the file
-    path.unlink()
-    if junk in ("other", "hostile"):
-        torch.save({"a": 1} if junk == "other" else Hostile(tmp_path / "marker"), path)
+    file.unlink()
+    if junk in RECORDS or junk == "hostile":
+        torch.save(RECORDS.get(junk, Hostile(tmp_path / "marker")), file)
     else:
-        path.write_bytes(whole[: len(whole) // 2] if junk == "half" else b"junk")
+        file.write_bytes(whole[: len(whole) // 2] if junk == "half" else b"junk")
     again = precompute(UNWEIGHTED, STEPS, cache=tmp_path)
-    assert str(path) in caplog.text
+    assert str(file) in caplog.text
     assert "it is computed again" in caplog.text
     assert not (tmp_path / "marker").exists()
     equal(again, precompute(UNWEIGHTED, STEPS, cache=False))
-    assert path.stat().st_size > len(whole) // 2
+    assert file.stat().st_size > len(whole) // 2
 
 
-def test_result_is_the_same_for_any_number_of_workers(monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK_NODES", 8)
-    state = torch.get_rng_state()
-    alone = precompute(UNWEIGHTED, STEPS, cache=False)
-    equal(alone, precompute(UNWEIGHTED, STEPS, cache=False, num_workers=2))
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_several_groups_and_workers_give_the_same(num_workers, tmp_path):
+    graphs, steps, done = [*UNWEIGHTED, path(9_000), path(9_000)], [AddRandomWalkEncoding([1, 2])], []
+    wanted, state = [steps[0](graph.clone()) for graph in graphs], torch.get_rng_state()
+    found = precompute(graphs, steps, cache=tmp_path, num_workers=num_workers, tick=done.append)
+    equal(wanted, found)
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_progress_counts_the_graphs(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_CHUNK_NODES", 8)
-    done = []
-    precompute(UNWEIGHTED, STEPS, cache=tmp_path, tick=done.append)
-    assert len(done) > 1
     assert done == sorted(done)
-    assert done[-1] == len(UNWEIGHTED)
-    precompute(UNWEIGHTED, STEPS, cache=tmp_path, tick=done.append)
-    assert done.count(len(UNWEIGHTED)) == 1  # the second call reads the file
-
-
-def test_the_default_folder_is_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path))
-    precompute(UNWEIGHTED[:2], STEPS[0])
-    assert len(stored(tmp_path)) == 1
+    assert len(done) > 1
+    assert done[-1] == len(graphs)
+    precompute(graphs, steps, cache=tmp_path, tick=done.append)
+    assert done.count(len(graphs)) == 1  # the second call reads the file
 
 
 def test_other_transforms_are_kept_too(tmp_path):
@@ -152,10 +130,11 @@ def test_other_transforms_are_kept_too(tmp_path):
     again = precompute(UNWEIGHTED, steps, cache=tmp_path)
     equal([steps[1](steps[0](data)) for data in UNWEIGHTED], again)
     assert any(not torch.equal(a.walk_index, b.walk_index) for a, b in zip(again, wanted))
-    for unseeded in (AddRandomWalks(), Compose([AddRandomWalks()])):
+    for unseeded in (AddRandomWalks(), Compose([AddRandomWalks()]), AddTreeOrder("random")):
         with pytest.raises(ValueError, match="no seed"):
             precompute(UNWEIGHTED, unseeded, cache=tmp_path)
     assert "walk_index" in precompute(UNWEIGHTED, AddRandomWalks(), cache=False)[0]
+    precompute(UNWEIGHTED, AddTreeOrder(), cache=tmp_path)  # without random numbers
 
 
 class DrawFeatures(BaseTransform):
@@ -170,28 +149,12 @@ class DrawFeatures(BaseTransform):
 
 
 @pytest.mark.parametrize("draw", [lambda: torch.rand(()), lambda: np.random.rand(), lambda: random.random()])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_draws_of_other_transforms_are_not_stored(draw, num_workers, tmp_path):
+def test_draws_of_other_transforms_are_not_stored(draw, tmp_path):
     for steps in (DrawFeatures(draw), Compose([AddRandomWalks(seed=0), Compose([DrawFeatures(draw)])])):
         with pytest.raises(ValueError, match=r"DrawFeatures draws at random.*precompute with cache=False"):
-            precompute(UNWEIGHTED, steps, cache=tmp_path, num_workers=num_workers)
+            precompute(UNWEIGHTED, steps, cache=tmp_path)
         assert not stored(tmp_path)
         assert "drawn" in precompute(UNWEIGHTED, steps, cache=False)[0]
-
-
-class SeedFirst(BaseTransform):
-    """Not random, although it changes the global random state."""
-
-    def forward(self, data):
-        torch.manual_seed(7)
-        data.drawn = torch.rand(data.num_nodes)
-        return data
-
-
-def test_transforms_that_seed_the_global_state_are_stored(tmp_path):
-    with torch.random.fork_rng():
-        equal([SeedFirst()(data.clone()) for data in UNWEIGHTED], precompute(UNWEIGHTED, SeedFirst(), cache=tmp_path))
-    assert stored(tmp_path)
 
 
 def test_what_a_transform_deletes_is_gone(tmp_path):
@@ -223,12 +186,6 @@ def test_whatever_changes_changes_the_key(monkeypatch):
     monkeypatch.setattr(module.pyg_topomask, "__version__", "99")
     keys.append(cache_key(graphs, steps))
     assert len(set(keys)) == len(keys)
-
-
-def test_a_file_of_another_data_set_with_the_same_fingerprint_is_the_callers_choice(tmp_path):
-    first = precompute(UNWEIGHTED, STEPS[0], cache=tmp_path, fingerprint="molecules v1")
-    equal(first, precompute(UNWEIGHTED, STEPS[0], cache=tmp_path, fingerprint="molecules v1"))
-    assert len(stored(tmp_path)) == 1
 
 
 SCRIPT = """
@@ -265,6 +222,7 @@ def start(folder, log, mode="run"):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_of_two_processes_one_computes(tmp_path):
     pytest.importorskip("fcntl")
     log = tmp_path / "log"
@@ -274,6 +232,7 @@ def test_of_two_processes_one_computes(tmp_path):
     assert len(stored(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_damage(tmp_path):
     log = tmp_path / "log"
     with start(tmp_path, log, "halt") as process:
@@ -288,12 +247,6 @@ def test_a_killed_writer_leaves_no_damage(tmp_path):
     (made,) = stored(tmp_path)
     assert made.endswith(".pt")
     assert ".part-" not in made
-
-
-def test_trees_that_are_not_random_need_no_seed(tmp_path):
-    precompute(UNWEIGHTED, AddTreeOrder(), cache=tmp_path)
-    with pytest.raises(ValueError, match="AddTreeOrder has no seed"):
-        precompute(UNWEIGHTED, AddTreeOrder("random"), cache=tmp_path)
 
 
 def test_transforms_that_do_not_fit_are_refused():

@@ -4,8 +4,7 @@ import networkx as nx
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
-from torch_geometric.loader import DataLoader
-from torch_geometric.utils import from_networkx, subgraph
+from torch_geometric.utils import from_networkx
 
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import AddTreeOrder
@@ -81,40 +80,6 @@ def test_minimum_is_the_minimum_spanning_tree():
     assert set(map(frozenset, tree_of(AddTreeOrder("minimum", "far")(data)).edges)) == set(map(frozenset, wanted.edges))
 
 
-def test_random_trees_depend_on_seed_and_graph_alone():
-    graphs = [random_data(seed, 15 + seed, 0.4) for seed in range(4)]
-    made = AddTreeOrder("random", seed=3)(graphs)
-    for graph, together in zip(graphs, made):
-        assert torch.equal(AddTreeOrder("random", seed=3)(graph.clone()).tree_index, together.tree_index)
-    other = AddTreeOrder("random", seed=4)(graphs)
-    assert any(not torch.equal(a.tree_index, b.tree_index) for a, b in zip(made, other))
-    torch.manual_seed(0)
-    free = AddTreeOrder("random")
-    first, second = free(graphs[3].clone()), free(graphs[3].clone())
-    assert not torch.equal(first.tree_index, second.tree_index)
-    torch.manual_seed(0)
-    assert torch.equal(free(graphs[3].clone()).tree_index, first.tree_index)
-
-
-def test_batches_and_lists():
-    parts = [CASES[name].clone() for name in ("star", "random", "single", "isolated")]
-    for data in parts:
-        del data.x
-    alone = [AddTreeOrder()(data.clone()) for data in parts]
-    for one, together in zip(alone, AddTreeOrder()(parts)):
-        assert one.to_dict().keys() == together.to_dict().keys()
-        assert torch.equal(one.tree_index, together.tree_index)
-        assert torch.equal(one.tree_length, together.tree_length)
-    batch = next(iter(DataLoader(alone, batch_size=4)))
-    assert torch.equal(batch.tree_index, torch.cat([d.tree_index + s for d, s in zip(alone, batch.ptr.tolist())], 1))
-    assert batch.tree_is_forest.tolist() == [True, False, True, True]
-    assert batch.tree_size.tolist() == batch.ptr.diff().tolist()
-    added = [value for key, value in batch.to_dict().items() if key.startswith("tree_")]
-    assert all(isinstance(value, torch.Tensor) for value in added)  # compiled code is made again for other lists
-    for one, again in zip(alone, batch.to_data_list()):
-        assert torch.equal(one.tree_index, again.tree_index)
-
-
 def test_a_deep_graph_takes_no_recursion_and_an_empty_one_nothing():
     path = torch.stack([torch.arange(2999), torch.arange(1, 3000)])
     made = AddTreeOrder()(Data(edge_index=path, num_nodes=3000))
@@ -123,13 +88,6 @@ def test_a_deep_graph_takes_no_recursion_and_an_empty_one_nothing():
     empty = AddTreeOrder()(Data(edge_index=path[:, :0], num_nodes=0))
     assert empty.tree_index.shape == (2, 0)
     assert Batch.from_data_list([empty, made]).tree_index.shape == (2, 3000)
-
-
-def test_a_subgraph_keeps_the_size_of_the_whole():
-    made = AddTreeOrder()(GRAPHS["star"].clone())
-    part = made.subgraph(torch.tensor([0, 1, 2]))
-    assert part.tree_size == 5 != part.num_nodes
-    assert subgraph(torch.tensor([0, 1, 2]), made.edge_index)[0].size(1) == 4
 
 
 @pytest.mark.parametrize(

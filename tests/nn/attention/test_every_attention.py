@@ -94,15 +94,6 @@ def test_random_features_approach_the_softmax_kernel():
     assert error[1] < error[0]
 
 
-@pytest.mark.parametrize("path", ["factored", "pairwise", "dense"])
-def test_paths_of_the_module_agree(path):
-    batch = Batch.from_data_list([AddRandomWalks(seed=0)(data.clone()) for data in list(GRAPHS.values())[:6]])
-    x = torch.randn(batch.num_nodes, 8, dtype=torch.float64)
-    attn, other = (GRFAttention(8, heads=2, path=p).double() for p in ("auto", path))
-    other.load_state_dict(attn.state_dict())
-    torch.testing.assert_close(other(x, None, batch), attn(x, None, batch), rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("attend", [masked_linear_attention, masked_softmax_attention])
 def test_an_empty_graph_has_empty_gradients(attend):
     inputs = [torch.zeros(0, 2, 3, requires_grad=True) for _ in range(3)]
@@ -175,14 +166,6 @@ def test_all_graphs_of_different_kinds_and_all_features_negative():
     assert all(parameter.grad.isfinite().all() for parameter in attn.parameters())
 
 
-def test_dropout_acts_in_training_only():
-    x = torch.ones(50, 8)
-    attn = MaskedAttention(8, dropout=0.5, kernel="elu1")
-    assert not torch.equal(attn(x)[0], attn(x)[1])
-    attn.eval()
-    torch.testing.assert_close(attn(x)[0], attn(x)[1])
-
-
 def test_reset_draws_anew_and_resets_the_mask():
     attn = _jitter(GRFAttention(8, heads=2))
     before = {name: value.clone() for name, value in attn.state_dict().items()}
@@ -218,12 +201,6 @@ def test_bad_arguments_are_refused(arguments, message):
         MaskedAttention(8, **arguments)
 
 
-def test_walks_longer_than_the_modulation_are_refused():
-    data = AddRandomWalks(max_length=6, halt_prob=0.1, seed=0)(GRAPHS["star"].clone())
-    with pytest.raises(ValueError, match=r"walks reach 6 hops.*'max_length' = 4"):
-        GRFAttention(8)(torch.randn(5, 8), None, data)
-
-
 def test_shorter_walks_than_the_modulation_serve():
     data = AddRandomWalks(max_length=2, seed=0)(GRAPHS["star"].clone())
     x, long, short = torch.randn(5, 8), GRFAttention(8), GRFAttention(8, max_length=2)
@@ -237,42 +214,3 @@ def test_a_graph_of_other_size_than_x_is_refused():
     data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
     with pytest.raises(ValueError, match="mask is for 5 nodes, but 'q' has 4 rows"):
         GRFAttention(8)(torch.randn(4, 8), None, data)
-
-
-def test_registered_names():
-    assert {"GRF", "Linear"} <= set(ATTENTION)
-
-
-def both_attentions(path):
-    return [
-        GRFAttention(8, heads=2, path=path),
-        MaskedAttention(8, kernel="elu1"),
-        MaskedAttention(8, kernel="softmax"),
-    ]
-
-
-def walked_batch(**settings):
-    return Batch.from_data_list([AddRandomWalks(seed=0, **settings)(GRAPHS[name].clone()) for name in ("path", "star")])
-
-
-@pytest.mark.parametrize("path", ["pairwise", "factored"])
-@pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad])
-def test_inference_mode_before_training(path, context):
-    """What is remembered of a batch in validation must serve training on the same batch."""
-    batch, x = walked_batch(), torch.randn(9, 8)
-    for attn in both_attentions(path):
-        with context():
-            value = attn(x, batch.batch, batch)
-        out = attn(x, batch.batch, batch)
-        out.sum().backward()
-        torch.testing.assert_close(out, value)
-        assert all(parameter.grad.isfinite().all() for parameter in attn.parameters())
-
-
-def test_batches_made_in_inference_mode():
-    batch, x = walked_batch(), torch.randn(9, 8)
-    for attn in both_attentions("auto"):
-        wanted = attn(x, batch.batch, batch)
-        with torch.inference_mode():
-            again = walked_batch()
-            torch.testing.assert_close(attn(x.clone(), again.batch, again), wanted)

@@ -1,8 +1,10 @@
-"""Every mask with each of its examples, in attention with relu features and softmax; one with every kernel."""
+"""Every mask with each of its examples, in attention on every path; one with every kernel."""
 
+import networkx as nx
 import pytest
 import torch
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import from_networkx
 
 from pyg_topomask.nn import MASK, MaskedAttention
 from pyg_topomask.nn.attention.masked import KERNELS
@@ -11,6 +13,7 @@ from pyg_topomask.testing import GRAPHS, AttentionCase, examples, prepared
 # A mask may be so general that softmax attention forms it as a dense array, and warns.
 pytestmark = pytest.mark.filterwarnings("ignore:softmax attention forms this mask as a dense array")
 
+CHANNELS = 8
 MASKS = examples(MASK)
 GRIDS = ("path", "single")  # the paths among the tiny graphs, numbered from one end to the other
 CASES = [*((name, kernel) for name in MASKS for kernel in ("relu", "softmax"))]
@@ -61,3 +64,62 @@ def test_reset_and_text(name):
 @pytest.mark.parametrize("name", MASK)
 def test_every_mask_has_a_card_of_its_own(name):
     assert "card" in vars(MASK[name])
+
+
+def paths(op, kernel):
+    return [
+        "auto",
+        "dense",
+        *(["factored"] if kernel != "softmax" else []),
+        *(["pairwise"] if op.support is not None else []),
+        *(["blocks"] if op.dense_blocks is not None else []),
+    ]
+
+
+@pytest.mark.parametrize("kernel", ["elu1", "softmax"])
+@pytest.mark.parametrize("name", MASKS)
+def test_every_path_gives_the_same(name, kernel):
+    mask = moved(MASKS[name]()).double()
+    graph = Batch.from_data_list(prepared(mask, [GRAPHS[one] for one in graphs_for(mask.card)], num_walks=4))
+    attn, x = MaskedAttention(8, 2, kernel, mask).double(), torch.randn(graph.num_nodes, 8, dtype=torch.float64)
+    op, found = mask(graph), {}
+    tol = 1e-4 if torch.as_tensor(op.error).any() else 1e-9
+    for attn.path in ("dense", *paths(op, kernel)):
+        out = attn(x.requires_grad_(), graph=graph)
+        found[attn.path] = [out, *torch.autograd.grad(out.square().sum(), [x, *attn.parameters()])]
+        torch.testing.assert_close(found[attn.path], found["dense"], rtol=tol, atol=tol, msg=attn.path)
+
+
+KINDS = [nx.cycle_graph(9), nx.star_graph(5), nx.random_regular_graph(3, 12, seed=0), nx.path_graph(17)]
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1), (torch.float32, 1e4), (torch.float64, 1)])
+@pytest.mark.parametrize("kernel", ["elu1", "softmax"])
+@pytest.mark.parametrize("name", {name.split()[0]: name for name in reversed(MASKS)}.values())
+def test_gradient_of_equal_features_is_that_of_central_differences(name, kernel, dtype, size):
+    """All nodes have equal features, so that outputs are the largest value."""
+    mask = examples(MASK, (9,))[name]()
+    kinds = map(from_networkx, [nx.path_graph(9)] * 3 if mask.card.graphs == "grids" else KINDS)
+    plain = [Data(edge_index=one.edge_index, num_nodes=one.num_nodes) for one in kinds]
+    graph = Batch.from_data_list(prepared(mask, plain, num_walks=8))
+    attn = MaskedAttention(CHANNELS, 2, kernel=kernel, mask=mask).to(dtype)
+    x, values = torch.full((graph.num_nodes, CHANNELS), size, dtype=dtype), attn.qkv.weight[2 * CHANNELS :]
+    direction = torch.randn(values.shape, dtype=dtype)
+    for path in paths(mask(graph), kernel):
+        attn.path = path
+        attn.zero_grad()
+        attn(x, graph=graph).sum().backward()
+        slope = (attn.qkv.weight.grad[2 * CHANNELS :] * direction).sum()
+        torch.testing.assert_close(slope, difference(attn, x, graph, direction), rtol=2e-3, atol=1e-3 * size, msg=path)
+
+
+@torch.no_grad()
+def difference(attn, x, graph, direction):
+    """Change of the summed output along a direction of the values' projection; the output is linear in it."""
+    values = attn.qkv.weight[2 * CHANNELS :]
+    outputs = []
+    for step in (0.5, -1.0):
+        values += step * direction
+        outputs.append(attn(x, graph=graph).sum())
+    values += 0.5 * direction
+    return outputs[0] - outputs[1]

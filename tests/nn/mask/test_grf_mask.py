@@ -1,3 +1,5 @@
+"""Masks of graph random features: their expectation, their parameters, and the walks that they read."""
+
 import math
 
 import numpy as np
@@ -5,111 +7,107 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from pyg_topomask.nn import GRFAttention, GRFMask
+from pyg_topomask.nn import GPSModel, GRFAttention, GRFMask
 from pyg_topomask.ops import deconvolve
-from pyg_topomask.testing import GRAPHS, AttentionCase, dense_adjacency
+from pyg_topomask.ops.blocks import block_layout
+from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
-F = [1.2, 0.5, -0.3, 0.25]
-K = len(F) - 1
-DRAWS = 400
+F, G = [1.2, 0.5, -0.3], [0.0, 0.7, -0.4]
+K, DRAWS = len(F) - 1, 500
+OFF = ~torch.eye(5, dtype=torch.bool)
 
 
-def normalised(data):
-    adj = dense_adjacency(data)
-    strength = adj.sum(1)
-    scale = torch.where(strength > 0, strength, 1).rsqrt()
-    return scale[:, None] * adj * scale
+def walked(data, **settings):
+    return AddRandomWalks(**{"num_walks": 4, "max_length": K, "seed": 0, **settings})(data.clone())
 
 
 def series(data, coeffs):
-    w = normalised(data)
-    return sum(c * torch.linalg.matrix_power(w, k) for k, c in enumerate(coeffs))
+    adj = dense_adjacency(data)
+    scale = torch.where(adj.sum(1) > 0, adj.sum(1), 1).rsqrt()
+    step = scale[:, None] * adj * scale
+    return sum(c * torch.linalg.matrix_power(step, k) for k, c in enumerate(coeffs))
 
 
-def with_modulation(mask, f):
+def mask_of(f=F, g=G, **settings):
+    mask = GRFMask(**{"max_length": len(f) - 1, **settings}).double()
     with torch.no_grad():
         mask.modulation.copy_(torch.as_tensor(f))
+        if mask.key_modulation is not None:
+            mask.key_modulation.copy_(torch.as_tensor(g))
     return mask
 
 
-def samples(data, draws=DRAWS, independent=True, symmetric=True, num_walks=4):
-    mask = GRFMask(max_length=K, independent=independent, symmetric=symmetric).double()
-    with_modulation(mask, F)
-    transform = AddRandomWalks(num_walks=num_walks, max_length=K, halt_prob=0.3, independent=independent)
+def samples(data, mask, **settings):
+    """Many draws of a mask, ``[DRAWS, N, N]``, as the blocks of one batch."""
+    batch = Batch.from_data_list(AddRandomWalks(4, K, seed=None, **settings)([data] * DRAWS))
     with torch.no_grad():
-        return torch.stack([mask(transform(data.clone())).to_dense() for _ in range(draws)])
+        dense = mask(batch).to_dense().view(DRAWS, data.num_nodes, DRAWS, data.num_nodes)
+    return dense[torch.arange(DRAWS), :, torch.arange(DRAWS)]
 
 
-def error_in_standard_errors(values, wanted):
-    error = (values.mean(0) - wanted).abs()
-    return error / (values.std(0) / len(values) ** 0.5 + 1e-6)
+def standard_errors(values, wanted):
+    return (values.mean(0) - wanted).abs() / (values.std(0) / len(values) ** 0.5 + 1e-6)
 
 
-UNDIRECTED = ["path", "star", "two_parts", "isolated", "single", "weighted"]
+@pytest.mark.parametrize("diagonal", ["corrected", "independent"])
+@pytest.mark.parametrize("scheme", ["iid", "antithetic", "repelling"])
+@pytest.mark.parametrize(("name", "halt_prob"), [("isolated", 0.3), ("weighted", 0.0), ("star", 0.3)])
+def test_the_mean_of_many_masks_is_the_power_series_everywhere(name, scheme, diagonal, halt_prob):
+    """Also with walks of a fixed length, which never halt."""
+    data, mask = GRAPHS[name], mask_of(diagonal=diagonal)
+    values = samples(data, mask, scheme=scheme, diagonal=diagonal, halt_prob=halt_prob)
+    assert standard_errors(values, series(data, np.convolve(F, F))).max() <= 5
 
 
-@pytest.mark.parametrize("name", UNDIRECTED)
-def test_mean_of_many_masks_is_the_power_series_everywhere(name):
-    data = GRAPHS[name]
-    wanted = series(data, np.convolve(F, F))
-    assert error_in_standard_errors(samples(data), wanted).max() <= 5
+@pytest.mark.parametrize(
+    ("name", "settings", "alpha"),
+    [
+        ("weighted", {"symmetric": False}, F),
+        ("one_way", {"symmetric": False}, F),
+        ("weighted", {"key_modulation": True}, np.convolve(F, G)),
+        ("isolated", {"key_modulation": True}, np.convolve(F, G)),
+    ],
+)
+def test_asymmetric_masks_are_series_of_their_own(name, settings, alpha):
+    assert standard_errors(samples(GRAPHS[name], mask_of(**settings)), series(GRAPHS[name], alpha)).max() <= 5
 
 
-@pytest.mark.parametrize("name", ["path", "star", "weighted"])
-def test_one_table_is_unbiased_off_the_diagonal_only(name):
-    data = GRAPHS[name]
-    values = samples(data, independent=False)
-    away = error_in_standard_errors(values, series(data, np.convolve(F, F)))
-    off = ~torch.eye(data.num_nodes, dtype=torch.bool)
-    assert away[off].max() <= 5
-    assert away.diagonal().max() > 10
-    inflated = values.mean(0) - series(data, np.convolve(F, F))
-    assert inflated.diagonal().min() > 0
+def test_a_directed_graph_has_phi_phi_transposed():
+    phi = series(GRAPHS["one_way"], F)
+    assert standard_errors(samples(GRAPHS["one_way"], mask_of()), phi @ phi.t()).max() <= 5
 
 
-@pytest.mark.parametrize("name", ["one_way", "weighted", "isolated"])
-def test_asymmetric_mask_is_the_series_with_f(name):
-    data = GRAPHS[name]
-    values = samples(data, symmetric=False, independent=False)
-    assert error_in_standard_errors(values, series(data, F)).max() <= 5
-    transform = AddRandomWalks(num_walks=4, max_length=K, halt_prob=0.3)
-    two = with_modulation(GRFMask(max_length=K, symmetric=False).double(), F)(transform(data.clone()))
-    assert two.support.count() <= two.num_multiply_adds  # two tables do no harm: only the first is read
+def test_one_table_is_unbiased_off_the_diagonal_only():
+    data, wanted = GRAPHS["weighted"], series(GRAPHS["weighted"], np.convolve(F, F))
+    values = samples(data, mask_of(independent=False), independent=False)
+    assert standard_errors(values, wanted)[OFF].max() <= 5
+    assert (values.mean(0) - wanted).diagonal().min() > 0
+    assert standard_errors(values, wanted).diagonal().max() > 10
 
 
-def test_directed_graph_with_two_factors_is_phi_phi_transposed():
-    data = GRAPHS["one_way"]
-    phi = series(data, F)
-    assert error_in_standard_errors(samples(data, draws=800), phi @ phi.t()).max() <= 5
-
-
-def test_starts_as_the_exponential():
-    mask = GRFMask(max_length=12)
-    f = mask.modulation.detach().double().numpy()
-    alpha = np.convolve(f, f)[:13]
-    np.testing.assert_allclose(alpha, [1 / math.factorial(k) for k in range(13)], rtol=1e-5, atol=1e-10)
-    assert GRFMask(heads=3).modulation.shape == (3, 5)
-    assert GRFMask().modulation.shape == (5,)
-    w = normalised(GRAPHS["path"])
-    exact = torch.linalg.matrix_exp(w)
-    torch.testing.assert_close(series(GRAPHS["path"], np.convolve(f, f)), exact, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["path", "weighted", "isolated"])
-def test_an_asymmetric_pair_is_the_series_of_its_convolution(name):
-    data, g = GRAPHS[name], [0.0, 0.7, -0.4, 0.1]
-    mask = with_modulation(GRFMask(max_length=K, key_modulation=True).double(), F)
-    with torch.no_grad():
-        mask.key_modulation.copy_(torch.tensor(g))
-        transform = AddRandomWalks(num_walks=4, max_length=K, halt_prob=0.3)
-        values = torch.stack([mask(transform(data.clone())).to_dense() for _ in range(DRAWS)])
-    assert error_in_standard_errors(values, series(data, np.convolve(F, g))).max() <= 5
+@pytest.mark.parametrize("settings", [{}, {"key_modulation": True}])
+def test_every_form_of_the_mask_has_the_corrected_diagonal(settings):
+    data = walked(GRAPHS["weighted"], diagonal="corrected")
+    op, g = mask_of(diagonal="corrected", **settings)(data), G if settings else F
+    products = torch.tensor([(F[a] * g[b] + F[b] * g[a]) / 2 for b in range(3) for a in range(b + 1)]).double()
+    wanted = data.walk_diagonal.double() @ products
+    dense, shared = op.to_dense(), mask_of(diagonal="shared", **settings)(data).to_dense()
+    torch.testing.assert_close(dense.diagonal(), wanted)
+    for rows in (None, (0, 5)):
+        pattern, value = op.support.pairs(rows)
+        value = value if isinstance(value, torch.Tensor) else value.values
+        torch.testing.assert_close(value[pattern.row == pattern.col], wanted)
+    (block,) = op.dense_blocks.make(block_layout(torch.zeros(5, dtype=torch.long)))
+    torch.testing.assert_close(block[0].T, dense)
+    torch.testing.assert_close(dense[OFF], shared[OFF])
+    assert not torch.allclose(shared.diagonal(), wanted)
 
 
 @pytest.mark.parametrize(
     ("initial", "wanted"),
     [
+        ("exp", [1, 1 / 2, 1 / 8, 1 / 48]),
         ("geometric", [1, 1 / 2, 1 / 4, 1 / 8]),
         ([2.0, -1], [2, -1, 0, 0]),
         (deconvolve(torch.tensor([1.0, 1, 1, 1])), [1, 1 / 2, 3 / 8, 5 / 16]),
@@ -119,103 +117,105 @@ def test_initial_modulation(initial, wanted):
     mask = GRFMask(2, max_length=3, initial=initial, key_modulation=True)
     for parameter in mask.parameters():
         torch.testing.assert_close(parameter.detach(), torch.tensor([wanted, wanted], dtype=torch.float32))
-    mask.modulation.data.zero_()
-    mask.reset_parameters()
-    assert mask.modulation[0].tolist() == pytest.approx(wanted)
+    if initial == "exp":
+        f = GRFMask(max_length=400).modulation[:13].detach().double().numpy()
+        np.testing.assert_allclose(np.convolve(f, f)[:13], [1 / math.factorial(k) for k in range(13)], atol=1e-10)
 
 
 def test_positive_modulation_has_no_negative_entry():
-    data = AddRandomWalks(max_length=K, seed=0)(GRAPHS["star"].clone())
-    mask = with_modulation(GRFMask(max_length=K, positive=True, key_modulation=True), F)
-    with torch.no_grad():
-        mask.key_modulation.copy_(-torch.tensor(F))
-    op, plain = mask(data), with_modulation(GRFMask(max_length=K), np.abs(F))
+    data, minus = walked(GRAPHS["star"]), -np.asarray(F)
+    op, plain = mask_of(g=minus, positive=True, key_modulation=True)(data), mask_of(np.abs(F))
     torch.testing.assert_close(op.to_dense(), plain(data).to_dense())
     assert op.bound is op
 
 
-def test_heads_have_masks_of_their_own():
-    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
-    mask = GRFMask(heads=2)
-    f = torch.stack([mask.modulation[0], 0.5 * mask.modulation[1].flip(0)])
-    both = with_modulation(mask, f)(data).to_dense()
-    assert both.shape == (2, 5, 5)
-    for head in range(2):
-        torch.testing.assert_close(with_modulation(GRFMask(), f[head])(data).to_dense(), both[head])
-
-
-def test_changed_walks_are_seen():
+def test_walks_that_change_are_seen():
     """The remembered structure follows the tensors: changed in place, replaced, another batch."""
-    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
-    mask = GRFMask()
+    data, mask = walked(GRAPHS["star"]), mask_of()
     before = mask(data).to_dense()
     data.walk_load.mul_(2)
-    assert torch.allclose(mask(data).to_dense(), 2 * before)
+    torch.testing.assert_close(mask(data).to_dense(), 2 * before)
     data.walk_load = data.walk_load / 2
     torch.testing.assert_close(mask(data).to_dense(), before)
     batch = Batch.from_data_list([data, data])
     torch.testing.assert_close(mask(batch).to_dense(), torch.block_diag(before, before))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_modulation_gives_a_float32_mask(dtype):
-    data = AddRandomWalks(seed=0)(GRAPHS["star"].clone())
-    operator = GRFMask().to(dtype)(data)
-    assert operator.dtype == torch.float32
-    torch.testing.assert_close(operator.to_dense(), GRFMask()(data).to_dense(), rtol=0.05, atol=0.05)
+def test_walks_of_other_lengths():
+    data = walked(GRAPHS["star"], diagonal="corrected")
+    short, longer = mask_of(diagonal="corrected")(data), mask_of([*F, 5.0], diagonal="corrected")
+    with pytest.warns(UserWarning, match="stored up to"):
+        torch.testing.assert_close(longer(data).to_dense(), short.to_dense())
+    torch.testing.assert_close(mask_of([3.0])(walked(data, max_length=0)).to_dense(), 9 * torch.eye(5).double())
+    with pytest.raises(ValueError, match="the stored diagonal has 15 coefficients"):
+        mask_of(diagonal="corrected")(walked(GRAPHS["isolated"], max_length=4, halt_prob=0.999, diagonal="corrected"))
+
+
+def prefix_of(table):
+    return "walk" if table == 0 else f"walk_table{table}"
+
+
+def test_sets_of_walks_are_independent_and_the_first_is_that_of_a_single_one():
+    data, alone = walked(GRAPHS["weighted"], num_tables=3), walked(GRAPHS["weighted"])
+    for key, value in alone.to_dict().items():
+        assert torch.equal(torch.as_tensor(data[key]), torch.as_tensor(value)), key
+    names = [name + key for name in map(prefix_of, range(3)) for key in ("", "_key")]
+    assert len({tuple(data[f"{name}_load"].tolist()) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("diagonal", ["independent", "corrected", "shared"])
+def test_masks_and_heads_use_the_set_of_their_number(diagonal):
+    data, f, found = walked(GRAPHS["weighted"], num_tables=3, diagonal=diagonal), torch.randn(3, K + 1).double(), []
+    for head, table in enumerate((2, 0, 2)):
+        alone = GRAPHS["weighted"].clone()
+        for key, value in data.to_dict().items():
+            if key.startswith(f"{prefix_of(table)}_"):
+                alone["walk" + key.removeprefix(prefix_of(table))] = value
+        alone.walk_size = data.walk_size
+        found.append(mask_of(f[head], diagonal=diagonal)(alone).to_dense())
+        one = mask_of(f[head], diagonal=diagonal, table=np.int64(table))
+        torch.testing.assert_close(one(data).to_dense(), found[-1])
+    mask = GRFMask(3, K, diagonal=diagonal, table=(2, 0, 2)).double()
+    mask.modulation.data.copy_(f)
+    torch.testing.assert_close(mask(data).to_dense(), torch.stack(found))
+
+
+def test_layers_have_their_own_walks():
+    model = GPSModel(3, 8, 2, 3, attn=lambda layer: GRFAttention(8, 2, K, table=layer))
+    batch, x = walked(GRAPHS["weighted"], num_tables=3), torch.randn(5, 3)
+    out = model(x, batch.edge_index, graph=batch)
+    batch.walk_table2_load = batch.walk_table2_load.square()
+    assert not torch.allclose(model(x, batch.edge_index, graph=batch), out)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("build", "message"),
     [
-        ({"heads": 0}, "'heads' must be at least 1"),
-        ({"max_length": -1}, "'max_length' must be at least 0"),
-        ({"heads": -2}, "got -2"),
-        ({"initial": "linear"}, "'initial' must be one of exp, geometric"),
-        ({"initial": [1.0] * 6}, r"'initial' must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),
-        ({"initial": [float("nan")]}, "finite numbers"),
-        ({"symmetric": False, "key_modulation": True}, "with symmetric=False they have none"),
+        (lambda: GRFMask(heads=0), r"'heads' must be at least 1 \(got 0\)"),
+        (lambda: GRFMask(max_length=-1), "'max_length' must be at least 0"),
+        (lambda: GRFMask(initial="linear"), "'initial' must be one of exp, geometric"),
+        (lambda: GRFMask(initial=[1.0] * 6), r"'initial' must hold 1 to 'max_length' \+ 1 = 5 finite numbers"),
+        (lambda: GRFMask(initial=[float("nan")]), "finite numbers"),
+        (lambda: GRFMask(symmetric=False, key_modulation=True), "with symmetric=False they have none"),
+        (lambda: GRFMask(3, table=(0, 1)), r"one number, or one for each of the 3 heads \(got \(0, 1\)\)"),
+        (lambda: GRFMask(3, table=-1), r"'table' must be at least 0 \(got -1\)"),
+        (lambda: GRFMask(table=3)(walked(GRAPHS["star"])), r"needs 'walk_table3_index'.*num_tables=4"),
+        (lambda: AddRandomWalks(num_tables=0), "'num_tables' must be at least 1"),
+        (lambda: AddRandomWalks(1, diagonal="corrected"), r"needs walkers.*independent of each other"),
+        (lambda: AddRandomWalks(2, scheme="antithetic", diagonal="corrected"), r"needs walkers.*independent"),
+        (lambda: AddRandomWalks(diagonal="both"), "'diagonal' must be one of independent, corrected, shared"),
+        (
+            lambda: GRFAttention(8, 2, table=range(2), path="pairwise")(
+                torch.ones(5, 8), None, walked(GRAPHS["star"], num_tables=2)
+            ),
+            "path 'pairwise' cannot serve this problem: it needs a sparse support",
+        ),
     ],
 )
-def test_bad_arguments_are_refused(arguments, message):
+@pytest.mark.filterwarnings("ignore:the walks on this graph were stored")
+def test_wrong_settings_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
-        GRFMask(**arguments)
-
-
-def test_zero_hops_is_the_identity_scaled():
-    data = AddRandomWalks(max_length=0, seed=0)(GRAPHS["star"].clone())
-    mask = with_modulation(GRFMask(max_length=0), [3.0])
-    torch.testing.assert_close(mask(data).to_dense(), 9 * torch.eye(5))
-
-
-def test_long_walks_start_with_finite_numbers():
-    start = GRFMask(max_length=400).modulation
-    assert bool(start.isfinite().all())
-    torch.testing.assert_close(start[:4].detach(), torch.tensor([1.0, 1 / 2, 1 / 8, 1 / 48]))
-
-
-class TestGRFAttentionWithKeyModulation(AttentionCase):
-    transform = "AddRandomWalks"
-
-    def build(self):
-        attn = GRFAttention(self.channels, heads=2, key_modulation=True)
-        with torch.no_grad():
-            attn.mask.key_modulation.copy_(torch.tensor([[0.3, -0.5, 0.2, 0.1, 0.4], [1.0, 0.5, 0.3, -0.2, 0.1]]))
-        return attn
-
-    def prepare(self, data):
-        return AddRandomWalks(num_walks=4, seed=0)(data.clone())
-
-
-def test_attention_under_an_asymmetric_pair_is_the_same_on_every_path():
-    batch = Batch.from_data_list([AddRandomWalks(seed=0)(GRAPHS[name]) for name in ("star", "isolated", "path")])
-    x, outs = torch.randn(batch.num_nodes, 8, dtype=torch.float64), []
-    state = TestGRFAttentionWithKeyModulation().build().state_dict()
-    for path in ("dense", "factored", "pairwise", "blocks", "auto"):
-        attn = GRFAttention(8, 2, key_modulation=True, path=path)
-        attn.load_state_dict(state)
-        outs.append(attn.double()(x, None, batch))
-        torch.testing.assert_close(outs[-1], outs[0])
+        build()
 
 
 @pytest.mark.parametrize("path", ["auto", "pairwise", "factored", "blocks"])
@@ -230,8 +230,7 @@ def test_attention_under_an_asymmetric_pair_is_the_same_on_every_path():
 )
 def test_damaged_tables_are_refused_before_any_path_reads_them(path, attribute, change, message):
     ring = torch.stack([torch.arange(30), torch.arange(30).roll(1)])
-    graph = Data(edge_index=torch.cat([ring, ring.flip(0)], dim=1), num_nodes=30)
-    graph = AddRandomWalks(4, 3, seed=0)(graph)
+    graph = walked(Data(edge_index=torch.cat([ring, ring.flip(0)], dim=1), num_nodes=30), max_length=3)
     graph[attribute] = change(graph[attribute])
     with pytest.raises(ValueError, match=message):
         GRFAttention(16, 4, max_length=3, path=path)(torch.randn(30, 16), None, graph)

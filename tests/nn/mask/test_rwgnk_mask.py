@@ -4,7 +4,7 @@ from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GKATAttention, RWGNKMask
 from pyg_topomask.ops.blocks import block_layout
-from pyg_topomask.testing import GRAPHS, AttentionCase, OperatorCase, dense_adjacency
+from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
 
 LAMBDA = 0.75  # exact in float32, in which the mask keeps it
@@ -136,62 +136,6 @@ def test_large_decay_keeps_the_cosine_in_float32(learnable):
     data = AddRandomWalks(4, 18, 0.0, independent=False, seed=0)(GRAPHS["star"].clone())
     kernel = RWGNKMask(decay=10.0, max_length=18, learnable=learnable)(data).to_dense()
     torch.testing.assert_close(kernel.diagonal(), torch.ones(5))
-
-
-def test_numbers_written_past_the_version_counter_count():
-    data, mask = walked(GRAPHS["star"]), RWGNKMask(max_length=3)
-    before = mask(data).to_dense()
-    mask.decay.data.fill_(0.2)
-    wanted = RWGNKMask(decay=0.2, max_length=3)(walked(GRAPHS["star"])).to_dense()
-    assert not torch.allclose(before, wanted)
-    torch.testing.assert_close(mask(data).to_dense(), wanted)
-
-
-def test_layers_with_seeds_of_their_own_have_features_of_their_own():
-    first, again, other = (GKATAttention(8, 2, 16, seed=seed).feature_map.projection for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_missing_walks_name_the_transform():
-    with pytest.raises(ValueError, match=r"add the transform AddRandomWalks\(halt_prob=0.0, indep"):
-        RWGNKMask()(GRAPHS["star"])
-
-
-class GKATCase(AttentionCase):
-    transform = "AddRandomWalks"
-
-    def prepare(self, data):
-        return walked(data, num_walks=4)
-
-
-class TestGKAT(GKATCase):
-    def build(self):
-        return GKATAttention(self.channels, heads=2, num_features=16, max_length=3)
-
-
-class TestGKATLearnable(GKATCase):
-    def build(self):
-        attn = GKATAttention(self.channels, heads=2, num_features=16, max_length=3, decay=0.8, learnable=True)
-        with torch.no_grad():
-            attn.mask.decay.mul_(1 + 0.2 * torch.rand_like(attn.mask.decay))
-            attn.mask.alpha.mul_(1 + 0.2 * torch.rand_like(attn.mask.alpha))
-        return attn
-
-
-class TestGKAT0(GKATCase):
-    def build(self):
-        return GKATAttention(self.channels, heads=2, kernel="softmax", max_length=3)
-
-
-class TestGKATPairwise(GKATCase):
-    def build(self):
-        return GKATAttention(self.channels, heads=2, num_features=16, max_length=3, path="pairwise")
-
-
-class TestGKATFactored(GKATCase):
-    def build(self):
-        return GKATAttention(self.channels, heads=2, num_features=16, max_length=3, path="factored")
 
 
 @pytest.mark.parametrize("sort", [True, False])

@@ -1,0 +1,199 @@
+"""What all transforms have in common: their text, what they add, many graphs at once, seeds, copies and refusals."""
+
+import copy
+import inspect
+import pickle
+from fnmatch import fnmatchcase
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
+from torch_geometric.loader import DataLoader
+from torch_geometric.transforms import AddSelfLoops, Compose
+
+from pyg_topomask import transforms
+from pyg_topomask.testing import GRAPHS, empty_graph, permute
+from pyg_topomask.transforms import AddRandomWalks, AddTreeOrder, that_add
+from pyg_topomask.transforms.base import GraphTransform
+from tests.transforms.encoding_cases import CASES, path, random_graph
+
+CLASSES = {
+    name: cls for name, cls in vars(transforms).items() if inspect.isclass(cls) and issubclass(cls, GraphTransform)
+}
+SETTINGS = {"steps": [1, 2, 5], "times": [0.5, 7.0], "seed": 0}
+each_transform = pytest.mark.parametrize("name", CLASSES)
+
+
+def make(name, /, **settings):
+    given = SETTINGS | settings
+    return CLASSES[name](**{key: given[key] for key in inspect.signature(CLASSES[name]).parameters if key in given})
+
+
+def graphs_for(name):
+    """Graphs without weights and features, so that they can be in one batch."""
+    graphs = [GRAPHS["path"], GRAPHS["single"], path(7)] if name == "AddGridShape" else [*CASES.values(), path(9)]
+    return [Data(edge_index=data.edge_index, num_nodes=data.num_nodes) for data in graphs]
+
+
+def added(transform, data):
+    given = data.keys()
+    return {key: value for key, value in transform(data).to_dict().items() if key not in given}
+
+
+def assert_same(found, wanted):
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        first, second = (torch.as_tensor(x).reshape(-1) for x in (found[key], value))
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-6, equal_nan=True, msg=key)
+
+
+@each_transform
+def test_the_text_names_every_setting(name):
+    """PyG compares it to tell whether processed files are stale."""
+    transform, parameters = make(name), inspect.signature(CLASSES[name]).parameters
+    assert parameters.keys() == {key for key in vars(transform) if not key.startswith("_")}
+    assert all(f"{key}={getattr(transform, key)!r}" in repr(transform) for key in parameters)
+    assert repr(eval(repr(transform), CLASSES)) == repr(transform)
+
+
+@each_transform
+def test_many_graphs_at_once_and_in_a_batch_give_what_one_does(name):
+    transform, graphs = make(name), graphs_for(name)
+    keys = [list(graph.keys()) for graph in graphs]
+    together = transform(graphs)
+    assert [list(graph.keys()) for graph in graphs] == keys
+    batch = Batch.from_data_list(together)
+    assert transform([]) == []
+    for number, (data, found) in enumerate(zip(graphs, together, strict=True)):
+        alone, again = added(transform, data), batch.get_example(number)
+        assert_same({key: found[key] for key in set(found.keys()) - set(data.keys())}, alone)
+        assert_same({key: again[key] for key in alone}, alone)
+        for key in alone:
+            patterns = [pattern.format(name=getattr(transform, "name", "")) for pattern in transform.adds]
+            assert any(fnmatchcase(key, pattern) for pattern in patterns), key
+    for key in (key for key in alone if "index" in key):
+        assert batch[key].dtype == torch.int32
+        assert torch.equal(*batch.batch[batch[key].long()])  # shifted by the nodes of earlier graphs
+
+
+@each_transform
+def test_a_transform_is_found_by_what_it_adds(name):
+    requires = list(added(make(name), graphs_for(name)[0]))
+    (found,) = that_add(requires, **SETTINGS).transforms
+    assert repr(found) == repr(make(name))
+
+
+def test_transforms_are_found_in_order_and_with_names_of_their_own():
+    prepare = that_add(["tree_index", "own", "far_index", "far_diagonal"], name="far", max_length=2, seed=3)
+    assert list(map(repr, prepare.transforms)) == [
+        repr(AddTreeOrder(seed=3)), repr(AddRandomWalks(name="far", max_length=2, seed=3))
+    ]  # fmt: skip
+    assert that_add(["own"]).transforms == []
+
+
+@each_transform
+def test_the_result_depends_on_the_settings_and_the_graph_alone(name):
+    transform, (data, *_, other) = make(name), graphs_for(name)
+    wanted, state = added(transform, data), torch.get_rng_state()
+    transform(other)
+    mixed = data.clone()
+    mixed.edge_index = data.edge_index[:, torch.randperm(data.num_edges)]
+    for copied in (transform, copy.deepcopy(transform), pickle.loads(pickle.dumps(transform)), make(name)):
+        assert repr(copied) == repr(transform)
+        state = torch.get_rng_state()
+        assert_same(added(copied, data), wanted)
+        assert_same(added(copied, mixed), wanted)
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+RANDOM = {"AddRandomWalks": {}, "AddExpanderEdges": {}, "AddTreeOrder": {"method": "random"}}
+
+
+@pytest.mark.parametrize(("name", "settings"), RANDOM.items())
+def test_a_seed_gives_its_own_draws_and_no_seed_those_of_torch(name, settings):
+    def draw(transform, data):
+        return tuple(next(iter(added(transform, data).values())).flatten().tolist())
+
+    data, other, free = random_graph(30, 8.0), random_graph(30, 8.0, 1), CLASSES[name](**settings)
+    torch.manual_seed(3)
+    found = [draw(free, data), draw(free, data)]
+    torch.manual_seed(3)
+    assert draw(free, data) == found[0]
+    found += [draw(make(name, **settings), data), draw(make(name, **settings), other)]
+    found += [draw(make(name, seed=1, **settings), data)]
+    assert len(set(found)) == 5
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if "name" in inspect.signature(CLASSES[name]).parameters])
+def test_names_keep_two_settings_apart(name):
+    first, second = make(name), make(name, name="other")
+    wanted, found = added(first, CASES["path"]), added(second, CASES["path"])
+    assert not wanted.keys() & found.keys()
+    assert_same(found, {key.replace(first.name, "other", 1): value for key, value in wanted.items()})
+    with pytest.raises(ValueError, match=r"collation reads \(got 'edge'\)"):
+        make(name, name="edge")
+
+
+@pytest.mark.parametrize("name", ["AddRandomWalks", "AddExpanderEdges", "AddTreeOrder", "AddRandomWalkEncoding"])
+def test_as_a_pre_transform_in_a_compose(name, tmp_path):
+    graphs, transform = [path(2), path(30)], Compose([AddSelfLoops(), make(name)])
+
+    class Stored(InMemoryDataset):
+        processed_file_names = "data.pt"
+
+        def process(self):
+            self.save([self.pre_transform(graph) for graph in graphs], self.processed_paths[0])
+
+    dataset = Stored(str(tmp_path), pre_transform=transform)
+    dataset.load(dataset.processed_paths[0])
+    for data, graph in zip(dataset, graphs, strict=True):
+        assert_same(data.to_dict(), transform(graph).to_dict())
+    assert isinstance(make(name)(dataset), list)
+    batch = next(iter(DataLoader(dataset, batch_size=2)))
+    torch.save(batch, tmp_path / "batch.pt")
+    assert_same(torch.load(tmp_path / "batch.pt", weights_only=False).to_dict(), batch.to_dict())
+
+
+@each_transform
+@pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")  # PyG's guess before our refusal
+def test_wrong_graphs_are_refused(name):
+    batch = Batch.from_data_list([path(3), path(4)])
+    if name not in ("AddRandomWalks", "AddRandomWalkEncoding", "AddHeatDiagonalEncoding", "AddTreeOrder"):
+        match = "is not the grid" if name == "AddGridShape" else f"{name} would read a batch as one graph: apply it to"
+        with pytest.raises(ValueError, match=match):
+            make(name)(batch)
+        make(name)(Batch.from_data_list([path(3)]))
+    with pytest.raises(TypeError, match=r"homogeneous graph \(got HeteroData\).*to_homogeneous"):
+        make(name)(HeteroData())
+    with pytest.raises(ValueError, match="does not say how many nodes"):
+        make(name)(Data())
+    if name != "AddPositions":  # it reads no edges
+        wrong = Data(edge_index=torch.tensor([[0], [5]]), num_nodes=3)
+        for data in (wrong, [path(2), wrong]):
+            with pytest.raises(ValueError, match="contains node 5, but nodes are 0 to 2"):
+                make(name)(data)
+
+
+@each_transform
+def test_graphs_without_edges_and_without_nodes(name):
+    sizes = [1] if name == "AddGridShape" else [1, 3]
+    graphs = [empty_graph(), *(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=n) for n in sizes)]
+    for data in graphs:
+        found = added(make(name), data)
+        assert all(value.size(1) == 0 for key, value in found.items() if "index" in key and data.num_nodes == 0)
+        assert all(value.is_floating_point() <= bool((~value.isinf()).all()) for value in found.values()
+                   if isinstance(value, torch.Tensor))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CLASSES if name.endswith(("Encoding", "Bias")) and name != "AddLaplacianEncoding"]
+)
+def test_encodings_follow_a_relabelling(name):
+    data, perm = CASES["random directed"], torch.randperm(40)
+    wanted, moved = added(make(name), data), added(make(name), permute(data, perm))
+    for key, value in wanted.items():
+        if key.startswith("pair_"):
+            value = value.view(40, 40, -1)[perm][:, perm].reshape(moved[key].shape)
+        elif not key.endswith("_error"):
+            value = value[perm]
+        torch.testing.assert_close(moved[key], value, rtol=0, atol=5e-5)
