@@ -1,125 +1,325 @@
+"""Walks, alone and coupled: those of walkers moved one by one, unbiased, and the same in shards of any size."""
+
+from collections import Counter, defaultdict
+
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
 from torch_geometric.data import Data
+from torch_geometric.utils import from_networkx
 
 from pyg_topomask.ops import sample_walks
+from pyg_topomask.ops.csr import drop_zeros, to_csr
+from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.walks import sample as walks
+from pyg_topomask.ops.walks.settings import walk_settings
+from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
-from tests.ops.walks.draws import draw, seeded
+
+SCHEMES = {
+    "iid": {},
+    "antithetic": {"scheme": "antithetic"},
+    "repelling": {"scheme": "repelling"},
+    "blocks": {"scheme": "repelling", "block_size": 3},
+}
+each_scheme = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+COLUMNS = ("index", "length", "load", "count", "own")
+MODULATION = torch.tensor([1.0, 0.5, 0.25, -0.125], dtype=torch.float64)
+LOW = 2**64 - 1
+HUB = Data(edge_index=torch.tensor([[0] * 5, [1, 2, 3, 4, 5]]), num_nodes=6)
 
 
-def dense(table, column, num_nodes, max_length):
-    """Column of a walk table as [K + 1, N, N]; an entry given twice would add up."""
-    out = torch.zeros(max_length + 1, num_nodes, num_nodes, dtype=torch.float64)
-    out.index_put_((table.length, *table.index), getattr(table, column).double(), accumulate=True)
-    return out
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
 
 
-def same(a, b):
-    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in ("index", "length", "load", "count"))
+def draw(data, seed=0, **settings):
+    settings = {"num_walks": 8, "max_length": 3, "halt_prob": 0.3, **settings}
+    weight = data.get("edge_weight")
+    return sample_walks(data.edge_index, data.num_nodes, edge_weight=weight, generator=seeded(seed), **settings)
 
 
-ONE_WAY_WEIGHTED = GRAPHS["one_way"].clone()
-ONE_WAY_WEIGHTED.edge_weight = torch.tensor([0.5, -1.5, 2.0, 0.25, 1.0], dtype=torch.float64)
+def draw_many(data, draws, seed=0, **settings):
+    """Loads and counts [draws, K + 1, N, N] and own products [draws, N, Q] of walks on as many copies of a graph."""
+    size, length = data.num_nodes, settings.get("max_length", 3)
+    copies = Data(edge_index=data.edge_index.repeat(1, draws), num_nodes=size * draws)
+    copies.edge_index = copies.edge_index + torch.arange(draws).repeat_interleave(data.num_edges) * size
+    if "edge_weight" in data:
+        copies.edge_weight = data.edge_weight.repeat(draws)
+    if "transition" in settings:
+        settings = {**settings, "transition": settings["transition"].repeat(draws)}
+    table = draw(copies, seed, **settings)
+    start, visited = table.index
+    found = torch.zeros(2, draws, length + 1, size, size, dtype=torch.float64)
+    place = start // size, table.length, start % size, visited % size
+    found[0][place], found[1][place] = table.load.double(), table.count.double()
+    return *found, table.own.double().view(draws, size, -1)
 
 
+def features(loads):
+    """Graph random features under MODULATION, [draws, N, N]."""
+    return torch.einsum("k,dkij->dij", MODULATION, loads)
+
+
+def powers(matrix, max_length=3):
+    return torch.stack([torch.linalg.matrix_power(matrix, k) for k in range(max_length + 1)])
+
+
+def monomials(modulation):
+    return torch.stack([modulation[a] * modulation[b] for b in range(len(modulation)) for a in range(b + 1)])
+
+
+def assert_mean(samples, wanted):
+    """Within five standard errors."""
+    error = (samples.mean(0) - wanted).abs()
+    assert (error <= 5 * samples.std(0) / len(samples) ** 0.5 + 1e-6).all()
+
+
+def assert_drawn(observed, expected, prob=1e-4):
+    observed, expected = np.asarray(observed), np.asarray(expected)
+    assert ((observed - expected) ** 2 / expected).sum() < chi2.ppf(1 - prob, expected.size - 1)
+
+
+def same(a, b, names=COLUMNS):
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in names)
+
+
+def mix(z):  # SplitMix64 on Python's integers
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & LOW
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & LOW
+    return z ^ (z >> 31)
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def walk_reference(data, seed, num_walks, max_length, halt_prob, scheme, block_size):
+    """Walkers one by one, from the definitions: for each start and walk the list of (node, load)."""
+    adj, found = dense_adjacency(data), {}
+    neighbours = [adj[i].nonzero().flatten().tolist() for i in range(data.num_nodes)]
+    for start in range(data.num_nodes):
+        stream = mix((start * GOLDEN + seed + GOLDEN) & LOW)
+        states = [mix((stream + (walk + 1) * GOLDEN) & LOW) for walk in range(num_walks)]
+        paths, alive = [[(start, 1.0)] for _ in states], list(range(num_walks))
+        for step in range(1, max_length + 1):
+            draws = [mix((state + step * GOLDEN) & LOW) for state in states]
+            left = defaultdict(list)  # neighbours not taken yet, by block and node
+            going = []
+            if scheme == "repelling":  # by what they leave together, those of one path after each other
+                alive.sort(key=lambda walk: (walk // block_size, paths[walk][-1][0]))
+            for walk in alive:
+                node, load = paths[walk][-1]
+                high = draws[walk] >> 32
+                if scheme == "antithetic" and walk % 2 == 1:
+                    high = ((draws[walk - 1] >> 32) + 2**31) % 2**32
+                if not neighbours[node] or high < round(halt_prob * 2**32):
+                    continue
+                going.append(walk)
+                choices = list(neighbours[node])
+                if scheme == "repelling":
+                    choices = left[walk // block_size, node]
+                    choices.extend(neighbours[node] if not choices else [])
+                picked = choices.pop((draws[walk] & (2**32 - 1)) * len(choices) >> 32)
+                load *= float(adj[node, picked]) * len(neighbours[node]) / (1 - halt_prob)
+                paths[walk].append((picked, load))
+            alive = going
+        found[start] = paths
+    return found
+
+
+@each_scheme
+@pytest.mark.parametrize("name", ["star", "weighted", "one_way", "isolated", "two_parts"])
+def test_walks_are_those_of_walkers_moved_one_by_one(name, scheme):
+    data = GRAPHS[name].clone()
+    data.edge_weight = dense_adjacency(data)[tuple(data.edge_index)]
+    settings = {"num_walks": 7, "max_length": 4, "halt_prob": 0.2, "scheme": "iid", **scheme}
+    size = settings["block_size"] = walk_settings(**settings).block_size
+    table = draw(data, **{**settings, "block_size": scheme.get("block_size")})
+    paths = walk_reference(data, int(draw_seeds(1, seeded(0))), **settings)
+    loads, visits, own = defaultdict(float), Counter(), torch.zeros(data.num_nodes, 15, dtype=torch.float64)
+    for start, of_start in paths.items():
+        for first in range(0, 7, size):
+            block = defaultdict(float)
+            for path in of_start[first : first + size]:
+                for length, (node, load) in enumerate(path):
+                    loads[start, node, length] += load / 7
+                    visits[start, node, length] += 1
+                    block[node, length] += load / 7
+            for (node, a), x in block.items():
+                for (other, b), y in block.items():
+                    own[start, max(a, b) * (max(a, b) + 1) // 2 + min(a, b)] += x * y * (node == other)
+    keys = list(zip(*table.index.tolist(), table.length.tolist()))
+    assert keys == sorted(loads)
+    assert (table.index.dtype, table.length.dtype) == (torch.int64, torch.int64)
+    torch.testing.assert_close(table.load, torch.tensor([loads[key] for key in keys]).double())
+    torch.testing.assert_close(table.count * 7, torch.tensor([visits[key] for key in keys]).double())
+    torch.testing.assert_close(table.own, own)
+
+
+@each_scheme
 @pytest.mark.parametrize("halt_prob", [0.0, 0.3])
-@pytest.mark.parametrize("data", [*GRAPHS.values(), ONE_WAY_WEIGHTED], ids=[*GRAPHS, "one_way_weighted"])
-def test_expectations_are_matrix_powers(data, halt_prob):
-    draws, num_nodes, adj = 300, data.num_nodes, dense_adjacency(data)
-    tables = [draw(data, seed, num_walks=32, max_length=4, halt_prob=halt_prob) for seed in range(draws)]
-    neighbours = (adj != 0).double()
-    uniform = neighbours / neighbours.sum(1, keepdim=True).clamp(min=1)
-    for column, step in [("load", adj), ("count", (1 - halt_prob) * uniform)]:
-        samples = torch.stack([dense(table, column, num_nodes, 4) for table in tables])
-        wanted = torch.stack([torch.linalg.matrix_power(step, k) for k in range(5)])
-        error = (samples.mean(0) - wanted).abs()
-        assert (error <= 5 * samples.std(0) / draws**0.5 + 1e-6).all()  # five standard errors
+@pytest.mark.parametrize("name", ["star", "weighted", "one_way", "isolated"])
+def test_loads_counts_and_the_corrected_diagonal_are_unbiased(name, halt_prob, scheme):
+    data, adj = GRAPHS[name], dense_adjacency(GRAPHS[name])
+    scheme = {**scheme, "block_size": 4} if scheme.get("scheme") == "repelling" else scheme  # one block has no diagonal
+    settings = walk_settings(8, 3, halt_prob, **scheme)
+    loads, counts, own = draw_many(data, 300, halt_prob=halt_prob, **scheme)
+    uniform = (adj != 0).double() / (adj != 0).sum(1, keepdim=True).clamp(min=1)
+    diagonal = (features(loads).square().sum(2) - own @ monomials(MODULATION)) / (1 - settings.coupled_share)
+    assert_mean(loads, powers(adj))
+    assert_mean(counts, powers((1 - halt_prob) * uniform))
+    assert_mean(diagonal, features(powers(adj)[None])[0].square().sum(1))
 
 
-def test_steps_are_uniform_over_neighbours_and_halt_with_the_given_probability():
-    hub, walks_each = 7, 20000
-    edges = torch.tensor([[0] * hub, list(range(1, hub + 1))])
-    for seed in range(3):
-        table = sample_walks(edges, hub + 1, num_walks=walks_each, max_length=1, halt_prob=0.2, generator=seeded(seed))
-        hits = dense(table, "count", hub + 1, 1)[1, 0, 1:] * walks_each
-        observed = torch.cat([hits, walks_each - hits.sum()[None]]).numpy()  # the last: halted
-        expected = np.array([0.8 / hub] * hub + [0.2]) * walks_each
-        assert ((observed - expected) ** 2 / expected).sum() < chi2.ppf(0.999, hub)
+@pytest.mark.parametrize("name", ["star", "weighted", "one_way"])
+@pytest.mark.parametrize("halt_prob", [0.0, 0.3])
+def test_walks_that_follow_transitions_have_the_exact_means(name, halt_prob):
+    data = GRAPHS[name]
+    weight = torch.rand(data.num_edges, generator=seeded(1), dtype=torch.float64) * 3 + 0.1
+    loads, counts, _ = draw_many(data, 300, num_walks=32, halt_prob=halt_prob, transition=weight)
+    step = torch.zeros(2 * (data.num_nodes,), dtype=torch.float64).index_put_(tuple(data.edge_index), weight, True)
+    assert_mean(loads, powers(dense_adjacency(data)))
+    assert_mean(counts, powers((1 - halt_prob) * step / step.sum(1, keepdim=True).clamp(min=1e-9)))
+
+
+def test_without_the_correction_the_diagonal_would_be_too_large():
+    data, draws = GRAPHS["star"].clone(), 1000
+    data.edge_weight = torch.full((8,), 0.5, dtype=torch.float64)
+    samples = features(draw_many(data, draws, num_walks=2)[0]).square().sum(2)
+    error = samples.mean(0) - features(powers(dense_adjacency(data))[None])[0].square().sum(1)
+    assert error[0] > 5 * samples[:, 0].std() / draws**0.5
+
+
+def first_steps(edge_index, num_nodes, draws, *settings):
+    """Node ``[n, draws]`` of each walker from node 0 after a step, −1 if it has halted."""
+    settings = walk_settings(*settings)
+    stream = walks.start_stream(torch.zeros(draws, dtype=torch.int64), torch.arange(draws) * 7919)
+    graph = walks.walk_graph(drop_zeros(to_csr(edge_index, num_nodes)), settings, None)
+    visits = walks.move_walkers(graph, stream.new_zeros(draws), stream, 1, settings)[1]
+    node = torch.full((settings.num_walks * draws,), -1)
+    node[visits.walker] = visits.node
+    return node.view(settings.num_walks, draws)
+
+
+@each_scheme
+def test_each_walker_alone_steps_uniformly_and_halts_with_the_given_probability(scheme):
+    draws = 2000
+    settings = {"scheme": "iid", "block_size": None, **scheme}
+    for node in first_steps(HUB.edge_index, 6, draws, 8, 1, 0.25, *settings.values()):
+        observed = torch.bincount(node.where(node > 0, 0), minlength=6).tolist()
+        assert_drawn(observed, np.array([0.25] + [0.75 / 5] * 5) * draws)
+
+
+def test_two_repelling_walkers_take_any_two_neighbours_alike():
+    draws = 3000
+    node = first_steps(HUB.edge_index, 6, draws, 2, 1, 0.0, "repelling") - 1
+    observed = torch.bincount(node[0] * 5 + node[1], minlength=25).view(5, 5)
+    assert (observed.diagonal() == 0).all()
+    assert_drawn(observed[~torch.eye(5, dtype=torch.bool)], np.full(20, draws / 20))
 
 
 def test_walkers_of_one_start_and_steps_of_one_walk_are_independent():
-    # Two steps on the complete directed graph with loops: every (first, second) pair equally likely.
+    """On the complete directed graph with loops, every pair of first and second steps is equally likely."""
     row, col = torch.cartesian_prod(torch.arange(3), torch.arange(3)).t()
     draws = 1500
-    edges = torch.stack([row, col]).repeat(1, draws) + 3 * torch.arange(draws).repeat_interleave(9)
-    table = sample_walks(edges, 3 * draws, num_walks=1, max_length=2, generator=seeded(0))
-    visits = torch.zeros(3, 3 * draws, dtype=torch.int64)  # where the walk of each start is
-    visits[table.length, table.index[0]] = table.index[1] % 3
-    visits = visits.view(3, draws, 3).numpy()
+    _, counts, _ = draw_many(Data(edge_index=torch.stack([row, col]), num_nodes=3), draws, num_walks=1, halt_prob=0.0)
+    visits = counts.argmax(3).numpy()  # [draws, K + 1, N]
     pairs, starts = np.zeros((3, 3)), np.zeros((3, 3))
-    np.add.at(pairs, (visits[1, :, 0], visits[2, :, 0]), 1)
-    np.add.at(starts, (visits[1, :, 0], visits[1, :, 1]), 1)
+    np.add.at(pairs, (visits[:, 1, 0], visits[:, 2, 0]), 1)
+    np.add.at(starts, (visits[:, 1, 0], visits[:, 1, 1]), 1)
     for observed in (pairs, starts):
-        assert ((observed - draws / 9) ** 2 / (draws / 9)).sum() < chi2.ppf(0.9999, 8)
+        assert_drawn(observed.ravel(), np.full(9, draws / 9))
 
 
-@pytest.mark.parametrize("data", GRAPHS.values(), ids=GRAPHS.keys())
-def test_entries_are_sorted_and_unique_and_every_start_is_there(data):
-    table = draw(data)
-    key = ((table.index[0] * data.num_nodes + table.index[1]) * 4 + table.length).tolist()
-    assert key == sorted(set(key))
-    zero = table.length == 0
-    assert table.index[:, zero].tolist() == [list(range(data.num_nodes))] * 2
-    assert (table.load[zero] == 1).all()
-    assert (table.count[zero] == 1).all()
-    assert table.index.dtype == table.length.dtype == torch.int64
-    assert table.load.dtype == table.count.dtype == (torch.float64 if "edge_weight" in data else torch.float32)
+def test_two_tables_are_independent():
+    draws = 600
+    tables = []
+    graphs = AddRandomWalks(num_walks=2, max_length=2, halt_prob=0.3)([GRAPHS["star"]] * draws)
+    for name in ("walk", "walk_key"):
+        out = torch.zeros(draws, 3, 5, 5, dtype=torch.float64)
+        for number, graph in enumerate(graphs):
+            index = graph[f"{name}_index"].long()
+            out[number, graph[f"{name}_length"].long(), index[0], index[1]] = graph[f"{name}_load"].double()
+        tables.append(out.flatten(1))
+    moving = (tables[0].std(0) > 0) & (tables[1].std(0) > 0)
+    left, right = ((table - table.mean(0))[:, moving] / table.std(0)[moving] for table in tables)
+    assert moving.sum() > 20
+    assert (left.t() @ right / draws).abs().max() < 5 / draws**0.5
+    assert (left.t() @ left / draws).fill_diagonal_(0).abs().max() > 0.2  # the test would see dependence
 
 
-def test_counts_are_whole_visits_and_no_walk_outlives_its_length():
-    table = draw(GRAPHS["two_parts"], num_walks=7, max_length=5)
-    visits = table.count * 7
-    zero = table.length == 0
-    torch.testing.assert_close(visits, visits.round())
-    alive = dense(table, "count", 6, 5)[1:].sum(2)  # [K, N]
-    assert (alive.diff(dim=0) <= 1e-6).all()
-    assert (alive <= 1 + 1e-6).all()
-    assert table.length.max() <= 5
-    assert (visits[~zero] >= 1 - 1e-6).all()
+def test_repelling_walkers_visit_all_neighbours_equally_often():
+    for walkers, size, wanted in ((12, None, [2, 2, 2, 3, 3]), (3, None, [1, 1, 1]), (10, 5, [2] * 5)):
+        settings = {"scheme": "repelling", "block_size": size, "halt_prob": 0.0, "max_length": 1}
+        table = draw(HUB, num_walks=walkers, **settings)
+        hub = (table.index[0] == 0) & (table.length == 1)
+        assert sorted((table.count[hub] * walkers).round().tolist()) == wanted
 
 
-@pytest.mark.parametrize("shards", [[[0, 1], [2, 3, 4]], [[4], [0, 2], [1, 3]]])
-def test_shards_equal_the_whole_bit_for_bit(shards):
-    data = GRAPHS["weighted"]
-    whole = draw(data)
-    for start in shards:
-        part = draw(data, start=torch.tensor(start))
-        mine = torch.isin(whole.index[0], torch.tensor(start))
-        assert same(part, walks.Walks(whole.index[:, mine], whole.length[mine], whole.load[mine], whole.count[mine]))
-    assert same(draw(data, start=torch.tensor([3, 1, 1], dtype=torch.int32)), draw(data, start=torch.tensor([1, 3])))
-    nothing = draw(data, start=torch.tensor([], dtype=torch.long))
-    assert nothing.index.shape == (2, 0)
+def test_27_repelling_walks_of_3_hops_over_3_neighbours_have_no_variance():
+    col = torch.stack([torch.randperm(20)[:3] for _ in range(20)]).flatten()
+    data = Data(edge_index=torch.stack([torch.arange(20).repeat_interleave(3), col]), num_nodes=20)
+    data.edge_weight = torch.rand(60, dtype=torch.float64)
+    found = [draw_many(data, 1, num_walks=27, halt_prob=0.0, scheme=kind)[0][0] for kind in ("repelling", "iid")]
+    torch.testing.assert_close(found[0], powers(dense_adjacency(data)))
+    assert not torch.allclose(found[1][1], dense_adjacency(data))
 
 
-@pytest.mark.parametrize("walkers", [1, 9, 17])
-def test_chunking_does_not_matter(monkeypatch, walkers):
-    data = GRAPHS["weighted"]
-    whole = draw(data)
-    monkeypatch.setattr(walks, "_WALKERS_PER_BLOCK", {"cpu": walkers, "cuda": walkers})
-    assert same(draw(data), whole)
+def test_of_two_antithetic_walkers_one_halts_at_even_odds():
+    table = draw(GRAPHS["star"], num_walks=16, max_length=1, halt_prob=0.5, scheme="antithetic")
+    alive = torch.zeros(5).index_add_(0, table.index[0], torch.where(table.length == 1, table.count, 0))
+    torch.testing.assert_close(alive, torch.full((5,), 0.5))
 
 
-def test_order_of_edges_does_not_matter():
-    data = GRAPHS["weighted"]
-    order = torch.randperm(data.num_edges)
-    mixed = Data(
-        edge_index=data.edge_index[:, order].int(), edge_weight=data.edge_weight[order], num_nodes=data.num_nodes
-    )
-    assert same(draw(mixed), draw(data))
+FAMILIES = {
+    "grid": from_networkx(nx.grid_2d_graph(6, 6)),
+    "erdos_renyi": from_networkx(nx.gnp_random_graph(40, 0.12, seed=1)),
+    "circle": from_networkx(nx.watts_strogatz_graph(24, 4, 0.2, seed=0)),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("scheme", "halt_prob"), [("antithetic", 0.5), ("repelling", 0.5), ("repelling", 0.0)])
+def test_coupling_does_not_raise_the_variance(name, scheme, halt_prob):
+    """At most that of independent walkers by more than three standard errors (one in 700 by chance)."""
+    data, draws = FAMILIES[name], 60
+    adj = dense_adjacency(data)
+    scale = adj.sum(1).clamp(min=1).rsqrt()
+    adj = scale[:, None] * adj * scale
+    data = Data(edge_index=data.edge_index, edge_weight=adj[tuple(data.edge_index)], num_nodes=data.num_nodes)
+    wanted = features(powers(adj)[None])
+    errors = [
+        (features(draw_many(data, draws, seed, halt_prob=halt_prob, scheme=kind)[0]) - wanted).square().sum((1, 2))
+        for seed, kind in enumerate(("iid", scheme))
+    ]
+    gain = errors[0] - errors[1]
+    assert gain.mean() > -3 * gain.std() / draws**0.5
+    assert scheme == "antithetic" or gain.mean() > 3 * gain.std() / draws**0.5  # it is seen
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("settings", [*SCHEMES.values(), {"transition": True}], ids=[*SCHEMES, "transition"])
+def test_shards_blocks_and_the_order_of_edges_change_no_bit(settings, native, monkeypatch):
+    monkeypatch.setenv("TOPOMASK_NATIVE", native)
+    data, order = FAMILIES["circle"].clone(), torch.randperm(FAMILIES["circle"].num_edges)
+    data.edge_weight = torch.rand(data.num_edges, dtype=torch.float64)
+    mixed = Data(edge_index=data.edge_index[:, order].int(), edge_weight=data.edge_weight[order], num_nodes=24)
+    settings, moved = dict(settings), dict(settings)
+    if "transition" in settings:
+        settings["transition"] = torch.arange(1.0, data.num_edges + 1)
+        moved["transition"] = 4 * settings["transition"][order]
+    whole = draw(data, **settings)
+    monkeypatch.setattr(walks, "_WALKERS_PER_BLOCK", {"cpu": 17})
+    for shards in (1, 3):
+        parts = [draw(data, start=start, **settings) for start in torch.arange(24).tensor_split(shards)]
+        assert same(walks._concatenate(parts), whole)
+    assert same(draw(mixed, **moved), whole)
+    starts = torch.tensor([3, 1, 1], dtype=torch.int32)
+    assert same(draw(data, start=starts, **settings), draw(data, start=torch.tensor([1, 3]), **settings))
+    assert draw(data, start=starts[:0], **settings).index.shape == (2, 0)
 
 
 def test_equal_edges_add_up_and_count_as_one_neighbour():
@@ -127,72 +327,46 @@ def test_equal_edges_add_up_and_count_as_one_neighbour():
     once.edge_weight = torch.tensor([0.75, 0.5, 1.0])
     twice = Data(edge_index=torch.tensor([[0, 0, 1, 0], [1, 2, 0, 1]]), num_nodes=3)
     twice.edge_weight = torch.tensor([0.25, 0.5, 1.0, 0.5])
+    before = twice.edge_weight.clone()
     assert same(draw(once), draw(twice))
-    unweighted = sample_walks(twice.edge_index, 3, num_walks=8, max_length=3, generator=seeded(0))
-    doubled = sample_walks(
-        once.edge_index, 3, edge_weight=torch.tensor([2.0, 1, 1]), num_walks=8, max_length=3, generator=seeded(0)
-    )
-    assert same(unweighted, doubled)
+    assert torch.equal(twice.edge_weight, before)
+    once.edge_weight = torch.tensor([2.0, 1, 1])
+    assert same(draw(once), draw(Data(edge_index=twice.edge_index, num_nodes=3)))
 
 
 def test_generator_decides_the_walks():
     data, generator = GRAPHS["two_parts"], seeded(3)
     settings = {"num_walks": 8, "max_length": 3}
     first, second = (sample_walks(data.edge_index, 6, generator=generator, **settings) for _ in range(2))
-    assert not same(first, second)
+    assert not same(first, second, ("count",))
     assert same(sample_walks(data.edge_index, 6, generator=seeded(3), **settings), first)
     torch.manual_seed(5)
     default = sample_walks(data.edge_index, 6, **settings)
-    assert not same(sample_walks(data.edge_index, 6, **settings), default)
+    assert not same(sample_walks(data.edge_index, 6, **settings), default, ("count",))
     torch.manual_seed(5)
     assert same(sample_walks(data.edge_index, 6, **settings), default)
     state = torch.get_rng_state()
-    sample_walks(data.edge_index, 6, generator=seeded(0), **settings)
+    draw(data)
     assert torch.equal(torch.get_rng_state(), state)  # a generator of one's own leaves the default alone
 
 
-def test_two_tables_are_independent():
-    data, draws = GRAPHS["star"], 1000
-    transform = AddRandomWalks(num_walks=2, max_length=2, halt_prob=0.3)
-    left, right = [], []
-    for graph in transform([data] * draws):
-        for samples, name in ((left, "walk"), (right, "walk_key")):
-            out = torch.zeros(3, 5, 5, dtype=torch.float64)
-            out[graph[f"{name}_length"].long(), graph[f"{name}_index"][0].long(), graph[f"{name}_index"][1].long()] = (
-                graph[f"{name}_load"].double()
-            )
-            samples.append(out.flatten())
-    left, right = torch.stack(left), torch.stack(right)
-    moving = (left.std(0) > 0) & (right.std(0) > 0)
-    left, right = left[:, moving] - left[:, moving].mean(0), right[:, moving] - right[:, moving].mean(0)
-    correlation = (left.t() @ right) / draws / (left.std(0)[:, None] * right.std(0))
-    assert moving.sum() > 20
-    assert correlation.abs().max() < 5 / draws**0.5
-    own = (left.t() @ left) / draws / (left.std(0)[:, None] * left.std(0))
-    assert own.fill_diagonal_(0).abs().max() > 0.2  # the test would see dependence
-
-
-def test_isolated_and_single_and_no_nodes():
+def test_isolated_and_single_and_no_nodes_and_no_hops():
     table = draw(GRAPHS["isolated"])
     assert table.index[:, table.index[0] == 1].tolist() == [[1], [1]]
     table = draw(GRAPHS["single"])
     assert (table.index.tolist(), table.length.tolist(), table.load.tolist()) == ([[0], [0]], [0], [1.0])
     table = sample_walks(torch.empty(2, 0, dtype=torch.long), 0, num_walks=2, max_length=2)
-    assert table.index.shape == (2, 0)
-    assert table.load.shape == (0,)
-    table = draw(GRAPHS["path"], max_length=0)
-    assert table.index.tolist() == [[0, 1, 2, 3]] * 2
+    assert (table.index.shape, table.load.shape) == ((2, 0), (0,))
+    assert draw(GRAPHS["path"], max_length=0).index.tolist() == [[0, 1, 2, 3]] * 2
 
 
-def test_weights_are_not_modified_and_loads_are_the_product_of_the_walk():
-    data = ONE_WAY_WEIGHTED
-    before = data.edge_weight.clone()
-    table = draw(data, num_walks=5, halt_prob=0.0)
-    assert torch.equal(data.edge_weight, before)
-    line = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), num_nodes=4)
-    line.edge_weight = torch.tensor([0.5, -2.0, 3.0], dtype=torch.float64)
-    table = draw(line, num_walks=3, halt_prob=0.0)  # one neighbour each: nothing is random
-    torch.testing.assert_close(dense(table, "load", 4, 3)[:, 0].diagonal(), torch.tensor([1, 0.5, -1, -3]).double())
+def test_visits_that_are_not_weighted():
+    table, weighted = (draw(GRAPHS["weighted"], importance=importance) for importance in (False, True))
+    assert torch.equal(table.load, table.count)
+    assert same(table, weighted, ("index", "count"))
+
+
+TRANSITION = r"one floating-point number per edge, \[6\]"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +374,6 @@ def test_weights_are_not_modified_and_loads_are_the_product_of_the_walk():
     [
         ({"edge_index": torch.zeros(3, 2, dtype=torch.long)}, ValueError, r"shape \[2, E\] \(got \[3, 2\]\)"),
         ({"edge_index": torch.zeros(2, 2)}, TypeError, r"must hold integers.*got torch.float32"),
-        ({"edge_index": torch.zeros(2, 2, dtype=torch.bool)}, TypeError, r"must hold integers.*got torch.bool"),
         ({"edge_index": [[0], [1]]}, TypeError, r"SparseTensor \(got list\)"),
         ({"edge_index": torch.tensor([[0], [4]])}, ValueError, "contains node 4, but nodes are 0 to 3"),
         ({"edge_index": torch.tensor([[-1], [2]])}, ValueError, "contains node -1"),
@@ -213,11 +386,17 @@ def test_weights_are_not_modified_and_loads_are_the_product_of_the_walk():
         ({"halt_prob": -0.1}, ValueError, r"per-step probability in \[0, 1\) \(got -0.1\)"),
         ({"halt_prob": 1.0}, ValueError, r"per-step probability in \[0, 1\) \(got 1.0\)"),
         ({"halt_prob": float("nan")}, ValueError, "per-step probability"),
-        ({"scheme": "levy"}, ValueError, r"one of iid.*got 'levy'"),
+        ({"scheme": "levy"}, ValueError, "one of iid, antithetic, repelling.*got 'levy'"),
+        ({"scheme": "antithetic", "block_size": 4}, ValueError, "'block_size' is for scheme='repelling'.*got 4"),
+        ({"scheme": "repelling", "block_size": 0}, ValueError, "'block_size' must be at least 1"),
+        ({"scheme": "repelling", "transition": torch.ones(6)}, ValueError, "takes uniform steps"),
         ({"start": torch.tensor([0.0])}, ValueError, r"1-D integer tensor \(got torch.float32"),
         ({"start": torch.tensor([[0]])}, ValueError, "1-D integer tensor"),
         ({"start": torch.tensor([4])}, ValueError, r"nodes 0 to 3 \(got 4 to 4\)"),
         ({"start": torch.tensor([-1])}, ValueError, "nodes 0 to 3"),
+        ({"transition": torch.ones(3)}, ValueError, TRANSITION),
+        ({"transition": torch.full((6,), -1.0)}, ValueError, "must be finite and ≥ 0"),
+        ({"transition": torch.zeros(6)}, ValueError, "is 0 on all edges of node 0"),
     ],
 )
 def test_bad_arguments_are_refused(change, error, message):
@@ -227,55 +406,15 @@ def test_bad_arguments_are_refused(change, error, message):
         sample_walks(edge_index, num_nodes, **arguments)
 
 
-@pytest.mark.parametrize("name", ["star", "path", "weighted", "one_way", "isolated"])
-@pytest.mark.parametrize("halt_prob", [0.0, 0.3])
-def test_walks_that_follow_transitions_have_the_exact_means(name, halt_prob):
-    data, draws = GRAPHS[name], 300
-    weight = torch.rand(data.num_edges, generator=seeded(1), dtype=torch.float64) * 3 + 0.1
-    num_nodes, adj = data.num_nodes, dense_adjacency(data)
-    tables = [
-        draw(data, seed, num_walks=32, max_length=3, halt_prob=halt_prob, transition=weight) for seed in range(draws)
-    ]
-    step = torch.zeros(num_nodes, num_nodes, dtype=torch.float64).index_put_(tuple(data.edge_index), weight, True)
-    step = step / step.sum(1, keepdim=True).where(step.sum(1, keepdim=True) > 0, 1)
-    for column, matrix in [("load", adj), ("count", (1 - halt_prob) * step)]:
-        samples = torch.stack([dense(table, column, num_nodes, 3) for table in tables])
-        wanted = torch.stack([torch.linalg.matrix_power(matrix, k) for k in range(4)])
-        error = (samples.mean(0) - wanted).abs()
-        assert (error <= 5 * samples.std(0) / draws**0.5 + 1e-6).all()
-
-
-def test_transitions_do_not_depend_on_edge_order_shards_or_scale():
-    data = GRAPHS["star"]
-    weight = torch.arange(1.0, data.num_edges + 1)
-    order = torch.randperm(data.num_edges, generator=seeded(2))
-    whole, settings = draw(data, transition=weight), {"num_walks": 5, "max_length": 3, "halt_prob": 0.3}
-    moved = sample_walks(data.edge_index[:, order], 5, generator=seeded(0), transition=4 * weight[order], **settings)
-    part = draw(data, transition=weight, start=torch.tensor([1, 3]))
-    plain = sample_walks(data.edge_index, 5, generator=seeded(0), transition=weight, **settings)
-    assert torch.equal(moved.index, plain.index)
-    assert torch.equal(moved.count, plain.count)
-    mine = (whole.index[0] == 1) | (whole.index[0] == 3)
-    assert torch.equal(whole.index[:, mine], part.index)
-    assert torch.equal(whole.count[mine], part.count)
-
-
-def test_an_edge_of_transition_zero_is_never_taken():
-    edges = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
-    table = sample_walks(
-        edges, 4, num_walks=200, max_length=3, transition=torch.tensor([1.0, 0, 0, 1, 1, 1]), generator=seeded(0)
-    )
-    assert set(table.index[1, (table.index[0] == 0)].tolist()) == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("transition", "words"),
-    [
-        (torch.ones(3), r"one floating-point number per edge, \[2\]"),
-        (torch.tensor([1.0, -1.0]), "must be finite and ≥ 0"),
-        (torch.tensor([1.0, 0.0]), "is 0 on all edges of node 1"),
-    ],
-)
-def test_bad_transitions_are_refused(transition, words):
-    with pytest.raises(ValueError, match=words):
-        sample_walks(torch.tensor([[0, 1], [1, 0]]), 2, num_walks=1, max_length=1, transition=transition)
+@pytest.mark.parametrize("many", [257, 513, 2**13])
+def test_only_transitions_of_0_are_never_taken(many):
+    """Others count as at least d 2^-32 of the largest weight of a node with d > 256 neighbours, rounded to 2^-32."""
+    edges = torch.stack([torch.zeros(many, dtype=torch.long), torch.arange(1, many + 1)])
+    weight = torch.ones(many, dtype=torch.float64).index_fill(0, torch.tensor([0, 7, many - 1]), 2.0**-40)
+    weight[9] = 0
+    prob = step_table(to_csr(edges, many + 1), edges, weight).prob
+    assert torch.equal(prob > 0, weight > 0)
+    assert float(prob.sum()) == 1
+    assert many * 2.0**-33 <= float(prob[7] / prob.max()) < 2.0**-18
+    table = draw(HUB, num_walks=100, transition=torch.tensor([1.0, 0, 0, 1, 0]))
+    assert set(table.index[1, table.index[0] == 0].tolist()) == {0, 1, 4}
