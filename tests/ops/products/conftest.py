@@ -1,6 +1,9 @@
 import pytest
 import torch
 
+from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.products import forest as forest_module
+
 
 def parents(kind, num_nodes, seed=0):
     """Parent of each node of a forest, −1 for roots, with nodes in random order."""
@@ -43,9 +46,11 @@ def forest(request):
     return parent, length, path_lengths(parent, length), path_lengths(parent, torch.ones(40))
 
 
-@pytest.fixture(params=[64, 2], ids=["one band", "bands"])
-def _bands(request, monkeypatch):
-    """Forests swept as they are, and cut into bands."""
-    from pyg_topomask.ops.products import forest
-
-    monkeypatch.setattr(forest, "_MOST_LEVELS", request.param)
+@pytest.fixture(params=["compiled", "one band", "bands"])
+def _code(request, monkeypatch):
+    """Products over forests in compiled code, and in plain torch with forests as they are or cut into bands."""
+    if request.param != "compiled":
+        monkeypatch.setenv("TOPOMASK_NATIVE", "0")
+        monkeypatch.setattr(forest_module, "_MOST_LEVELS", 64 if request.param == "one band" else 2)
+    elif loader.missing("forest"):
+        pytest.skip("needs a C++ compiler")

@@ -5,14 +5,16 @@ import torch
 
 from pyg_topomask.limits import limits
 from pyg_topomask.ops.products import fft, spectrum
-from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_multiply_adds, toeplitz_product
+from pyg_topomask.ops.products.fft import toeplitz_matrix, toeplitz_product
 
 SHAPES = [(1,), (7,), (4, 5), (3, 1, 4), (2, 3, 2, 2)]
 
 
-@pytest.fixture(params=["one step", "two steps"])
-def steps(request, monkeypatch):
-    """Transforms in one step as usual, or in two steps as if they were long."""
+@pytest.fixture(params=["one step", "two steps", "collisions"])
+def _steps(request, monkeypatch):
+    """Transforms in one step as usual, in two as if they were long, or of sizes that avoid powers of two."""
+    if request.param == "collisions":
+        monkeypatch.setattr(fft, "_MOST_COLLIDING", (1, 1))
     if request.param == "two steps":
         monkeypatch.setattr(spectrum, "_ROWS", 3)
         monkeypatch.setattr(spectrum, "_LONG", 3)
@@ -27,7 +29,8 @@ def matrix(weight, shape):
 
 @pytest.mark.parametrize("slice_numel", [1, 30, 2**17])  # one signal, some channels, or all heads at a time
 @pytest.mark.parametrize("shape", SHAPES)
-def test_product_and_matrix(shape, slice_numel, steps):
+@pytest.mark.usefixtures("_steps")
+def test_product_and_matrix(shape, slice_numel):
     weight = torch.randn(2, *(2 * n - 1 for n in shape), dtype=torch.float64)
     x = torch.randn(2, 40, *shape, dtype=torch.float64)
     wanted = matrix(weight, shape)
@@ -38,26 +41,13 @@ def test_product_and_matrix(shape, slice_numel, steps):
 
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3)])
-def test_gradients(shape, steps):
+@pytest.mark.usefixtures("_steps")
+def test_gradients(shape):
     weight = torch.randn(2, *(2 * n - 1 for n in shape), dtype=torch.float64, requires_grad=True)
     x = torch.randn(2, 2, *shape, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(toeplitz_product, (weight, x))
     assert torch.autograd.gradgradcheck(toeplitz_product, (weight, x))
     assert torch.autograd.gradcheck(lambda w: toeplitz_matrix(w, shape), (weight,))
-
-
-def test_large_grids_avoid_powers_of_two(monkeypatch):
-    for shape, sizes in [((256, 256), [512, 256]), ((512, 512), [1024, 540]), ((1024, 1024), [2160, 1080])]:
-        assert fft._transform_sizes(shape) == sizes
-    assert fft._transform_sizes((2**20, 16)) == [2_100_000, 18]  # more columns than any length could avoid
-    monkeypatch.setattr(fft, "_MOST_COLLIDING", (1, 1))
-    assert fft._transform_sizes((6, 16)) == [12, 18]
-    weight = torch.randn(1, 11, 31, dtype=torch.float64, requires_grad=True)
-    x = torch.randn(1, 2, 6, 16, dtype=torch.float64, requires_grad=True)
-    both = toeplitz_product(weight, x).flatten(2), x.flatten(2) @ toeplitz_matrix(weight, (6, 16)).mT
-    torch.testing.assert_close(*both, rtol=1e-12, atol=1e-12)
-    grads = [torch.autograd.grad(out.square().sum(), [weight, x]) for out in both]
-    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
@@ -85,8 +75,3 @@ def test_no_channels():
     out = toeplitz_product(weight, x)
     assert out.shape == x.shape
     assert torch.equal(torch.autograd.grad(out.sum(), weight)[0], torch.zeros(1, 5))
-
-
-def test_cost_grows_like_n_log_n():
-    small, large = (toeplitz_multiply_adds((size, size)) for size in (64, 128))
-    assert 4 * small < large < 5 * small

@@ -1,17 +1,8 @@
-from functools import reduce
-
 import pytest
 import torch
 
 from pyg_topomask.ops.products import kronecker
-from pyg_topomask.ops.products.kronecker import (
-    grid_heat,
-    grid_multiply_adds,
-    hypercube_heat,
-    hypercube_kernel,
-    hypercube_multiply_adds,
-    path_kernel,
-)
+from pyg_topomask.ops.products.kronecker import grid_heat, hypercube_heat, path_kernel
 
 TOL = {"rtol": 1e-12, "atol": 1e-12}
 TIME = torch.tensor([0.0, 0.7, 20.0], dtype=torch.float64)
@@ -77,15 +68,6 @@ def test_hypercube_is_the_matrix_exponential(dim, axes, monkeypatch):
     torch.testing.assert_close(hypercube_heat(TIME, x, dim), mask[:, None] @ x, **TOL)
 
 
-def test_hypercube_has_the_closed_form():
-    """Its entries fall by tanh(time) with the Hamming distance."""
-    kernel = hypercube_kernel(TIME[1:2], 4)[0]
-    bits = torch.arange(16)[:, None] >> torch.arange(4) & 1
-    distance = (bits[:, None] != bits).sum(-1)
-    wanted = ((1 + torch.exp(-2 * TIME[1])) / 2) ** 4 * torch.tanh(TIME[1]) ** distance
-    torch.testing.assert_close(kernel, wanted, **TOL)
-
-
 @pytest.mark.parametrize("most_dense", [256, 1], ids=["matrices", "transforms"])
 def test_gradients(most_dense, monkeypatch):
     monkeypatch.setattr(kronecker, "_MOST_DENSE", most_dense)
@@ -94,25 +76,15 @@ def test_gradients(most_dense, monkeypatch):
     assert torch.autograd.gradcheck(lambda t, x: hypercube_heat(t, x, 3), (time, x))
 
 
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache.")
 def test_heat_that_stays_near_under_function_transforms():
     x, time = torch.rand(2, 1, 1, 100, 3, dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
     found = torch.func.vmap(lambda y: grid_heat(time, y, (100,)))(x)
     torch.testing.assert_close(found, torch.stack([grid_heat(time, y, (100,)) for y in x]), **TOL)
     slope = torch.func.grad(lambda y: grid_heat(time, y, (100,)).square().sum())(x[0])
     torch.testing.assert_close(slope, 2 * grid_heat(2 * time, x[0], (100,)), **TOL)
-    compiled = torch.compile(lambda y: grid_heat(time, y, (100,)), backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x[0]), found[0], **TOL)
 
 
 def test_one_time_serves_all_heads():
     x = torch.randn(3, 1, 8, 2, dtype=torch.float64)
     each = [grid_heat(TIME[1:2], x[h : h + 1], (2, 4)) for h in range(3)]
     torch.testing.assert_close(grid_heat(TIME[1:2], x, (2, 4)), torch.cat(each), **TOL)
-
-
-def test_costs():
-    assert grid_multiply_adds((4, 5)) == 20 * 9
-    assert grid_multiply_adds((1024, 1024)) < 1024**2 * 256
-    assert hypercube_multiply_adds(12) == 2**12 * (32 + 32 + 4)
-    assert reduce(max, map(hypercube_multiply_adds, range(4))) == 64

@@ -1,32 +1,26 @@
-"""Products over paths, compiled and in plain torch: each against the dense mask, and both against each other."""
+"""Products over paths, compiled and in plain torch, each against the dense mask; and the order of sweeps."""
 
 import pytest
 import torch
 
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import paths
+from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.paths import hop_product, path_product
+from pyg_topomask.ops.products.trees import diameter, meeting_depths, sweep_down, sweep_up
+from tests.ops.products.conftest import parents
 
 TOL = {"rtol": 1e-12, "atol": 1e-12}
 compiled = pytest.mark.skipif(loader.missing("forest"), reason="needs a C++ compiler")
+each_code = pytest.mark.usefixtures("_code")
 
 
-@pytest.fixture(params=[pytest.param("1", marks=compiled), "0"], ids=["compiled", "torch"])
-def _code(request, monkeypatch):
-    monkeypatch.setenv("TOPOMASK_NATIVE", request.param)
+def rows(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
 
 
-def rows(*shape, dtype=torch.float64):
-    return torch.randn(*shape, dtype=torch.float64).to(dtype)
-
-
-def random_forest(num_nodes):
-    parent = torch.where(torch.rand(num_nodes) < 0.05, -1, (torch.rand(num_nodes) * torch.arange(num_nodes)).long())
-    return parent.index_fill(0, torch.tensor([0]), -1)
-
-
+@each_code
 @pytest.mark.parametrize("rate", [-1.0, 0.7])
-@pytest.mark.usefixtures("_code")
 def test_product_with_weights_on_the_path(forest, rate):
     parent, length, distance, _ = forest
     x, mask = rows(40, 1, 3), torch.exp(rate * distance).nan_to_num(posinf=0) * distance.isfinite()
@@ -34,8 +28,8 @@ def test_product_with_weights_on_the_path(forest, rate):
     torch.testing.assert_close(got[:, 0], mask @ x[:, 0], **TOL)
 
 
+@each_code
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.usefixtures("_code")
 def test_product_with_a_function_of_the_hops(forest, heads):
     parent, _, _, hops = forest
     values = rows(heads, 5)
@@ -45,70 +39,59 @@ def test_product_with_a_function_of_the_hops(forest, heads):
     torch.testing.assert_close(hop_product(parent, x, values), wanted, **TOL)
 
 
-@pytest.mark.usefixtures("_code")
+@each_code
+def test_gradients():
+    """With weights, and values, of each head and shared ones."""
+    parent, x = torch.tensor([-1, 0, 1, 2, 2, 1, 5, 6, -1, 8]), rows(10, 2, 1).requires_grad_()
+    for own in (1, 2):
+        weight, values = torch.rand(10, own).double().requires_grad_(), rows(own, 3).requires_grad_()
+        for product, given in ((path_product, weight), (hop_product, values)):
+            for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+                assert check(lambda x, y, product=product: product(parent, x, y), (x, given))
+
+
+@each_code
 def test_growing_weights_keep_all_digits_on_a_path_of_1000_nodes():
     """Sweeps that subtract lose all of them: their error grows like e^{2 a depth}."""
-    parent = torch.arange(1000) - 1
-    weight = torch.full((1000, 1), 0.5, dtype=torch.float64).exp()
-    node = torch.arange(1000)
+    node, weight = torch.arange(1000), torch.full((1000, 1), 0.5, dtype=torch.float64).exp()
     mask = torch.exp(0.5 * (node[:, None] - node).abs().double())
-    x = rows(1000, 1, 1).abs()
-    got = path_product(parent, x, weight)
-    torch.testing.assert_close(got[:, 0], mask @ x[:, 0], rtol=1e-12, atol=0)
-    single = torch.zeros(1000, 1, 1, dtype=torch.float64)
-    single[500] = 1  # one column of the mask
-    got = path_product(parent, single, weight)
-    torch.testing.assert_close(got[:, 0, 0], mask[:, 500], rtol=1e-12, atol=0)
+    column = torch.zeros(1000, dtype=torch.float64).index_fill(0, torch.tensor([500]), 1)
+    for x in (rows(1000).abs(), column):
+        got = path_product(node - 1, x[:, None, None], weight)
+        torch.testing.assert_close(got[:, 0, 0], mask @ x, rtol=1e-12, atol=0)
 
 
 @compiled
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("num_hops", [None, 1, 6])
-@pytest.mark.parametrize(("heads", "channels", "own"), [(1, 3, 1), (2, 40, 2), (2, 33, 1), (3, 64, 3)])
-def test_compiled_code_equals_plain_torch(heads, channels, own, num_hops, dtype):
-    """Weights of edges, or values by hop: for each head and shared, in blocks of every width."""
-    parent, x = random_forest(120), rows(120, heads, channels, dtype=dtype).requires_grad_()
-    weight = torch.rand(120, own, dtype=dtype) if num_hops is None else rows(own, num_hops + 1, dtype=dtype)
-    inputs, grad = [x, weight.requires_grad_()], rows(120, heads, channels, dtype=dtype)
-    both = [product(x, weight, parent, num_hops is not None) for product in (paths._product, paths._plain)]
-    tol = TOL if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(*both, **tol)
-    torch.testing.assert_close(*[torch.autograd.grad(out, inputs, grad, retain_graph=True) for out in both], **tol)
-    torch.testing.assert_close(*[torch.autograd.grad(out, inputs[:1], grad) for out in both], **tol)
-
-
-@compiled
-@pytest.mark.parametrize("parent", [random_forest(90), torch.arange(90) - 1], ids=["forest", "path"])
-def test_columns_of_a_task_change_no_number(parent, monkeypatch):
+@pytest.mark.parametrize("kind", ["forest", "path"])
+def test_columns_of_a_task_change_no_number(kind, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # with more, tasks of 32 columns need more columns
-    x, values, grad = rows(90, 2, 40).requires_grad_(), rows(2, 6).requires_grad_(), rows(90, 2, 40)
+    parent, x, values = parents(kind, 90), rows(90, 2, 40).requires_grad_(), rows(2, 6).requires_grad_()
     above, found = paths._preorder(parent)[1], []
     for columns in (8, 11, 16, 32):
         monkeypatch.setattr(paths, "_TASK_NUMEL", columns * paths._num_levels(above, 5))
         assert paths._block(x, values, above, True) == columns
-        out = paths._product(x, values, parent, True)
-        found.append([out, *torch.autograd.grad(out, [x, values], grad)])
+        out = hop_product(parent, x, values)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [x, values])])
     for other in found[:-1]:
         torch.testing.assert_close(other, found[-1], **TOL)
 
 
-@compiled
+@each_code
 def test_trees_do_not_mix():
-    parent, x, weight = random_forest(60), rows(120, 1, 4), torch.rand(60, 1, dtype=torch.float64)
+    parent, x, weight, values = parents("forest", 60), rows(120, 1, 4), torch.rand(60, 1).double(), rows(1, 4)
     both = torch.cat([parent, torch.where(parent < 0, -1, parent + 60)])
-    spoilt = torch.cat([x[:60], torch.full_like(x[60:], torch.inf)])
-    first, second = (path_product(both, some, torch.cat([weight, weight])) for some in (x, spoilt))
-    assert torch.equal(first[:60], second[:60])
-    values = rows(1, 4)
-    assert torch.equal(hop_product(both, x, values)[:60], hop_product(both, spoilt, values)[:60])
+    spoilt = torch.cat([x[:60], torch.full_like(x[60:], torch.nan)])
+    for product, given in ((path_product, torch.cat([weight, weight])), (hop_product, values)):
+        assert torch.equal(product(both, x, given)[:60], product(both, spoilt, given)[:60])
 
 
-@pytest.mark.usefixtures("_code")
+@each_code
 def test_no_nodes_and_no_columns():
     empty = torch.zeros(0, dtype=torch.long)
     assert path_product(empty, rows(0, 1, 2), rows(0, 1)).shape == (0, 1, 2)
     assert hop_product(empty, rows(0, 1, 2), rows(1, 3)).shape == (0, 1, 2)
     assert path_product(torch.tensor([-1, 0]), rows(2, 1, 0), rows(2, 1)).shape == (2, 1, 0)
+    assert diameter(build_forest(empty)) == 0
 
 
 @compiled
@@ -120,3 +103,46 @@ def test_parents_that_changed_after_the_check_are_refused(value, message):
     parent[2] = value
     with pytest.raises(ValueError, match=message):
         path_product(parent, x, weight)
+
+
+@each_code
+def test_meeting_depths_give_all_distances(forest):
+    parent, length, distance, hops = forest
+    order = build_forest(parent)
+    length = torch.where(parent < 0, 0, length)
+    meeting = meeting_depths(order, torch.arange(40), 40, length)
+    depth = sweep_down(order, length[order.order][:, None, None])[order.position, 0, 0]
+    same = distance.isfinite()
+    torch.testing.assert_close((depth[:, None] + depth - 2 * meeting)[same], distance[same], **TOL)
+    assert (meeting[~same] == 0).all()
+    assert diameter(order) == int(hops[same].max())
+
+
+def test_sweeps_are_each_others_transpose(forest):
+    order = build_forest(forest[0])
+    x, y, weight = rows(40, 1, 4), rows(40, 1, 4), rows(40, 1)
+    for shift in (0, 2, -1):
+        up, down = sweep_up(order, x, weight, shift), sweep_down(order, y, weight, -shift)
+        torch.testing.assert_close((up * y).sum(), (x * down).sum(), **TOL)
+
+
+@pytest.mark.parametrize("kind", ["path", "star"])
+def test_no_forest_takes_a_step_for_each_node(kind):
+    for forest in sibling_order(parents(kind, 10_000))[:2]:  # the star's children are a path of siblings
+        assert len(forest.starts) + len(forest.top_starts) < 210
+
+
+@pytest.mark.parametrize(
+    ("parent", "error", "message"),
+    [
+        (torch.tensor([1, 2, 0]), ValueError, "cycle above node 0"),
+        (torch.tensor([-1, 1]), ValueError, "cycle above node 1"),
+        (torch.tensor([-1, 2]), ValueError, "contains node 2, but nodes are 0 to 1"),
+        (torch.tensor([-2, 0]), ValueError, "contains node -2"),
+        (torch.tensor([-1.0]), TypeError, "integers.*float32"),
+        (torch.zeros(2, 2, dtype=torch.long), ValueError, r"shape \[N\].*\[2, 2\]"),
+    ],
+)
+def test_what_is_no_forest_is_refused(parent, error, message):
+    with pytest.raises(error, match=message):
+        build_forest(parent)
