@@ -27,9 +27,8 @@ pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
 
 from pyg_topomask.run import cli
-from pyg_topomask.run.config.ignored import FIXED_KEYS, IGNORED_KEYS
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.config.schema import all_keys
+from pyg_topomask.run.config.schema import all_keys, keys
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "RESULTS.md", "CHANGELOG.md", "configs/README.md")
@@ -37,7 +36,9 @@ PAGES = [ROOT / name for name in OUTSIDE]
 PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
 EXAMPLES = {path.read_text("utf-8").split('"""\n\n', 1)[1] for path in (ROOT / "examples").glob("*.py")}
 RUN = {"python", "console", "text"}
-SECTIONS = {key.split(".")[0] for key in (*all_keys(), *IGNORED_KEYS, *FIXED_KEYS)}
+SECTIONS = {key.name.split(".")[0] for key in keys()}
+IGNORED_KEYS = {key.name for key in keys() if key.no_effect_because}
+FIXED_KEYS = {key.name for key in keys() if key.no_effect_because == ""}
 KNOWN = RUN | {"bash", "yaml", "{config-keys}"}
 
 
@@ -146,16 +147,16 @@ def run_console(code):
 def test_parts_of_configs_have_known_keys(page):
     for block in blocks(page):
         if block.language == "yaml" and block.file is None and "<" not in block.code:
-            keys = set(flat(yaml.safe_load(block.code)))
-            assert keys <= set(all_keys()), keys - set(all_keys())
+            named = set(flat(yaml.safe_load(block.code)))
+            assert named <= set(all_keys()), named - set(all_keys())
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "migration").glob("*.md")), ids=name_of)
 def test_tables_of_keys_are_true(page):
     """Rows ``| `key`, … | here | remark |``; keys in backticks may have a value, as in ``key: value``."""
     for row in re.findall(r"^\| (`\w+[._]\w+.*?) \| (.*?) \|", page.read_text(encoding="utf-8"), re.M):
-        keys = [found for found in re.findall(r"`([\w.]+\w)(?:: [^`]*)?`", row[0]) if found.split(".")[0] in SECTIONS]
-        for key in keys:
+        found = re.findall(r"`([\w.]+\w)(?:: [^`]*)?`", row[0])
+        for key in (name for name in found if name.split(".")[0] in SECTIONS):
             if row[1].startswith("no effect"):
                 assert key in IGNORED_KEYS, key
             elif row[1].startswith("must be"):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from inspect import signature
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch_geometric.data import Batch, Data
@@ -15,30 +14,21 @@ from pyg_topomask.nn import (
     MASK,
     NODE_ENCODERS,
     POSITIONAL_ENCODERS,
-    Attention,
     auxiliary_loss,
 )
-from pyg_topomask.nn.attention.base import EdgeAttention
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.config.load import ParsedConfig
 from pyg_topomask.run.config.model import PEER_ATTENTIONS
-from pyg_topomask.run.config.schema import all_keys
+from pyg_topomask.run.config.unused import unused_keys
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import fitted_features, input_features, width
 from pyg_topomask.run.data.formats import level_of, possible_tasks
 from pyg_topomask.run.errors import ConfigError, did_you_mean
-from pyg_topomask.run.model.attentions import (
-    MASK_KEY,
-    argument_keys,
-    attentions_of,
-    requirements,
-    twice_given,
-    uses_walks,
-)
-from pyg_topomask.run.model.build import MODEL_KEYS, build_model, convs_of, sized
+from pyg_topomask.run.model.attentions import MASK_KEY, attentions_of, twice_given
+from pyg_topomask.run.model.build import build_model, convs_of, sized
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import PLAIN_ENCODERS, base_encoders, build_encodings
-from pyg_topomask.run.model.sampling import WALK_KEYS, build_sampling_transforms, key_in
+from pyg_topomask.run.model.sampling import build_sampling_transforms, key_in
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.losses import loss_problem
 from pyg_topomask.run.training.metrics import metric_names
@@ -50,43 +40,49 @@ def name_problems(config: Config) -> list[tuple[str, str]]:
     return [*layer_problems(config), *twice_given(config, config.is_given), *_encoder_problems(config)]
 
 
+def _unknown(key: str, kind: str, name: str, known: Sequence[str], others: Sequence[str] = ()) -> tuple[str, str]:
+    hint = did_you_mean(name, [*known, *others])
+    return key, f"no {kind} is called {name!r}; there are {', '.join(known)}.{hint}"
+
+
 def layer_problems(config: Config) -> Iterator[tuple[str, str]]:
     """Pairs (key, what is wrong) of names of convolutions, attentions and masks."""
+    attentions, convs, key = [*ATTENTION, *PEER_ATTENTIONS, "None"], [*CONVS, "None"], "gt.layer_type"
     for name in sorted({*ATTENTION} & {*PEER_ATTENTIONS, *CONVS}):
-        yield "gt.layer_type", f"{name!r} has another meaning here: register the attention under another name"
+        yield key, f"{name!r} has another meaning here: register the attention under another name"
     if config.topomask.mask not in ("none", *MASK):
-        message = f"no mask is called {config.topomask.mask!r}; there are {', '.join(('none', *MASK))}."
-        yield MASK_KEY, message + did_you_mean(config.topomask.mask, MASK)
+        yield _unknown(MASK_KEY, "mask", config.topomask.mask, ["none", *MASK])
     for position, part in enumerate(config.gt.layer_type.split("+")):
-        if part == "None" or PEER_ATTENTIONS.get(part, part) in {*CONVS, *ATTENTION}:
-            continue
-        kind, table = ("attention", [*ATTENTION, *PEER_ATTENTIONS]) if position else ("convolution", list(CONVS))
-        choices = ", ".join([*table, "None"])
-        hint = did_you_mean(part, {*CONVS, *ATTENTION, *PEER_ATTENTIONS})
-        yield "gt.layer_type", f"no {kind} is called {part!r}; there are {choices}.{hint}"
+        if part != "None" and PEER_ATTENTIONS.get(part, part) not in {*CONVS, *ATTENTION}:
+            found = ("attention", part, attentions, convs) if position else ("convolution", part, convs, attentions)
+            yield _unknown(key, *found)
     if config.model.graph_pooling == "graph_token" and not attentions_of(config):
         message = "graph_token needs an attention in gt.layer_type, because message passing does not reach the token"
         yield "model.graph_pooling", message
     for name in convs_of(config):
         if CONVS[name].needs_edges and not config.dataset.edge_encoder:
-            yield "gt.layer_type", f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"
+            yield key, f"{name} needs edge features: set dataset.edge_encoder (and edge_encoder_name)"
 
 
 def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
-    data = config.dataset
-    for key, given, known in (
-        ("dataset.node_encoder_name", data.node_encoder_parts, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]),
-        ("dataset.edge_encoder_name", [data.edge_encoder_name] if data.edge_encoder else [], list(EDGE_ENCODERS)),
-        ("gnn.head", [config.gnn.head], ["default", *HEADS]),
-    ):
-        for name in given:
-            if name not in known:
-                kind = "head" if key == "gnn.head" else "encoder"
-                message = f"no {kind} is called {name!r}; there are {', '.join(known)}." + did_you_mean(name, known)
-                yield key, message
+    data, encoders = config.dataset, [*NODE_ENCODERS, *PLAIN_ENCODERS, *POSITIONAL_ENCODERS]
+    for name in data.node_encoder_parts:
+        if name not in encoders:
+            yield _unknown("dataset.node_encoder_name", "encoder", name, encoders)
+    if data.edge_encoder and data.edge_encoder_name not in EDGE_ENCODERS:
+        yield _unknown("dataset.edge_encoder_name", "encoder", data.edge_encoder_name, [*EDGE_ENCODERS])
+    if config.gnn.head not in ("default", *HEADS):
+        yield _unknown("gnn.head", "head", config.gnn.head, ["default", *HEADS])
     bases = base_encoders(config)
     if len(bases) > 1:
         yield "dataset.node_encoder_name", f"{' and '.join(bases)} both encode node features: choose one"
+
+
+_LEVELS = {
+    **{"graph": "graph", "san_graph": "graph", "mlp_graph": "graph", "ogb_code_graph": "graph", "edge": "edge"},
+    **{"node": "node", "inductive_node": "node", "inductive_edge": "edge"},
+}
+"""What the heads predict."""
 
 
 def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
@@ -94,46 +90,12 @@ def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
     losses = [loss_problem(config.model.loss_fun, task) for task in tasks]
     if all(losses):
         yield "model.loss_fun", str(losses[-1])
-    best = config.metric_best
-    names = {name for task in tasks for name in metric_names(task, best)}
-    if best not in names:
-        yield "metric_best", f"the task has no {best!r}; there are {', '.join(sorted(names))}"
-    head, level = config.gnn.head, tasks[0].level
-    head_level = {"inductive_node": "node", "inductive_edge": "edge"}.get(head, level)
-    if head_level != level:
-        yield "gnn.head", f"{head} is for {head_level}s; {config.dataset.name} has {level}s"
-
-
-def unused_keys(config: Config) -> list[tuple[str, str]]:
-    """Pairs (key, what is wrong) of keys of ``topomask`` that were given and that the config does not use."""
-    used = {key for _, key in argument_keys(config)}
-    classes = [ATTENTION[name] for name in attentions_of(config)]
-    if any(cls.adds_loss for cls in classes):
-        used.add("topomask.eta")
-    if uses_walks(config):
-        used |= {f"topomask.{name}" for name in (*WALK_KEYS, "redraw") if name not in ("diagonal", "num_tables")}
-    if "topomask.num_tables" in used:
-        used.add("topomask.tables")
-    if "tree_index" in requirements(config):
-        used.add("topomask.spanning_tree")
-    if any(issubclass(cls, EdgeAttention) for cls in classes):
-        used.add("topomask.transition")
-    unused = []
-    for key in all_keys(("topomask",)):
-        if config.is_set(key) and key not in used and key not in MODEL_KEYS:
-            unused.append((key, f"is given, but {config.gt.layer_type} has no use for it"))
-    kernels = {_kernel(config, cls) for cls in classes if "kernel" in cls.config_keys}
-    if config.is_set("topomask.num_features") and kernels and "softmax_rf" not in kernels:
-        message = f"only kernel softmax_rf has it (got {', '.join(map(repr, sorted(kernels)))})"
-        unused.append(("topomask.num_features", message))
-    return unused
-
-
-def _kernel(config: Config, cls: type[Attention]) -> str:
-    """The kernel of an attention: that of the config, or the class's own default."""
-    parameters = signature(cls).parameters
-    own = "kernel" in parameters and not config.is_given("topomask.kernel")
-    return parameters["kernel"].default if own else config.topomask.kernel
+    names = {name for task in tasks for name in metric_names(task, config.metric_best)}
+    if config.metric_best not in names:
+        yield "metric_best", f"the task has no {config.metric_best!r}; there are {', '.join(sorted(names))}"
+    level, head = tasks[0].level, config.gnn.head
+    if _LEVELS.get(head, level) != level:
+        yield "gnn.head", f"{head} is for {_LEVELS[head]}s; {config.dataset.name} has {level}s"
 
 
 def check_parsed(parsed: ParsedConfig) -> list[str]:

@@ -31,10 +31,10 @@ from torch_geometric.transforms import BaseTransform, Compose
 
 from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, NODE_ENCODERS, auxiliary_loss
 from pyg_topomask.nn.pool import count_graphs
-from pyg_topomask.run.check import layer_problems, unused_keys
+from pyg_topomask.run.check import layer_problems
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.contradictions import contradictions
-from pyg_topomask.run.config.schema import add_mask_sections, nested_section, section_of
+from pyg_topomask.run.config.schema import add_mask_sections, contradictions, nested_section, section_of
+from pyg_topomask.run.config.unused import unused_keys
 from pyg_topomask.run.model.attentions import build_attention, twice_given
 from pyg_topomask.run.model.build import build_stack
 from pyg_topomask.run.model.encoders import build_edge_encoder, build_encodings, build_node_encoder, uses_stable_gate

@@ -11,9 +11,8 @@ from typing import Any
 from pyg_topomask import __version__
 from pyg_topomask.cache import sole_writer
 from pyg_topomask.run.check import check_parsed
-from pyg_topomask.run.config.contradictions import model_contradictions
 from pyg_topomask.run.config.load import ParsedConfig, load
-from pyg_topomask.run.config.schema import Config
+from pyg_topomask.run.config.schema import Config, contradictions
 from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
 from pyg_topomask.run.data.samplers import sampler_problems
@@ -53,7 +52,7 @@ def check_config(source: Source, overrides: Sequence[str] = (), name: str = "con
         if not has_run(parsed.config):
             return parsed, []
         parsed = replace(parsed, config=with_model_of(parsed.config), written=parsed.config)
-        parsed.refuse(model_contradictions(parsed.config))
+        parsed.refuse(contradictions(parsed.config))
     unused = check_parsed(parsed)
     return replace(parsed, config=parsed.config.with_defaults(unused)), unused
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pyg_topomask.run.config.base import Count, Section, Size, Width
+from pyg_topomask.run.config.base import FROM_DATA, NO_LOADERS, Count, ReadIf, Section, Size, Width, spelled
 
 WITHOUT_STANDARD_SPLIT = (
     "PyG-MotifDataset",
@@ -32,6 +33,16 @@ DEFAULT_NAMES = {"PyG-ShapeNet": "all", "PyG-S3DIS": "Area_6"}
 class DatasetConfig(Section):
     """``dataset``: the data, their features and their split."""
 
+    no_effect_because: ClassVar = {
+        NO_LOADERS: "shuffle_split edge_message_ratio edge_negative_sampling_ratio cache_save cache_load tu_simple "
+        "label_table label_column encoder encoder_name encoder_bn encoder_dim edge_dim",
+        FROM_DATA: "transductive",
+    }
+    only = (
+        "edge_train_mode: all, infer_link_label: 'None', location: local, remove_feature: false, "
+        "resample_disjoint: false, transform: none"
+    )
+
     format: str
     """Family of data sets: OGB or PyG-<class>, such as PyG-ZINC; `topomask list datasets` prints all."""
     name: str
@@ -56,13 +67,13 @@ class DatasetConfig(Section):
     """standard: the data set's own split (a data set without one defaults to random); random: shares by `split`; fixed:
     as random, but in the order of the data set; cv-[stratified]kfold-K: folds; errica: the published folds of TU data
     sets."""
-    split: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    split: Annotated[tuple[float, ...], Field(min_length=3, max_length=3), ReadIf("split_mode")] = (0.8, 0.1, 0.1)
     """Shares, or numbers of items, for training, validation and test in a random or fixed split."""
     split_index: Count = 0
     """Number of the split if there are several; with folds, the test fold, and the next fold is the validation fold."""
-    split_seed: int | None = Field(default=None, ge=0, lt=2**63)
+    split_seed: Annotated[int | None, Field(ge=0, lt=2**63), ReadIf("split_mode")] = None
     """Seed of the split; none: the seed of the run for random splits, 0 for folds."""
-    split_dir: str = "./splits"
+    split_dir: Annotated[str, ReadIf("split_mode")] = "./splits"
     """Folder of published splits (errica), searched before the data folders. Other folds are drawn from the seed."""
     node_encoder: bool = True
     """Whether node features are encoded; otherwise the layers take them unchanged."""
@@ -72,22 +83,26 @@ class DatasetConfig(Section):
     other features."""
     node_encoder_bn: bool | None = None
     """BatchNorm after the node encoder; none: only in MultiModel, as in the authors' code."""
-    node_encoder_num_types: int = Field(default=0, ge=0, le=10**7)
-    """Number of node types of TypeDictNode."""
-    edge_encoder: bool = False
+    node_encoder_num_types: Annotated[
+        int, Field(ge=0, le=10**7), ReadIf("dataset.node_encoder_name", "TypeDictNode")
+    ] = 0
+    """Number of node types."""
+    edge_encoder: Annotated[bool, ReadIf("edge_features")] = False
     """Whether edge features are encoded for the layers."""
-    edge_encoder_name: str = "DummyEdge"
+    edge_encoder_name: Annotated[str, ReadIf("edge_features"), ReadIf("dataset.edge_encoder", True)] = "DummyEdge"
     """Encoder of edge features: Bond, LinearEdge, ...; DummyEdge learns one vector for all edges."""
-    edge_encoder_bn: bool = False
+    edge_encoder_bn: Annotated[bool, ReadIf("edge_features"), ReadIf("dataset.edge_encoder", True)] = False
     """BatchNorm after the edge encoder."""
-    edge_encoder_num_types: int = Field(default=0, ge=0, le=10**7)
-    """Number of edge types of TypeDictEdge."""
+    edge_encoder_num_types: Annotated[
+        int, Field(ge=0, le=10**7), ReadIf("edge_features"), ReadIf("dataset.edge_encoder_name", "TypeDictEdge")
+    ] = 0
+    """Number of edge types."""
     slic_compactness: Literal[10, 30] = 10
     """Compactness of the superpixels of PyG-VOCSuperpixels and PyG-COCOSuperpixels."""
     to_undirected: bool = False
     """Add the reverse of each edge, with the same features. If both directions exist, features are averaged, and the
     larger of two categories is taken. Heat masks need it on graphs with one-way edges."""
-    resample_negative: bool = False
+    resample_negative: Annotated[bool, ReadIf("ranked_edges")] = False
     """Draw new negative edges in every epoch (link prediction)."""
     normalize: bool = False
     """Standardise each channel of node and edge features by the training graphs."""
@@ -111,18 +126,9 @@ class DatasetConfig(Section):
             values.setdefault("split_mode", "random")
         return values
 
-    @field_validator("split", mode="before")
-    @classmethod
-    def _three_shares(cls, value: Any) -> Any:
-        if isinstance(value, (list, tuple)) and len(value) != 3:
-            raise ValueError(
-                f"must be three shares, training, validation and test, such as [0.8, 0.1, 0.1]: there are {len(value)}"
-            )
-        return value
-
     @field_validator("split")
     @classmethod
-    def _split_adds_up(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+    def _split_adds_up(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         counts = min(value) >= 1 and all(share == int(share) for share in value)
         if not counts and (min(value) <= 0 or sum(value) > 1 + 1e-6):
             raise ValueError("must be three positive shares that add up to at most 1, or three numbers of items")
@@ -139,16 +145,33 @@ class DatasetConfig(Section):
 
         The key ``dataset.split_seed`` is None if each run draws its split from its own seed.
         """
-        found: dict[str, Any] = {"dataset.split_mode": self.split_mode}
-        if self.split_mode == "errica":
-            found["dataset.split_dir"] = self.split_dir
-        if self.split_mode in ("random", "fixed"):
-            found["dataset.split"] = self.split
-        if self.split_mode == "random":
-            found["dataset.split_seed"] = self.split_seed
-        if self.num_folds is not None:
-            found["dataset.split_seed"] = self.split_seed or 0
-        return found
+        seed = self.split_seed or 0 if self.num_folds is not None else self.split_seed
+        read: dict[str, dict[str, Any]] = {
+            "standard": {},
+            "errica": {"dataset.split_dir": self.split_dir},
+            "fixed": {"dataset.split": self.split},
+            "random": {"dataset.split": self.split, "dataset.split_seed": seed},
+        }
+        return {"dataset.split_mode": self.split_mode, **read.get(self.split_mode, {"dataset.split_seed": seed})}
+
+    def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
+        """What is wrong with the split and the encoders."""
+        folds = 10 if self.split_mode == "errica" else self.num_folds
+        if folds is not None and folds < 3:
+            yield "dataset.split_mode", "at least 3 folds are needed: test, validation and training"
+        indices_of = {"dataset.split_index": [self.split_index], "run_multiple_splits": config.run_multiple_splits}
+        for key, indices in indices_of.items():
+            if self.split_mode in ("random", "fixed") and config.is_set(key):
+                yield key, f"only folds and published splits have an index, and split_mode is {self.split_mode!r}"
+            if folds is not None and indices and max(indices) >= folds:
+                yield key, f"must be below the number of folds (got {max(indices)})"
+        for kind, parts in (("node", self.node_encoder_parts), ("edge", [self.edge_encoder_name] * self.edge_encoder)):
+            name, key = f"TypeDict{kind.capitalize()}", f"{kind}_encoder_num_types"
+            if name in parts and getattr(self, key) < 1:
+                yield f"dataset.{key}", f"{name} needs the number of types"
+        if "CityNetworkNode" in self.node_encoder_parts and self.format != "PyG-CityNetwork":
+            message = f"CityNetworkNode reads the coordinates of PyG-CityNetwork (got {self.format}); use LinearNode"
+            yield "dataset.node_encoder_name", message
 
     @property
     def node_encoder_parts(self) -> list[str]:
@@ -156,12 +179,19 @@ class DatasetConfig(Section):
         return [part.strip() for part in self.node_encoder_name.split("+")] if self.node_encoder else []
 
 
+_RANDOM = spelled(**{"Random-d2": "Random-d-2"})
+
+
 class PrepConfig(Section):
     """``prep``: Exphormer's expander edges and other preparation of the graph."""
 
+    read_if = (ReadIf("gt.layer_type", "Exphormer"),)
+    no_effect_because: ClassVar = {"Exphormer's own splits and distances are not used": "train_percent dist_cutoff"}
+    only = "add_reverse_edges: true, dist_enable: false, exp_count: 1, layer_edge_indices_dir: null"
+
     exp: bool = True
     """Whether to add expander edges for an attention that reads them."""
-    exp_algorithm: Literal["Random-d", "Random-d-2", "Hamiltonian"] = "Random-d"
+    exp_algorithm: Annotated[Literal["Random-d", "Random-d-2", "Hamiltonian"], _RANDOM] = "Random-d"
     """How to draw expander edges: one permutation per degree (Random-d), one permutation of copies of all nodes
     (Random-d-2, also spelled Random-d2), or Hamiltonian cycles (Hamiltonian)."""
     use_exp_edges: bool = True
@@ -174,17 +204,14 @@ class PrepConfig(Section):
     """Whether the attention also uses the graph's own edges."""
     num_virt_node: int = Field(default=0, ge=0, le=2**16)
     """Number of virtual nodes of each graph."""
-    add_self_loops: bool = False
+    add_self_loops: Annotated[bool, ReadIf("one_graph")] = False
     """Add self-loops to a single large graph."""
-
-    @field_validator("exp_algorithm", mode="before")
-    @classmethod
-    def _spelling_of_the_readme(cls, value: Any) -> Any:
-        return "Random-d-2" if value == "Random-d2" else value
 
 
 class ShareConfig(Section):
     """``share``: memory (k-MIP)."""
+
+    no_effect_because: ClassVar = {FROM_DATA: "dim_in dim_out num_splits"}
 
     gradient_checkpointing: bool = False
     """Store only the inputs of layers for the backward pass and recompute the rest."""

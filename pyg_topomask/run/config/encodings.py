@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from pyg_topomask.run.config.base import MAX_DEPTH, Count, Section, Width, parse_times
+from pyg_topomask.run.config.base import MAX_DEPTH, Count, ReadIf, Section, Width, parse_times
 
 
 class EigenConfig(Section):
@@ -18,6 +19,10 @@ class EigenConfig(Section):
     """Normalisation of the eigenvectors."""
     max_freqs: Width = 10
     """Number of eigenvectors, those of the smallest eigenvalues."""
+
+
+_NO_ER = "effective resistances are not provided"
+_NO_OWN = "Graphormer's own network is not provided"
 
 
 class KernelConfig(Section):
@@ -42,11 +47,19 @@ class KernelConfig(Section):
         return [int(number) if number == int(number) else number for number in numbers]
 
 
-class EncodingConfig(Section):
-    """Keys that all encodings share."""
+class EnabledConfig(Section):
+    """What all encodings have."""
 
-    enable: bool = False
+    read_if = (ReadIf("encoding"),)
+    no_effect_because: ClassVar = {"encodings are passed on only in the node features": "pass_as_var"}
+
+    enable: Annotated[bool, ReadIf("always")] = False
     """Whether the encoding is computed."""
+
+
+class EncodingConfig(EnabledConfig):
+    """Keys of encodings that are embedded and concatenated to node features."""
+
     model: Literal["none", "DeepSet", "Transformer", "Linear", "MLP", "mlp", "linear"] = "none"
     """Network that embeds the encoding."""
     dim_pe: Width = 16
@@ -79,11 +92,9 @@ class SignNetConfig(EncodingConfig):
     """Hidden width of the network of each eigenvector."""
 
 
-class EquivStableLapPEConfig(Section):
+class EquivStableLapPEConfig(EnabledConfig):
     """``posenc_EquivStableLapPE``: Laplacian eigenvectors that gate messages by their distances."""
 
-    enable: bool = False
-    """Whether the encoding is computed."""
     eigen: EigenConfig = Field(default_factory=EigenConfig)
     """The eigenvectors."""
     raw_norm_type: Literal["none", "None", "BatchNorm", "batchnorm"] = "none"
@@ -97,20 +108,16 @@ class KernelEncodingConfig(EncodingConfig):
     """The steps or times."""
 
 
-class RelativeWalkConfig(Section):
+class RelativeWalkConfig(EnabledConfig):
     """``posenc_RRWP``: walk probabilities between two nodes as a bias of the attention, as in GRIT."""
 
-    enable: bool = False
-    """Whether the encoding is computed (for BiasedTransformer)."""
     kernel: KernelConfig = Field(default_factory=KernelConfig)
     """The steps; step 0 is the identity."""
 
 
-class GraphormerBiasConfig(Section):
+class GraphormerBiasConfig(EnabledConfig):
     """``posenc_GraphormerBias``: embedded degrees of nodes, and shortest-path distances as a bias of the attention."""
 
-    enable: bool = False
-    """Whether the encoding is computed."""
     node_degrees_only: bool = False
     """Use the degrees only, without distances."""
     dim_pe: Count = 0
@@ -122,15 +129,64 @@ class GraphormerBiasConfig(Section):
     num_out_degrees: Width | None = None
     """Number of out-degrees with their own embedding."""
 
-    @model_validator(mode="after")
-    def _sizes_are_there(self) -> GraphormerBiasConfig:
-        if self.enable and None in (self.num_spatial_types, self.num_in_degrees, self.num_out_degrees):
-            raise ValueError("num_spatial_types, num_in_degrees and num_out_degrees are needed if enable is true")
-        return self
+
+class ElectrostaticKernelConfig(Section):
+    """``posenc_ElstaticSE.kernel``: no key of it has an effect."""
+
+    no_effect_because: ClassVar = {"the measures of the potential are fixed": "times times_func"}
+
+
+class ElectrostaticConfig(EncodingConfig):
+    """``posenc_ElstaticSE``: electrostatic potentials."""
+
+    kernel: ElectrostaticKernelConfig = Field(default_factory=ElectrostaticKernelConfig, exclude=True)
+    """No key of it has an effect."""
+
+
+class ResistanceConfig(Section):
+    """``posenc_ERN`` and ``posenc_ERE``: effective resistances, which are not provided."""
+
+    no_effect_because: ClassVar = {
+        _NO_ER: "accuracy er_dim model dim_pe layers n_heads post_layers raw_norm_type pass_as_var"
+    }
+    only = "enable: false"
 
 
 class GraphormerConfig(Section):
     """``graphormer``: the graph token of GraphGPS's Graphormer."""
 
+    no_effect_because: ClassVar = {
+        _NO_OWN: "num_layers embed_dim num_heads dropout attention_dropout mlp_dropout input_dropout"
+    }
+
     use_graph_token: bool = True
     """Add a node to each graph that attends to all others (with posenc_GraphormerBias)."""
+
+
+def contradictions(config: Any) -> Iterator[tuple[str, str]]:
+    """Pairs (key, what is wrong) of the encodings in ``dataset.node_encoder_name``."""
+    parts, gt = config.dataset.node_encoder_parts, config.gt
+    used = {name: getattr(config, f"posenc_{name}") for name in parts if f"posenc_{name}" in type(config).model_fields}
+    for name, section in used.items():
+        if not section.enable:
+            message = f"posenc_{name}.enable is false, and dataset.node_encoder_name contains {name}"
+            yield f"posenc_{name}.enable", message
+        sizes = [size for size in ("num_spatial_types", "num_in_degrees", "num_out_degrees") if hasattr(section, size)]
+        if any(getattr(section, size) is None for size in sizes):
+            yield f"posenc_{name}", f"{', '.join(sizes)} are needed"
+        steps, least = getattr(getattr(section, "kernel", None), "numbers", [1]), {"RWSE": 1, "RRWP": 0}.get(name)
+        if not steps:
+            yield f"posenc_{name}.kernel", "needs times, or times_func such as range(1,17)"
+        if least is not None and any(step != int(step) or step < least for step in steps):
+            yield f"posenc_{name}.kernel", f"the steps of a walk must be whole numbers from {least}"
+    width = sum(getattr(section, "dim_pe", 0) for section in used.values())
+    if width >= gt.dim_hidden and len(used) < len(parts):
+        message = f"encodings of width {width} leave no column of gt.dim_hidden {gt.dim_hidden} to node features"
+        yield "dataset.node_encoder_name", message
+    biased, biases = "BiasedTransformer" in gt.layer_type.split("+"), {"GraphormerBias", "RRWP"} & {*used}
+    if biased and not biases:
+        message = "BiasedTransformer needs posenc_GraphormerBias or posenc_RRWP, enabled and in node_encoder_name"
+        yield "gt.layer_type", message
+    if len(biases) > 1 or (biases == {"RRWP"} and not biased):
+        message = "RRWP needs gt.layer_type with BiasedTransformer and excludes GraphormerBias"
+        yield "dataset.node_encoder_name", message

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
-from pyg_topomask.run.config.contradictions import contradictions
-from pyg_topomask.run.config.ignored import ignored_keys
-from pyg_topomask.run.config.schema import Config, add_mask_sections, all_keys, section_of
+from pyg_topomask.run.config.base import AlsoCalled, takes_text
+from pyg_topomask.run.config.schema import Config, add_mask_sections, all_keys, contradictions, keys, section_of
 from pyg_topomask.run.config.yaml_files import parse_value, read_yaml
 from pyg_topomask.run.errors import ConfigError, did_you_mean, nearest
 
@@ -29,7 +29,6 @@ class ParsedConfig:
         file: The file; None if the config was not read from a file.
         lines: The line of each key in the file.
         overridden: The keys that were given on the command line.
-        ignored: The given keys that the runner does not read.
         written: The config before missing keys were copied from another run; None if none were.
     """
 
@@ -38,7 +37,6 @@ class ParsedConfig:
     file: str | None = None
     lines: dict[str, int] = field(default_factory=dict)
     overridden: frozenset[str] = frozenset()
-    ignored: tuple[str, ...] = ()
     written: Config | None = None
 
     def refuse(self, problems: Iterable[tuple[str, str]]) -> None:
@@ -73,7 +71,7 @@ def load(
     if isinstance(source, Config):
         values = source.model_dump(exclude_unset=True)
     elif isinstance(source, Mapping):
-        values = _copy(source)
+        values = copy.deepcopy(dict(source))
     else:
         if not str(source):
             raise ConfigError("the name of the config file is empty")
@@ -84,16 +82,12 @@ def load(
         config = Config.model_validate(values)
     except ValidationError as error:
         draft = ParsedConfig(Config.model_construct(), name, file, lines, overridden)
-        draft.refuse(_explain(item, values) for item in error.errors())
+        draft.refuse(_explain(item) for item in error.errors())
         raise
     name += f"-{config.name_tag}" if config.name_tag else ""
-    parsed = ParsedConfig(config, name, file, lines, overridden, tuple(ignored_keys(values)))
-    parsed.refuse(contradictions(config))
+    parsed = ParsedConfig(config, name, file, lines, overridden)
+    parsed.refuse(contradictions(config, complete=not config.pretrained.dir))
     return parsed
-
-
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
@@ -101,61 +95,48 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> frozenset[str
     keys, rest = [], list(overrides)
     while rest:
         key, equals, text = rest.pop(0).partition("=")
-        if not equals:
-            if not rest:
-                raise ConfigError(f"command line: {key}: no value given; use {key}=VALUE or {key} VALUE")
-            text = rest.pop(0)
-        try:
-            value = parse_value(text)
-        except ValueError as error:
-            if not _takes_text(key):
-                raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
-            value = text
-        if isinstance(value, (int, float, date)) and not isinstance(value, bool) and _takes_text(key):
-            value = text  # in a name, 007 is text, not the number 7
-        keys += [_set(values, *pair) for pair in _flat(key, value)]
+        if not equals and not rest:
+            raise ConfigError(f"command line: {key}: no value given; use {key}=VALUE or {key} VALUE")
+        keys += _set(values, key, _value(key, text if equals else rest.pop(0)))
     return frozenset(keys)
 
 
-def _takes_text(key: str) -> bool:
-    """Whether all values of a key are texts, such as those of names and folders."""
+def _value(key: str, text: str) -> Any:
+    """The value that a text has as YAML; in a name, 007 is text, not a number."""
     *sections, name = key.split(".")
     section = section_of(sections)
-    found = None if section is None else section.model_fields.get(name)
-    return found is not None and {*(get_args(found.annotation) or [found.annotation])} <= {str, type(None)}
+    field = section.model_fields.get(name) if section else None
+    try:
+        value = parse_value(text)
+    except ValueError as error:
+        if field is None or not takes_text(field.annotation):
+            raise ConfigError(f"command line: {key}: {_shown(text)} is not a YAML value ({error})") from None
+        return text
+    is_number = isinstance(value, (int, float, date)) and not isinstance(value, bool)
+    return text if is_number and field is not None and takes_text(field.annotation) else value
 
 
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Pairs (key, value) of an override; a section such as ``gt={layers: 3}`` has one for each of its keys."""
-    if isinstance(value, dict) and value and section_of(key.split(".")) is not None:
-        for name, inner in value.items():
-            yield from _flat(f"{key}.{name}", inner)
-    else:
-        yield key, value
-
-
-def _set(values: dict[str, Any], key: str, value: Any) -> str:
-    """Set the value of ``section.name`` in nested values, in place; return the key."""
+def _set(values: dict[str, Any], key: str, value: Any) -> list[str]:
+    """Set the value of ``section.name``, or of each key in a section such as ``gt={layers: 3}``; return the keys."""
     *sections, name = key.split(".")
+    if isinstance(value, dict) and value and section_of([*sections, name]) is not None:
+        return [found for inner in value for found in _set(values, f"{key}.{inner}", value[inner])]
     for section in sections:
-        values = values.setdefault(section, {})
+        if values.get(section) is None:
+            values[section] = {}
+        values = values[section]
         if not isinstance(values, dict):
             raise ConfigError(f"command line: {key}: {section!r} is not a section")
     values[name] = value
-    return key
+    return [key]
 
 
-def _explain(error: Any, values: Mapping[Any, Any]) -> tuple[str, str]:
-    """(key, message) of one pydantic error about these values."""
+def _explain(error: Any) -> tuple[str, str]:
+    """(key, message) of one pydantic error."""
     path = [part for part in error["loc"] if isinstance(part, str)]
     key, kind, given = ".".join(_known_path(path)), error["type"], error.get("input")
-    if kind == "fixed_key":
-        return ".".join(path), f"{error['msg']} (got {_shown(given)})"
     if kind == "invalid_key":
-        sections = error["loc"][:-1]
-        for section in sections:
-            values = values[section]
-        return ".".join([*sections, str(given)]), f"a key must be a name (got {given}: {_shown(values[given])})"
+        return ".".join([*error["loc"][:-1], str(given)]), "a key must be a name"
     if kind == "extra_forbidden":
         return key, "unknown key." + _suggest_key(key)
     if kind == "missing":
@@ -167,18 +148,13 @@ def _explain(error: Any, values: Mapping[Any, Any]) -> tuple[str, str]:
         hint = did_you_mean(given, choices) if isinstance(given, str) else ""
         return key, f"must be one of {', '.join(choices)} (got {_shown(given)}).{hint}"
     message = error["msg"].removeprefix("Value error, ")
-    if kind == "less_than_equal":
-        message = f"must be at most {error['ctx']['le']:,}"
     first = message[0] if message[1:2].isupper() else message[0].lower()  # an acronym such as GCN keeps its capital
     return key, f"{first}{message[1:]} (got {_shown(given)})"
 
 
 def _shown(value: Any) -> str:
     """A short text for any value; a YAML alias can expand to billions of entries."""
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        return "an integer of thousands of digits"
+    return _SHORT.repr(value)
 
 
 _SHORT = reprlib.Repr()
@@ -193,27 +169,12 @@ def _known_path(path: list[str]) -> list[str]:
     return path[:depth]
 
 
-_OTHER_NAMES = {
-    "lr": "optim.base_lr",
-    "learning_rate": "optim.base_lr",
-    "epochs": "optim.max_epoch",
-    "num_epochs": "optim.max_epoch",
-    "heads": "gt.n_heads",
-    "num_heads": "gt.n_heads",
-    "num_layers": "gt.layers",
-    "hidden_dim": "gt.dim_hidden",
-    "hidden_channels": "gt.dim_hidden",
-}
-"""Names that other libraries use, mapped to our keys."""
-
-
 def _suggest_key(key: str) -> str:
     """Suggest our key for another library's name, else the nearest key of the section, of that name, or of all."""
-    keys, (section, _, name) = all_keys(), key.rpartition(".")
-    if name in _OTHER_NAMES:
-        return f" Did you mean {_OTHER_NAMES[name]!r}?"
-    siblings = {k.removeprefix(f"{section}."): k for k in keys if section and k.startswith(f"{section}.")}
-    found = siblings.get(nearest(name, siblings) or "")
-    found = found or next((k for k in keys if k.rsplit(".", 1)[-1] == name), None)
-    found = found or nearest(key, [*keys, *(k for k in Config.model_fields if section_of([k]))])
+    known, (section, _, name) = all_keys(), key.rpartition(".")
+    found = next((key.name for key in keys() if AlsoCalled(name) in key.field.metadata), None)
+    siblings = {k.removeprefix(f"{section}."): k for k in known if section and k.startswith(f"{section}.")}
+    found = found or siblings.get(nearest(name, siblings) or "")
+    found = found or next((k for k in known if k.rsplit(".", 1)[-1] == name), None)
+    found = found or nearest(key, [*known, *(k for k in Config.model_fields if section_of([k]))])
     return f" Did you mean {found!r}?" if found else ""

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pyg_topomask.run.config.ignored import IGNORED_KEYS
+from pyg_topomask.run.config.base import PARTS, ReadIf
 from pyg_topomask.run.config.schema import Config
+from pyg_topomask.run.config.schema import keys as schema_keys
+from pyg_topomask.run.config.unused import Conditions
 
 
 class Key(NamedTuple):
@@ -25,18 +27,27 @@ class Key(NamedTuple):
 
 def keys() -> Iterator[Key]:
     """Every key that the runner reads, section by section."""
-    schema = Config.model_json_schema()
-    yield from _keys(schema, schema, "")
-
-
-def _keys(schema: dict[str, Any], section: dict[str, Any], prefix: str) -> Iterator[Key]:
-    for name, entry in section["properties"].items():
-        inner = _resolved(schema, entry)
-        if "properties" in inner:
-            yield from _keys(schema, inner, f"{prefix}{name}.")
-        else:
+    whole = Config.model_json_schema()
+    for key in schema_keys():
+        if key.no_effect_because is None:
+            entry: dict[str, Any] = {"$ref": ""}
+            for part in key.name.split("."):
+                entry = (whole["$defs"][entry["$ref"].rsplit("/", 1)[1]] if entry["$ref"] else whole)["properties"][
+                    part
+                ]
             default = json.dumps(entry["default"], ensure_ascii=False) if "default" in entry else "required"
-            yield Key(f"{prefix}{name}", _values(entry), default, " ".join(entry["description"].split()))
+            conditions = " and ".join(_condition(condition) for condition in key.read_if if condition.name != "always")
+            text = f"{entry['description']} {f'Read if {conditions}.' if conditions else ''}"
+            yield Key(key.name, _values(entry), default, " ".join(text.split()))
+
+
+def _condition(condition: ReadIf) -> str:
+    """A condition of a key, in words."""
+    if not condition.values:
+        text = getattr(Conditions, condition.name).__doc__.rstrip(".")
+        return text[0].lower() + text[1:]
+    values = " or ".join("true" if value is True else value for value in condition.values)
+    return f"{condition.name} {'contains' if condition.name in PARTS else 'is'} {values}"
 
 
 def _values(entry: dict[str, Any]) -> str:
@@ -62,16 +73,14 @@ def reference_text() -> str:
         lines += [f"  {key.name}: {key.values}; default {key.default}".replace("default required", "required")]
         lines += [f"      {key.description}"]
     lines += ["", "keys of GraphGPS and its forks that are accepted and have no effect"]
-    for reason in dict.fromkeys(IGNORED_KEYS.values()):
-        lines += [f"  {', '.join(key for key in IGNORED_KEYS if IGNORED_KEYS[key] == reason)}: {reason}"]
+    ignored: dict[str, list[str]] = {}
+    for entry in schema_keys():
+        if entry.no_effect_because:
+            ignored.setdefault(entry.no_effect_because, []).append(entry.name)
+    lines += [f"  {', '.join(names)}: {reason}" for reason, names in ignored.items()]
     return "\n".join(lines)
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a config, for editors that complete and check YAML."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema()
-
-
-def _resolved(schema: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry that a ``$ref`` refers to, or the entry itself."""
-    return schema["$defs"][entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry

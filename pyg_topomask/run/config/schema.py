@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import date
-from functools import partial, reduce
-from operator import getitem
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from pyg_topomask.run.config import masks
-from pyg_topomask.run.config.base import Count, Section, Size
-from pyg_topomask.run.config.dataset import OTHER_FORMATS, DatasetConfig, PrepConfig, ShareConfig
-from pyg_topomask.run.config.encodings import (
-    EncodingConfig,
-    EquivStableLapPEConfig,
-    GraphormerBiasConfig,
-    GraphormerConfig,
-    KernelEncodingConfig,
-    LapPEConfig,
-    RelativeWalkConfig,
-    SignNetConfig,
-)
-from pyg_topomask.run.config.ignored import without_ignored
+from pyg_topomask.run.config import encodings, masks
+from pyg_topomask.run.config.base import NO_LOADERS, Count, NoEffect, ReadIf, Section, Size, spelled
+from pyg_topomask.run.config.dataset import DatasetConfig, PrepConfig, ShareConfig
 from pyg_topomask.run.config.model import CUSTOM_GNN_CONVS, SAN_LAYER, GNNConfig, GTConfig, ModelConfig
 from pyg_topomask.run.config.topomask import TopomaskConfig
 from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, TrainConfig, ValConfig, WandbConfig
@@ -61,19 +48,29 @@ FREE_KEYS = ("out_dir", "name_tag", "seed", "num_workers", "accelerator", "devic
 """Keys that may differ between runs of one experiment: they change the seed, the place or the device."""
 
 
+_MODEL = ("gt", "gnn")
+"""Sections whose missing keys a run with ``pretrained.dir`` takes from the finished run."""
+
+
 class Config(Section):
     """The whole config."""
 
+    no_effect_because: ClassVar = {
+        NO_LOADERS: "round print tensorboard_agg cfg_dest gpu_mem benchmark",
+        "torch chooses the number of threads": "num_threads",
+    }
+    only = "custom_metrics: [], view_emb: false"
+
     out_dir: str = "results"
     """Folder of all results; the option --out overrides it."""
-    name_tag: str = Field(default="", pattern=r"^[\w.+-]*$")
+    name_tag: Annotated[str, Field(pattern=r"^[\w.+-]*$"), BeforeValidator(lambda tag: tag or "")] = ""
     """The folder of the runs is <config name>-<name_tag>."""
-    metric_best: Literal[
-        "accuracy", "accuracy-SBM", "f1", "precision", "recall", "auc", "ap", "mae", "mse", "rmse", "r2", "spearmanr",
-        "mrr", "mrr_filt", "mrr_filt_self", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100",
-        "miou", "instance_miou", "category_miou", "loss",
-    ] = "accuracy"  # fmt: skip
-    """Validation metric that chooses the best epoch. If it is auto or not given: that of the data set's leaderboard,
+    metric_best: Annotated[Literal[
+        "auto", "accuracy", "accuracy-SBM", "f1", "precision", "recall", "auc", "ap", "mae", "mse", "rmse", "r2",
+        "spearmanr", "mrr", "mrr_filt", "mrr_filt_self", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50",
+        "hits@100", "miou", "instance_miou", "category_miou", "loss",
+    ], spelled(mIoU="miou")] = "auto"  # fmt: skip
+    """Validation metric that chooses the best epoch. auto: that of the data set's leaderboard,
     such as auc for ogbg-molhiv; for other data mae for regression, ap for several labels, accuracy otherwise. mIoU is
     read as miou."""
     metric_agg: Literal["argmax", "argmin"] | None = None
@@ -112,23 +109,27 @@ class Config(Section):
     """Our attentions and masks."""
     prep: PrepConfig = Field(default_factory=PrepConfig)
     """Exphormer's preparation of the graph."""
-    posenc_LapPE: LapPEConfig = Field(default_factory=LapPEConfig)
+    posenc_LapPE: encodings.LapPEConfig = Field(default_factory=encodings.LapPEConfig)
     """Laplacian eigenvectors."""
-    posenc_EquivStableLapPE: EquivStableLapPEConfig = Field(default_factory=EquivStableLapPEConfig)
+    posenc_EquivStableLapPE: encodings.EquivStableLapPEConfig = Field(default_factory=encodings.EquivStableLapPEConfig)
     """Laplacian eigenvectors that gate messages."""
-    posenc_SignNet: SignNetConfig = Field(default_factory=SignNetConfig)
+    posenc_SignNet: encodings.SignNetConfig = Field(default_factory=encodings.SignNetConfig)
     """Laplacian eigenvectors, invariant to their signs."""
-    posenc_RWSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig)
+    posenc_RWSE: encodings.KernelEncodingConfig = Field(default_factory=encodings.KernelEncodingConfig)
     """Return probabilities of random walks."""
-    posenc_HKdiagSE: KernelEncodingConfig = Field(default_factory=KernelEncodingConfig)
+    posenc_HKdiagSE: encodings.KernelEncodingConfig = Field(default_factory=encodings.KernelEncodingConfig)
     """Diagonal of the heat kernel."""
-    posenc_ElstaticSE: EncodingConfig = Field(default_factory=EncodingConfig)
+    posenc_ElstaticSE: encodings.ElectrostaticConfig = Field(default_factory=encodings.ElectrostaticConfig)
     """Electrostatic potentials."""
-    posenc_GraphormerBias: GraphormerBiasConfig = Field(default_factory=GraphormerBiasConfig)
+    posenc_GraphormerBias: encodings.GraphormerBiasConfig = Field(default_factory=encodings.GraphormerBiasConfig)
     """Degrees and shortest-path distances."""
-    posenc_RRWP: RelativeWalkConfig = Field(default_factory=RelativeWalkConfig)
+    posenc_RRWP: encodings.RelativeWalkConfig = Field(default_factory=encodings.RelativeWalkConfig)
     """Probabilities that a walk from one node reaches another."""
-    graphormer: GraphormerConfig = Field(default_factory=GraphormerConfig)
+    posenc_ERN: encodings.ResistanceConfig = Field(default_factory=encodings.ResistanceConfig, exclude=True)
+    """Effective resistances of nodes, which are not provided."""
+    posenc_ERE: encodings.ResistanceConfig = Field(default_factory=encodings.ResistanceConfig, exclude=True)
+    """Effective resistances of edges, which are not provided."""
+    graphormer: encodings.GraphormerConfig = Field(default_factory=encodings.GraphormerConfig)
     """Graphormer's graph token."""
     pretrained: PretrainedConfig = Field(default_factory=PretrainedConfig)
     """A finished run to start from."""
@@ -137,31 +138,15 @@ class Config(Section):
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_ignored_keys(cls, values: Any) -> Any:
-        return without_ignored(values) if isinstance(values, dict) else values
-
-    @model_validator(mode="before")
-    @classmethod
-    def _metric_by_task(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("metric_best") == "mIoU":
-            return values | {"metric_best": "miou"}  # the spelling in k-MIP's files
-        if isinstance(values, dict) and values.get("metric_best", "auto") == "auto":
-            data = values.get("dataset")
-            read = data.get if isinstance(data, dict) else partial(getattr, data)
-            family, name, task_type = (str(read(key, None)) for key in ("format", "name", "task_type"))
-            benchmarks = (name.replace("_", "-").lower(), OTHER_FORMATS.get(family, family).lower())
-            known = next((_METRIC_OF_BENCHMARK[x] for x in benchmarks if x in _METRIC_OF_BENCHMARK), None)
-            return values | {"metric_best": known or _METRIC_OF.get(task_type, "accuracy")}
-        return values
-
-    @field_validator("name_tag", mode="before")
-    @classmethod
-    def _tag_as_text(cls, value: Any) -> Any:
-        """The text of a number or a date, which YAML reads in tags such as ``name_tag=3``."""
-        is_number = isinstance(value, (int, float, date)) and not isinstance(value, bool)
-        return str(value) if is_number else "" if value is None else value
+    @model_validator(mode="after")
+    def _metric_of_the_data(self) -> Config:
+        if self.metric_best == "auto":
+            data = self.dataset
+            names = (data.name.replace("_", "-").lower(), data.format.lower())
+            known = next((_METRIC_OF_BENCHMARK[name] for name in names if name in _METRIC_OF_BENCHMARK), None)
+            self.__dict__["metric_best"] = known or _METRIC_OF.get(data.task_type, "accuracy")
+            self.model_fields_set.add("metric_best")  # so that a written config contains it
+        return self
 
     @model_validator(mode="after")
     def _layers_of_custom_gnn(self) -> Config:
@@ -200,22 +185,34 @@ class Config(Section):
 
     def is_set(self, key: str) -> bool:
         """Whether a key was given a value other than its default."""
-        *sections, name = key.split(".")
-        values = reduce(getattr, sections, self)
-        return getattr(values, name) != type(values).model_fields[name].default
+        section, name = self._place(key)
+        return getattr(section, name) != type(section).model_fields[name].default
 
     def is_given(self, key: str) -> bool:
         """Whether the config contains a key, even with its default value."""
+        section, name = self._place(key)
+        return name in section.model_fields_set
+
+    def _place(self, key: str) -> tuple[Section, str]:
+        """The section of a key, and the key's name there."""
         *sections, name = key.split(".")
-        return name in reduce(getattr, sections, self).model_fields_set
+        return reduce(getattr, sections, self), name
 
     def with_defaults(self, keys: Iterable[str]) -> Config:
         """A copy in which each ``section.name`` has its default value."""
-        values = self.model_dump(exclude_unset=True)
+        copy = self.model_copy(deep=True)
         for key in keys:
-            *sections, name = key.split(".")
-            del reduce(getitem, sections, values)[name]
-        return Config.model_validate(values)
+            section, name = copy._place(key)
+            setattr(section, name, type(section).model_fields[name].default)
+            section.model_fields_set.discard(name)
+        return copy
+
+    def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
+        """What is wrong with the keys without a section."""
+        if self.devices != 1:
+            yield "devices", f"must be 1: use torchrun to start several processes (got {self.devices})"
+        if self.metric_agg is not None and (self.metric_agg == "argmax") != self.best_is_max:
+            yield "metric_agg", f"{self.metric_agg} of {self.metric_best} would choose the worst epoch"
 
 
 def add_mask_sections() -> None:
@@ -227,24 +224,58 @@ def add_mask_sections() -> None:
 add_mask_sections()
 
 
-def section_of(path: list[str]) -> type[BaseModel] | None:
+def section_of(path: list[str]) -> type[Section] | None:
     """The model of the section at a path from the top; None if there is no section at that path."""
-    model: type[BaseModel] | None = Config
+    model: type[Section] | None = Config
     for name in path:
         model = nested_section(model.model_fields.get(name)) if model else None
     return model
 
 
-def nested_section(field: FieldInfo | None) -> type[BaseModel] | None:
+def nested_section(field: FieldInfo | None) -> type[Section] | None:
     """The model of a key that is a section; None for other keys."""
     kind = field.annotation if field else None
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def all_keys(path: tuple[str, ...] = ()) -> list[str]:
-    """Every key of the schema, with the names of its sections."""
-    model, keys = section_of(list(path)), []
-    for name in model.model_fields if model else ():
-        here = (*path, name)
-        keys += all_keys(here) if section_of(list(here)) else [".".join(here)]
-    return keys
+class Key(NamedTuple):
+    """A key of the schema, with the name of its sections."""
+
+    name: str
+    field: FieldInfo
+    read_if: tuple[ReadIf, ...]
+    """Its own conditions, or else those of its section."""
+    no_effect_because: str | None
+    """Why no value has an effect; empty for a key with a single accepted value, None for a key that is read."""
+
+
+def keys(section: type[Section] = Config, prefix: str = "", read_if: tuple[ReadIf, ...] = ()) -> Iterator[Key]:
+    """Each key that a config may contain."""
+    for name, field in section.model_fields.items():
+        conditions = tuple(mark for mark in field.metadata if isinstance(mark, ReadIf)) or read_if
+        inner = nested_section(field)
+        if inner:
+            yield from keys(inner, f"{prefix}{name}.", inner.read_if or read_if)
+        else:
+            reason = next((mark.because for mark in field.metadata if isinstance(mark, NoEffect)), None)
+            yield Key(f"{prefix}{name}", field, conditions, reason)
+
+
+def all_keys() -> list[str]:
+    """The name of every key that the runner reads."""
+    return [key.name for key in keys() if key.no_effect_because is None]
+
+
+def contradictions(config: Config, complete: bool = True) -> list[tuple[str, str]]:
+    """Pairs (key, what is wrong) of a config whose values are valid one by one.
+
+    Args:
+        config: The config.
+        complete: False if the config takes missing keys of the model from another run, so that these are not checked.
+    """
+    sections = [
+        config,
+        *(section for name, section in config if isinstance(section, Section) and (complete or name not in _MODEL)),
+    ]
+    found = [problem for section in sections for problem in section.contradictions(config)]
+    return [*found, *encodings.contradictions(config)] if complete else found

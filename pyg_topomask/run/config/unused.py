@@ -1,4 +1,4 @@
-"""Keys that are given but not read, because of the value of another key.
+"""Keys that are given but not read, because of the values of other keys.
 
 GraphGPS's files have many of them, so they are listed and not refused. Those of ``topomask`` are refused, in
 :mod:`pyg_topomask.run.check`.
@@ -6,103 +6,188 @@ GraphGPS's files have many of them, so they are listed and not refused. Those of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import cached_property
+from inspect import signature
 
-from pyg_topomask.nn import ATTENTION
-from pyg_topomask.run.config.ignored import IGNORED_KEYS
+from pyg_topomask.nn import ATTENTION, Attention
+from pyg_topomask.nn.attention.base import EdgeAttention
+from pyg_topomask.run.config.base import PARTS, ReadIf
 from pyg_topomask.run.config.load import ParsedConfig
-from pyg_topomask.run.config.schema import Config, all_keys
+from pyg_topomask.run.config.schema import Config, Key, keys
 from pyg_topomask.run.data.formats import is_one_graph, level_of, possible_tasks
-from pyg_topomask.run.model.attentions import attention_arguments, attentions_of
+from pyg_topomask.run.model.attentions import (
+    argument_keys,
+    attention_arguments,
+    attentions_of,
+    requirements,
+    uses_walks,
+)
 from pyg_topomask.run.model.convs import CONVS
 from pyg_topomask.run.model.encoders import uses_pair_bias
-
-_WARM_UP = ("cosine_with_warmup", "linear_with_warmup", "polynomial_with_warmup")
-_READERS: dict[tuple[Any, ...], str] = {
-    ("gt.layer_type", "KMIP"): "gt.sparse",
-    ("gt.layer_type", "BigBird"): "gt.bigbird",
-    ("gt.layer_type", "SAN"): "gt.full_graph gt.gamma",
-    ("gt.layer_type", "Exphormer"): "prep.exp prep.use_exp_edges prep.exp_algorithm prep.exp_deg "
-    "prep.exp_max_num_iters prep.add_edge_index prep.num_virt_node",
-    ("model.type", "custom_gnn"): "gnn.layer_type gnn.layers_mp gnn.residual",
-    ("model.auto_satisfy_param_budget", True): "model.param_budget",
-    ("wandb.use", True): "wandb.entity wandb.project wandb.name",
-    ("dataset.node_encoder_name", "TypeDictNode"): "dataset.node_encoder_num_types",
-    ("dataset.edge_encoder_name", "TypeDictEdge"): "dataset.edge_encoder_num_types",
-    ("dataset.edge_encoder", True): "dataset.edge_encoder_name dataset.edge_encoder_bn",
-    ("optim.optimizer", "sgd"): "optim.momentum",
-    ("optim.scheduler", *_WARM_UP): "optim.num_warmup_epochs",
-    ("optim.scheduler", "step"): "optim.steps",
-    ("optim.scheduler", "step", "plateau"): "optim.lr_decay",
-    ("optim.scheduler", "plateau", "reduce_on_plateau"): "optim.schedule_patience",
-    ("optim.scheduler", "reduce_on_plateau"): "optim.reduce_factor optim.min_lr",
-    ("optim.clip_grad_norm", True): "optim.clip_grad_norm_value",
-    ("train.sampler", "random_partition", "cluster"): "train.num_parts",
-    ("train.sampler", "neighbor"): "train.neighbor_sizes",
-}
-_READ_WITH = {key: row for row, keys in _READERS.items() for key in keys.split()}
-"""Key or section, mapped to the key that decides whether it is read, and the values with which it is read."""
+from pyg_topomask.run.task import Level
 
 
-_SPLIT_KEYS = ("dataset.split", "dataset.split_seed", "dataset.split_dir")
+class Conditions:
+    """The conditions of keys in a config without errors, by the names that :class:`~.base.ReadIf` has.
+
+    A condition returns True if the key is read, and otherwise the reason why it is not.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.attentions = {name: ATTENTION[name] for name in attentions_of(config)}
+
+    def unread_because(self, key: Key) -> str | None:
+        """Why a key is not read; None if it is read."""
+        if key.no_effect_because is not None:
+            return key.no_effect_because
+        found = (self._has(c) if c.values else getattr(self, c.name)(key.name) for c in key.read_if)
+        return next((reason for reason in found if isinstance(reason, str)), None)
+
+    def _has(self, condition: ReadIf) -> bool | str:
+        """Whether another key has one of some values, or contains it."""
+        name, (part, *_) = condition.name, condition.values
+        if name in PARTS:
+            return part in self.config.value(PARTS[name]) or f"{name} does not contain {part}"
+        return self.config.value(name) in condition.values or f"{name} is {self.config.value(name)}"
+
+    @property
+    def _encoders(self) -> list[str]:
+        return self.config.dataset.node_encoder_parts
+
+    @cached_property
+    def _arguments(self) -> set[str]:
+        """The keys that are arguments of the attentions or their mask."""
+        return {key for _, key in argument_keys(self.config)}
+
+    def _used(self, used: bool) -> bool | str:
+        return used or f"is given, but {self.config.gt.layer_type} has no use for it"
+
+    def always(self, key: str) -> bool | str:
+        """Also if the section is not read."""
+        return True
+
+    def argument(self, key: str) -> bool | str:
+        """An attention in gt.layer_type or its mask has this argument."""
+        return self._used(key in self._arguments)
+
+    def walks(self, key: str) -> bool | str:
+        """An attention or its mask needs random walks."""
+        return self._used(key in self._arguments or uses_walks(self.config))
+
+    def walk_tables(self, key: str) -> bool | str:
+        """An attention or its mask may use several sets of walks."""
+        return self._used("topomask.num_tables" in self._arguments)
+
+    def edge_attention(self, key: str) -> bool | str:
+        """An attention gives weights to the edges, which walks can follow."""
+        return self._used(any(issubclass(cls, EdgeAttention) for cls in self.attentions.values()))
+
+    def trees(self, key: str) -> bool | str:
+        """The mask needs a spanning tree."""
+        return self._used("tree_index" in requirements(self.config))
+
+    def auxiliary_loss(self, key: str) -> bool | str:
+        """An attention has an auxiliary loss."""
+        return self._used(any(cls.adds_loss for cls in self.attentions.values()))
+
+    def random_features(self, key: str) -> bool | str:
+        """An attention draws random features."""
+        if key not in self._arguments:
+            return self._used(False)
+        found = {self._kernel(cls) for cls in self.attentions.values() if "kernel" in cls.config_keys}
+        kernels = ", ".join(map(repr, sorted(found)))
+        return not found or "softmax_rf" in found or f"only kernel softmax_rf has it (got {kernels})"
+
+    def _kernel(self, cls: type[Attention]) -> str:
+        """The kernel of an attention: that of the config, or the class's own default."""
+        given, own = self.config.topomask.kernel, signature(cls).parameters.get("kernel")
+        return given if own is None or self.config.is_given("topomask.kernel") else own.default
+
+    def graph_layer_norm(self, key: str) -> bool | str:
+        """Nodes are normalised by LayerNorm."""
+        used = self.config.gt.layer_norm and self.config.model.type not in ("MultiModel", "SingleModel")
+        needed = "node needs gt.layer_norm: true, gt.batch_norm: false, and a model.type"
+        return used or f"{needed} other than MultiModel and SingleModel"
+
+    def attention_dropout(self, key: str) -> bool | str:
+        """An attention in gt.layer_type has dropout."""
+        return key in self._arguments or "no part of gt.layer_type has it"
+
+    def layers_before(self, key: str) -> bool | str:
+        """There are layers between the encoders and the GraphGPS layers."""
+        return self.config.gnn.layers_pre_mp > 0 or "gnn.layers_pre_mp is 0"
+
+    def head_dropout(self, key: str) -> bool | str:
+        """There are layers before the GraphGPS layers, or the head or the model has dropout of its own."""
+        has = self.config.gnn.head == "mlp_graph" or self.config.model.type == "custom_gnn"
+        missing = "gnn.layers_pre_mp is 0, and only the head mlp_graph and custom_gnn have it"
+        return has or self.config.gnn.layers_pre_mp > 0 or missing
+
+    def encoding(self, key: str) -> bool | str:
+        """The encoding is a part of dataset.node_encoder_name."""
+        named = key.split(".")[0].removeprefix("posenc_") in self._encoders
+        return named or "dataset.node_encoder_name does not contain it"
+
+    def finished_run(self, key: str) -> bool | str:
+        """The config starts from a finished run."""
+        return self.config.pretrained.dir != "" or "pretrained.dir is not given"
+
+    def split_mode(self, key: str) -> bool | str:
+        """The kind of split has this setting."""
+        data = self.config.dataset
+        return key in data.split_settings or f"dataset.split_mode is {data.split_mode}"
+
+    @property
+    def _level(self) -> Level:
+        return level_of(self.config.dataset)
+
+    def edge_task(self, key: str) -> bool | str:
+        """Edges are predicted."""
+        return self._level == "edge" or f"{self._level}s are predicted, not edges"
+
+    def ranked_edges(self, key: str) -> bool | str:
+        """Edges are ranked among all nodes of their graph."""
+        return possible_tasks(self.config.dataset)[0].ranked or "only pcqm-contact draws such edges"
+
+    def pooled(self, key: str) -> bool | str:
+        """Graphs are predicted, or there is a graph token."""
+        read = self._level == "graph" or self.config.model.graph_pooling == "graph_token"
+        return read or "only graphs are pooled, and the data set has other targets"
+
+    def one_graph(self, key: str) -> bool | str:
+        """The data set is one graph."""
+        return is_one_graph(self.config.dataset) or "the data set is not one graph"
+
+    def batches(self, key: str) -> bool | str:
+        """There are several graphs, or neighbourhoods are sampled."""
+        several = not is_one_graph(self.config.dataset) or self.config.train.sampler == "neighbor"
+        return several or "the data set is one graph"
+
+    def several_batches(self, key: str) -> bool | str:
+        """There are several graphs, or parts of one are sampled."""
+        several = not is_one_graph(self.config.dataset) or self.config.train.sampler != "full_batch"
+        return several or "the data set is one graph"
+
+    def edge_features(self, key: str) -> bool | str:
+        """A convolution, an attention or the bias of pairs reads encoded edge features."""
+        config, alone = self.config, self.config.model.type == "custom_gnn"  # whose GAT has none, as in GraphGPS
+        convs = (name for name in config.gt.parts if name in CONVS and not (alone and name == "GAT"))
+        named = "GraphormerBias" in self._encoders and uses_pair_bias(config)
+        paths = named and config.dataset.edge_encoder_name == "TypeDictEdge"
+        read = paths or any(map(self._attends_to_edges, self.attentions)) or any(CONVS[x].takes_edges for x in convs)
+        return read or not config.dataset.edge_encoder or "no part of gt.layer_type reads edge features"
+
+    def _attends_to_edges(self, name: str) -> bool:
+        """Whether an attention reads edge features; taken as true for one that is defined outside of the package."""
+        is_ours = self.attentions[name].__module__.startswith("pyg_topomask.")
+        return not is_ours or attention_arguments(self.config, name).get("edge_dim") is not None
 
 
-def _reads_edges(config: Config) -> bool:
-    """Whether a convolution, an attention or the bias of pairs reads encoded edge features."""
-    alone = config.model.type == "custom_gnn"  # whose GAT has no edge features, as in GraphGPS
-    convs = (name for name in config.gt.parts if name in CONVS and not (alone and name == "GAT"))
-    named = "GraphormerBias" in config.dataset.node_encoder_parts and uses_pair_bias(config)
-    paths = named and config.dataset.edge_encoder_name == "TypeDictEdge"
-    attends = any(_may_attend_to_edges(config, name) for name in attentions_of(config))
-    return attends or paths or any(CONVS[name].takes_edges for name in convs)
-
-
-def _may_attend_to_edges(config: Config, name: str) -> bool:
-    """Whether an attention reads edge features; taken as true for one that is defined outside of the package."""
-    is_ours = ATTENTION[name].__module__.startswith("pyg_topomask.")
-    return not is_ours or attention_arguments(config, name).get("edge_dim") is not None
-
-
-def _has_attn_dropout(config: Config) -> bool:
-    return any("gt.attn_dropout" in ATTENTION[name].config_keys.values() for name in attentions_of(config))
-
-
-def _reads_gnn_dropout(config: Config) -> bool:
-    return config.gnn.layers_pre_mp > 0 or config.gnn.head == "mlp_graph" or config.model.type == "custom_gnn"
-
-
-_UNREAD: dict[str, tuple[Callable[[Config], bool], str]] = {
-    "dataset.edge_encoder dataset.edge_encoder_name dataset.edge_encoder_bn dataset.edge_encoder_num_types": (
-        lambda config: config.dataset.edge_encoder and not _reads_edges(config),
-        "no part of gt.layer_type reads edge features",
-    ),
-    "gt.attn_dropout": (lambda config: not _has_attn_dropout(config), "no part of gt.layer_type has it"),
-    "gnn.dropout": (
-        lambda config: not _reads_gnn_dropout(config),
-        "gnn.layers_pre_mp is 0, and only the head mlp_graph and custom_gnn have it",
-    ),
-    "gnn.batchnorm": (lambda config: config.gnn.layers_pre_mp == 0, "gnn.layers_pre_mp is 0"),
-    "dataset.resample_negative": (
-        lambda config: not possible_tasks(config.dataset)[0].ranked,
-        "only pcqm-contact draws such edges",
-    ),
-    "model.graph_pooling": (
-        lambda config: level_of(config.dataset) != "graph" and config.model.graph_pooling != "graph_token",
-        "only graphs are pooled, and the data set has other targets",
-    ),
-    "train.batch_size": (
-        lambda config: is_one_graph(config.dataset) and config.train.sampler != "neighbor",
-        "the data set is one graph",
-    ),
-    "train.shuffle": (
-        lambda config: is_one_graph(config.dataset) and config.train.sampler == "full_batch",
-        "the data set is one graph",
-    ),
-    "prep.add_self_loops": (lambda config: not is_one_graph(config.dataset), "the data set is not one graph"),
-}
-_CONDITIONS = {key: row for keys, row in _UNREAD.items() for key in keys.split()}
-"""Key, mapped to a function of the config that says whether it is left unread, and the reason."""
+def read_keys(config: Config) -> list[str]:
+    """The keys that are read with the values of the others."""
+    conditions = Conditions(config)
+    return [key.name for key in keys() if conditions.unread_because(key) is None]
 
 
 def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
@@ -111,39 +196,20 @@ def keys_without_effect(parsed: ParsedConfig) -> dict[str, list[str]]:
     Args:
         parsed: A config without errors.
     """
-    config, written, found = parsed.config, parsed.written or parsed.config, dict[str, list[str]]()
-    for key in parsed.ignored:
-        found.setdefault(IGNORED_KEYS[key], []).append(key)
-    if config.pretrained.dir and parsed.written is None:
-        return found  # the model is that of a run which does not exist yet
-    for key in filter(written.is_given, all_keys()):
-        reason = unread_because(config, key)
-        if reason is not None:
-            found.setdefault(reason, []).append(key)
-    for section in (name for name in type(config).model_fields if name.startswith("posenc_")):
-        given = getattr(written, section).model_fields_set - {"enable"}
-        if given and section.removeprefix("posenc_") not in config.dataset.node_encoder_parts:
-            found.setdefault("dataset.node_encoder_name does not contain it", []).append(section)
+    written, conditions, found = parsed.written or parsed.config, Conditions(parsed.config), dict[str, list[str]]()
+    is_draft = parsed.config.pretrained.dir and parsed.written is None  # the run with the model does not exist yet
+    for key in keys():
+        if written.is_given(key.name):
+            reason = key.no_effect_because if is_draft else conditions.unread_because(key)
+            unnamed = key.name.startswith("posenc_") and key.no_effect_because is None
+            shown = key.name.split(".")[0] if unnamed else key.name
+            if reason and shown not in found.setdefault(reason, []):
+                found[reason].append(shown)
     return found
 
 
-def unread_because(config: Config, key: str) -> str | None:
-    """Why a key is not read with the values of the others; None if it is read."""
-    if key.startswith("pretrained.") and not config.pretrained.dir:
-        return "pretrained.dir is not given"
-    if key in _SPLIT_KEYS and key not in config.dataset.split_settings:
-        return f"dataset.split_mode is {config.dataset.split_mode}"
-    if key == "model.edge_decoding" and level_of(config.dataset) != "edge":
-        return f"{level_of(config.dataset)}s are predicted, not edges"
-    is_unread, why = _CONDITIONS.get(key, (None, None))
-    if is_unread is not None and is_unread(config):
-        return why
-    decisive, *values = _READ_WITH.get(key) or _READ_WITH.get(key.rpartition(".")[0]) or (None,)
-    if decisive is None:
-        return None
-    parts = {"gt.layer_type": config.gt.parts, "dataset.node_encoder_name": config.dataset.node_encoder_parts}
-    if decisive in parts:
-        return None if values[0] in parts[decisive] else f"{decisive} does not contain {values[0]}"
-    if config.value(decisive) in values:
-        return None
-    return f"{decisive} is {config.value(decisive)}"
+def unused_keys(config: Config) -> list[tuple[str, str]]:
+    """Pairs (key, why it is not read) of keys of ``topomask`` whose value is not the default."""
+    conditions, ours = Conditions(config), [key for key in keys() if key.name.startswith("topomask.")]
+    found = [(key.name, conditions.unread_because(key)) for key in ours if config.is_set(key.name)]
+    return [(name, why) for name, why in found if why is not None]

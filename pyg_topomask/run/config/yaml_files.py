@@ -51,12 +51,8 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a null byte in the name
-        raise ConfigError(f"{str(path)!r}: cannot be read: {error}") from None
+    except (OSError, ValueError) as error:  # a null byte in the name, or no text in UTF-8
+        raise ConfigError(f"{str(path)!r}: cannot be read: {getattr(error, 'strerror', error)}") from None
     try:
         node = yaml.compose(text, Loader=_Loader)
         values = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
@@ -70,7 +66,7 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(f"{path}, line 1: a config is a mapping of sections (got {type(values).__name__})")
     lines: dict[str, int] = {}
     _collect_lines(path, node, [], lines)
-    return _fill_empty_sections(values, []), lines
+    return values, lines
 
 
 def _reason(error: Exception) -> str:
@@ -98,15 +94,3 @@ def _collect_lines(path: Path, node: yaml.Node, above: list[str], lines: dict[st
             raise ConfigError(f"{path}, line {line}: {key} is given a second time (first in line {lines[key]})")
         lines[key] = line
         _collect_lines(path, value_node, here, lines)
-
-
-def _fill_empty_sections(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    """Replace empty sections, which YAML reads as null, by sections with their default values."""
-    filled = {}
-    for key, value in values.items():
-        here = [*path, str(key)]
-        if section_of(here) is not None:
-            value = {} if value is None else value
-            value = _fill_empty_sections(value, here) if isinstance(value, dict) else value
-        filled[key] = value
-    return filled

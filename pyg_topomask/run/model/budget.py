@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.contradictions import contradictions
+from pyg_topomask.run.config.schema import contradictions
 from pyg_topomask.run.errors import ConfigError
 
 MIN_WIDTH, MAX_WIDTH = 32, 512

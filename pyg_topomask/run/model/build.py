@@ -25,16 +25,6 @@ from pyg_topomask.run.model.encoders import (
     uses_stable_gate,
 )
 
-MODEL_KEYS = (
-    "topomask.feed_forward",
-    "topomask.pre_norm",
-    "topomask.layer_norm_mode",
-    "topomask.normalize_features",
-    "topomask.input_dropout",
-    "topomask.encoder_dropout",
-)
-"""Keys of ``topomask`` that every model uses."""
-
 _GRAPHGYM_HEADS = ("graph", "node", "inductive_node", "edge", "inductive_edge")
 """Heads whose MLP is GraphGym's, with ReLU and without dropout for any value of ``gnn.act`` and ``gnn.dropout``."""
 

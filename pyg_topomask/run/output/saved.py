@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.schema import FREE_KEYS, all_keys
-from pyg_topomask.run.config.unused import unread_because
+from pyg_topomask.run.config.schema import FREE_KEYS
+from pyg_topomask.run.config.unused import read_keys
 from pyg_topomask.run.config.yaml_files import read_yaml
 from pyg_topomask.run.errors import ConfigError, RunError
 from pyg_topomask.run.model.attentions import class_defaults
@@ -172,7 +172,7 @@ def compared(config: Config) -> dict[str, Any]:
         free.append("dataset.split_index")  # differs between the runs of one folder
     if searches_width(config):
         free += WIDTH_KEYS  # the values given are replaced
-    keys = [key for key in all_keys() if key not in free and key.partition(".")[0] not in free]
-    found = {key: config.value(key) for key in keys if unread_because(config, key) is None}
+    keys = [key for key in (*_NAMES, *read_keys(config)) if key not in free and key.partition(".")[0] not in free]
+    found = {key: config.value(key) for key in keys}
     found |= class_defaults(config)
     return found | {"run_multiple_splits": bool(config.run_multiple_splits)}  # more splits may follow

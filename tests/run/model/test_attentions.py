@@ -134,7 +134,6 @@ def test_layers_or_heads_have_walks_of_their_own(layer_type, tables, wanted):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("gt.layer_type=GCN+GRF gt.layers=3 topomask.num_tables=4", r"num_tables: .*only 3 layers.*\(got 4\)"),
         ("topomask.num_tables=2", r"num_tables: is given, but GCN\+GKAT has no use for it"),
         ("topomask.tables=head", r"topomask\.tables: is given, but GCN\+GKAT has no use for it"),
         ("topomask.diagonal=corrected", r"diagonal: is given, but GCN\+GKAT has no use for it"),

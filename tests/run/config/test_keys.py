@@ -1,0 +1,238 @@
+"""Every condition of a key, every key without effect, and every refusal, in a config of GraphGPS."""
+
+import json
+
+import pytest
+
+from pyg_topomask.run.cli import main
+from pyg_topomask.run.config.base import PARTS
+from pyg_topomask.run.config.load import load
+from pyg_topomask.run.config.schema import all_keys, keys
+from pyg_topomask.run.config.unused import Conditions, keys_without_effect
+from pyg_topomask.run.errors import ConfigError
+from pyg_topomask.run.runner import check_config
+
+PLAIN = {"dataset": {"format": "PyG-ZINC", "name": "subset"}}
+CORA = (
+    "metric_best=accuracy metric_agg=null model.loss_fun=cross_entropy gnn.head=default dataset.format=PyG-Planetoid "
+)
+CORA += "dataset.name=Cora dataset.task_type=classification dataset.node_encoder_name=LinearNode "
+CORA += "dataset.edge_encoder=false gt.layer_type=GCN+None "
+CONTACT = "metric_best=mrr metric_agg=null model.loss_fun=cross_entropy gnn.head=default "
+CONTACT += "dataset.format=PyG-LRGBDataset dataset.name=pcqm-contact dataset.task_type=classification "
+BIAS = "dataset.node_encoder_name=TypeDictNode+GraphormerBias posenc_GraphormerBias.enable=true "
+BIAS += " ".join(f"posenc_GraphormerBias.num_{name}=5" for name in ("spatial_types", "in_degrees", "out_degrees"))
+CUSTOM = "model.type=custom_gnn gnn.layer_type=gineconv gnn.residual=true gnn.dim_inner=64"
+RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
+ONE_GRAPH = "the data set is one graph"
+NO_EDGES = "no part of gt.layer_type reads edge features"
+
+
+@pytest.mark.parametrize(
+    ("key", "unread", "why", "read"),
+    [
+        ("gt.sparse.k=3", "", "gt.layer_type does not contain KMIP", "gt.layer_type=GINE+SparseAttention"),
+        ("gt.bigbird.block_size=2", "", "gt.layer_type does not contain BigBird", "gt.layer_type=GINE+BigBird"),
+        ("gt.gamma=0.1", "", "gt.layer_type does not contain SAN", "gt.layer_type=GINE+SAN"),
+        ("prep.exp_deg=3", "", "gt.layer_type does not contain Exphormer", "gt.layer_type=GINE+Exphormer"),
+        ("gnn.layers_mp=3", "", "model.type is GPSModel", CUSTOM),
+        ("gnn.dropout=0.5", "", "gnn.layers_pre_mp is 0, and only the head mlp_graph and custom_gnn have it", CUSTOM),
+        ("gnn.dropout=0.5", "", "gnn.layers_pre_mp is 0, and only the head mlp_graph", "gnn.head=mlp_graph"),
+        ("gnn.batchnorm=true", "", "gnn.layers_pre_mp is 0", "gnn.layers_pre_mp=1"),
+        ("gt.attn_dropout=0.5", "gt.layer_type=GINE+SGFormer", "no part of gt.layer_type has it", ""),
+        (
+            "model.param_budget=9",
+            "",
+            "model.auto_satisfy_param_budget is False",
+            "model.auto_satisfy_param_budget=true",
+        ),
+        ("model.graph_pooling=max", CORA, "only graphs are pooled, and the data set has other targets", ""),
+        ("model.edge_decoding=dot", "", "graphs are predicted, not edges", CONTACT),
+        ("dataset.resample_negative=true", "", "only pcqm-contact draws such edges", CONTACT),
+        ("train.batch_size=7", CORA, ONE_GRAPH, CORA + "train.sampler=neighbor"),
+        ("train.shuffle=false", CORA, ONE_GRAPH, CORA + "train.sampler=cluster"),
+        ("prep.add_self_loops=true", "", "the data set is not one graph", CORA),
+        ("train.num_parts=3", "", "train.sampler is full_batch", "train.sampler=cluster"),
+        ("train.neighbor_sizes=[3]", "", "train.sampler is full_batch", "train.sampler=neighbor"),
+        ("dataset.split=[8,1,1]", "", "dataset.split_mode is standard", "dataset.split_mode=fixed"),
+        ("dataset.split_seed=3", "", "dataset.split_mode is standard", "dataset.split_mode=random"),
+        ("dataset.split_seed=3", "dataset.split_mode=fixed", "split_mode is fixed", "dataset.split_mode=cv-kfold-5"),
+        ("dataset.split_dir=x", "", "dataset.split_mode is standard", "dataset.split_mode=errica"),
+        ("dataset.node_encoder_num_types=28", "dataset.node_encoder_name=LapPE", "does not contain TypeDictNode", ""),
+        ("dataset.edge_encoder_num_types=4", "dataset.edge_encoder_name=LinearEdge", "is LinearEdge", ""),
+        ("dataset.edge_encoder_name=LinearEdge", "dataset.edge_encoder=false", "dataset.edge_encoder is False", ""),
+        ("dataset.edge_encoder=true", "gt.layer_type=GIN+KMIP", NO_EDGES, "gt.layer_type=None+SAN"),
+        ("dataset.edge_encoder=true", "gt.layer_type=GIN+None", NO_EDGES, "gt.layer_type=GAT+None"),
+        ("dataset.edge_encoder=true", f"{CUSTOM} gnn.layer_type=gatconv", NO_EDGES, CUSTOM),
+        (
+            "dataset.edge_encoder=true",
+            "gt.layer_type=GIN+Exphormer prep.add_edge_index=false",
+            NO_EDGES,
+            "gt.layer_type=GIN+Exphormer",
+        ),
+        ("dataset.edge_encoder=true", "gt.layer_type=GIN", NO_EDGES, f"gt.layer_type=GIN+BiasedTransformer {BIAS}"),
+        ("pretrained.freeze_main=true", "", "pretrained.dir is not given", None),
+        ("wandb.project=x", "wandb.use=false", "wandb.use is False", ""),
+        ("posenc_SignNet.dim_pe=3", "", "dataset.node_encoder_name does not contain it", None),
+        ("optim.momentum=0.5", "", "optim.optimizer is adamW", "optim.optimizer=sgd"),
+        ("optim.num_warmup_epochs=2", "optim.scheduler=cos", "optim.scheduler is cos", ""),
+        ("optim.steps=[3]", "", "optim.scheduler is cosine_with_warmup", "optim.scheduler=step"),
+        ("optim.lr_decay=0.5", "", "optim.scheduler is cosine_with_warmup", "optim.scheduler=plateau"),
+        ("optim.min_lr=0.5", "", "optim.scheduler is cosine_with_warmup", "optim.scheduler=reduce_on_plateau"),
+        ("optim.clip_grad_norm_value=5", "optim.clip_grad_norm=false", "optim.clip_grad_norm is False", ""),
+    ],
+)
+def test_a_key_is_read_under_its_condition(molecules, key, unread, why, read):
+    name = key.split("=")[0]
+    shown = name.split(".")[0] if name.startswith("posenc_") else name
+    model_type = "model.type=MultiModel" if unread.endswith("GIN") else "model.type=GPSModel"
+    found = keys_without_effect(load(molecules, [model_type, *unread.split(), key]))
+    assert any(shown in names and why in reason for reason, names in found.items()), found
+    if read is not None:
+        found = keys_without_effect(load(molecules, [*read.split(), key]))
+        assert name not in {name for names in found.values() for name in names}, found
+
+
+OURS = [
+    ("topomask.num_walks=3", "None+Linear", "None+GRF"),
+    ("topomask.redraw=1", "None+Linear", "None+GKAT"),
+    ("topomask.independent=false", "None+Linear", "None+GKAT"),
+    ("topomask.decay=0.5", "None+GRF", "None+GKAT"),
+    ("topomask.tables=head", "None+GKAT", "None+GRF"),
+    ("topomask.mask_heat.tol=0.1", "None+GRF", None),
+    ("topomask.spanning_tree=minimum", "None+Masked", None),
+    ("topomask.eta=0.5", "None+GRF", "None+Primphormer"),
+    ("topomask.transition=attention", "None+GRF", None),
+]
+
+
+@pytest.mark.parametrize(("key", "unread", "read"), OURS)
+def test_our_own_keys_are_refused_where_nothing_reads_them(key, unread, read):
+    redraw = {"redraw": 2} if "transition" in key else {}
+    values = PLAIN | {"model": {"loss_fun": "l1"}, "topomask": redraw, "gt": {"layer_type": unread}}
+    with pytest.raises(ConfigError, match=f"{key.split('=')[0]}: is given, but .*{unread[5:]} has no use for it"):
+        check_config(values, [key])
+    assert check_config(values, [key, f"gt.layer_type={unread}"])[1][0] == key.split("=")[0]
+    if read is not None:
+        assert check_config(PLAIN | {"model": {"loss_fun": "l1"}, "gt": {"layer_type": read}}, [key])[1] == []
+
+
+def test_random_features_are_for_their_kernel():
+    values = PLAIN | {"model": {"loss_fun": "l1"}, "gt": {"layer_type": "None+Linear"}}
+    with pytest.raises(ConfigError, match=r"num_features: only kernel softmax_rf has it \(got 'relu'\)"):
+        check_config(values, ["topomask.num_features=8"])
+    check_config(values, ["topomask.num_features=8", "topomask.kernel=softmax_rf"])
+
+
+def test_every_condition_exists():
+    for condition in (condition for key in keys() for condition in key.read_if):
+        if condition.values:
+            assert condition.name in (*all_keys(), *PARTS)
+        else:
+            assert getattr(Conditions, condition.name).__doc__
+
+
+def test_keys_without_effect_are_accepted_with_any_value(capsys):
+    for key in (key for key in keys() if key.no_effect_because):
+        parsed = load(PLAIN, [f"{key.name}=[1, x]"])
+        assert keys_without_effect(parsed) == {key.no_effect_because: [key.name]}
+        assert parsed.config == load(PLAIN).config
+        assert parsed.config.model_dump_json() == load(PLAIN).config.model_dump_json()
+    assert main(["list", "keys"]) == 0
+    text = capsys.readouterr().out
+    assert all(f" {key.name}" in text for key in keys() if key.no_effect_because != "")
+
+
+def test_a_fixed_key_takes_one_value():
+    fixed = {key.name: key.field.default for key in keys() if key.no_effect_because == ""}
+    assert fixed["gt.residual"] is True
+    assert len(fixed) > 20
+    for name, value in fixed.items():
+        assert load(PLAIN, [f"{name}={json.dumps(value)}"]).config == load(PLAIN).config
+        other = {"true": "1", "false": "true"}.get(json.dumps(value), "other")
+        with pytest.raises(ConfigError) as caught:
+            load(PLAIN, [f"{name}={other}"])
+        expected = f"command line: {name}: must be {json.dumps(value)}: nothing else is provided (got "
+        assert str(caught.value).startswith(expected)
+
+
+def test_check_names_the_keys_without_effect(molecules, capsys):
+    assert main(["check", str(molecules), "gt.sparse.k=3", "posenc_SignNet.dim_pe=3"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].startswith("ok")
+    assert set(lines[1:]) == {
+        "no effect: dataset.transductive (known from the data)",
+        "no effect: gnn.agg, gnn.normalize_adj (GraphGym's own network is not used)",
+        "no effect: model.edge_decoding (graphs are predicted, not edges)",
+        "no effect: gt.sparse.k (gt.layer_type does not contain KMIP)",
+        "no effect: gnn.batchnorm (gnn.layers_pre_mp is 0)",
+        "no effect: posenc_SignNet (dataset.node_encoder_name does not contain it)",
+    }
+
+
+REFUSED = [
+    ("gt.layers=true", r"gt\.layers: must not be true or false \(got True\)"),
+    ("dataset.split=[true,0.1,0.1]", r"dataset\.split: must not be true or false"),
+    ("dataset.split=[0.8,0.2]", r"dataset\.split: .* at least 3 items"),
+    ("dataset.split=[0.9,0.1,0.1]", "add up to at most 1"),
+    ("dataset.split_mode=cv-kfold-2", "at least 3 folds"),
+    (
+        "dataset.split_mode=cv-kfold-5 dataset.split_index=5",
+        r"split_index: must be below the number of folds \(got 5\)",
+    ),
+    ("dataset.split_mode=errica run_multiple_splits=[0,10]", r"run_multiple_splits: must be below .*\(got 10\)"),
+    ("dataset.node_encoder_name=CityNetworkNode", r"reads the coordinates of PyG-CityNetwork \(got PyG-ZINC\)"),
+    ("dataset.node_encoder_num_types=0", "TypeDictNode needs the number of types"),
+    ("dataset.edge_encoder_num_types=0", "TypeDictEdge needs the number of types"),
+    ("dataset.node_encoder_name=Lienar", "no encoder is called 'Lienar'; there are .*Did you mean 'LinearNode'"),
+    ("dataset.edge_encoder_name=Bond+ER", r"edge_encoder_name: no encoder is called 'Bond\+ER'"),
+    ("dataset.node_encoder_name=TypeDictNode+LinearNode", "both encode node features: choose one"),
+    ("gt.layer_type=GCN__exp+None", "expander edges is not provided"),
+    ("gt.layer_type=GCN", r"joined by '\+'"),
+    ("gt.layer_type=GCN+GFR", "no attention is called 'GFR'; there are .*Did you mean 'GRF'"),
+    ("gt.layer_type=GNC+GRF", "no convolution is called 'GNC'; there are .*Did you mean 'GIN'"),
+    ("gt.layer_type=GINE+GRF dataset.edge_encoder=false", "GINE needs edge features"),
+    ("gt.layer_type=GINE+BiasedTransformer", "needs posenc_GraphormerBias"),
+    ("gt.layer_type=GINE+None model.graph_pooling=graph_token", "graph_token needs an attention"),
+    ("topomask.mask=haet", "no mask is called 'haet'; there are none, .*Did you mean 'heat'"),
+    ("topomask.layer_norm_mode=node", r"topomask\.layer_norm_mode: node needs gt\.layer_norm"),
+    ("model.type=SANTransformer", r"gt\.layer_type: .* takes SANLayer.*\(got 'CustomGatedGCN\+Transformer'\)"),
+    ("model.type=Graphormer", r"model\.type: its own network is not provided"),
+    ("model.type=gnn", r"model\.type: use custom_gnn, which takes .*gatconv"),
+    ("model.type=custom_gnn", r"custom_gnn takes gatedgcnconv, gineconv, gcnconv, gatconv \(got 'generalconv'\)"),
+    ("model.type=custom_gnn gnn.layer_type=gineconv", r"gnn\.residual: custom_gnn .* with residuals only"),
+    ("model=3", r"model: .*valid dictionary"),
+    ("model.loss_fun=cross_entropy", r"model\.loss_fun: "),
+    ("metric_best=auc metric_agg=null", "the task has no 'auc'; there are .*mae"),
+    ("metric_agg=argmax", "argmax of mae would choose the worst epoch"),
+    ("devices=4", r"devices: must be 1: use torchrun .* \(got 4\)"),
+    ("prep.exp_algorithm=Random", "must be one of Random-d, Random-d-2, Hamiltonian"),
+    ("posenc_LapPE.enable=false", r"posenc_LapPE\.enable is false, and dataset\.node_encoder_name contains LapPE"),
+    ("posenc_LapPE.dim_pe=48", "encodings of width 64 leave no column of gt.dim_hidden 64"),
+    ("posenc_RWSE.kernel.times_func=''", "needs times, or times_func"),
+    ("posenc_RWSE.kernel.times_func=range(3)", "whole numbers from 1"),
+    (f"dataset.node_encoder_name=TypeDictNode+RRWP {RRWP}range(4)", "excludes GraphormerBias"),
+    (f"gt.layer_type=GINE+BiasedTransformer {RRWP}'[0.5]' dataset.node_encoder_name=RRWP", "whole numbers from 0"),
+    (
+        f"{BIAS} posenc_GraphormerBias.num_in_degrees=null",
+        "num_spatial_types, num_in_degrees, num_out_degrees are needed",
+    ),
+    ("gnn.dim_inner=16", r"must equal gt\.dim_hidden \(got 16 and 64\)"),
+    ("gt.dim_edge=32", r"must equal gt\.dim_hidden \(got 32 and 64\)"),
+    ("gt.n_heads=3", r"must divide gt\.dim_hidden \(got 3 and 64\)"),
+    ("gt.layer_norm=true", "both true"),
+    ("gnn.head=node", r"gnn\.head: node is for nodes; subset has graphs"),
+    ("gnn.head=nodes", "no head is called 'nodes'; there are default, .*Did you mean 'node'"),
+    ("gnn.head=ogb_code_graph", "subtoken_prediction belong together"),
+    ("train.mode=inference-only", "needs the folder of a finished run"),
+    ("train.mode=PCQM4Mv2-inference", r"is for the data set of that name \(got subset\)"),
+    ("train.mode=log-attn-weights", "train.mode: must be one of custom, standard, inference-only"),
+    ("train.eval_period=21", "exceeds optim.max_epoch 20: there would be no evaluation"),
+    ("val.sampler=cluster", r"must be full_batch or the value of train\.sampler, full_batch \(got cluster\)"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+def test_what_is_refused(molecules, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        check_config(molecules, settings.split())
