@@ -41,6 +41,7 @@ def test_half_precision_and_32_bit_indices():
     torch.testing.assert_close(out.float(), neighbour_sum(x, MULTI), rtol=0.05, atol=0.05)
 
 
+@pytest.mark.slow
 def test_compiled_code_refuses_nodes_that_do_not_exist():
     called = torch.compile(lambda edges: incidence(edges, 3)[0].rowptr, backend="eager", fullgraph=True)
     edges = torch.tensor([[0, 2], [1, 1]])

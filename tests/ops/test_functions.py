@@ -5,12 +5,14 @@ import torch
 from torch.autograd import forward_ad
 
 from pyg_topomask.ops.edge_sum import neighbour_sum
+from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.trees import sibling_sum, sweep_down, sweep_up
 from pyg_topomask.ops.sparse import Pattern, permute_rows, sampled_product, spmm
 
 PATTERN = Pattern(torch.tensor([0, 0, 1, 3]), torch.tensor([1, 2, 0, 1]), 4, 3)
 PARENT = torch.tensor([-1, 0, 1, 1, -1])
+MULTI = torch.tensor([[0, 0, 2, 1, 1, 3], [1, 1, 1, 0, 1, 3]])  # a double edge, self-loops, unsorted
 ORDER = torch.tensor([2, 0, 1])
 SIZES = {
     "spmm": ((4,), (3, 2)),
@@ -22,6 +24,8 @@ SIZES = {
     "down": ((5, 2, 4), (5, 1)),
     "shifted": ((5, 1, 4), (5, 1)),
     "siblings": ((5, 1, 2),),
+    "gated": ((4, 2), (4, 2), (4, 2), (6, 2)),
+    "gated_scale": ((4, 2), (4, 2), (4, 2), (6, 2), (6, 1)),
 }
 FUNCTIONS = {
     "spmm": lambda value, x: spmm(PATTERN, value, x),
@@ -33,6 +37,8 @@ FUNCTIONS = {
     "down": lambda x, weight: sweep_down(build_forest(PARENT), x, weight),
     "shifted": lambda x, weight: sweep_up(build_forest(PARENT), x, weight, 1),
     "siblings": lambda x: sibling_sum(sibling_order(PARENT), x),
+    "gated": lambda *x: torch.cat(gated_sum(*x, MULTI)),
+    "gated_scale": lambda *x: torch.cat(gated_sum(*x[:4], MULTI, x[4])),
 }
 
 

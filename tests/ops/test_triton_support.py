@@ -34,6 +34,7 @@ build(topk.search_block, "q k", "blocks", QUERIES=16, KEYS=64, DIM=16, WIDTH=16)
 """
 
 
+@pytest.mark.slow
 def test_the_kernels_compile_without_a_gpu(tmp_path):
     pytest.importorskip("triton", reason="Triton is only published for Linux")
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}

@@ -99,12 +99,6 @@ def test_dropout_keeps_the_expectation():
     assert (draws[0] != exact).any()
 
 
-def test_structure_is_built_once_for_a_batch():
-    _, where = edges_of("star", "path")
-    assert typed_edges(*where) is typed_edges(*where)
-    assert typed_edges(*where[:-1], 1) is not typed_edges(*where)
-
-
 def test_edges_of_nodes_that_are_not_there_are_refused():
     batch, _ = edges_of("star", "path")
     with pytest.raises(ValueError, match="'edge_index' contains node 8, but nodes are 0 to 7"):
