@@ -3,7 +3,7 @@
 import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.testing import permute
+from pyg_topomask.testing import dense_adjacency, permute
 
 
 def graph(num_nodes, edges, directed=False, **attributes):
@@ -24,8 +24,17 @@ def csl(num_nodes, skip):
     return graph(num_nodes, [(i, (i + step) % num_nodes) for i in range(num_nodes) for step in (1, skip)])
 
 
-def complete(num_nodes):
-    return graph(num_nodes, [(i, j) for i in range(num_nodes) for j in range(i)])
+def transition(data):
+    """P, with a zero row for nodes without a neighbour."""
+    adj = dense_adjacency(Data(edge_index=data.edge_index, num_nodes=data.num_nodes))
+    return adj / adj.sum(1, keepdim=True).clamp(min=1)
+
+
+def gkat_mask(data, alpha=1.0, length=3):
+    """The expectation of GKAT's mask, for walks of fixed length."""
+    visits = sum(torch.linalg.matrix_power(transition(data), step) for step in range(length + 1))
+    visits = visits / visits.norm(dim=1, keepdim=True) ** alpha
+    return visits @ visits.t()
 
 
 def relabelled(data, rng):

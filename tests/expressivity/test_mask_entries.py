@@ -2,29 +2,14 @@ import random
 
 import pytest
 import torch
-from torch_geometric.data import Data
 
 from pyg_topomask.expressivity import distinguishes, pairs
 from pyg_topomask.nn import GRFMask, GridHeatMask, LowRankMask, ToeplitzMask, TreeMask
 from pyg_topomask.operators import DenseOperator
 from pyg_topomask.ops import masked_linear_attention
+from pyg_topomask.testing import dense_adjacency
 from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
-from tests.expressivity.graphs import cycles, definition, graph, random_graph, relabelled
-
-
-def transition(data):
-    """P, with a zero row for nodes without a neighbour."""
-    adj = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
-    adj.index_put_(tuple(data.edge_index), torch.ones(data.num_edges, dtype=torch.float64), accumulate=True)
-    return adj / adj.sum(1, keepdim=True).clamp(min=1)
-
-
-def gkat_mask(data, alpha=1.0, length=3):
-    """The expectation of GKAT's mask, for walks of fixed length."""
-    visits = sum(torch.linalg.matrix_power(transition(data), step) for step in range(length + 1))
-    visits = visits / visits.norm(dim=1, keepdim=True) ** alpha
-    return visits @ visits.t()
-
+from tests.expressivity.graphs import cycles, gkat_mask, graph, relabelled, transition
 
 DECALIN = graph(10, [(i, (i + 1) % 10) for i in range(10)] + [(0, 5)])
 BICYCLOPENTYL = graph(10, [(s + i, s + (i + 1) % 5) for s in (0, 5) for i in range(5)] + [(0, 5)])
@@ -35,37 +20,17 @@ def test_gkat_tells_apart_what_attention_without_a_mask_does_not():
     assert not distinguishes(DECALIN, BICYCLOPENTYL)
     assert distinguishes(DECALIN, BICYCLOPENTYL, mask=gkat_mask)
     assert distinguishes(DECALIN, BICYCLOPENTYL, mask=lambda data: DenseOperator(gkat_mask(data)))
-    report = pairs([DECALIN, BICYCLOPENTYL], mask=gkat_mask)
-    assert (report.apart_without, report.apart_with) == (0, 1)
+    assert pairs([DECALIN, BICYCLOPENTYL], mask=gkat_mask).apart_with == 1
 
     def gap(mask):
         x = torch.ones(10, 1, 3, dtype=torch.float64)
         v = torch.stack([transition(data).ne(0).sum(1).double() for data in (DECALIN, BICYCLOPENTYL)])[:, :, None, None]
-        sums = [
-            masked_linear_attention(x, x, v[i], DenseOperator(mask(data))).sum()
-            for i, data in enumerate((DECALIN, BICYCLOPENTYL))
-        ]
+        masks = [DenseOperator(mask(data)) for data in (DECALIN, BICYCLOPENTYL)]
+        sums = [masked_linear_attention(x, x, v[i], mask).sum() for i, mask in enumerate(masks)]
         return abs(float(sums[0] - sums[1]))
 
     assert gap(gkat_mask) > 1e-4  # features are degrees, which colour refinement has after a round
     assert gap(lambda data: transition(data) @ transition(data) + torch.eye(10)) < 1e-12  # a power series
-
-
-@pytest.mark.parametrize("directed", [False, True])
-def test_verdict_with_a_mask_is_that_of_the_definition(directed):
-    rng, verdicts = random.Random(4), []
-    for trial in range(60):
-        n = rng.randrange(0, 6)
-        first = random_graph(rng, n, directed, trial % 2, trial % 3 == 0, directed)
-        second = random_graph(rng, n, directed, trial % 2, trial % 3 == 0, directed) if trial % 2 else first
-        second = relabelled(second, rng)
-        mask = (gkat_mask, transition, lambda data: transition(data) - torch.eye(data.num_nodes))[trial % 3]
-        rounds = rng.randrange(0, 3)
-        assert distinguishes(first, second, rounds=rounds, mask=mask) == definition(first, second, rounds, mask)
-        verdicts.append(definition(first, second, n, mask))
-        assert distinguishes(first, second, mask=mask) == verdicts[-1]
-        assert not distinguishes(first, relabelled(first, rng), mask=mask)
-    assert 5 < sum(verdicts) < 55
 
 
 @pytest.mark.parametrize(
@@ -144,14 +109,11 @@ def test_walks_stored_on_the_graphs_are_refused():
 
 def test_noise_beside_zeros_separates_nothing():
     """A pseudo-inverse is 0 between components, up to rounding that depends on the numbering."""
-    edges = torch.tensor([[0, 1, 2, 3, 4, 5, 3, 7], [1, 2, 0, 4, 5, 3, 6, 8]])
-    edges = torch.cat([edges, edges.flip(0)], dim=1)
+    data = graph(9, [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (3, 6), (7, 8)])
 
-    def mask(graph):
-        adjacency = torch.zeros(9, 9, dtype=torch.float64)
-        adjacency[graph.edge_index[0], graph.edge_index[1]] = 1
+    def mask(data):
+        adjacency = dense_adjacency(data)
         return torch.linalg.pinv(adjacency.sum(1).diag() - adjacency)
 
-    for _ in range(3):
-        moved = torch.randperm(9)[edges]
-        assert not distinguishes(Data(edge_index=edges, num_nodes=9), Data(edge_index=moved, num_nodes=9), mask=mask)
+    for seed in range(3):
+        assert not distinguishes(data, relabelled(data, random.Random(seed)), mask=mask)

@@ -56,14 +56,14 @@ def model_pairs(rng, count):
 
 def test_an_untrained_model_separates_no_more_than_the_test():
     rng, equal, separated = random.Random(11), 0, 0
-    for trial, (first, second) in enumerate(model_pairs(rng, 500)):
+    for trial, (first, second) in enumerate(model_pairs(rng, 100)):
         conv, kernel = list(CONVS)[trial % 3], ("softmax", "relu")[trial % 2]
         gap = model_gap(first, second, conv, kernel, (None, "batch_norm")[trial // 2 % 2])
         told_apart = distinguishes(first, second)
         assert told_apart or gap < 1e-10, (trial, conv, kernel, gap)
         equal, separated = equal + (not told_apart), separated + (gap > 1e-6)
-    assert equal > 150
-    assert separated > 50  # the models are no constants
+    assert equal > 25
+    assert separated > 10  # the models are no constants
 
 
 def test_with_encodings_a_model_separates_csl_graphs_and_no_relabelled_copy():
