@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import numpy as np
@@ -6,6 +5,7 @@ import pytest
 import torch
 
 from pyg_topomask import viz
+from pyg_topomask.operators import DenseOperator
 from pyg_topomask.viz.drawing import _layout
 from pyg_topomask.viz.mask import DIVERGING
 
@@ -16,14 +16,6 @@ EDGES = torch.tensor([[0, 1, 1, 2, 1, 3], [1, 0, 2, 1, 3, 1]])
 MASK = torch.tensor([[9.0, 2.0, 0.5, 0.5], [2.0, 9.0, 1.0, 3.0], [0.5, 1.0, 9.0, 0.0], [0.5, 3.0, 0.0, 9.0]])
 
 
-class Operator:
-    def __init__(self, matrix):
-        self.matrix = matrix
-
-    def to_dense(self):
-        return self.matrix
-
-
 @pytest.fixture(autouse=True)
 def _close():
     yield
@@ -31,7 +23,7 @@ def _close():
 
 
 def test_mask_picture_shows_the_matrix_and_one_row():
-    figure = viz.plot_mask(Operator(MASK.requires_grad_()), EDGES, title="learned", node=2)
+    figure = viz.plot_mask(DenseOperator(MASK.requires_grad_()), EDGES, title="learned", node=2)
     matrix, graph = figure.axes[:2]
     np.testing.assert_array_equal(matrix.images[0].get_array(), MASK.detach())
     assert matrix.images[0].get_clim() == (0, 9)
@@ -45,11 +37,7 @@ def test_mask_picture_shows_the_matrix_and_one_row():
     assert star.get_array().tolist() == [9.0]  # a node's own weight
     assert star.get_clim() == matrix.images[0].get_clim()
     assert all("no unit, square-root scale" in bar.get_ylabel() for bar in figure.axes[2:])
-
-
-def test_the_node_with_most_neighbours_is_drawn_by_default():
-    graph = viz.plot_mask(MASK.detach(), EDGES).axes[1]
-    assert "node 1 " in graph.get_title()
+    assert "node 1 " in viz.plot_mask(MASK.detach(), EDGES).axes[1].get_title()  # that with most neighbours
 
 
 def test_all_weights_can_be_told_apart():
@@ -76,22 +64,6 @@ def test_degenerate_masks_can_be_drawn(matrix):
     assert low < high
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"mask": torch.ones(3, 2)}, ValueError, r"\[N, N\].*got \(3, 2\)"),
-        ({"mask": torch.ones(0, 0)}, ValueError, "N > 0"),
-        ({"mask": torch.ones(2, 3, 3), "head": 2}, IndexError, "'head' is 2, but the mask has 2 heads"),
-        ({"mask": torch.ones(3, 3), "edge_index": EDGES}, ValueError, "holds node 3, but there are 3 nodes"),
-        ({"mask": torch.ones(4, 4), "edge_index": EDGES, "node": 4}, IndexError, "'node' is 4"),
-        ({"mask": torch.ones(2001, 2001), "edge_index": EDGES}, ValueError, "the limit is 2000"),
-    ],
-)
-def test_bad_masks(arguments, error, text):
-    with pytest.raises(error, match=text):
-        viz.plot_mask(**arguments)
-
-
 def test_given_axes_are_used():
     figure, axes = matplotlib.pyplot.subplots(1, 3)
     assert viz.plot_mask(MASK.detach(), EDGES, ax=axes[:2]) is figure
@@ -99,8 +71,6 @@ def test_given_axes_are_used():
     assert axes[2].get_ylabel() == "loss"
     with pytest.raises(ValueError, match=r"must hold 2 axes.*got 3"):
         viz.plot_mask(MASK.detach(), EDGES, ax=axes)
-    with pytest.raises(ValueError, match="got 1 and 2"):
-        viz.plot_curves({"a": {"epoch": [0], "b": [1.0], "c": [1.0]}}, keys=["b", "c"], ax=axes[:1])
 
 
 def arrows(figure):
@@ -130,20 +100,34 @@ def test_kept_pairs_are_arrows_over_the_graph():
     assert rings.get_offsets().tolist() == where[[0, 1]].tolist()
 
 
+CURVE = {"a": {"epoch": [0], "loss": [1.0], "b": [1.0]}}
+NO_NODES = torch.zeros(0, 1, 2).long()
+
+
 @pytest.mark.parametrize(
-    ("arguments", "error", "text"),
+    ("draw", "arguments", "error", "text"),
     [
-        ({"head": 1}, IndexError, "'head' is 1, but there are 1 heads"),
-        ({"node": 4}, IndexError, "'node' is 4, but there are 4 nodes"),
-        ({"index": torch.zeros(3, 1, 2).long()}, ValueError, "holds node 3"),
-        ({"index": torch.zeros(0, 1, 2).long(), "edge_index": EDGES[:, :0]}, ValueError, "of 0 nodes cannot be drawn"),
-        ({"index": torch.arange(9).repeat(9, 1), "edge_index": EDGES + 6}, ValueError, "holds node 9"),
-        ({"index": torch.arange(2001).roll(1)[:, None]}, ValueError, "of 2001 nodes cannot be drawn"),
+        ("mask", {"mask": torch.ones(3, 2)}, ValueError, r"\[N, N\].*got \(3, 2\)"),
+        ("mask", {"mask": torch.ones(0, 0)}, ValueError, "N > 0"),
+        ("mask", {"mask": torch.ones(2, 3, 3), "head": 2}, IndexError, "'head' is 2, but the mask has 2 heads"),
+        ("mask", {"mask": torch.ones(3, 3)}, ValueError, "holds node 3, but there are 3 nodes"),
+        ("mask", {"mask": torch.ones(4, 4), "node": 4}, IndexError, "'node' is 4"),
+        ("mask", {"mask": torch.ones(2001, 2001)}, ValueError, "the limit is 2000"),
+        ("kept_pairs", {"head": 1}, IndexError, "'head' is 1, but there are 1 heads"),
+        ("kept_pairs", {"node": 4}, IndexError, "'node' is 4, but there are 4 nodes"),
+        ("kept_pairs", {"index": torch.zeros(3, 1, 2).long()}, ValueError, "holds node 3"),
+        ("kept_pairs", {"index": NO_NODES, "edge_index": EDGES[:, :0]}, ValueError, "of 0 nodes cannot be drawn"),
+        ("kept_pairs", {"index": torch.arange(9).repeat(9, 1), "edge_index": EDGES + 6}, ValueError, "holds node 9"),
+        ("kept_pairs", {"index": torch.arange(2001).roll(1)[:, None]}, ValueError, "of 2001 nodes cannot be drawn"),
+        ("curves", {"metrics": CURVE, "keys": ["val_loss"]}, KeyError, "'a' has no column 'val_loss'.*epoch, loss"),
+        ("curves", {"metrics": {}}, ValueError, "must not be empty"),
+        ("curves", {"metrics": CURVE, "keys": ["b", "loss"], "labels": ["b"]}, ValueError, "got 2 and 1"),
     ],
 )
-def test_bad_kept_pairs(arguments, error, text):
+def test_what_cannot_be_drawn(draw, arguments, error, text):
+    given = {"kept_pairs": {"index": torch.zeros(4, 1, 2).long(), "edge_index": EDGES}, "mask": {"edge_index": EDGES}}
     with pytest.raises(error, match=text):
-        viz.plot_kept_pairs(**{"index": torch.zeros(4, 1, 2).long(), "edge_index": EDGES, **arguments})
+        getattr(viz, f"plot_{draw}")(**{**given.get(draw, {}), **arguments})
 
 
 def test_many_kept_pairs_are_a_matrix():
@@ -196,13 +180,6 @@ def test_curves_are_mean_and_standard_deviation_over_seeds():
     assert figure.axes[0].get_ylabel() == "loss (nats)"
 
 
-def test_bad_curves():
-    with pytest.raises(KeyError, match=r"'a' has no column 'val_loss'.*epoch, loss"):
-        viz.plot_curves({"a": {"epoch": [0], "loss": [1.0]}}, keys=["val_loss"])
-    with pytest.raises(ValueError, match="must not be empty"):
-        viz.plot_curves({})
-
-
 def test_save_replaces_the_file_at_once(tmp_path, monkeypatch):
     path = tmp_path / "new" / "mask.png"
     figure = viz.plot_mask(MASK.detach())
@@ -223,32 +200,20 @@ def test_save_replaces_the_file_at_once(tmp_path, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_layout_pulls_neighbours_together():
+def test_layout_pulls_neighbours_together_and_parts_apart():
     ring = np.arange(12)
     edges = np.stack([ring, (ring + 1) % 12])
-    position = _layout(edges, 12)
-    assert position.shape == (12, 2)
-    assert position.min() == 0
-    assert position.max() == 1
-    distance = np.linalg.norm(position[:, None] - position, axis=2)
+    path = np.array([[0, 1, 2, 4, 5, 6], [1, 2, 3, 5, 6, 7]])
+    position, parts = _layout(edges, 12), _layout(path, 8)
+    assert (position.shape, position.min(), position.max()) == ((12, 2), 0, 1)
+    distance, of_parts = (np.linalg.norm(x[:, None] - x, axis=2) for x in (position, parts))
     assert distance[edges[0], edges[1]].mean() < 0.6 * distance[np.triu_indices(12, 1)].mean()
     np.testing.assert_array_equal(position, _layout(edges, 12))
+    assert of_parts[path[0], path[1]].min() > 0.08  # no part is a point
+    assert of_parts[:4, 4:].min() > 0.08
 
 
-def test_missing_matplotlib_names_the_extra():
-    code = (
-        "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.pyplot'] = None\n"
-        "import numpy as np, pyg_topomask.viz as viz\n"
-        "viz.plot_mask(np.ones((2, 2)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "ImportError: Pictures need matplotlib: pip install 'pyg_topomask[run]'" in done.stderr
-
-
-def test_parts_of_a_graph_are_drawn_side_by_side():
-    path = np.array([[0, 1, 2, 4, 5, 6], [1, 2, 3, 5, 6, 7]])
-    position = _layout(path, 8)
-    distance = np.linalg.norm(position[:, None] - position, axis=2)
-    assert distance[path[0], path[1]].min() > 0.08  # neither is a point
-    assert distance[:4, 4:].min() > 0.08
+def test_missing_matplotlib_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"Pictures need matplotlib: pip install 'pyg_topomask\[run\]'"):
+        viz.plot_mask(np.ones((2, 2)))
