@@ -20,6 +20,7 @@ def test_every_attention_has_a_config():
     assert named == set(ATTENTION)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_a_run_of_it_on_small_graphs(path, tmp_path):
     values = yaml.safe_load(path.read_text(encoding="utf-8"))

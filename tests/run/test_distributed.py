@@ -52,6 +52,7 @@ def start(*arguments, folder):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")
 def test_two_processes_measure_and_train_as_one_does(tiny, tmp_path):
     from pyg_topomask.run import run_config

@@ -20,249 +20,175 @@ from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.optim import build_optimizer
 
 GATED = "CustomGatedGCN+Transformer"
-BOND, LINEAR, DUMMY = (
-    {"edge_encoder": True, "edge_encoder_name": name} for name in ("Bond", "LinearEdge", "DummyEdge")
-)
-TEXAS = {
-    "format": "PyG-WebKB",
-    "name": "texas",
-    "task": "node",
-    "split_mode": "random",
-    "node_encoder_name": "LinearNode+EquivStableLapPE",
-}
-TYPES = {
-    "edge_encoder": True,
-    "edge_encoder_name": "TypeDictEdge",
-    "node_encoder_num_types": 28,
-    "edge_encoder_num_types": 4,
-}
-ZINC = {"format": "PyG-ZINC", "name": "subset", "task_type": "regression", **TYPES}
-STEPS = {"enable": True, "model": "Linear", "dim_pe": 4, "raw_norm_type": "BatchNorm", "kernel": {"times": [1, 2, 3]}}
-EIGEN = {"eigen": {"max_freqs": 3}}
-LAPLACE = {"enable": True, "model": "DeepSet", "layers": 2, "dim_pe": 4, **EIGEN}
-TRANSFORMER = LAPLACE | {"model": "Transformer", "n_heads": 2, "post_layers": 1}
-SIGN_NET = LAPLACE | {"model": "MLP", "post_layers": 2, "phi_hidden_dim": 6, "phi_out_dim": 2}
-STABLE = {"enable": True, "raw_norm_type": "batchnorm", **EIGEN}
-GRAPHORMER = {"enable": True, "num_spatial_types": 5, "num_in_degrees": 8, "num_out_degrees": 8}
 REGRESSION = Task("graph", "regression", 1)
-CITY = {"format": "PyG-CityNetwork", "name": "Paris", "task": "node", "node_encoder_name": "CityNetworkNode", **DUMMY}
-SPARSE = {"k": 2, "kq_dim": 5, "val_dim": 34, "head_agg": "none"}
-BUDGET = {"loss_fun": "weighted_cross_entropy", "auto_satisfy_param_budget": True, "param_budget": 60_000}
-
-
-def alone(conv, **more):
-    return {"layer_type": conv, "layers_mp": 2, "dim_inner": 16, "residual": True, "act": "gelu", **more}
-
-
-def voc(positional, sections):
-    data = {"format": "PyG-VOCSuperpixels", "name": "edge_wt_region_boundary", "slic_compactness": 30}
-    encoders = {"node_encoder_name": f"VOCNode+{positional}", "edge_encoder": True, "edge_encoder_name": "VOCEdge"}
-    return {"dataset": data | encoders, "gnn": {"head": "inductive_node", "layers_post_mp": 2}, **sections}
-
-
+BOND = "dataset.edge_encoder=true dataset.edge_encoder_name=Bond"
+LINEAR = "dataset.edge_encoder=true dataset.edge_encoder_name=LinearEdge"
+DUMMY = "dataset.edge_encoder=true dataset.edge_encoder_name=DummyEdge"
+TYPES = (
+    "dataset.edge_encoder=true dataset.edge_encoder_name=TypeDictEdge dataset.node_encoder_num_types=28 "
+    "dataset.edge_encoder_num_types=4"
+)
+LAPLACE = (
+    "posenc_LapPE.enable=true posenc_LapPE.model=DeepSet posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 "
+    "posenc_LapPE.eigen.max_freqs=3"
+)
+STABLE = (
+    "posenc_EquivStableLapPE.enable=true posenc_EquivStableLapPE.raw_norm_type=batchnorm "
+    "posenc_EquivStableLapPE.eigen.max_freqs=3"
+)
+BUDGET = "model.loss_fun=weighted_cross_entropy model.auto_satisfy_param_budget=true model.param_budget=60000"
 FAMILIES = {
     "molecules": (
-        {
-            "dataset": {"format": "OGB", "name": "peptides-functional", "node_encoder_name": "Atom+LapPE+RWSE", **BOND},
-            "posenc_LapPE": LAPLACE,
-            "posenc_RWSE": STEPS,
-            "gt": {"layer_type": "CustomGatedGCN+Primphormer"},
-            "topomask": {"num_virtual": 3, "rank": 3},
-        },
         Task("graph", "multilabel", 10),
+        f"dataset.format=OGB dataset.name=peptides-functional dataset.node_encoder_name=Atom+LapPE+RWSE {BOND} "
+        f"{LAPLACE} posenc_RWSE.enable=true posenc_RWSE.model=Linear posenc_RWSE.dim_pe=4 "
+        "posenc_RWSE.raw_norm_type=BatchNorm posenc_RWSE.kernel.times=[1,2,3] "
+        "gt.layer_type=CustomGatedGCN+Primphormer topomask.num_virtual=3 topomask.rank=3",
     ),
     "molecules, signs": (
-        {
-            "dataset": {"format": "OGB", "name": "ogbg-molpcba", "node_encoder_name": "Atom+SignNet", **BOND},
-            "posenc_SignNet": SIGN_NET,
-            "gnn": {"head": "san_graph"},
-        },
         Task("graph", "multilabel", 128),
+        f"dataset.format=OGB dataset.name=ogbg-molpcba dataset.node_encoder_name=Atom+SignNet {BOND} "
+        "posenc_SignNet.enable=true posenc_SignNet.model=MLP posenc_SignNet.layers=2 posenc_SignNet.dim_pe=4 "
+        "posenc_SignNet.eigen.max_freqs=3 posenc_SignNet.post_layers=2 posenc_SignNet.phi_hidden_dim=6 "
+        "posenc_SignNet.phi_out_dim=2 gnn.head=san_graph",
     ),
-    "superpixels": (voc("LapPE", {"posenc_LapPE": TRANSFORMER}), classification("node", 21)),
+    "superpixels": (
+        classification("node", 21),
+        "dataset.format=PyG-VOCSuperpixels dataset.name=edge_wt_region_boundary dataset.slic_compactness=30 "
+        "dataset.node_encoder_name=VOCNode+LapPE dataset.edge_encoder=true dataset.edge_encoder_name=VOCEdge "
+        "gnn.head=inductive_node gnn.layers_post_mp=2 posenc_LapPE.enable=true posenc_LapPE.model=Transformer "
+        "posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 posenc_LapPE.eigen.max_freqs=3 posenc_LapPE.n_heads=2 "
+        "posenc_LapPE.post_layers=1",
+    ),
     "contacts": (
-        {
-            "dataset": {
-                "format": "OGB",
-                "name": "PCQM4Mv2Contact-shuffle",
-                "task": "edge",
-                "node_encoder_name": "Atom+EquivStableLapPE",
-                **BOND,
-            },
-            "posenc_EquivStableLapPE": STABLE,
-            "gnn": {"head": "inductive_edge"},
-            "metric_best": "mrr",
-        },
         Task("edge", "binary", 1, ranked=True),
+        "dataset.format=OGB dataset.name=PCQM4Mv2Contact-shuffle dataset.task=edge "
+        f"dataset.node_encoder_name=Atom+EquivStableLapPE {BOND} {STABLE} gnn.head=inductive_edge metric_best=mrr",
     ),
     "ZINC": (
-        {
-            "dataset": ZINC | {"node_encoder_name": "TypeDictNode+LapPE+RWSE"},
-            "posenc_LapPE": LAPLACE | {"raw_norm_type": "BatchNorm"},
-            "posenc_RWSE": STEPS | {"model": "mlp", "layers": 2},
-            "model": {"loss_fun": "l1", "graph_pooling": "add"},
-        },
         REGRESSION,
+        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
+        f"dataset.node_encoder_name=TypeDictNode+LapPE+RWSE {LAPLACE} posenc_LapPE.raw_norm_type=BatchNorm "
+        "posenc_RWSE.enable=true posenc_RWSE.model=mlp posenc_RWSE.dim_pe=4 posenc_RWSE.raw_norm_type=BatchNorm "
+        "posenc_RWSE.kernel.times=[1,2,3] posenc_RWSE.layers=2 model.loss_fun=l1 model.graph_pooling=add",
     ),
     "ZINC, relative walks": (
-        {
-            "dataset": ZINC | {"node_encoder_name": "TypeDictNode+RRWP"},
-            "posenc_RRWP": {"enable": True, "kernel": {"times_func": "range(4)"}},
-            "model": {"loss_fun": "l1"},
-            "gt": {"layer_type": "GINE+BiasedTransformer"},
-        },
         REGRESSION,
+        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
+        "dataset.node_encoder_name=TypeDictNode+RRWP posenc_RRWP.enable=true posenc_RRWP.kernel.times_func=range(4) "
+        "model.loss_fun=l1 gt.layer_type=GINE+BiasedTransformer",
     ),
     "ZINC, Graphormer": (
-        {
-            "dataset": ZINC | {"node_encoder_name": "TypeDictNode+GraphormerBias"},
-            "posenc_GraphormerBias": GRAPHORMER,
-            "graphormer": {"use_graph_token": True},
-            "model": {"loss_fun": "l1", "graph_pooling": "graph_token"},
-            "gt": {"layer_type": "GINE+BiasedTransformer"},
-        },
         REGRESSION,
+        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
+        "dataset.node_encoder_name=TypeDictNode+GraphormerBias posenc_GraphormerBias.enable=true "
+        "posenc_GraphormerBias.num_spatial_types=5 posenc_GraphormerBias.num_in_degrees=8 "
+        "posenc_GraphormerBias.num_out_degrees=8 graphormer.use_graph_token=true model.loss_fun=l1 "
+        "model.graph_pooling=graph_token gt.layer_type=GINE+BiasedTransformer",
     ),
     "ZINC, other encodings": (
-        {
-            "dataset": ZINC | {"node_encoder_name": "TypeDictNode+HKdiagSE+ElstaticSE", "node_encoder_bn": True},
-            "posenc_HKdiagSE": STEPS,
-            "posenc_ElstaticSE": {"enable": True, "model": "Linear", "dim_pe": 4},
-            "model": {"loss_fun": "l1"},
-            "gt": {"layer_type": "GINE+Performer"},
-        },
         REGRESSION,
+        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
+        "dataset.node_encoder_name=TypeDictNode+HKdiagSE+ElstaticSE dataset.node_encoder_bn=true "
+        "posenc_HKdiagSE.enable=true posenc_HKdiagSE.model=Linear posenc_HKdiagSE.dim_pe=4 "
+        "posenc_HKdiagSE.raw_norm_type=BatchNorm posenc_HKdiagSE.kernel.times=[1,2,3] posenc_ElstaticSE.enable=true "
+        "posenc_ElstaticSE.model=Linear posenc_ElstaticSE.dim_pe=4 model.loss_fun=l1 gt.layer_type=GINE+Performer",
     ),
     "CIFAR10": (
-        {
-            "dataset": {"format": "PyG-GNNBenchmarkDataset", "name": "CIFAR10", "node_encoder_name": "LapPE", **LINEAR},
-            "posenc_LapPE": LAPLACE,
-        },
         classification("graph", 10),
+        f"dataset.format=PyG-GNNBenchmarkDataset dataset.name=CIFAR10 dataset.node_encoder_name=LapPE {LINEAR} "
+        f"{LAPLACE}",
     ),
     "MalNetTiny": (
-        {
-            "dataset": {"format": "PyG-MalNetTiny", "name": "LocalDegreeProfile", "node_encoder": False, **DUMMY},
-            "gnn": {"layers_pre_mp": 1, "batchnorm": True},
-            "gt": {"layer_type": "CustomGatedGCN+Exphormer"},
-            "prep": {"exp_deg": 2, "num_virt_node": 1},
-        },
         classification("graph", 5),
+        f"dataset.format=PyG-MalNetTiny dataset.name=LocalDegreeProfile dataset.node_encoder=false {DUMMY} "
+        "gnn.layers_pre_mp=1 gnn.batchnorm=true gt.layer_type=CustomGatedGCN+Exphormer prep.exp_deg=2 "
+        "prep.num_virt_node=1",
     ),
     "PATTERN": (
-        {
-            "dataset": {"format": "PyG-GNNBenchmarkDataset", "name": "PATTERN", "node_encoder_name": "LapPE", **DUMMY},
-            "posenc_LapPE": LAPLACE,
-            "gnn": {"head": "inductive_node"},
-            "model": {"loss_fun": "weighted_cross_entropy"},
-            "metric_best": "accuracy-SBM",
-        },
         classification("node", 2),
+        f"dataset.format=PyG-GNNBenchmarkDataset dataset.name=PATTERN dataset.node_encoder_name=LapPE {DUMMY} "
+        f"{LAPLACE} gnn.head=inductive_node model.loss_fun=weighted_cross_entropy metric_best=accuracy-SBM",
     ),
     "PATTERN, SAN": (
-        {
-            "dataset": {"format": "PyG-GNNBenchmarkDataset", "name": "PATTERN", "node_encoder_name": "LapPE", **DUMMY},
-            "posenc_LapPE": TRANSFORMER,
-            "model": {"type": "SANTransformer", "loss_fun": "weighted_cross_entropy"},
-            "gt": {"layer_type": "SANLayer", "full_graph": True, "gamma": 1e-2},
-            "gnn": {"head": "inductive_node"},
-            "metric_best": "accuracy-SBM",
-        },
         classification("node", 2),
+        f"dataset.format=PyG-GNNBenchmarkDataset dataset.name=PATTERN dataset.node_encoder_name=LapPE {DUMMY} "
+        "posenc_LapPE.enable=true posenc_LapPE.model=Transformer posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 "
+        "posenc_LapPE.eigen.max_freqs=3 posenc_LapPE.n_heads=2 posenc_LapPE.post_layers=1 model.type=SANTransformer "
+        "model.loss_fun=weighted_cross_entropy gt.layer_type=SANLayer gt.full_graph=true gt.gamma=0.01 "
+        "gnn.head=inductive_node metric_best=accuracy-SBM",
     ),
     "WebKB": (
-        {
-            "dataset": TEXAS,
-            "posenc_EquivStableLapPE": STABLE,
-            "gt": {"layer_type": "GCN+Transformer"},
-        },
         classification("node", 5),
+        "dataset.format=PyG-WebKB dataset.name=texas dataset.task=node dataset.split_mode=random "
+        f"dataset.node_encoder_name=LinearNode+EquivStableLapPE {STABLE} gt.layer_type=GCN+Transformer",
     ),
     "WebKB, Exphormer's": (
-        {
-            "dataset": {**TEXAS, **DUMMY},
-            "posenc_EquivStableLapPE": STABLE,
-            "model": {"type": "MultiModel"},
-            "gt": {"layer_type": "CustomGatedGCN+Exphormer", "layer_norm": True, "batch_norm": False},
-            "prep": {"exp_deg": 2, "add_edge_index": False},
-        },
         classification("node", 5),
+        "dataset.format=PyG-WebKB dataset.name=texas dataset.task=node dataset.split_mode=random "
+        f"dataset.node_encoder_name=LinearNode+EquivStableLapPE {DUMMY} {STABLE} model.type=MultiModel "
+        "gt.layer_type=CustomGatedGCN+Exphormer gt.layer_norm=true gt.batch_norm=false prep.exp_deg=2 "
+        "prep.add_edge_index=false",
     ),
     "City-Networks": (
-        {
-            "dataset": CITY,
-            "model": BUDGET,
-            "gt": {"layer_type": "CustomGatedGCN+SparseAttention", "dim_hidden": 68, "sparse": SPARSE},
-            "gnn": {"dim_inner": 68, "layers_post_mp": 2},
-        },
         classification("node", 10),
+        "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node "
+        f"dataset.node_encoder_name=CityNetworkNode {DUMMY} {BUDGET} gt.layer_type=CustomGatedGCN+SparseAttention "
+        "gt.dim_hidden=68 gt.sparse.k=2 gt.sparse.kq_dim=5 gt.sparse.val_dim=34 gt.sparse.head_agg=none "
+        "gnn.dim_inner=68 gnn.layers_post_mp=2",
     ),
     "City-Networks, Exphormer's": (
-        {
-            "dataset": CITY,
-            "model": BUDGET | {"type": "MultiModel"},
-            "gt": {"layer_type": "CustomGatedGCN+Exphormer", "layer_norm": True, "batch_norm": False},
-            "prep": {"exp_deg": 3, "num_virt_node": 3},
-        },
         classification("node", 10),
+        "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node "
+        f"dataset.node_encoder_name=CityNetworkNode {DUMMY} {BUDGET} model.type=MultiModel "
+        "gt.layer_type=CustomGatedGCN+Exphormer gt.layer_norm=true gt.batch_norm=false prep.exp_deg=3 "
+        "prep.num_virt_node=3",
     ),
     "City-Networks, GAT": (
-        {"dataset": CITY, "model": BUDGET | {"type": "custom_gnn"}, "gnn": alone("gatconv", batchnorm=True)},
         classification("node", 10),
+        "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node "
+        f"dataset.node_encoder_name=CityNetworkNode {DUMMY} {BUDGET} model.type=custom_gnn gnn.layer_type=gatconv "
+        "gnn.layers_mp=2 gnn.dim_inner=16 gnn.residual=true gnn.act=gelu gnn.batchnorm=true",
     ),
     "superpixels, GCN": (
-        voc("LapPE", {"posenc_LapPE": LAPLACE, "model": {"type": "custom_gnn"}})
-        | {"gnn": alone("gcnconv", head="inductive_node")},
         classification("node", 21),
+        "dataset.format=PyG-VOCSuperpixels dataset.name=edge_wt_region_boundary dataset.slic_compactness=30 "
+        "dataset.node_encoder_name=VOCNode+LapPE dataset.edge_encoder=true dataset.edge_encoder_name=VOCEdge "
+        "gnn.layer_type=gcnconv gnn.layers_mp=2 gnn.dim_inner=16 gnn.residual=true gnn.act=gelu "
+        f"gnn.head=inductive_node {LAPLACE} model.type=custom_gnn",
     ),
     "rooms": (
-        {
-            "dataset": {"format": "PyG-S3DISOnDisk", "node_encoder_name": "LinearNode", **DUMMY},
-            "model": {"loss_fun": "weighted_cross_entropy"},
-            "gt": {"layer_type": "CustomGatedGCN+SparseAttention", "sparse": SPARSE | {"val_dim": 8}},
-            "gnn": {"head": "inductive_node", "layers_post_mp": 2},
-            "metric_best": "mIoU",
-        },
         ROOMS,
+        f"dataset.format=PyG-S3DISOnDisk dataset.node_encoder_name=LinearNode {DUMMY} "
+        "model.loss_fun=weighted_cross_entropy gt.layer_type=CustomGatedGCN+SparseAttention gt.sparse.k=2 "
+        "gt.sparse.kq_dim=5 gt.sparse.val_dim=8 gt.sparse.head_agg=none gnn.head=inductive_node gnn.layers_post_mp=2 "
+        "metric_best=mIoU",
     ),
     "rooms, GINE": (
-        {
-            "dataset": {"format": "PyG-S3DISOnDisk", "node_encoder_name": "LinearNode", **DUMMY},
-            "model": {"type": "custom_gnn", "loss_fun": "weighted_cross_entropy"},
-            "gnn": alone("gineconv", head="default", layers_post_mp=2),
-            "metric_best": "mIoU",
-        },
         ROOMS,
+        f"dataset.format=PyG-S3DISOnDisk dataset.node_encoder_name=LinearNode {DUMMY} model.type=custom_gnn "
+        "model.loss_fun=weighted_cross_entropy gnn.layer_type=gineconv gnn.layers_mp=2 gnn.dim_inner=16 "
+        "gnn.residual=true gnn.act=gelu gnn.head=default gnn.layers_post_mp=2 metric_best=mIoU",
     ),
     "ppa": (
-        {
-            "dataset": {
-                "format": "OGB",
-                "name": "ogbg-ppa",
-                "node_encoder_name": "PPANode",
-                "edge_encoder": True,
-                "edge_encoder_name": "PPAEdge",
-                "edge_encoder_bn": True,
-            },
-            "gt": {"layer_type": "CustomGatedGCN+Performer"},
-        },
         classification("graph", 37),
+        "dataset.format=OGB dataset.name=ogbg-ppa dataset.node_encoder_name=PPANode dataset.edge_encoder=true "
+        "dataset.edge_encoder_name=PPAEdge dataset.edge_encoder_bn=true gt.layer_type=CustomGatedGCN+Performer",
     ),
     "code2": (
-        {
-            "dataset": {
-                "format": "OGB",
-                "name": "ogbg-code2",
-                "task_type": "subtoken_prediction",
-                "node_encoder_name": "ASTNode",
-                "edge_encoder": True,
-                "edge_encoder_name": "ASTEdge",
-            },
-            "gnn": {"head": "ogb_code_graph"},
-        },
         Task("graph", "subtoken", 9, sequence_length=5, vocabulary=(*"abcdefg", "unknown", "end")),
+        "dataset.format=OGB dataset.name=ogbg-code2 dataset.task_type=subtoken_prediction "
+        "dataset.node_encoder_name=ASTNode dataset.edge_encoder=true dataset.edge_encoder_name=ASTEdge "
+        "gnn.head=ogb_code_graph",
     ),
 }
+"""The task of each family, and its settings as on the command line."""
+
+
+def checked(family, *more):
+    """The config of a family, and its task."""
+    task, settings = FAMILIES[family]
+    return check_config({}, [*settings.split(), *more])[0].config, task
 
 
 def targets(graph, task, label):
@@ -294,10 +220,11 @@ def fake_dataset(config, task):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family_is_built_and_trained(family):
-    source, task = FAMILIES[family]
-    gt = {"layer_type": GATED, "layers": 2, "n_heads": 2, "dim_hidden": 16, "attn_dropout": 0.1}
-    source = {"model": {}, **source, "gt": gt | source.get("gt", {}), "train": {"batch_size": 2}}
-    config = check_config(source)[0].config
+    small = "gt.layers=2 gt.n_heads=2 gt.attn_dropout=0.1 train.batch_size=2"
+    settings = FAMILIES[family][1]
+    small += "" if "gt.layer_type" in settings else f" gt.layer_type={GATED}"
+    small += "" if "gt.dim_hidden" in settings else " gt.dim_hidden=16"
+    config, task = checked(family, *small.split())
     dataset = fake_dataset(config, task)
     splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
     torch.manual_seed(0)
@@ -330,11 +257,9 @@ def test_family_is_built_and_trained(family):
 
 
 def test_encodings_of_a_config_are_all_that_is_computed():
-    source, _ = FAMILIES["ZINC"]
     overrides = ["gt.dim_hidden=16", "posenc_SignNet.enable=true", "dataset.node_encoder_name=TypeDictNode+RWSE"]
-    config = check_config(source, overrides)[0].config
-    splits = prepare(config, fake_dataset(config, REGRESSION), 0, [])
-    graph = splits.train[0]
+    config, task = checked("ZINC", *overrides)
+    graph = prepare(config, fake_dataset(config, task), 0, []).train[0]
     assert graph.random_walk_diagonal.shape == (4, 3)
     assert torch.equal(graph.random_walk_diagonal[:, 0], torch.zeros(4))
     assert not any("laplacian" in name or "sign_net" in name for name in graph.to_dict())
@@ -342,21 +267,19 @@ def test_encodings_of_a_config_are_all_that_is_computed():
 
 
 def test_graphormer_attention_reads_the_bias_and_the_plain_one_does_not():
-    source, _ = FAMILIES["ZINC, Graphormer"]
-    config = check_config(source, ["gt.dim_hidden=16"])[0].config
-    model = build_model(config, 1, 1, 1)
+    model = build_model(checked("ZINC, Graphormer", "gt.dim_hidden=16")[0], 1, 1, 1)
     assert model.bias_encoder.num_edge_types == 4
     assert model.graph_token is not None
     assert all(isinstance(layer.attn, FullAttention) and layer.attn.requires for layer in model.layers)
-    overrides = ["gt.dim_hidden=16", "gt.layer_type=GINE+Transformer"]
-    model = build_model(check_config(source, overrides)[0].config, 1, 1, 1)
+    plain = checked("ZINC, Graphormer", "gt.dim_hidden=16", "gt.layer_type=GINE+Transformer")[0]
+    model = build_model(plain, 1, 1, 1)
     assert model.bias_encoder is None
     assert not any(layer.attn.requires for layer in model.layers)
 
 
 def test_attention_reads_the_probabilities_of_walks():
-    config = check_config(FAMILIES["ZINC, relative walks"][0], ["gt.dim_hidden=16"])[0].config
-    splits = prepare(config, fake_dataset(config, REGRESSION), 0, [])
+    config, task = checked("ZINC, relative walks", "gt.dim_hidden=16")
+    splits = prepare(config, fake_dataset(config, task), 0, [])
     model = build_model(config, 1, 1, 1).eval()
     graph = splits.train[0]
     assert graph.pair_relative_walk.shape == (16, 4)
@@ -367,6 +290,6 @@ def test_attention_reads_the_probabilities_of_walks():
 
 
 def test_the_last_layer_updates_no_edges():
-    config = check_config(FAMILIES["CIFAR10"][0], ["gt.dim_hidden=16", f"gt.layer_type={GATED}"])[0].config
+    config, _ = checked("CIFAR10", "gt.dim_hidden=16", f"gt.layer_type={GATED}")
     norms = [layer.conv.norm_edge is not None for layer in build_model(config, 5, 10, 1).layers]
     assert norms == [True] * (len(norms) - 1) + [False]

@@ -112,6 +112,7 @@ def finished(folder):
     return found, summary["metrics"], summary["best_epochs"], summary["seeds"]
 
 
+@pytest.mark.slow
 def test_killed_at_random_steps_a_run_ends_with_the_same_numbers(tiny, tmp_path):
     folders, arguments = [], []
     for number, overrides in enumerate(KINDS):
@@ -133,6 +134,7 @@ def test_killed_at_random_steps_a_run_ends_with_the_same_numbers(tiny, tmp_path)
         assert whole == killed, folder
 
 
+@pytest.mark.slow
 def test_the_program_killed_from_outside_goes_on(tiny, tmp_path):
     tiny["optim"]["max_epoch"] = 6
     config = write(tiny, tmp_path, [])

@@ -13,7 +13,7 @@ from pyg_topomask.run import run_config
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.data.formats import load_dataset
 from pyg_topomask.run.data.loaders import prepare
-from pyg_topomask.run.errors import ConfigError, RunError
+from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.build import build_model
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.output import loggers
@@ -56,35 +56,32 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path, curves):
     assert len((folder / "3" / "metrics.csv").read_text().splitlines()) == 5
 
 
-def test_only_settings_of_the_command_line_are_noted_as_unused(tiny, tmp_path, capsys):
-    other = ["gt.layer_type=GIN+None", "optim.max_epoch=1"]
+def test_notes_name_unused_settings_and_missing_loggers(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pyg_topomask.run.output.loggers.is_installed", lambda package: False)
+    other = ["gt.layer_type=GIN+None", "optim.max_epoch=1", "optim.num_warmup_epochs=0"]
+    other += ["wandb.use=true", "tensorboard_each_run=true"]
     run_config(tiny, tmp_path, overrides=other)
-    assert "does not use" not in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "does not use" not in text  # only settings of the command line are noted
+    assert "wandb.use is true, but wandb is not installed; the run continues without it" in text
+    assert "tensorboard_each_run is true, but tensorboard is not installed" in text
     run_config(tiny, tmp_path, overrides=[*other, "topomask.num_walks=3", "name_tag=more"])
     assert "note: GIN+None does not use topomask.num_walks\n" in capsys.readouterr().out
 
 
-def test_two_runs_of_one_seed_are_identical_and_two_seeds_are_not(tiny, tmp_path):
-    one = run_config(tiny, tmp_path / "a", repeat=2)
-    torch.rand(17)
-    two = run_config(tiny, tmp_path / "b", overrides=["num_workers=0"])
-    first, second = ((tmp_path / x / "config" / "0" / "metrics.csv").read_text() for x in "ab")
-    assert first == second
-    assert first != (tmp_path / "a" / "config" / "1" / "metrics.csv").read_text()
-    assert one["metrics"]["test_loss"]["values"][0] == two["metrics"]["test_loss"]["values"][0]
-
-
-def test_two_runs_of_the_demo_are_identical_on_two_threads(tmp_path):
+@pytest.mark.slow
+def test_two_runs_of_the_demo_are_identical_on_two_threads_and_two_seeds_are_not(tmp_path):
     """The batches are as large as the demo's, so that torch uses both threads; the data set is smaller."""
     torch.set_num_threads(2)
     shrunk = ["dataset.num_graphs=160", "optim.max_epoch=3", "optim.num_warmup_epochs=1"]
     curves, weights = [], []
-    for name in ("a", "b"):
-        run_config(CONFIGS / "grf" / "demo.yaml", tmp_path / name, overrides=shrunk)
-        folder = tmp_path / name / "demo" / "0"
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.rand(17)
+        run_config(CONFIGS / "grf" / "demo.yaml", tmp_path / name, overrides=[*shrunk, f"seed={seed}"])
+        folder = tmp_path / name / "demo" / str(seed)
         curves.append((folder / "metrics.csv").read_text())
         weights.append(torch.load(folder / "last.ckpt", weights_only=True)["state_dict"])
-    assert curves[0] == curves[1]
+    assert curves[0] == curves[1] != curves[2]
     assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
 
 
@@ -111,35 +108,31 @@ def test_reported_metrics_are_those_of_the_whole_split(tiny, tmp_path):
 
 
 def test_another_config_in_the_same_folder_is_refused(tiny, tmp_path):
+    tiny["optim"] |= {"max_epoch": 1, "num_warmup_epochs": 0}
     run_config(tiny, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(RunError, match=r"another config \(gt\.layers is 1 there and 2 here\): nothing was overwritten"):
-        run_config(tiny, tmp_path, overrides=["gt.layers=2"])
+    refusals = {
+        "gt.layers=2": r"another config \(gt\.layers is 1 there and 2 here\): nothing was overwritten",
+        "gt.layer_type=GIN+Linear": r"name_tag=GIN\+Linear puts it into config-GIN\+Linear\.$",
+        "gt.layer_type=GIN+Masked topomask.mask=heat": r"name_tag=GIN\+Masked-heat puts it",
+        "model.auto_satisfy_param_budget=true model.param_budget=20000": "contains a run of another config",
+        "dataset.split_mode=cv-kfold-4 run_multiple_splits=[0]": "contains a run of another config",
+    }
+    for overrides, message in refusals.items():
+        with pytest.raises(RunError, match=message):
+            run_config(tiny, tmp_path, overrides=overrides.split())
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    run_config(tiny, tmp_path, overrides=["gt.layers=2", "name_tag=deep"])
+    assert (tmp_path / "config-deep" / "summary.json").exists()
     (tmp_path / "config" / "0" / "config.yaml").write_text("dataset: 3\n")
     with pytest.raises(RunError, match="damaged or of another version"):
         run_config(tiny, tmp_path)
-    run_config(tiny, tmp_path, overrides=["gt.layers=2", "name_tag=deep"])
-    assert (tmp_path / "config-deep" / "summary.json").exists()
-    other = ["gt.layers=2", "name_tag=deep", "gt.layer_type=GIN+Linear"]
-    with pytest.raises(RunError, match=r"name_tag=GIN\+Linear puts it into config-GIN\+Linear\.$"):
-        run_config(tiny, tmp_path, overrides=other)
-    other[-1] = "gt.layer_type=GIN+Masked"
-    with pytest.raises(RunError, match=r"name_tag=GIN\+Masked-heat puts it"):
-        run_config(tiny, tmp_path, overrides=[*other, "topomask.mask=heat"])
-    other[-1] = "gt.layer_type=GIN+Linear"
-    run_config(tiny, tmp_path, overrides=[*other, "name_tag=GIN+Linear"])
-    assert (tmp_path / "config-GIN+Linear" / "0" / "result.json").exists()
 
 
-def test_output_folder_that_cannot_be_written(tiny, tmp_path):
+def test_folders_that_cannot_be_written(tiny, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"the output folder .*file.* cannot be"):
         run_config(tiny, tmp_path / "file" / "out")
-
-
-def test_cache_folder_that_cannot_be_written(tiny, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
     monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "file"))
     with pytest.raises(RunError, match=r"the cache folder .* cannot be written to"):
         run_config(tiny, tmp_path)
@@ -157,6 +150,7 @@ def test_a_diverging_run_says_so(tiny, tmp_path, monkeypatch):
         run_config(tiny, tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_auxiliary_loss_is_trained_on_and_not_reported(tiny, tmp_path, monkeypatch):
     overrides = ["optim.max_epoch=2", "optim.scheduler=none"]
     plain = run_config(tiny, tmp_path / "a", overrides=overrides)
@@ -170,6 +164,7 @@ def test_auxiliary_loss_is_trained_on_and_not_reported(tiny, tmp_path, monkeypat
     assert max(values) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, capsys, metric):
     summary = run_config(
@@ -185,29 +180,32 @@ def test_best_epoch_is_the_first_of_the_best(tiny, tmp_path, capsys, metric):
     assert summary["metrics"][f"val_{metric}"]["mean"] == pytest.approx(best[f"val_{metric}"], rel=1e-6)
 
 
-def test_clipping_and_accumulation_change_the_run(tiny, tmp_path):
-    def loss(tag, *overrides):
-        summary = run_config(
-            tiny,
-            tmp_path / tag,
-            overrides=["optim.max_epoch=2", "optim.scheduler=none", "optim.num_warmup_epochs=0", *overrides],
-        )
-        return summary["metrics"]["val_loss"]["mean"]
-
+@pytest.mark.slow
+def test_clipping_and_decay_change_the_run(tiny, tmp_path):
+    tiny["optim"] |= {"max_epoch": 2, "scheduler": "none"}
+    clip = ["optim.clip_grad_norm=true", "optim.clip_grad_norm_value=1e-9"]
     values = [
-        loss("plain"),
-        loss("clip", "optim.clip_grad_norm=true", "optim.clip_grad_norm_value=1e-9"),
-        loss("sum", "optim.batch_accumulation=3"),
-        loss("decay", "optim.weight_decay=50"),
+        run_config(tiny, tmp_path / str(i), overrides=more)["metrics"]["val_loss"]["mean"]
+        for i, more in enumerate(([], clip, ["optim.weight_decay=50"]))
     ]
-    assert len(set(values)) == 4
+    assert len(set(values)) == 3
 
 
-def test_a_head_for_nodes_is_refused_where_graphs_have_labels(tiny):
-    with pytest.raises(RunError, match=r"gnn\.head: inductive_node is for nodes; circle has graphs"):
-        check_config(tiny, ["gnn.head=inductive_node"])
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("gnn.head=inductive_node", r"gnn\.head: inductive_node is for nodes; circle has graphs"),
+        ("metric_best=mrr", r"metric_best: the task has no 'mrr'; there are accuracy, .*, auc"),
+        ("dataset.split_index=1", r"dataset\.split_index: only folds .* split_mode is 'random'"),
+        ("run_multiple_splits=[0,1]", r"run_multiple_splits: only folds .* split_mode is 'random'"),
+    ],
+)
+def test_settings_that_the_data_do_not_have_are_refused(tiny, setting, message):
+    with pytest.raises(RunError, match=message):
+        check_config(tiny, [setting])
 
 
+@pytest.mark.slow
 def test_gradients_of_accumulated_batches_are_summed(tiny, tmp_path):
     tiny["dataset"]["split"] = [0.5, 0.25, 0.25]
     tiny["gt"] |= {"dropout": 0.0, "batch_norm": False}
@@ -221,6 +219,7 @@ def test_gradients_of_accumulated_batches_are_summed(tiny, tmp_path):
         torch.testing.assert_close(weights[1][key], value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["grf/enzymes", "grf/cora", "kmip/enzymes"])
 def test_real_data_train(real_data, tmp_path, name, pytestconfig):
@@ -230,28 +229,6 @@ def test_real_data_train(real_data, tmp_path, name, pytestconfig):
         overrides.append("train.early_stop_patience=0")
     summary = run_config(path, tmp_path, overrides=overrides)
     assert 0 < summary["metrics"]["test_accuracy"]["mean"] <= 1
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (["dataset.split_mode=cv-kfold-4", "run_multiple_splits=[0]"], ["dataset.split_mode=cv-kfold-4"]),
-        (["model.auto_satisfy_param_budget=true", "model.param_budget=20000"], []),
-    ],
-)
-def test_a_run_of_fewer_comparable_keys_is_another_run(tiny, tmp_path, first, second):
-    for there, here in ((first, second), (second, first)):
-        folder = tmp_path / str(len(there))
-        run_config(tiny, folder, overrides=[*there, "optim.max_epoch=1"])
-        with pytest.raises(RunError, match="contains a run of another config"):
-            run_config(tiny, folder, overrides=[*here, "optim.max_epoch=1"])
-
-
-@pytest.mark.parametrize("mode", ["random", "fixed"])
-@pytest.mark.parametrize("key", ["dataset.split_index=1", "run_multiple_splits=[0, 1]"])
-def test_a_split_that_has_no_number_is_refused(tiny, mode, key):
-    with pytest.raises(ConfigError, match=rf"{key.split('=')[0]}: only folds .* split_mode is '{mode}'"):
-        check_config(tiny, [f"dataset.split_mode={mode}", key])
 
 
 def test_what_the_devices_of_the_machine_lack_is_refused_before_a_run(tiny, tmp_path, monkeypatch):
@@ -265,6 +242,7 @@ def test_what_the_devices_of_the_machine_lack_is_refused_before_a_run(tiny, tmp_
             run_config(tiny, tmp_path, overrides=[setting])
 
 
+@pytest.mark.slow
 def test_patience_counts_evaluations_without_a_score(tiny, tmp_path):
     overrides = ["metric_best=auc", "dataset.split=[36,1,11]", "train.early_stop_patience=2", "optim.max_epoch=6"]
     summary = run_config(tiny, tmp_path, overrides=overrides)
@@ -276,6 +254,7 @@ def test_patience_counts_evaluations_without_a_score(tiny, tmp_path):
     assert str(again["metrics"]) == str(summary["metrics"])
 
 
+@pytest.mark.slow
 def test_several_splits_of_one_seed(tiny, tmp_path):
     tiny["dataset"]["split_mode"] = "cv-kfold-4"
     summary = run_config(tiny, tmp_path, overrides=["run_multiple_splits=[0, 2]", "optim.max_epoch=2"])
@@ -290,19 +269,7 @@ def test_several_splits_of_one_seed(tiny, tmp_path):
         run_config(tiny, tmp_path, repeat=2, overrides=["run_multiple_splits=[0, 2]"])
 
 
-def test_a_metric_that_the_task_lacks(tiny, tmp_path):
-    with pytest.raises(RunError, match=r"metric_best: the task has no 'mrr'; there are accuracy, .*, auc"):
-        run_config(tiny, tmp_path, overrides=["metric_best=mrr"])
-
-
-def test_missing_loggers_are_noted_and_not_needed(tiny, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pyg_topomask.run.output.loggers.is_installed", lambda package: False)
-    run_config(tiny, tmp_path, overrides=["wandb.use=true", "tensorboard_each_run=true", "optim.max_epoch=2"])
-    text = capsys.readouterr().out
-    assert "wandb is not installed; the run continues without it" in text
-    assert "tensorboard is not installed; the run continues without it" in text
-
-
+@pytest.mark.slow
 def test_tensorboard_and_csv_hold_the_same_curves(tiny, tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run_config(tiny, tmp_path, overrides=["tensorboard_each_run=true", "optim.max_epoch=3"])
@@ -313,13 +280,6 @@ def test_tensorboard_and_csv_hold_the_same_curves(tiny, tmp_path):
     for name in ("train_loss", "val_loss", "val_accuracy"):
         column = [float(row[names.index(name)]) for row in rows]
         assert [point.value for point in events.Scalars(name)] == pytest.approx(column, rel=1e-5), name
-
-
-def test_without_wandb_a_run_says_so_and_goes_on(tiny, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed, where it is
-    run_config(tiny, tmp_path, overrides=["wandb.use=true", "optim.max_epoch=2"])
-    assert "wandb is not installed; the run continues without it" in capsys.readouterr().out
-    assert (tmp_path / "config" / "0" / "result.json").exists()
 
 
 def test_a_folder_that_is_called_wandb_is_not_the_package(tmp_path, monkeypatch):
@@ -347,6 +307,7 @@ class FakeWandb(Logger):
         self.notes += ["tested"] if "test_loss" in metrics else []
 
 
+@pytest.mark.slow
 def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(loggers, "is_installed", lambda package: True)
     monkeypatch.setattr(loggers, "WandbLogger", FakeWandb)
@@ -364,6 +325,7 @@ def test_each_seed_is_a_finished_run_of_wandb(tiny, tmp_path, monkeypatch):
     assert FakeWandb.runs[-1] == ["seed 0", "finished with 1"]  # W&B shows it as failed
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch):
     calls = []
 
@@ -384,6 +346,7 @@ def test_a_compiled_model_is_the_one_that_is_called(tiny, tmp_path, monkeypatch)
     assert states[0] == states[1]  # a run with the other setting can start from the weights
 
 
+@pytest.mark.slow
 def test_half_precision_trains(tiny, tmp_path):
     full, half = (
         run_config(tiny, tmp_path / p, overrides=[f"precision={p}"])["metrics"]["val_loss"]["mean"]

@@ -62,14 +62,6 @@ def test_a_trial_measures_steps_of_full_size(tiny):
     assert trial.parameters > 0
 
 
-def test_walks_are_counted_as_stored(tiny):
-    _, _, sample, _ = sample_of(tiny)
-    with_walks, without = (
-        run_trial(tiny, [f"gt.layer_type=GIN+{name}"], [], sample, LIMITS) for name in ("GRF", "KMIP")
-    )
-    assert with_walks.stored[1] > without.stored[1]
-
-
 def test_nothing_is_tried_that_would_not_fit(tiny, monkeypatch):
     monkeypatch.setattr("pyg_topomask.run.advise.trial.SMALL", Size(30, 400))
     monkeypatch.setattr("pyg_topomask.run.advise.trial.peak_mib", lambda call: [call(), 100.0][1])
@@ -118,6 +110,7 @@ def test_one_graph_is_tried_in_its_samplers_parts(tiny, ring, sampler, evaluated
     assert {step.size.nodes for step in trial.val} == {15 if evaluated != "full_batch" else 60}
 
 
+@pytest.mark.slow
 def test_a_process_returns_a_result_an_error_or_its_end():
     assert in_process(torch.tensor, [1, 2], timeout=100).tolist() == [1, 2]
     with pytest.raises(ProcessFailedError, match="exit code 3"):

@@ -113,17 +113,3 @@ def test_errors_are_one_message(config, capsys, arguments, message):
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
-
-
-def test_a_single_graph_has_no_pairs(tiny, tmp_path, capsys):
-    path = tmp_path / "cora.yaml"
-    data = {"format": "PyG-Planetoid", "name": "Cora", "task": "node", "split_mode": "standard"}
-    path.write_text(yaml.safe_dump({"dataset": data}))
-    assert main(["expressivity", str(path)]) == 1
-    assert "dataset.task: pairs of graphs are compared" in capsys.readouterr().err
-
-
-def test_unknown_encoding_is_wrong_usage(config):
-    with pytest.raises(SystemExit) as caught:
-        main(["expressivity", str(config), "--encoding", "magic"])
-    assert caught.value.code == 2

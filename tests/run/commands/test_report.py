@@ -24,6 +24,7 @@ def layers(request, tiny):
     return request.param
 
 
+@pytest.mark.slow
 def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
     run_config(tiny, tmp_path, overrides=["optim.max_epoch=2"], name="a<b")
     folder, out = tmp_path / "a<b" / "0", tmp_path / "new" / "report.html"

@@ -75,6 +75,7 @@ def test_attention_shows_what_the_layer_keeps(kmip, monkeypatch):
     assert not torch.equal(found[2], found[0])
 
 
+@pytest.mark.slow
 def test_trained_weights_are_shown(kmip, tmp_path):
     run_config(kmip, tmp_path / "out", overrides=["optim.base_lr=0.3"])
     folder = tmp_path / "out" / "kmip" / "0"

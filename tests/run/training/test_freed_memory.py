@@ -54,18 +54,7 @@ def test_memory_is_returned_when_the_machine_has_less_left_than_the_process_has_
     assert returned == [1500.0]  # 500 more than at first, and 300 left; at 1400, 400 were left
 
 
-def test_memory_in_use_is_not_returned_again_and_again(monkeypatch):
-    resident, returned = [100.0], []
-    monkeypatch.setattr(freed_memory, "resident_mib", lambda: resident[0])
-    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(resident[0]))
-    callback = freed_memory.ReturnFreedMemory()
-    for step in range(60):
-        resident[0] = 100.0 if step < 20 else 250.0  # in use: a return frees nothing
-        callback.on_train_batch_end(None, None, None, None, step)
-    assert returned == [250.0]
-    assert callback.usual_mib == 250.0
-
-
+@pytest.mark.slow
 def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tmp_path):
     """The second seed would have the peak of the first one, whose training takes 400 MiB for a moment."""
     fit = seed_run.SeedRun._train
