@@ -7,7 +7,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
 
 from pyg_topomask.limits import limits
@@ -18,7 +18,7 @@ from pyg_topomask.ops.attention.mask import PatternMask
 from pyg_topomask.ops.attention.plan import ENGINES
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.testing import permute
+from pyg_topomask.testing.checks import check_backward_in_autocast, check_forward_mode, check_reverse_mode
 from pyg_topomask.typing import PerformanceWarning
 from tests.ops.attention.cases import (
     KERNELS,
@@ -27,14 +27,12 @@ from tests.ops.attention.cases import (
     Mask,
     draw,
     features,
-    grf,
     needs_compiler,
     problem_of,
     reference,
     remade,
     serving,
     small_masks,
-    walked,
     with_gradients,
 )
 
@@ -153,19 +151,6 @@ def test_no_output_exceeds_the_largest_value_of_its_graph(mask, kernel):
         other = replace(problem, q=q, k=q)
         for name, attend in serving(other).items():
             assert (attend(other).abs() <= (1 + 1e-5) * largest).all(), name
-
-
-@pytest.mark.parametrize("path", ["pairs", "pairs_cpp", "factored"])
-def test_relabelled_graphs_have_relabelled_outputs(path):
-    torch.manual_seed(0)
-    perm, f = torch.randperm(17), torch.tensor([1.0, -0.5, 0.25, 0.1]).double()
-    data = walked()
-    q, k, v = features(KERNELS["linear"], 17)
-    out, again = (
-        ENGINES[path].attend(Problem(KERNELS["linear"], *qkv, grf(f, data=graph)))
-        for graph, *qkv in ((data, q, k, v), (permute(data, perm), q[perm], k[perm], v[perm]))
-    )
-    torch.testing.assert_close(again, out[perm], rtol=1e-10, atol=1e-12)
 
 
 def sparse_mask(matrix):
@@ -379,63 +364,20 @@ def test_repeats_bit_for_bit_on_any_number_of_threads(mask, kernel):
         torch.set_num_threads(threads)
 
 
-@of_every_kernel(["none", "sparse_heads", "factored", "toeplitz"], UNSIGNED)
-def test_a_backward_pass_inside_of_autocast(mask, kernel):
-    """Compiled code computes the same bits; torch itself takes half precision for products of matrices."""
-    problem, inputs = problem_of(KERNELS[kernel], MASKS[mask], torch.float32)
-    for name, attend in serving(problem).items():
-        for twice in (False, "parts" not in name and name != "sdpa"):
-            out, found = attend(problem), []
-            for enabled in (False, True):
-                with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                    loss = out.square().sum()
-                    found.append(torch.autograd.grad(loss, inputs[:3], retain_graph=True, create_graph=twice))
-            assert_near(found[1], found[0], 0.1, name)
-            if name.endswith("_cpp"):
-                assert_bits(*found, name)
-
-
 @of_every_kernel(["none", "sparse_heads", "factored", "toeplitz", "low_rank"], UNSIGNED)
-def test_forward_mode_is_right_or_refused(mask, kernel):
+def test_forward_mode_transforms_and_autocast(mask, kernel):
+    """Right, or refused. Parts are computed again in the backward pass, which transforms of torch.func refuse."""
     problem, inputs = problem_of(KERNELS[kernel], MASKS[mask])
-    given = [x.detach() for x in inputs[:3]]
-    tangents = [torch.randn_like(x) for x in given]
     for name, attend in serving(problem).items():
 
-        def run(*qkv, attend=attend):
-            return attend(remade(KERNELS[kernel], MASKS[mask], *qkv, *(x.detach() for x in inputs[3:])))
+        @torch.autocast("cpu", enabled=False)  # as the public functions do
+        def run(*inputs, attend=attend):
+            return attend(remade(KERNELS[kernel], MASKS[mask], *inputs))
 
-        high, low = (run(*(x + step * t for x, t in zip(given, tangents))) for step in (1e-6, -1e-6))
-        try:
-            found = torch.func.jvp(run, tuple(given), tuple(tangents))[1]
-            with forward_ad.dual_level():
-                other = forward_ad.unpack_dual(run(*map(forward_ad.make_dual, given, tangents))).tangent
-        except (NotImplementedError, RuntimeError) as error:
-            assert "forward mode" in str(error), name  # noqa: PT017
-            continue
-        assert_near([found, other], 2 * [(high - low) / 2e-6], 1e-7, name)
-
-
-@of_every_kernel(["none", "sparse_heads", "factored", "toeplitz"], UNSIGNED)
-def test_transforms_of_torch_func(mask, kernel):
-    problem, inputs = problem_of(KERNELS[kernel], MASKS[mask])
-    given = [x.detach() for x in inputs]
-    for name, attend in serving(problem).items():
-        out, *wanted = with_gradients(attend(problem), inputs)
-
-        weight = torch.linspace(-1, 1, out.numel()).to(out).view(out.shape)
-
-        def run(*inputs, attend=attend, weight=weight):
-            return attend(remade(KERNELS[kernel], MASKS[mask], *inputs)) * weight
-
-        if "parts" in name:  # which are computed again in the backward pass
-            with pytest.raises(RuntimeError, match="saved tensor hooks"):
-                torch.func.vjp(run, *given)
-            continue
-        every = tuple(range(len(given)))
-        found = torch.func.grad(lambda *x, run=run: run(*x).sum(), every)(*given)
-        assert_near(found, wanted, 1e-9, name)
-        assert_near(torch.func.vjp(run, *given)[1](torch.ones_like(out)), wanted, 1e-9, name)
+        check_forward_mode(run, inputs)
+        if "parts" not in name:
+            check_reverse_mode(run, inputs)
+        check_backward_in_autocast(run, [x.float() for x in inputs])
 
 
 def with_edges(heads, width):
@@ -522,6 +464,7 @@ def test_heads_computed_again_give_the_same(kernel):
     assert kept[1] < kept[0]
 
 
+@pytest.mark.slow
 def test_a_hub_does_not_fill_the_memory():
     """A star of 4,000 nodes has 16 million pairs, which take 870 MiB at once; a part at a time they take 250."""
     code = """

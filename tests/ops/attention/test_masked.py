@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import leaky_relu
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import from_networkx
 
-from pyg_topomask.nn import GKATConv, GRFAttention, MaskedAttention, RWGNKMask
+from pyg_topomask.nn import GRFAttention
 from pyg_topomask.operators import (
     DenseOperator,
     GridHeatOperator,
@@ -24,7 +23,6 @@ from pyg_topomask.operators import (
 )
 from pyg_topomask.ops import explain, masked_additive_attention, masked_linear_attention, masked_softmax_attention
 from pyg_topomask.ops.attention.kernels import Kernel
-from pyg_topomask.ops.attention.mask import DenseBlocks
 from pyg_topomask.ops.attention.masked import (
     masked_additive_attention_reference,
     masked_linear_attention_reference,
@@ -176,56 +174,6 @@ def test_features_and_values_without_numbers(path):
     assert out.shape == (17, 2, 0)
 
 
-def test_entries_that_are_zero_have_a_gradient():
-    mask = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.3, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    q, k, v = features(Kernel("linear"), 3)
-    (wanted,) = torch.autograd.grad(masked_linear_attention_reference(q, k, v, mask).square().sum(), mask)
-    assert wanted[0, 1] != 0
-    for path in ("dense", "factored"):
-        out = masked_linear_attention(q, k, v, mask, path=path)
-        torch.testing.assert_close(torch.autograd.grad(out.square().sum(), mask)[0], wanted)
-
-
-@pytest.mark.parametrize("path", ["pairwise", "dense"])
-def test_softmax_derivative_to_an_entry_that_is_zero_and_outscores_others(path):
-    """From the right, because the mask is its own bounding mask."""
-    q, k, v = features(Kernel("softmax"), 3)
-    index = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 2]])
-    with torch.no_grad():
-        k[0], k[1] = 0, q[0] / q[0].square().sum(-1, keepdim=True)
-    value = torch.tensor([1.0, 0.0, 0.5, 2.0]).double().requires_grad_()
-
-    def attend(value):
-        return masked_softmax_attention(q, k, v, SparseFactorOperator((index, value), None, 3), path=path).sum()
-
-    step = torch.tensor([0, 1e-7, 0, 0]).double()
-    (grad,) = torch.autograd.grad(attend(value), value)
-    torch.testing.assert_close(grad[1], ((attend(value + step) - attend(value)) / 1e-7).detach(), rtol=1e-5, atol=1e-6)
-
-
-def test_pairs_listed_in_inference_mode_can_be_trained_later():
-    value, x = torch.rand(3, requires_grad=True), torch.rand(3, 1, 2)
-    operator = SparseFactorOperator((torch.tensor([[0, 1, 2], [1, 2, 0]]), value), None, 3)
-    with torch.inference_mode():
-        masked_softmax_attention(x, x, x, operator, path="pairwise")
-    masked_softmax_attention(x, x, x, operator, path="pairwise").sum().backward()
-    assert value.grad is not None
-
-
-def test_layers_compute_the_same_without_a_compiler(monkeypatch):
-    walks = AddRandomWalks(num_walks=8, seed=0)
-    batch = Batch.from_data_list([walks(from_networkx(graph)) for graph in (nx.path_graph(6), nx.star_graph(4))])
-    x = torch.randn(batch.num_nodes, 8, dtype=torch.float64, requires_grad=True)
-    for kernel, path in (("elu1", "pairwise"), ("softmax", "pairwise"), ("elu1", "blocks"), ("relu", "auto")):
-        layer = MaskedAttention(8, 2, kernel, RWGNKMask(2, learnable=True), path).double()
-        results = []
-        for native in ("1", "0"):
-            monkeypatch.setenv("TOPOMASK_NATIVE", native)
-            out = layer(x, batch.batch, batch)
-            results.append([out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])])
-        torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
-
-
 # Signs, on graphs.
 
 GRAPHS = {
@@ -296,61 +244,6 @@ def test_learned_signs_leave_outputs_and_gradients_small():
         assert x.grad.abs().max() < 50  # and 3.6e4 and 1.5e7
 
 
-def test_equal_features_under_a_cancelling_mask():
-    """The rows of I - W vanish exactly for many nodes of a regular graph: on every path for the same ones."""
-    edges = torch.tensor(list(nx.random_regular_graph(3, 300, seed=0).to_directed().edges)).t()
-    data = AddRandomWalks(4, 3, seed=1)(Data(edge_index=edges, num_nodes=300))
-    attn = GRFAttention(4, 1, 3)
-    attn.mask.modulation.data.copy_(torch.tensor([1.0, -1, 0, 0]))
-    mask = attn.mask(data)
-    matrix = mask.to_dense().detach().double().squeeze(0)
-    features, v = torch.ones(300, 1, 4, requires_grad=True), torch.randn(300, 1, 3)
-    gone = matrix.sum(1).abs() <= 1e-5 * matrix.abs().sum(1)
-    assert 10 < gone.sum() < 290
-    wanted = (matrix @ v[:, 0].double()) / matrix.sum(1, keepdim=True)
-    for path in PATHS:
-        out = masked_linear_attention(features, features, v, mask, path=path)
-        assert (out.abs() <= (1 + 1e-4) * v.abs().amax()).all()
-        out = masked_linear_attention(features, features, v, mask, path=path, normalizer="signed")
-        assert torch.equal((out == 0).all(-1).all(-1), gone), path
-        assert torch.autograd.grad(out.sum(), features)[0].isfinite().all()
-        torch.testing.assert_close(out[~gone, 0].double(), wanted[~gone], rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("layer", [MaskedAttention, GRFAttention, GKATConv])
-def test_both_normalizers_are_the_same_where_nothing_is_negative(layer):
-    data = AddRandomWalks(4, 4, 0.0 if layer is GKATConv else 0.5, independent=layer is not GKATConv, seed=1)(
-        Data(edge_index=walked("grid").edge_index, num_nodes=20)
-    )
-    outs = []
-    for normalizer in ("bound", "signed"):
-        torch.manual_seed(0)
-        attn = layer(8, 2, normalizer=normalizer)
-        outs.append(attn(torch.linspace(-1, 1, 160).view(20, 8), graph=data))
-    assert layer is GKATConv or "normalizer='signed'" in repr(attn)
-    torch.testing.assert_close(*outs)
-
-
-# Errors.
-
-
-@pytest.mark.parametrize(
-    ("shapes", "mask", "message"),
-    [
-        (((4, 2, 3), (4, 2, 2), (4, 2, 3)), None, r"must be \[N, H, R\].*got \[4, 2, 3\], \[4, 2, 2\]"),
-        (((4, 6), (4, 6), (4, 6)), None, r"must be \[N, H, R\]"),
-        (((4, 2, 3), (4, 2, 3), (5, 2, 3)), None, r"and \[5, 2, 3\]"),
-        (((4, 2, 3),) * 3, (5, 5), "for 5 nodes, but 'q' has 4 rows; is it of another batch"),
-        (((4, 2, 3),) * 3, (3, 4, 4), "the mask has 3 heads, but 'q' has 2"),
-        (((4, 2, 3),) * 3, (4, 2), r"a dense mask must be \[N, N\] or \[H, N, N\] \(got \[4, 2\]\)"),
-    ],
-)
-def test_shapes_that_do_not_fit(shapes, mask, message):
-    for function in (masked_linear_attention, masked_softmax_attention):
-        with pytest.raises(ValueError, match=message):
-            function(*map(torch.ones, shapes), None if mask is None else torch.ones(mask))
-
-
 class Plain(MaskOperator):
     """An operator without a bounding mask."""
 
@@ -361,70 +254,62 @@ class Plain(MaskOperator):
         return x
 
 
-@every_function
-def test_names_types_and_batches_that_are_refused(function):
-    x, ones = torch.ones(4, 1, 2), torch.ones(4, 4)
-    for error, message, more in (
-        (ValueError, r"'normalizer' must be one of bound, signed \(got 'rows'\)", {"normalizer": "rows"}),
-        (ValueError, r"'path' must be one of auto, factored, .*got 'fast'", {"path": "fast"}),
-        (ValueError, "sort", {"batch": torch.tensor([0, 1, 0, 1])}),
-        (TypeError, r"'mask' must be a MaskOperator or a tensor \(got list\)", {"mask": [1.0]}),
-        (NotImplementedError, "Plain has no bounding mask", {"mask": Plain(), "path": "dense"}),
-    ):
+class WrongBlocks(GridHeatOperator):
+    @property
+    def dense_blocks(self):
+        return super().dense_blocks.map(lambda blocks, layout: [block[..., :1, :1] for block in blocks])
+
+
+X, ONES = torch.ones(4, 2, 3), torch.ones(4, 4)
+REFUSED = [
+    (ValueError, r"must be \[N, H, R\].*got \[4, 2, 3\], \[4, 2, 2\]", {"k": torch.ones(4, 2, 2)}),
+    (ValueError, r"must be \[N, H, R\]", {"q": torch.ones(4, 6), "k": torch.ones(4, 6), "v": torch.ones(4, 6)}),
+    (ValueError, r"and \[5, 2, 3\]", {"v": torch.ones(5, 2, 3)}),
+    (TypeError, "share one floating dtype", {"v": X.double()}),
+    (TypeError, "floating dtype", {"q": X.long(), "k": X.long(), "v": X.long()}),
+    (ValueError, "for 5 nodes, but 'q' has 4 rows; is it of another batch", {"mask": torch.ones(5, 5)}),
+    (ValueError, "for 4 nodes, but 'q' has 0 rows", {"q": X[:0], "k": X[:0], "v": X[:0]}),
+    (ValueError, "the mask has 3 heads, but 'q' has 2", {"mask": torch.ones(3, 4, 4)}),
+    (ValueError, r"a dense mask must be \[N, N\] or \[H, N, N\] \(got \[4, 2\]\)", {"mask": torch.ones(4, 2)}),
+    (ValueError, "a dense mask must be real and strided", {"mask": ONES.to(torch.complex64)}),
+    (ValueError, "a dense mask must be real and strided", {"mask": ONES.to_sparse()}),
+    (TypeError, r"'mask' must be a MaskOperator or a tensor \(got list\)", {"mask": [1.0]}),
+    (NotImplementedError, "Plain has no bounding mask", {"mask": Plain(), "path": "dense"}),
+    (ValueError, r"'normalizer' must be one of bound, signed \(got 'rows'\)", {"normalizer": "rows"}),
+    (ValueError, r"'path' must be one of auto, factored, .*got 'fast'", {"path": "fast"}),
+    (ValueError, r"'path' must be one of auto, factored, .*got 'fast'", {"path": "fast", "mask": None}),
+    (ValueError, "sort", {"batch": torch.tensor([0, 1, 0, 1])}),
+    (
+        ValueError,
+        r"2 graphs of 2 nodes must be \[1 or 2, 1 or 2, 2, 2\] \(got \[1, 1, 1, 1\]",
+        {"mask": WrongBlocks((2,), 0.5, num_graphs=2), "batch": torch.tensor([0, 0, 1, 1]), "path": "blocks"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "changed"), REFUSED)
+def test_what_attention_and_explain_refuse(error, message, changed):
+    functions = [masked_linear_attention, masked_softmax_attention]
+    for function in functions if "path" in changed else [*functions, explain]:
         with pytest.raises(error, match=message):
-            function(x, x, x, **{"mask": ones} | more)
-    with pytest.raises(ValueError, match="the mask is for 4 nodes, but 'q' has 0 rows"):
-        function(x[:0], x[:0], x[:0], ones)
-    for wrong in (ones.to(torch.complex64), ones.to_sparse()):
-        with pytest.raises(ValueError, match="a dense mask must be real and strided"):
-            function(x, x, x, wrong)
-    with pytest.raises(TypeError, match="share one floating dtype"):
-        function(x, x, x.double(), ones)
-    with pytest.raises(TypeError, match="floating dtype"):
-        function(x.long(), x.long(), x.long(), ones)
+            function(**{"q": X, "k": X, "v": X, "mask": ONES} | changed)
 
 
 def test_what_single_functions_refuse():
-    x, empty = torch.ones(4, 1, 2), torch.ones(4, 1, 0)
-    for mask in (None, torch.ones(4, 4)):
-        with pytest.raises(ValueError, match=r"at least one channel per head \(got \[4, 1, 0\]\)"):
-            masked_softmax_attention(empty, empty, x, mask)
-    with pytest.raises(TypeError, match=r"additive attention needs a 'mask' \(got None\)"):
-        masked_additive_attention(x[..., 0], x[..., 0], x, None)
-    with pytest.raises(ValueError, match=r"'receiver' and 'sender' must be \[N, H\] and 'v' \[N, H, D\]"):
-        masked_additive_attention(x, x, x, torch.ones(4, 4))
-    with pytest.raises(ValueError, match=r"'receiver' and 'sender' must be \[N, H\].*\(got \[4, 1\], \[4, 2\] and"):
-        masked_additive_attention(x[..., 0], x[:, 0], x, torch.ones(4, 4))
+    flat, empty = X[..., 0], torch.ones(4, 2, 0)
+    for function, error, message, inputs in (
+        (masked_softmax_attention, ValueError, r"one channel per head \(got \[4, 2, 0\]\)", (empty, empty, X)),
+        (masked_softmax_attention, ValueError, "one channel per head", (empty, empty, X, ONES)),
+        (masked_additive_attention, TypeError, r"needs a 'mask' \(got None\)", (flat, flat, X, None)),
+        (masked_additive_attention, ValueError, r"must be \[N, H\] and 'v' \[N, H, D\]", (X, X, X, ONES)),
+        (masked_additive_attention, ValueError, r"\(got \[4, 2\], \[4, 1\] and", (flat, flat[:, :1], X, ONES)),
+    ):
+        with pytest.raises(error, match=message):
+            function(*inputs)
     for dropout in (-0.5, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"'dropout' must be a probability in \[0, 1\)"):
-            masked_additive_attention(x[..., 0], x[..., 0], x, torch.ones(4, 4), dropout=dropout)
-    for path in ("pairwise", "dense", "fast"):
-        if path == "fast":
-            with pytest.raises(ValueError, match="got 'fast'"):
-                masked_linear_attention(x, x, x, None, path=path)
-        else:
-            masked_linear_attention(x, x, x, None, path=path)
-
-
-def test_explain_refuses_what_attention_refuses():
-    x, ones = torch.ones(4, 1, 2), torch.ones(4, 4)
-    for message, more in (
-        ("'normalizer' must be one of bound, signed", {"normalizer": "rows"}),
-        ("sort", {"batch": torch.tensor([0, 1, 0, 1])}),
-        ("'kernel' must be one of linear, softmax, additive", {"kernel": "cosine"}),
-        ("at least one channel per head", {"q": x[..., :0], "k": x[..., :0], "kernel": "softmax"}),
-    ):
-        with pytest.raises(ValueError, match=message):
-            explain(**{"q": x, "k": x, "v": x, "mask": ones} | more)
-
-
-def test_blocks_of_another_size_are_refused():
-    class Wrong(GridHeatOperator):
-        @property
-        def dense_blocks(self):
-            blocks = super().dense_blocks
-            return DenseBlocks(lambda layout: [block[..., :1, :1] for block in blocks.make(layout)])
-
-    x, batch = torch.rand(12, 2, 3), torch.arange(2).repeat_interleave(6)
-    with pytest.raises(ValueError, match=r"2 graphs of 6 nodes must be \[1 or 2, 1 or 2, 6, 6\] \(got \[1, 1, 1, 1\]"):
-        masked_linear_attention(x, x, x, Wrong((2, 3), 0.5, num_graphs=2), batch, "blocks")
+            masked_additive_attention(flat, flat, X, ONES, dropout=dropout)
+    with pytest.raises(ValueError, match="'kernel' must be one of linear, softmax, additive"):
+        explain(X, X, X, kernel="cosine")
+    with pytest.raises(ValueError, match="one channel per head"):
+        explain(empty, empty, X, kernel="softmax")

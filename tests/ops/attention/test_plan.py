@@ -10,7 +10,7 @@ from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.plan import ENGINES, PATHS, plan
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.typing import PerformanceWarning
-from tests.ops.attention.cases import EDGES, KERNELS, MASKS, draw, features, needs_compiler, problem_of
+from tests.ops.attention.cases import KERNELS, MASKS, draw, features, needs_compiler, problem_of
 
 UNMASKED = {"unmasked_cpp", "unmasked", "sdpa"}
 PAIRS = {"pairs_cpp", "pairs"}
@@ -182,12 +182,3 @@ def test_a_batch_that_splits_a_graph_has_no_blocks():
     wanted = masked_linear_attention(q, k, v, operator, batch, "factored")
     for graphs in (batch, None):  # the mask tells graphs apart, with attention's batch or without
         torch.testing.assert_close(masked_linear_attention(q, k, v, operator, graphs, "blocks"), wanted)
-
-
-def test_pairs_are_counted_without_being_listed():
-    mask = MASKS["grf"].make(*MASKS["grf"].parameters)
-    q, k, v = features(Kernel("linear"), 17)
-    problem = Problem(Kernel("linear"), q, k, v, mask)
-    assert problem.num_terms >= problem.num_pairs > 0
-    assert problem.num_pairs <= int((mask.to_dense() != 0).sum()) + 17**2
-    assert EDGES.size(1) < problem.num_pairs

@@ -6,14 +6,11 @@ The interpreter takes 0.01 to 0.05 s for a row and a head, so that patterns are 
 import pytest
 import torch
 
-from pyg_topomask.nn import MaskedAttention, RWGNKMask
 from pyg_topomask.operators import SparseOperator
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.engines import pairs_triton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _head_block, _pair_sums
 from pyg_topomask.ops.sparse import Pattern
-from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddRandomWalks
 from tests.ops.attention.cases import KERNELS, Mask, draw, problem_of, reference, remade, small_masks, with_gradients
 
 pytest.importorskip("triton", reason="Triton is only published for Linux")
@@ -137,24 +134,3 @@ def test_graphs_do_not_mix_and_nan_is_not_hidden(name):
         found.append([x[:3] for x in (out, *grads)])
         assert spoil == spoil or out[3:].isnan().all()
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
-
-
-def test_layers_compute_the_same(monkeypatch, calls):
-    data = AddRandomWalks(num_walks=4, seed=0)(GRAPHS["path"].clone()).to(DEVICE)
-    module = MaskedAttention(4, 2, "relu", RWGNKMask(2, learnable=True), "pairwise").double().to(DEVICE)
-    x = torch.randn(data.num_nodes, 4, dtype=torch.float64, device=DEVICE, requires_grad=True)
-    results = []
-    for name in ("pairs_triton", "pairs"):
-        monkeypatch.setattr(plan, "plan", lambda problem, path, name=name: name)
-        out = module(x, graph=data)
-        results.append((out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])))
-    assert len(calls) == 2
-    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
-
-
-def test_refusals():
-    mask = on_pairs(3)
-    for kernel in ("linear_signed", "features_signed"):
-        assert "without signs" in pairs_triton.refuses(problem_of(KERNELS[kernel], mask)[0])
-    problem, _ = problem_of(KERNELS["linear"], mask)
-    assert pairs_triton.refuses(problem) == "it runs on CUDA (got cpu)"  # not even in Triton's interpreter
