@@ -70,15 +70,15 @@ def test_notes_name_unused_settings_and_missing_loggers(tiny, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_two_runs_of_the_demo_are_identical_on_two_threads_and_two_seeds_are_not(tmp_path):
-    """The batches are as large as the demo's, so that torch uses both threads; the data set is smaller."""
+def test_two_runs_are_identical_on_two_threads_and_two_seeds_are_not(tmp_path):
+    """The batches are so large that torch uses both threads."""
     torch.set_num_threads(2)
     shrunk = ["dataset.num_graphs=160", "optim.max_epoch=3", "optim.num_warmup_epochs=1"]
     curves, weights = [], []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         torch.rand(17)
-        run_config(CONFIGS / "grf" / "demo.yaml", tmp_path / name, overrides=[*shrunk, f"seed={seed}"])
-        folder = tmp_path / name / "demo" / str(seed)
+        run_config(CONFIGS / "grf" / "motif.yaml", tmp_path / name, overrides=[*shrunk, f"seed={seed}"])
+        folder = tmp_path / name / "motif" / str(seed)
         curves.append((folder / "metrics.csv").read_text())
         weights.append(torch.load(folder / "last.ckpt", weights_only=True)["state_dict"])
     assert curves[0] == curves[1] != curves[2]

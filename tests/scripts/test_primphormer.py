@@ -17,7 +17,7 @@ def tables(scripts, monkeypatch, tmp_path):
     """``_tables`` on two configs of generated graphs, and one whose files are nowhere."""
     import _tables
 
-    config = yaml.safe_load((ROOT / "configs/grf/demo.yaml").read_text())
+    config = yaml.safe_load((ROOT / "configs/grf/motif.yaml").read_text())
     config["dataset"] |= {"num_graphs": 60, "num_nodes": 12}
     config["optim"] |= {"max_epoch": 3, "num_warmup_epochs": 1}
     for method in ("primphormer", "full"):

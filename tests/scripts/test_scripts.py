@@ -68,7 +68,8 @@ def test_second_start_calls_no_pip(run):
     code, output, calls = run("scripts/test.sh")
     assert (code, calls) == (0, [PYTEST])
     assert "installed already" in output
-    assert run("scripts/demo.sh", "--quick")[2] == ["demo --quick"]  # its extra is among those of the tests
+    assert run("scripts/demo.sh", "--quick")[2] == ["pip -e .[run,digits]", "demo --quick"]
+    assert run("scripts/demo.sh")[2] == ["demo "]
 
 
 def test_a_new_requirement_or_checkout_installs_again(run, tmp_path):
@@ -76,13 +77,13 @@ def test_a_new_requirement_or_checkout_installs_again(run, tmp_path):
     assert run("scripts/demo.sh")[2] == ["demo "]
     with (run.root / "pyproject.toml").open("a") as file:
         file.write("\n# changed\n")
-    assert run("scripts/demo.sh")[2] == ["pip -e .[run]", "demo "]
+    assert run("scripts/demo.sh")[2] == ["pip -e .[run,digits]", "demo "]
     assert run("scripts/test.sh")[2] == ["pip -e .[run,ogb,dev]", PYTEST]
     run.root.rename(run.root.with_name("moved"))
     run.root.symlink_to(run.root.with_name("moved"))
     assert run("scripts/demo.sh")[2] == ["demo "]
     shutil.copytree(run.root.with_name("moved"), tmp_path / "second")
-    assert "pip -e .[run]" in run(tmp_path / "second" / "scripts" / "demo.sh")[2]
+    assert "pip -e .[run,digits]" in run(tmp_path / "second" / "scripts" / "demo.sh")[2]
 
 
 def test_a_failed_installation_says_why_and_is_taken_up_again(run):
@@ -98,7 +99,7 @@ def test_a_failed_installation_says_why_and_is_taken_up_again(run):
 def test_pytorch_comes_first_with_the_users_options(run):
     pins = re.search('^TORCH="(.+?)"', (ROOT / "scripts" / "_environment.sh").read_text(), re.M)
     _, _, calls = run("scripts/demo.sh", NO_TORCH="yes")
-    assert calls == [f"pip install {pins[1]}", "pip -e .[run]", "demo "]
+    assert calls == [f"pip install {pins[1]}", "pip -e .[run,digits]", "demo "]
     _, _, calls = run("scripts/demo.sh", NO_TORCH="yes", TOPOMASK_TORCH_OPTIONS="--no-index --pre")
     assert calls[0] == "pip --no-index --pre"
 
@@ -181,7 +182,7 @@ def test_active_environment_is_used(run, tmp_path, variable):
     (tmp_path / "python").rename(tmp_path / "active" / "bin" / "python")
     code, output, calls = run("scripts/demo.sh", TOPOMASK_PYTHON=None, **{variable: tmp_path / "active"})
     assert code == 0, output
-    assert calls == ["pip -e .[run]", "demo "]
+    assert calls == ["pip -e .[run,digits]", "demo "]
     assert not (run.root / ".venv").exists()
 
 
