@@ -1,8 +1,8 @@
 """Trains four models on handwritten digits, each image a grid of 8 × 8 pixels, and compares them.
 
 The models are linear attention without a mask, the same attention under two masks, and message passing (GIN). They use
-configs/linear/digits.yaml with other layers. No model knows the positions of pixels but by the edges of the grid. At the
-end, the script prints a table and draws the learned masks, the training curves and the results.
+configs/linear/digits.yaml with other layers. Only the edges of the grid tell a model where pixels are. At the end, the
+script prints a table and draws the learned masks, the training curves and the results.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MODELS = {  # name in the table: tag of the folder, and settings
 }
 CAPTION = (
     "Without a mask, attention sees a set of pixels and can only guess from their brightness. A mask says which pixels "
-    "are close; a Toeplitz mask also in which direction. Part of the gain of GRF is that its walks, drawn once, mark each "
-    "pixel. GIN knows the edges but no direction. Six epochs are few: GIN and GRF gain from more, and in equal time GIN is "
-    "ahead of GRF (docs/results/grf_images.md)."
+    "are close; a Toeplitz mask also in which direction. Part of the gain of GRF is that its walks, drawn once, mark "
+    "each pixel. GIN knows the edges but no direction. Six epochs are few: GIN and GRF gain from more, the spread over "
+    "seeds is large, and in equal time GIN is ahead of GRF (docs/results/grf_images.md)."
 )
 PIXEL = 27  # its row of the masks is drawn: row 3, column 3
 
@@ -111,7 +111,9 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
     panels = {"an image, its pixels nodes": digit.x, "without a mask": torch.ones(64) / 64}
     for name in (WALKS, TOEPLITZ):
         panels[name.removeprefix("attention, ")] = learned_row(Path(summaries[name]["folder"]), digit)
-    top.suptitle("How strongly the mask lets the pixel with the star attend to each pixel (first layer, mean over heads)")
+    top.suptitle(
+        "How strongly the mask lets the pixel with the star attend to each pixel (first layer, mean over heads)"
+    )
     for number, (axis, (title, values)) in enumerate(zip(top.subplots(1, 4), panels.items())):
         axis.imshow(values.view(8, 8), cmap="viridis" if number else "gray_r", vmin=0)
         if number:
@@ -124,7 +126,7 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
     }
     viz.plot_curves(runs, ("val_accuracy",), ("validation accuracy (share of images)",), ax=[curves])
     curves.get_legend().remove()
-    for row, (name, summary) in enumerate(summaries.items()):
+    for row, summary in enumerate(summaries.values()):
         values = [100 * value for value in summary["metrics"]["test_accuracy"]["values"]]
         results.barh(row, statistics.fmean(values), color=PALETTE[row], alpha=0.6)
         results.plot(values, [row] * len(values), "o", color="black", ms=4)

@@ -33,29 +33,18 @@ def test_every_public_name_is_in_the_reference_once():
     assert sorted(names_in_the_reference()) == sorted(public)
 
 
-@pytest.fixture(scope="module")
-def offline():
+def test_what_a_page_would_load_from_the_network_is_found():
     pytest.importorskip("sphinx")
     spec = importlib.util.spec_from_file_location("offline", DOCS / "_extensions" / "offline.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+    offline = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(offline)
+    for text in (
         '<script defer src="https://host/a.js"></script>',
         "<link rel='stylesheet' href='//host/a.css'>",
         '<img alt="" src="http://host/a.png">',
         "@import url(https://host/font.css)",
         "src: url('https://host/font.woff2')",
-    ],
-)
-def test_what_a_page_would_load_from_the_network_is_found(offline, text):
-    assert len(offline.loads(f"<p>text</p> {text}")) == 1
-
-
-def test_links_and_local_files_are_not_loads(offline):
+    ):
+        assert len(offline.loads(f"<p>text</p> {text}")) == 1
     text = '<a href="https://arxiv.org/abs/2410.03462">paper</a><script src="_static/a.js"></script> url("../a.png")'
-    assert offline.loads(text) == []
+    assert offline.loads(text) == []  # a link, and local files
