@@ -1,16 +1,22 @@
 """The base class of attentions, and what a subclass of few lines gets from it."""
 
-import copy
 import inspect
-import pickle
 
 import pytest
 import torch
 from torch.nn import Linear
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import ATTENTION, Attention, GKATConv, GRFMask, MaskedAttention, PrimphormerAttention, check_input
+from pyg_topomask.nn import (
+    ATTENTION,
+    Attention,
+    GKATConv,
+    GRFMask,
+    MaskedAttention,
+    check_input,
+)
 from pyg_topomask.nn.attention.base import Carrying, EdgeAttention, Tied
+from tests.nn.gps_cases import batch_of
 
 
 class Plain(Attention):
@@ -79,13 +85,27 @@ def test_optional_parts_are_told_by_protocols():
     assert {name for name, cls in ATTENTION.items() if cls.adds_loss} == {"Primphormer"}
 
 
-def test_attentions_with_a_loss_are_copied_and_pickled():
-    attn = PrimphormerAttention(8)
-    attn(torch.randn(5, 8))
-    assert attn.auxiliary_loss.requires_grad
-    for other in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
-        assert other.auxiliary_loss is None
-        assert torch.equal(other.projection, attn.projection)
+def accepting(argument):
+    return [cls for cls in ATTENTION.values() if argument in inspect.signature(cls).parameters]
+
+
+@pytest.mark.parametrize("cls", accepting("dropout"))
+def test_dropout_acts_in_training_only(cls):
+    batch = batch_of("star", "path")
+    attn, plain, x = cls(8, heads=2, dropout=0.5), cls(8, heads=2), torch.randn(9, 8)
+    assert not torch.equal(attn(x, batch.batch, batch), attn(x, batch.batch, batch))
+    plain.load_state_dict(attn.state_dict())
+    assert torch.equal(attn.eval()(x, batch.batch, batch), plain.eval()(x, batch.batch, batch))
+    with pytest.raises(ValueError, match=r"\[0, 1\)|dropout"):
+        cls(8, dropout=1.5)
+
+
+@pytest.mark.parametrize("cls", ATTENTION.values())
+def test_heads_must_divide_channels(cls):
+    with pytest.raises(ValueError, match=r"divisible by 'heads' \(got 8 and 3\)"):
+        cls(8, heads=3)
+    with pytest.raises(ValueError, match="'heads' must be at least 1"):
+        cls(8, heads=0)
 
 
 def test_check_input_returns_the_batch_vector():

@@ -7,25 +7,31 @@ from torch_geometric.transforms import Compose
 
 from pyg_topomask.nn import ATTENTION, MASK, GKATAttention, GRFAttention, GRFMask, MaskedAttention, PerformerAttention
 from pyg_topomask.nn.attention import masked
-from pyg_topomask.nn.attention.masked import KERNELS
 from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention
 from pyg_topomask.testing import GRAPHS, AttentionCase, examples
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks, AddTreeOrder
+from tests.nn.attention.references import REFERENCES, VARIANTS
 
-MADE = examples(ATTENTION) | {
-    "GRF, one head": lambda channels, heads: GRFAttention(channels),
-    "GRF, factored": partial(GRFAttention, kernel="elu1", path="factored"),
-    "GRF, dense": partial(GRFAttention, kernel="square", path="dense"),
-    "GRF, pairwise": partial(GRFAttention, independent=False, path="pairwise"),
-    "GRF, asymmetric": partial(GRFAttention, independent=False, symmetric=False),
-    "GRF, softmax": partial(GRFAttention, kernel="softmax"),
-    "GRF, random features": partial(GRFAttention, kernel="softmax_rf", num_features=16),
-    "GKAT, pairwise": partial(GKATAttention, num_features=16, path="pairwise"),
-    "GKAT, factored": partial(GKATAttention, num_features=16, path="factored"),
-}
+MADE = (
+    examples(ATTENTION)
+    | VARIANTS
+    | {
+        "GRF, one head": lambda channels, heads: GRFAttention(channels),
+        "GRF, factored": partial(GRFAttention, kernel="elu1", path="factored"),
+        "GRF, dense": partial(GRFAttention, kernel="square", path="dense"),
+        "GRF, pairwise": partial(GRFAttention, independent=False, path="pairwise"),
+        "GRF, asymmetric": partial(GRFAttention, independent=False, symmetric=False),
+        "GRF, softmax": partial(GRFAttention, kernel="softmax"),
+        "GRF, random features": partial(GRFAttention, kernel="softmax_rf", num_features=16),
+        "GKAT, pairwise": partial(GKATAttention, num_features=16, path="pairwise"),
+        "GKAT, factored": partial(GKATAttention, num_features=16, path="factored"),
+    }
+)
 
 
 class TestEveryAttention(AttentionCase):
+    names = ("path", "isolated", "single", "star", "two_parts", "one_way")
+
     @pytest.fixture(autouse=True, params=MADE)
     def _attention(self, request):
         self.made = MADE[request.param]
@@ -33,6 +39,14 @@ class TestEveryAttention(AttentionCase):
 
     def build(self):
         return _jitter(self.made(self.channels, heads=2))
+
+    def prepare(self, data):
+        data = super().prepare(data)
+        data.edge_attr = torch.sin(torch.arange(3.0 * data.num_edges)).view(-1, 3)
+        return data
+
+    def reference(self, attn, x, batch, carry):
+        return REFERENCES[type(attn)](attn, x, batch, carry)
 
 
 @pytest.mark.parametrize("name", ATTENTION)
@@ -46,39 +60,6 @@ def _jitter(attn):
         for parameter in attn.parameters():
             parameter.mul_(1 + 0.2 * torch.rand_like(parameter))
     return attn
-
-
-def kernel_matrix(kernel, q, k):
-    if kernel == "softmax":
-        return (q @ k.t() * q.size(-1) ** -0.5).exp()
-    phi = {
-        "relu": lambda x: x.clamp(min=0),
-        "elu1": lambda x: torch.where(x > 0, x + 1, x.exp()),
-        "square": lambda x: x**2,
-        "exp": torch.exp,
-    }[kernel]
-    return phi(q) @ phi(k).t()
-
-
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "softmax_rf"])
-@pytest.mark.parametrize("masked", [False, True])
-def test_forward_is_the_formula(kernel, masked):
-    data = AddRandomWalks(seed=0)(GRAPHS["two_parts"].clone())
-    mask = _jitter(MaskedAttention(6, mask=GRFMask(heads=3))).mask if masked else None
-    attn = MaskedAttention(6, heads=3, kernel=kernel, mask=mask).double()
-    x = torch.randn(6, 6, dtype=torch.float64)
-    projected = x @ attn.qkv.weight.t() + attn.qkv.bias
-    q, k, v = projected.split(6, dim=1)
-    heads = []
-    for h in range(3):
-        part = slice(2 * h, 2 * h + 2)
-        weight = kernel_matrix(kernel, q[:, part], k[:, part])
-        if masked:
-            weight = weight * mask(data).to_dense()[h]
-        total = weight.sum(1, keepdim=True)
-        heads.append(torch.where(total > 0, weight @ v[:, part] / total, 0))
-    wanted = torch.cat(heads, 1) @ attn.out.weight.t() + attn.out.bias
-    torch.testing.assert_close(attn(x, None, data), wanted, rtol=1e-9, atol=1e-11)
 
 
 def test_random_features_approach_the_softmax_kernel():

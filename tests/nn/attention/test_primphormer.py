@@ -9,7 +9,6 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv
 
 from pyg_topomask.nn import (
-    ATTENTION,
     GPSModel,
     GPSStack,
     MaskedAttention,
@@ -18,43 +17,7 @@ from pyg_topomask.nn import (
     auxiliary_loss,
 )
 from pyg_topomask.testing import GRAPHS, AttentionCase
-
-
-def mapped(attn, x, project, trace):
-    """Output and J² for scores e and r ``[N, s]`` that ``project`` gives for each head."""
-    width, outs, objective = attn.channels // attn.heads, [], 0
-    for h in range(attn.heads):
-        part = slice(h * width, (h + 1) * width)
-        q, k = (y[:, part] / y[:, part].norm(dim=1, keepdim=True) for y in attn.qk(x).split(attn.channels, 1))
-        e, r = project(h, part, q, k)
-        outs.append(attn.out(torch.cat([e, r], dim=1)))
-        energy = ((e.square() + r.square()) @ attn.sqrt_lambda[h].square()).sum() / (2 * len(x))
-        objective = objective + (energy - trace(h, part)) / attn.heads
-    return torch.cat(outs, dim=1), objective.square()
-
-
-class TestPrimphormer(AttentionCase):
-    def build(self):
-        return ATTENTION["Primphormer"](self.channels, heads=2, num_virtual=5, rank=3)
-
-    def reference(self, attn, x, batch, carry):
-        """With f_X formed for each graph."""
-        sizes = batch.ptr.diff().tolist()
-        means = torch.stack([rows.sum(0) / max(len(rows), 1) for rows in x.split(sizes)])
-        carry = carry + attn.virtual(means)
-        f_x = (attn.projection + carry[:, :, None])[batch.batch]  # [N, s, N_s]
-
-        def project(h, part, q, k):
-            pairs = ((attn.weight_e, q), (attn.weight_r, k))
-            return (torch.einsum("isv,vd,id->is", f_x, weight[:, part], y) for weight, y in pairs)
-
-        out, loss = mapped(attn, x, project, lambda h, part: (attn.weight_e * attn.weight_r)[:, part].sum())
-        return out, carry, loss
-
-
-class TestPrimphormerOneHeadNoBias(TestPrimphormer):
-    def build(self):
-        return PrimphormerAttention(self.channels, num_virtual=2, rank=4, bias=False)
+from tests.nn.attention.references import primal
 
 
 class TestPrimal(AttentionCase):
@@ -64,14 +27,7 @@ class TestPrimal(AttentionCase):
         return PrimalAttention(self.channels, heads=2, num_samples=3, rank=4)
 
     def reference(self, attn, x, batch, carry):
-        first, last = batch.ptr[:-1][batch.batch], batch.ptr[1:][batch.batch] - 1
-        samples = torch.stack([first, (first + last) // 2, last], dim=1)  # [N, 3]
-
-        def project(h, part, q, k):
-            pairs = ((attn.weight_e[h], q), (attn.weight_r[h], k))
-            return (torch.einsum("imd,ms,id->is", x[samples][..., part], weight, y) for weight, y in pairs)
-
-        return mapped(attn, x, project, lambda h, part: (attn.weight_e[h] * attn.weight_r[h]).sum())
+        return primal(attn, x, batch, carry)
 
 
 def batch_of(*names):
@@ -241,9 +197,9 @@ class Doubled(torch.nn.Module):
         return 2 * self.inner(x)
 
 
-@pytest.mark.parametrize("build", [TestPrimphormer, TestPrimal])
-def test_hooks_and_replacements_of_linear_maps_count(build):
-    attn, x = build().build().double(), torch.randn(9, build.channels, dtype=torch.float64)
+@pytest.mark.parametrize("cls", [PrimphormerAttention, PrimalAttention])
+def test_hooks_and_replacements_of_linear_maps_count(cls):
+    attn, x = cls(8, heads=2).double(), torch.randn(9, 8, dtype=torch.float64)
     batch = torch.tensor([0] * 4 + [1] * 5)
     plain, seen = attn(x, batch), []
     hook = attn.out.register_forward_hook(lambda module, inputs, out: seen.append(inputs[0].shape))
@@ -253,7 +209,7 @@ def test_hooks_and_replacements_of_linear_maps_count(build):
     attn.out = Doubled(attn.out)
     torch.testing.assert_close(attn(x, batch), 2 * plain)
     attn.out = attn.out.inner
-    if build is TestPrimphormer:
+    if cls is PrimphormerAttention:
         attn.virtual = Doubled(attn.virtual)
         assert not torch.allclose(attn(x, batch), plain)
 
