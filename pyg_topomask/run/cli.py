@@ -10,7 +10,7 @@ from importlib import import_module
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.options import OVERRIDES, add_advise, add_compare, add_predict, add_report, add_show
+from pyg_topomask.run.options import OVERRIDES, add_commands
 from pyg_topomask.run.user_modules import import_modules
 
 _WITH_OVERRIDES = ("run", "expressivity", "show", "advise")
@@ -92,6 +92,5 @@ def _parser() -> argparse.ArgumentParser:
     express.add_argument("--mask", default="none", metavar="NAME", help=through)
     express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
     express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
-    for add in (add_show, add_advise, add_compare, add_predict, add_report):
-        add(commands)
+    add_commands(commands)
     return parser

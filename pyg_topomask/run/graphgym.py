@@ -16,8 +16,8 @@ Importing this module registers, in ``torch_geometric.graphgym.register``:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from pyg_topomask.nn import ATTENTION, EDGE_ENCODERS, NODE_ENCODERS, auxiliary_l
 from pyg_topomask.nn.pool import count_graphs
 from pyg_topomask.run.check import layer_problems
 from pyg_topomask.run.config import Config
-from pyg_topomask.run.config.schema import add_mask_sections, contradictions, nested_section, section_of
+from pyg_topomask.run.config.schema import Key, add_mask_sections, contradictions, keys
 from pyg_topomask.run.config.unused import unused_keys
 from pyg_topomask.run.model.attentions import build_attention, twice_given
 from pyg_topomask.run.model.build import build_stack
@@ -48,15 +48,17 @@ PREFIX = "Topomask"
 _SECTIONS = ("topomask", "gt", "prep", "posenc_LapPE", "posenc_RWSE")
 """Sections that are added to GraphGym's and translated completely."""
 
-_TYPES = ("node_encoder_num_types", "edge_encoder_num_types")
+_TYPES = ("dataset.node_encoder_num_types", "dataset.edge_encoder_num_types")
 """Keys that are added to GraphGym's section ``dataset``."""
 
-_READ = {
-    "gnn": ("act", "dim_inner"),
-    "dataset": ("node_encoder", "node_encoder_name", "edge_encoder", *_TYPES),
-    "posenc_EquivStableLapPE": ("enable",),
-    "share": ("gradient_checkpointing",),
-}
+_READ: tuple[str, ...] = (
+    "gnn.act",
+    "gnn.dim_inner",
+    "dataset.node_encoder",
+    "dataset.node_encoder_name",
+    "dataset.edge_encoder",
+)
+_READ += (*_TYPES, "posenc_EquivStableLapPE.enable", "share.gradient_checkpointing")
 """Keys of other sections that are translated if ``cfg`` has them."""
 
 _RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout", "pre_norm")
@@ -66,21 +68,19 @@ _RUNNER_KEYS = ("redraw", "transition", "normalize_features", "encoder_dropout",
 def add_config(node: Any) -> None:
     """Add the keys of our sections to GraphGym's ``cfg``; existing keys keep their values."""
     add_mask_sections()
-    for name in _SECTIONS:
-        _fill(node, name, section_of([name]))
-    for name in _TYPES if "dataset" in node else ():
-        node.dataset.setdefault(name, 0)
-
-
-def _fill(node: Any, name: str, model: Any) -> None:
-    section = node.setdefault(name, type(node)())
-    for key, field in model.model_fields.items():
+    for key, sections, name in _keys(*_SECTIONS, *_TYPES):
         # None means not given: then the default of the attention or the value of a flat key holds.
-        not_given = key == "kernel" or name.startswith("mask_")
-        if nested := nested_section(field):
-            _fill(section, key, nested)
-        else:
-            section.setdefault(key, None if not_given else field.get_default(call_default_factory=True))
+        not_given = name == "kernel" or sections[-1].startswith("mask_")
+        section = reduce(lambda found, part: found.setdefault(part, type(node)()), sections, node)
+        section.setdefault(name, None if not_given else key.field.get_default(call_default_factory=True))
+
+
+def _keys(*names: str) -> Iterator[tuple[Key, list[str], str]]:
+    """Each key that is read, of sections or keys of these names, with its sections and its own name."""
+    for key in keys():
+        *sections, name = key.name.split(".")
+        if key.no_effect_because is None and {key.name, key.name.split(".")[0]} & {*names}:
+            yield key, sections, name
 
 
 def translate(node: Any, **changes: dict[str, Any]) -> Config:
@@ -96,21 +96,16 @@ def translate(node: Any, **changes: dict[str, Any]) -> Config:
     Raises:
         ValueError: If our config does not allow a value.
     """
-    values: dict[str, Any] = {name: _known(node.get(name, {}), section_of([name])) for name in _SECTIONS}
-    for section, keys in _READ.items():
-        values[section] = {key: node[section][key] for key in keys if key in node.get(section, {})}
+    values: dict[str, Any] = {}
+    for _, sections, name in _keys(*_SECTIONS, *_READ):
+        value = reduce(lambda found, part: found.get(part, {}), sections, node).get(name)
+        section = reduce(lambda found, part: found.setdefault(part, {}), sections, values)
+        section |= {} if value is None else {name: value}
     values["dataset"] |= {"format": "PyG", "name": "graphgym"}
     values["dataset"]["node_encoder_name"] = values["dataset"]["node_encoder_name"].removeprefix(PREFIX)
-    for section, change in changes.items():
-        values[section] |= change
+    for changed, change in changes.items():
+        values[changed] |= change
     return Config.model_validate(values)
-
-
-def _known(node: Any, model: Any) -> dict[str, Any]:
-    """The values of a section for the keys of our schema, except None."""
-    found = {key: value for key, value in node.items() if key in model.model_fields and value is not None}
-    nested = {key: nested_section(model.model_fields[key]) for key in found}
-    return {key: _known(value, nested[key]) if nested[key] else value for key, value in found.items()}
 
 
 def _refuse(problems: Iterable[tuple[str, str]], *sections: str) -> None:
@@ -263,21 +258,14 @@ class TopomaskEncoder(Module):
         return batch
 
 
-def _register_all() -> None:
-    node_names = [base + encodings for base in NODE_ENCODERS for encodings in ("", "+LapPE", "+RWSE", "+LapPE+RWSE")]
-    nodes = {name: partial(TopomaskEncoder, name=name, kind="node") for name in node_names}
-    edges = {name: partial(TopomaskEncoder, name=name, kind="edge") for name in EDGE_ENCODERS}
-    layers = {name: partial(TopomaskAttention, name=name) for name in ATTENTION}
-    _register(register.network_dict, {"GPS": TopomaskGPS})
-    _register(register.layer_dict, layers)
-    _register(register.node_encoder_dict, nodes)
-    _register(register.edge_encoder_dict, edges)
-    _register(register.config_dict, {"": add_config})
-    add_config(cfg)
-
-
-def _register(table: dict[str, Any], ours: dict[str, Any]) -> None:
-    table.update({PREFIX + name: module for name, module in ours.items()})
-
-
-_register_all()
+_ENCODINGS = ("", "+LapPE", "+RWSE", "+LapPE+RWSE")
+_NODE_ENCODERS = [base + encodings for base in NODE_ENCODERS for encodings in _ENCODINGS]
+for _table, _modules in (
+    (register.network_dict, {"GPS": TopomaskGPS}),
+    (register.layer_dict, {name: partial(TopomaskAttention, name=name) for name in ATTENTION}),
+    (register.node_encoder_dict, {name: partial(TopomaskEncoder, name=name, kind="node") for name in _NODE_ENCODERS}),
+    (register.edge_encoder_dict, {name: partial(TopomaskEncoder, name=name, kind="edge") for name in EDGE_ENCODERS}),
+    (register.config_dict, {"": add_config}),
+):
+    _table.update({PREFIX + name: module for name, module in _modules.items()})
+add_config(cfg)
