@@ -78,7 +78,8 @@ def on_the_site(text, file, page):
     """Text of a Markdown file as the site shows it.
 
     Its links lead to the same places from ``page``, and to our copies of files outside of docs/. A comment
-    ``<!-- toctree … -->``, which GitHub does not show, becomes a hidden table of contents.
+    ``<!-- toctree … -->``, which GitHub does not show, becomes a hidden table of contents, and ``<!-- config-keys -->``
+    the table of keys.
     """
 
     def link(found):
@@ -89,6 +90,7 @@ def on_the_site(text, file, page):
         return f"]({os.path.relpath(HERE / copy if copy else target, page.parent)}{found[2] or ''})"
 
     text = re.sub(r"\]\((?!https?:)([^)#\s]+)(#[\w-]+)?\)", link, text)
+    text = text.replace("<!-- config-keys -->", "```{config-keys}\n```")
     return re.sub(r"<!-- toctree\n(.*?)-->", r"```{toctree}\n:hidden:\n\1```", text, flags=re.DOTALL)
 
 
