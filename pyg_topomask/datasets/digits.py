@@ -29,8 +29,7 @@ class DigitsDataset(SyntheticDataset):
         side: Side of the canvas, at least 8. With the default, the images fill it.
         num_graphs: Number of images, at most 1,797; the first ones are taken.
         seed: The place of image ``i`` depends only on ``(side, seed, i)``.
-        transform: Applied at each access.
-        pre_transform: Applied once, before saving.
+        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving.
 
     Shapes:
         - a graph has ``N = side²`` nodes: ``x [N, 1]``, ``edge_index [2, 4 side (side - 1)]`` (each edge both ways,
@@ -45,18 +44,12 @@ class DigitsDataset(SyntheticDataset):
     """
 
     def __init__(
-        self,
-        root: str,
-        side: int = SIDE,
-        num_graphs: int = NUM_DIGITS,
-        seed: int = 0,
-        transform: Callable | None = None,
-        pre_transform: Callable | None = None,
+        self, root: str, side: int = SIDE, num_graphs: int = NUM_DIGITS, seed: int = 0, **transforms: Callable | None
     ) -> None:
         self.side = check_integer("side", side, SIDE, "the images have 8 × 8 pixels")
         if check_integer("num_graphs", num_graphs) > NUM_DIGITS:
             raise ValueError(f"'num_graphs' must be at most {NUM_DIGITS}, the number of images (got {num_graphs})")
-        super().__init__(root, {"side": self.side}, num_graphs, seed, transform, pre_transform)
+        super().__init__(root, {"side": self.side}, num_graphs, seed, **transforms)
 
     @cached_property
     def _images(self) -> tuple[np.ndarray, np.ndarray]:

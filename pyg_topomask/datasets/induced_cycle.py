@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
-from pyg_topomask.datasets.synthetic import BinaryTaskDataset, both_ways, to_data
+from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, to_data
 
 
-class InducedCycleDataset(BinaryTaskDataset):
+class InducedCycleDataset(SyntheticDataset):
     r"""Random binary trees with one more edge, which connects two farthest nodes in every second graph.
 
     The tree has the shape of a binary search tree of a random permutation: each new node takes one of the free child
@@ -32,8 +33,7 @@ class InducedCycleDataset(BinaryTaskDataset):
         num_nodes: Nodes of each tree, at least 5. The default is the paper's. Memory while generating is
             ``O(num_nodes²)`` for one graph.
         seed: Graph ``i`` depends only on ``(num_nodes, seed, i)``.
-        transform: Applied at each access.
-        pre_transform: Applied once, before saving.
+        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving.
 
     Shapes:
         - a graph has ``N = num_nodes`` nodes: ``x [N, 1]``, ``edge_index [2, 2N]`` (each edge both ways, sorted),
@@ -47,20 +47,14 @@ class InducedCycleDataset(BinaryTaskDataset):
     """
 
     def __init__(
-        self,
-        root: str,
-        num_graphs: int = 4096,
-        num_nodes: int = 50,
-        seed: int = 0,
-        transform: Callable | None = None,
-        pre_transform: Callable | None = None,
+        self, root: str, num_graphs: int = 4096, num_nodes: int = 50, seed: int = 0, **transforms: Callable | None
     ) -> None:
-        num_nodes = check_integer("num_nodes", num_nodes, 5, "smaller trees may have no pair left for a negative graph")
-        self.num_tree_nodes = num_nodes
-        super().__init__(root, {"num_nodes": num_nodes}, num_graphs, seed, transform, pre_transform)
+        self.size = check_integer("num_nodes", num_nodes, 5, "smaller trees may have no pair left for a negative graph")
+        super().__init__(root, {"num_nodes": self.size}, num_graphs, seed, **transforms)
 
-    def generate(self, rng: np.random.Generator, positive: bool) -> Data:
-        parent = random_binary_tree(rng, self.num_tree_nodes)
+    def graph(self, number: int, rng: np.random.Generator) -> Data:
+        positive = number % 2 == 1
+        parent = random_binary_tree(rng, self.size)
         distance = tree_distances(parent)
         farthest = distance == distance.max()
         first, second = np.nonzero(np.triu(farthest if positive else (distance > 1) & ~farthest))
@@ -68,7 +62,7 @@ class InducedCycleDataset(BinaryTaskDataset):
         row, col = np.append(parent[1:], first[pick]), np.append(np.arange(1, parent.size), second[pick])
         edge_index = both_ways(row, col, parent.size)
         degree = np.bincount(edge_index[0], minlength=parent.size)
-        return to_data(edge_index, degree[:, None] - 2.0, positive)
+        return to_data(edge_index, degree[:, None] - 2.0, torch.tensor([int(positive)]))
 
 
 def random_binary_tree(rng: np.random.Generator, num_nodes: int) -> np.ndarray:

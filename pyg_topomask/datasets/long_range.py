@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.datasets.induced_cycle import random_binary_tree, tree_distances
-from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, nearest_neighbors
+from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, nearest_neighbors, to_data
 
 LONG_RANGE = ("share", "tree", "ring")
 """Names of the tasks."""
@@ -40,8 +40,7 @@ class LongRangeDataset(SyntheticDataset):
         num_nodes: Nodes ``N`` of each graph, at least 10; even for ``"ring"``. With the default, 64, opposite nodes of
             a ring are 32 hops apart.
         seed: Graph ``i`` depends only on ``(task, num_nodes, seed, i)``.
-        transform: Applied at each access.
-        pre_transform: Applied once, before saving.
+        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving.
 
     Shapes:
         - ``"share"``: ``x [N, 4]`` (one-hot label), ``y [N]`` in [0, 1], float32, ``pos [N, 2]``
@@ -63,8 +62,7 @@ class LongRangeDataset(SyntheticDataset):
         num_graphs: int = 256,
         num_nodes: int = 64,
         seed: int = 0,
-        transform: Callable | None = None,
-        pre_transform: Callable | None = None,
+        **transforms: Callable | None,
     ) -> None:
         check_choice("task", task, LONG_RANGE)
         self.task, self.size = task, check_integer("num_nodes", num_nodes, 10, "targets should be several hops away")
@@ -72,7 +70,7 @@ class LongRangeDataset(SyntheticDataset):
             raise ValueError(
                 f"'num_nodes' of a ring must be even, so that nodes have an opposite one (got {self.size})"
             )
-        super().__init__(root, {"task": task, "num_nodes": self.size}, num_graphs, seed, transform, pre_transform)
+        super().__init__(root, {"task": task, "num_nodes": self.size}, num_graphs, seed, **transforms)
 
     def graph(self, number: int, rng: np.random.Generator) -> Data:
         return {"share": _share, "tree": _tree, "ring": _ring}[self.task](self.size, rng)
@@ -84,7 +82,7 @@ def _share(size: int, rng: np.random.Generator) -> Data:
     adj = csr_matrix((np.ones(edge_index.shape[1]), edge_index), shape=(size, size))
     within = (shortest_path(adj, unweighted=True) <= REACH) & ~np.eye(size, dtype=bool)
     share = (within & (label[:, None] == label)).sum(1) / within.sum(1)
-    data = _data(edge_index, np.eye(NUM_LABELS)[label], torch.from_numpy(share).float())
+    data = to_data(edge_index, np.eye(NUM_LABELS)[label], torch.from_numpy(share).float())
     data.pos = torch.from_numpy(points).float()
     return data
 
@@ -93,14 +91,10 @@ def _tree(size: int, rng: np.random.Generator) -> Data:
     parent, marked = random_binary_tree(rng, size), rng.integers(size)
     distance = np.minimum(tree_distances(parent)[marked], NUM_DISTANCES - 1)
     edge_index = both_ways(parent[1:], np.arange(1, size), size)
-    return _data(edge_index, np.eye(size)[marked][:, None], torch.from_numpy(distance).long())
+    return to_data(edge_index, np.eye(size)[marked][:, None], torch.from_numpy(distance).long())
 
 
 def _ring(size: int, rng: np.random.Generator) -> Data:
     node, value = np.arange(size), rng.normal(size=size)
     opposite = torch.from_numpy(np.roll(value, -size // 2)).float()
-    return _data(both_ways(node, (node + 1) % size, size), value[:, None], opposite)
-
-
-def _data(edge_index: np.ndarray, x: np.ndarray, y: torch.Tensor) -> Data:
-    return Data(x=torch.from_numpy(x).float(), edge_index=torch.from_numpy(edge_index.astype(np.int64)), y=y)
+    return to_data(both_ways(node, (node + 1) % size, size), value[:, None], opposite)

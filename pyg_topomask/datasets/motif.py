@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_integer
-from pyg_topomask.datasets.synthetic import BinaryTaskDataset, both_ways, to_data
+from pyg_topomask.checks import check_choice, check_integer
+from pyg_topomask.datasets.synthetic import SyntheticDataset, both_ways, to_data
 from pyg_topomask.transforms.grid_shape import grid_links
 
 NUM_FEATURES = 5
@@ -35,7 +35,7 @@ MOTIFS: dict[str, list[tuple[int, int]]] = {
 """Undirected edges of each motif, its nodes numbered from 0 (9 or 10 of them)."""
 
 
-class MotifDataset(BinaryTaskDataset):
+class MotifDataset(SyntheticDataset):
     r"""Random graphs with a planted motif in every second one.
 
     Each graph consists of an Erdős–Rényi graph with ``num_nodes`` nodes and the motif's average degree, and a small
@@ -58,8 +58,7 @@ class MotifDataset(BinaryTaskDataset):
         num_graphs: Number of graphs; graph ``i`` is positive if ``i`` is odd. The default is the paper's.
         num_nodes: Nodes of the large random graph, at least 10. The default is the paper's.
         seed: Graph ``i`` depends only on ``(motif, num_nodes, seed, i)``.
-        transform: Applied at each access.
-        pre_transform: Applied once, before saving.
+        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving.
 
     Shapes:
         - a graph has ``N = num_nodes + 9`` or ``num_nodes + 10`` nodes: ``x [N, 5]``, ``edge_index [2, E]`` (each
@@ -79,18 +78,15 @@ class MotifDataset(BinaryTaskDataset):
         num_graphs: int = 4096,
         num_nodes: int = 100,
         seed: int = 0,
-        transform: Callable | None = None,
-        pre_transform: Callable | None = None,
+        **transforms: Callable | None,
     ) -> None:
-        if motif not in MOTIFS:
-            near = difflib.get_close_matches(str(motif), MOTIFS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise ValueError(f"'motif' must be one of {', '.join(MOTIFS)} (got {motif!r}).{hint}")
+        check_choice("motif", motif, MOTIFS)
         num_nodes = check_integer("num_nodes", num_nodes, 10, "the random graph must be larger than the motif")
         self.motif, self.num_random_nodes = motif, num_nodes
-        super().__init__(root, {"motif": motif, "num_nodes": num_nodes}, num_graphs, seed, transform, pre_transform)
+        super().__init__(root, {"motif": motif, "num_nodes": num_nodes}, num_graphs, seed, **transforms)
 
-    def generate(self, rng: np.random.Generator, positive: bool) -> Data:
+    def graph(self, number: int, rng: np.random.Generator) -> Data:
+        positive = number % 2 == 1
         motif = np.array(MOTIFS[self.motif]).T  # [2, E of the motif]
         large, small = self.num_random_nodes, int(motif.max()) + 1
         degree = 2 * motif.shape[1] / small
@@ -102,7 +98,7 @@ class MotifDataset(BinaryTaskDataset):
         parts.append(np.stack([code // small, large + code % small]))
         row, col = np.concatenate(parts, axis=1)
         edge_index = both_ways(row, col, large + small)
-        return to_data(edge_index, largest_neighbour_degrees(edge_index, large + small), positive)
+        return to_data(edge_index, largest_neighbour_degrees(edge_index, large + small), torch.tensor([int(positive)]))
 
 
 def random_pairs(rng: np.random.Generator, num_nodes: int, num_pairs: int) -> np.ndarray:

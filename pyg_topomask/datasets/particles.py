@@ -71,8 +71,7 @@ class ParticleDataset(SyntheticDataset):
         num_nodes: Particles ``N`` of each system, at least 10.
         num_frames: Frames ``F`` that are simulated from the start, at least 1.
         seed: System ``i`` depends only on ``(force, num_nodes, num_frames, seed, i)``.
-        transform: Applied at each access.
-        pre_transform: Applied once, before saving.
+        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving.
 
     Shapes:
         - ``pos, vel [N, 3]``: state at the start; ``edge_index``, ``x [N, 7]``: those of :class:`AddParticleGraph`
@@ -92,15 +91,14 @@ class ParticleDataset(SyntheticDataset):
         num_nodes: int = 300,
         num_frames: int = 8,
         seed: int = 0,
-        transform: Callable | None = None,
-        pre_transform: Callable | None = None,
+        **transforms: Callable | None,
     ) -> None:
         check_choice("force", force, FORCES)
         self.force = force
         self.size = check_integer("num_nodes", num_nodes, 10, "particles should have more than nearest neighbours")
         self.num_frames = check_integer("num_frames", num_frames, 1)
         settings: dict[str, int | str] = {"force": force, "num_nodes": self.size, "num_frames": self.num_frames}
-        super().__init__(root, settings, num_graphs, seed, transform, pre_transform)
+        super().__init__(root, settings, num_graphs, seed, **transforms)
 
     def graph(self, number: int, rng: np.random.Generator) -> Data:
         pos = rng.random((self.size, 3)) * self.size ** (1 / 3)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
+from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset
 
 from pyg_topomask.cache import replacing
 from pyg_topomask.checks import check_integer
 from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors
-
-log = logging.getLogger(__name__)
 
 
 class SyntheticDataset(InMemoryDataset):
@@ -32,8 +29,7 @@ class SyntheticDataset(InMemoryDataset):
         settings: Settings that the graphs depend on, in the order of the file's name.
         num_graphs: Number of graphs, at least 1.
         seed: Non-negative. Graph ``i`` depends only on ``seed``, ``i`` and the settings, not on ``num_graphs``.
-        transform: Applied at each access.
-        pre_transform: Applied once, before saving.
+        **transforms: ``transform``, applied at each access, and ``pre_transform``, applied once before saving.
 
     Raises:
         ValueError: If ``num_graphs`` or ``seed`` is out of range.
@@ -43,26 +39,16 @@ class SyntheticDataset(InMemoryDataset):
     version = 1
 
     def __init__(
-        self,
-        root: str,
-        settings: dict[str, int | str],
-        num_graphs: int,
-        seed: int,
-        transform: Callable | None = None,
-        pre_transform: Callable | None = None,
+        self, root: str, settings: dict[str, int | str], num_graphs: int, seed: int, **transforms: Callable | None
     ) -> None:
         self.settings = {**settings, "num_graphs": num_graphs, "seed": seed}
         num_graphs = check_integer("num_graphs", num_graphs, 1)
         seed = check_integer("seed", seed, 0, "numpy's generators do not accept negative seeds")
-        super().__init__(root, transform, pre_transform)
+        super().__init__(root, **transforms)
         path = Path(self.processed_paths[0])
-        if not (path.exists() and self._is_readable(path)):
+        if not path.exists():
             self._write(path)
-            self.load(str(path))
-
-    @property
-    def raw_file_names(self) -> list[str]:
-        return []
+        self.load(str(path))
 
     @property
     def processed_file_names(self) -> list[str]:
@@ -79,25 +65,15 @@ class SyntheticDataset(InMemoryDataset):
         """Load the graphs like PyG's method, but without executing code that the file refers to.
 
         Raises:
-            ValueError: If the file does not contain graphs.
+            UnreadableFileError: If the file is damaged or does not contain the graphs.
         """
-        found = load_tensors(Path(path))
+        found, count = load_tensors(Path(path)), int(self.settings["num_graphs"])
         try:
-            data, slices, _ = found
-            self.data, self.slices = data_cls.from_dict(data), slices
-            whole = len(self) == self.settings["num_graphs"] and self.get(len(self) - 1).num_nodes is not None
+            data, self.slices, _ = found
+            self.data = data_cls.from_dict(data)
+            self.get(count - 1).edge_index.size(1)  # of the last graph
         except (TypeError, ValueError, KeyError, AttributeError, IndexError):
-            whole = False
-        if not whole:
-            raise UnreadableFileError(f"{path} does not hold {self.settings['num_graphs']} graphs")
-
-    def _is_readable(self, path: Path) -> bool:
-        try:
-            self.load(str(path))
-        except UnreadableFileError as error:
-            log.warning("%s; it is generated again", error)
-            return False
-        return True
+            raise UnreadableFileError(f"{path} does not hold {count} graphs; delete it") from None
 
     def _write(self, path: Path) -> None:
         graphs = []
@@ -108,21 +84,6 @@ class SyntheticDataset(InMemoryDataset):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part:
             self.save(graphs, str(part))
-
-
-class BinaryTaskDataset(SyntheticDataset):
-    """Graphs of which every second one is positive; a subclass builds a graph in :meth:`generate`."""
-
-    def __init__(self, root: str, settings: dict[str, int | str], num_graphs: int, *rest: Any) -> None:
-        check_integer("num_graphs", num_graphs, 2, "half of the graphs are positive, half negative")
-        super().__init__(root, settings, num_graphs, *rest)
-
-    def generate(self, rng: np.random.Generator, positive: bool) -> Data:
-        """One graph, with label 1 if ``positive``. Every draw must come from ``rng``."""
-        raise NotImplementedError(f"{type(self).__name__} must define 'generate'")
-
-    def graph(self, number: int, rng: np.random.Generator) -> Data:
-        return self.generate(rng, positive=number % 2 == 1)
 
 
 def both_ways(row: np.ndarray, col: np.ndarray, num_nodes: int) -> np.ndarray:
@@ -143,10 +104,6 @@ def nearest_neighbors(points: np.ndarray, k: int) -> np.ndarray:
     return both_ways(pairs[0], pairs[1], size).astype(np.int64)
 
 
-def to_data(edge_index: np.ndarray, x: np.ndarray, positive: bool) -> Data:
-    """Graph with ``y [1]``, made from the arrays."""
-    return Data(
-        x=torch.from_numpy(x.astype(np.float32)),
-        edge_index=torch.from_numpy(edge_index.astype(np.int64)),
-        y=torch.tensor([int(positive)]),
-    )
+def to_data(edge_index: np.ndarray, x: np.ndarray, y: Tensor) -> Data:
+    """Graph of the arrays, with float32 features."""
+    return Data(x=torch.from_numpy(x).float(), edge_index=torch.from_numpy(edge_index).long(), y=y)

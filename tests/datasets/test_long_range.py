@@ -47,33 +47,3 @@ def test_number_at_the_opposite_node_of_a_ring(graphs):
         for node in range(20):
             (opposite,) = [other for other, length in hops[node].items() if length == 10]
             assert data.y[node] == data.x[opposite, 0]
-
-
-def test_graphs_depend_on_seed_and_number_alone(tmp_path, graphs):
-    again, other = (LongRangeDataset(tmp_path, "share", num_graphs=2, num_nodes=20, seed=seed) for seed in (0, 1))
-    assert all(
-        torch.equal(again[i][key], graphs["share"][i][key]) for i in range(2) for key in ("x", "y", "edge_index")
-    )
-    assert not torch.equal(other[0].pos, again[0].pos)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"task": "line"}, "'task' must be one of share, tree, ring"),
-        ({"task": "tree", "num_nodes": 9}, "'num_nodes' must be at least 10"),
-        ({"task": "ring", "num_nodes": 11}, r"must be even, .*\(got 11\)"),
-    ],
-)
-def test_what_has_no_targets_is_refused(tmp_path, settings, message):
-    with pytest.raises(ValueError, match=message):
-        LongRangeDataset(tmp_path, **settings)
-
-
-def test_one_graph_is_enough(tmp_path):
-    several = LongRangeDataset(tmp_path, "tree", num_graphs=2)
-    for _ in range(2):  # written, then read
-        (graph,) = LongRangeDataset(tmp_path, "tree", num_graphs=1)
-        assert torch.equal(graph.y, several[0].y)
-    with pytest.raises(ValueError, match=r"'num_graphs' must be at least 1 \(got 0\)"):
-        LongRangeDataset(tmp_path, "tree", num_graphs=0)

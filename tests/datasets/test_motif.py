@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from torch_geometric.loader import DataLoader
 
 from pyg_topomask.datasets import MOTIFS, MotifDataset
 from pyg_topomask.datasets.motif import random_pairs
@@ -107,31 +106,6 @@ def test_label_cannot_be_read_from_the_number_of_edges(tmp_path):
     assert gap.abs() <= 5 * (2 * edges.var() / 500).sqrt()
 
 
-def test_a_graph_depends_on_seed_and_number_alone(tmp_path):
-    short = MotifDataset(tmp_path / "a", "ladder", num_graphs=4, seed=7)
-    torch.manual_seed(1)
-    np.random.seed(1)
-    long = MotifDataset(tmp_path / "b", "ladder", num_graphs=9, seed=7)
-    for one, two in zip(short, long):
-        assert torch.equal(one.edge_index, two.edge_index)
-        assert torch.equal(one.x, two.x)
-        assert torch.equal(one.y, two.y)
-    edge_indices = [tuple(map(tuple, data.edge_index.tolist())) for data in long]
-    assert len(set(edge_indices)) == 9
-    other = MotifDataset(tmp_path / "b", "ladder", num_graphs=9, seed=8)
-    assert not torch.equal(other[0].edge_index, long[0].edge_index)
-
-
-def test_graphs_batch_and_a_large_graph_stays_sparse(tmp_path):
-    dataset = MotifDataset(tmp_path, "grid", num_graphs=6, num_nodes=20)
-    batch = next(iter(DataLoader(dataset, batch_size=6)))
-    assert batch.x.shape == (6 * 29, 5)
-    assert batch.y.tolist() == [0, 1, 0, 1, 0, 1]
-    large = MotifDataset(tmp_path, "grid", num_graphs=2, num_nodes=100_000)[0]
-    assert large.num_nodes == 100_009
-    assert 2.6 < large.num_edges / large.num_nodes < 2.75
-
-
 def test_random_pairs_are_uniform_and_distinct():
     rng = np.random.default_rng(0)
     row, col = random_pairs(rng, 7, 21)
@@ -143,21 +117,3 @@ def test_random_pairs_are_uniform_and_distinct():
     expected = 4000 * 3 / 10
     upper = counts[np.triu_indices(5, 1)]
     assert np.abs(upper - expected).max() <= 5 * (expected * 0.7) ** 0.5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"motif": "laddder"}, ValueError, "one of caveman, circle.*'laddder'.*Did you mean 'ladder'"),
-        ({"motif": 3}, ValueError, "one of caveman"),
-        ({"motif": "grid", "num_nodes": 9}, ValueError, "'num_nodes' must be at least 10.*got 9"),
-        ({"motif": "grid", "num_graphs": 1}, ValueError, "'num_graphs' must be at least 2.*got 1"),
-        ({"motif": "grid", "num_graphs": 10.0}, TypeError, "'num_graphs' must be an int.*10.0"),
-        ({"motif": "grid", "seed": -1}, ValueError, "'seed' must be at least 0.*got -1"),
-        ({"motif": "grid", "seed": True}, TypeError, "'seed' must be an int"),
-    ],
-)
-def test_bad_arguments(tmp_path, arguments, error, text):
-    with pytest.raises(error, match=text):
-        MotifDataset(tmp_path, **arguments)
-    assert not (tmp_path / "processed").exists()

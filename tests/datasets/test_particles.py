@@ -58,26 +58,6 @@ def test_graph_joins_the_nearest_neighbors_of_moved_particles(systems):
     assert not torch.equal(moved.edge_index, data.edge_index)
 
 
-def test_systems_depend_on_seed_and_number_alone(tmp_path, systems):
-    again = ParticleDataset(tmp_path, "springs", num_graphs=3, num_nodes=40, num_frames=3)
-    other = ParticleDataset(tmp_path, "springs", num_graphs=3, num_nodes=40, num_frames=3, seed=1)
-    assert all(torch.equal(again[i].future, systems["springs"][i].future) for i in range(2))
-    assert not torch.equal(other[0].pos, again[0].pos)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"force": "gravity"}, "'force' must be one of springs, repulsion"),
-        ({"force": "springs", "num_nodes": 9}, "'num_nodes' must be at least 10"),
-        ({"force": "springs", "num_frames": 0}, "'num_frames' must be at least 1"),
-    ],
-)
-def test_impossible_systems_are_refused(tmp_path, settings, message):
-    with pytest.raises(ValueError, match=message):
-        ParticleDataset(tmp_path, **settings)
-
-
 def test_too_few_particles_for_their_neighbors_are_refused(systems):
     data = systems["springs"][0].clone()
     data.pos, data.vel = data.pos[:3], data.vel[:3]
