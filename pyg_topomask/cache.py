@@ -8,35 +8,24 @@ import os
 import platform
 import shutil
 import stat
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """``$TOPOMASK_CACHE`` if set, else ``pyg_topomask`` in the user's cache folder.
+    """``$TOPOMASK_CACHE`` if set, else ``pyg_topomask`` in ``$XDG_CACHE_HOME``, by default ``~/.cache``.
 
     Raises:
         FileNotFoundError: If the folder begins with a home folder, such as ``~``, that the system does not know.
     """
     named = os.environ.get("TOPOMASK_CACHE")
-    if named:
-        return _expanded(named)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _expanded(base) / "pyg_topomask"
-
-
-def _expanded(path: str) -> Path:
+    path = Path(named or os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     try:
-        return Path(path).expanduser()
+        path = path.expanduser()
     except RuntimeError:
-        raise FileNotFoundError(errno.ENOENT, "there is no such home folder", path) from None
+        raise FileNotFoundError(errno.ENOENT, "there is no such home folder", str(path)) from None
+    return path if named else path / "pyg_topomask"
 
 
 def private_folder(path: Path) -> Path:
@@ -70,20 +59,18 @@ def refuse_foreign(path: Path, strict: bool = False) -> None:
     Raises:
         PermissionError: If someone else could change it.
     """
-    if os.name == "posix" and not _only_ours(path, strict):
-        owner, mode = path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)
-        raise PermissionError(
-            f"others than user {os.geteuid()} can change {path} (owner {owner}, mode {mode:o}), whose code would be "
-            "executed"
-        )
-
-
-def _only_ours(path: Path, strict: bool) -> bool:
+    if os.name != "posix":
+        return
     found, user = path.stat(), os.geteuid()
-    if strict:
-        return found.st_uid == user and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    open_to = found.st_mode & (stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWGRP | stat.S_IWOTH)
-    return found.st_uid in (user, 0) and (not open_to or bool(found.st_mode & stat.S_ISVTX))
+    owners = (user,) if strict else (user, 0)
+    own_group = not strict and found.st_gid == os.getegid()
+    writable = found.st_mode & (stat.S_IWOTH if own_group else stat.S_IWGRP | stat.S_IWOTH)
+    sticky = not strict and found.st_mode & stat.S_ISVTX
+    if found.st_uid not in owners or (writable and not sticky):
+        raise PermissionError(
+            f"others than user {user} can change {path} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}), "
+            "whose code would be executed"
+        )
 
 
 @contextlib.contextmanager
@@ -125,49 +112,33 @@ def building(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file or folder that will be created; the system releases it when the process dies.
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of a file or folder; the system releases it when the process dies.
 
     If such locks are not available (Windows, some network file systems, a lock file of another user), all processes go
     ahead in parallel. This only costs time, since files and folders become visible only when they are complete.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDONLY | os.O_CREAT, 0o666)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
-
-@contextlib.contextmanager
-def sole_writer(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder that only this process may write; the system releases it when the process dies.
-
-    The lock is not shared with processes that this one forks, such as the workers of a loader, which may outlive it. If
-    such locks are not available (Windows, some network file systems, a read-only folder), nothing is refused.
+    Args:
+        path: The file or folder, which need not exist.
+        wait: Whether to wait for another thread or process that holds the lock. Otherwise, threads share the lock, but
+            processes that this one forks do not: workers of a loader may outlive it. Both kinds ignore each other.
 
     Raises:
-        BlockingIOError: If another process holds the lock.
+        BlockingIOError: If another process holds the lock, and ``wait`` is false.
     """
     try:
         import fcntl
     except ImportError:
         yield
         return
-    lock = path.with_name(f".{path.name}.lock")
     with contextlib.ExitStack() as stack:
         try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
             stack.callback(os.close, handle)
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink == 0:
-                raise BlockingIOError(f"another process has just removed {lock}")
-            stack.callback(lock.unlink, missing_ok=True)
+            if wait:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            else:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except OSError:
@@ -190,8 +161,6 @@ def _has_ended(pid: str) -> bool:
         return False
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError, OverflowError):
-        return False
+    except OSError as error:  # a process of another user may not be signalled
+        return isinstance(error, ProcessLookupError)
     return False

@@ -85,10 +85,8 @@ def _describe_object(value: Any, within: tuple[int, ...]) -> str:
         return name
     slots = [slot for cls in kind.__mro__ for slot in getattr(cls, "__slots__", ())]
     if not slots and not hasattr(value, "__dict__"):
-        raise TypeError(
-            f"two objects of type {name} cannot be compared, so results that depend on one must not be stored: "
-            "remove it from the transform, or disable the cache"
-        )
+        message = "results that depend on one must not be stored: remove it from the transform, or disable the cache"
+        raise TypeError(f"two objects of type {name} cannot be compared, so {message}")
     state = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
     return f"{name}({_describe_methods(kind)},{describe(state | getattr(value, '__dict__', {}), within)})"
 

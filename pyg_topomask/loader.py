@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
 
@@ -109,11 +109,11 @@ def single(items: list[Data]) -> Data:
     return items[0]
 
 
-class EpochSampler(Sampler[int]):
+class EpochSampler(DistributedSampler):
     """Sampler whose order depends only on (seed, epoch), so that a resumed run equals an uninterrupted one.
 
     Several processes take items in turn. The first items are repeated until all processes have the same number of
-    items; otherwise, training would wait forever.
+    items; otherwise, training would wait forever. No process group is needed.
 
     Args:
         length: Number of items.
@@ -124,27 +124,8 @@ class EpochSampler(Sampler[int]):
     """
 
     def __init__(self, length: int, seed: int, rank: int = 0, num_processes: int = 1, shuffle: bool = True) -> None:
-        self.length, self.seed, self.epoch, self.shuffle = length, seed, 0, shuffle
-        self.rank, self.num_processes = check_integer("rank", rank, 0), check_integer("num_processes", num_processes, 1)
-        if rank >= num_processes:
-            raise ValueError(f"'rank' must be less than 'num_processes' (got {rank} and {num_processes})")
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. Lightning calls this before each epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return -(-self.length // self.num_processes)
-
-    def order(self) -> Tensor:
-        """Items of this process in the current epoch."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(self.length, generator=generator) if self.shuffle else torch.arange(self.length)
-        turns = torch.arange(self.rank, len(self) * self.num_processes, self.num_processes)
-        return order[turns % self.length]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order().tolist())
+        # PyTorch adds the epoch to the seed, so that neighbouring seeds would share their orders.
+        super().__init__(range(length), num_processes, rank, shuffle, seed * 1_000_003)  # type: ignore[arg-type]
 
 
 class PartSampler(EpochSampler):
@@ -163,8 +144,9 @@ class PartSampler(EpochSampler):
         self._begun = True
         return self.epoch
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]
-        return iter([(self.epoch, part) for part in self.order().tolist()])
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        epoch = self.epoch
+        return ((epoch, part) for part in super().__iter__())
 
 
 class GraphParts(Dataset[Data]):

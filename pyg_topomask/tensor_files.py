@@ -7,7 +7,7 @@ and read some raw files with Python's own ``pickle``.
 
 from __future__ import annotations
 
-import builtins
+import codecs
 import collections
 import contextlib
 import copyreg
@@ -16,16 +16,16 @@ import os
 import pickle
 import re
 import tarfile
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import scipy.sparse
 import torch
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import data as pyg_data
 from torch_geometric.data import storage as pyg_storage
 
@@ -68,7 +68,6 @@ def load_tensors(path: Path, mmap: bool = False) -> Any:
         FileNotFoundError: If the file does not exist.
         UnreadableFileError: If it is damaged or contains anything else. Nothing from it has been executed.
     """
-    torch.serialization.add_safe_globals(_SAFE_FOR_TORCH)
     try:
         with _quiet():
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -80,32 +79,29 @@ def load_tensors(path: Path, mmap: bool = False) -> Any:
 
 @contextlib.contextmanager
 def only_data() -> Iterator[None]:
-    """While active, ``torch.load`` and ``pickle`` read only data in this thread, even if a library requests more.
+    """While active, ``torch.load`` and ``pickle`` read only data, even if a library requests more.
 
     Files with other content are refused with a :class:`pickle.UnpicklingError`. Members of tar archives that would be
     unpacked outside the folder are refused as well.
     """
-    torch.serialization.add_safe_globals(_SAFE_FOR_TORCH)
     load = torch.load
 
     def load_torch(file: Any, *args: Any, **kwargs: Any) -> Any:
-        return load(file, *args, **{**kwargs, "weights_only": True})
+        try:
+            return load(file, *args, **kwargs | {"weights_only": True})
+        except (
+            pickle.UnpicklingError
+        ):  # also if the protocol is above 2, as in the splits of ogb's large link data sets
+            if hasattr(file, "seek"):
+                file.seek(0)
+            return load(file, *args, **kwargs | {"weights_only": False, "pickle_module": _DATA_PICKLE})
 
-    def load_pickle(file: Any, **kwargs: Any) -> Any:
-        return _DataUnpickler(file, **kwargs).load()
-
-    def load_bytes(content: Any, **kwargs: Any) -> Any:
-        return _DataUnpickler(io.BytesIO(content), **kwargs).load()
-
-    with contextlib.ExitStack() as stack, _quiet():
-        for module, name, function in ((torch, "load", load_torch), (pickle, "load", load_pickle),
-                                       (pickle, "loads", load_bytes)):  # fmt: skip
-            original = getattr(module, name)
-            stack.callback(setattr, module, name, original)
-            setattr(module, name, _in_this_thread(function, original))
-        name, guard = _TAR_GUARD
-        stack.callback(setattr, tarfile.TarFile, name, vars(tarfile.TarFile)[name])
-        setattr(tarfile.TarFile, name, guard)
+    with (
+        _quiet(),
+        mock.patch.object(torch, "load", load_torch),
+        mock.patch.multiple(pickle, load=_load_pickle, loads=_loads_pickle),
+        mock.patch.object(tarfile.TarFile, "extraction_filter", staticmethod(tarfile.data_filter)),
+    ):
         yield
 
 
@@ -119,8 +115,6 @@ def reason_of(error: Exception) -> str:
         return "it was not written by torch.save, or is damaged"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, EOFError):
-        return "it ends too early"
     return text.strip().partition("\n")[0].partition(". ")[0] or type(error).__name__
 
 
@@ -138,88 +132,53 @@ class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _SPARSE and re.fullmatch(r"scipy\.sparse(\._?\w+)?", module):
             return getattr(scipy.sparse, name)
-        module = _RENAMED.get(module, module)
-        if (module, name) not in _SAFE_FOR_PICKLE:
+        found = _SAFE_FOR_PICKLE.get((_current(module), name))
+        if found is None:
             raise pickle.UnpicklingError(f"the file refers to {module}.{name}, which is not data")
-        return _SAFE_FOR_PICKLE[module, name]
+        return found
 
 
-_extractall = tarfile.TarFile.extractall
+def _load_pickle(file: Any, **kwargs: Any) -> Any:
+    return _DataUnpickler(file, **kwargs).load()
 
 
-def _extract_inside(archive: tarfile.TarFile, path: Any = ".", members: Any = None, **options: Any) -> None:
-    """``TarFile.extractall`` for a Python without extraction filters, as 3.11.3 and 3.10.11 are."""
-    for member in archive.getmembers():
-        parts = PurePosixPath(member.name)
-        if parts.is_absolute() or ".." in parts.parts or not (member.isfile() or member.isdir()):
-            raise tarfile.TarError(f"{member.name!r} is a link, or would be unpacked outside the folder")
-    options.pop("filter", None)
-    _extractall(archive, path, members, **options)
-
-
-_TAR_GUARD: tuple[str, Any] = (
-    ("extraction_filter", staticmethod(tarfile.data_filter))
-    if hasattr(tarfile, "data_filter")
-    else ("extractall", _extract_inside)
-)
-"""The attribute of ``TarFile`` that keeps members inside their folder, and its value."""
+def _loads_pickle(content: bytes, **kwargs: Any) -> Any:
+    return _load_pickle(io.BytesIO(content), **kwargs)
 
 
 def _load_storage(content: bytes) -> Any:
+    """What ``torch.storage._load_from_bytes`` does, but reading only data: tensors in a pickle refer to it."""
     return torch.load(io.BytesIO(content), weights_only=True)
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding not in ("latin1", "latin-1", "utf-8"):
-        raise pickle.UnpicklingError(f"bytes are never stored as text in {encoding}")
-    return text.encode(encoding)
+def _current(module: str) -> str:
+    """The current name of a module of Python 2 or numpy 1."""
+    module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
+    return module.replace("numpy.core.", "numpy._core.")
 
 
-def _in_this_thread(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    owner = threading.get_ident()
-
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        return (replacement if threading.get_ident() == owner else original)(*args, **kwargs)
-
-    return choose
-
+_DATA_PICKLE = SimpleNamespace(__name__="data", Unpickler=_DataUnpickler, load=_load_pickle)
+"""Stands for the module ``pickle`` in ``torch.load``."""
 
 _numpy_core = np._core if hasattr(np, "_core") else np.core
 _reconstruct, _scalar = _numpy_core.multiarray._reconstruct, _numpy_core.multiarray.scalar
-_DTYPES = [type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgFDSUOV"]
 
-_SAFE_FOR_TORCH: list[Any] = [
-    Data,
-    HeteroData,
+_SAFE_FOR_TORCH: list[Any] = [  # PyG adds its graphs
     *(getattr(pyg_data, name) for name in ("DataEdgeAttr", "DataTensorAttr") if hasattr(pyg_data, name)),
     *(getattr(pyg_storage, name) for name in ("BaseStorage", "GlobalStorage", "NodeStorage", "EdgeStorage")),
-    *(np.ndarray, np.dtype, *_DTYPES),
-    *((function, f"numpy.{core}.multiarray.{function.__name__}") for function in (_reconstruct, _scalar)
-      for core in ("core", "_core")),
+    *(np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in "?bBhHiIlLqQefdgFDSUOV")),
+    *((found, f"numpy.{core}.multiarray.{found.__name__}")
+      for found in (_reconstruct, _scalar) for core in ("core", "_core")),
 ]  # fmt: skip
+torch.serialization.add_safe_globals(_SAFE_FOR_TORCH)
 
 _SPARSE = {f"{kind}_{shape}" for kind in ("csr", "csc", "coo") for shape in ("matrix", "array")}
-_RENAMED = {
-    "__builtin__": "builtins",
-    "copy_reg": "copyreg",
-    "numpy.core.multiarray": "numpy._core.multiarray",
-    "numpy.core.numeric": "numpy._core.numeric",
-}
-"""Names of Python 2 modules and numpy 1 modules, mapped to their current names."""
 _SAFE_FOR_PICKLE: dict[tuple[str, str], Any] = {
-    **{("builtins", name): getattr(builtins, name) for name in
-       ("list", "dict", "set", "frozenset", "tuple", "int", "float", "complex", "bool", "str", "bytes", "object")},
-    ("copyreg", "_reconstructor"): copyreg._reconstructor,  # type: ignore[attr-defined]
-    ("collections", "defaultdict"): collections.defaultdict,
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("_codecs", "encode"): _encode,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "scalar"): _scalar,
-    ("numpy._core.numeric", "_frombuffer"): _numpy_core.numeric._frombuffer,
-    ("torch", "Size"): torch.Size,
-    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
-    ("torch._utils", "_rebuild_tensor"): torch._utils._rebuild_tensor,
+    **{(_current(found.__module__), found.__name__): found for found in (
+        list, dict, set, frozenset, tuple, int, float, complex, bool, str, bytes, object,
+        copyreg._reconstructor, codecs.encode, collections.defaultdict, collections.OrderedDict,  # type: ignore[attr-defined]
+        np.ndarray, np.dtype, _reconstruct, _scalar, _numpy_core.numeric._frombuffer,
+        torch.Size, torch._utils._rebuild_tensor_v2, torch._utils._rebuild_tensor,
+    )},
     ("torch.storage", "_load_from_bytes"): _load_storage,
 }  # fmt: skip

@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import tarfile
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.io import fs
 
-from pyg_topomask import tensor_files
 from pyg_topomask.tensor_files import UnreadableFileError, load_tensors, only_data, reason_of
 
 
@@ -96,11 +94,29 @@ def test_hostile_files_are_refused(tmp_path, marker, way, writer):
     assert not marker.exists()
 
 
-def test_these_files_do_run_otherwise(tmp_path, marker):
+def test_these_files_do_run_otherwise(marker):
     for way in ("system", "inside", "state", "storage", "array"):
         pickle.loads(pickle.dumps(hostile(marker)[way]))
         assert marker.exists(), way
         marker.unlink()
+
+
+@pytest.mark.filterwarnings("ignore:'torch.load' received a zip file", "ignore:.*torch.jit")
+def test_torchscript_is_not_opened(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.jit.script(torch.nn.Linear(1, 1)).save(path)
+    with only_data(), pytest.raises(RuntimeError, match="weights_only"):
+        torch.load(path, weights_only=False)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_torch_files_of_every_protocol_are_read(tmp_path, protocol):
+    """As the splits of ogb's large link data sets, which were saved with protocol 4."""
+    path, value = tmp_path / "split.pt", {"train": {"edge": torch.arange(6).view(3, 2), "weight": np.arange(3)}}
+    torch.save(value, path, pickle_protocol=protocol)
+    with only_data():
+        assert equal(torch.load(path, weights_only=False), value)
+        assert equal(fs.torch_load(path), value)
 
 
 def test_everything_is_put_back(tmp_path, marker):
@@ -112,14 +128,6 @@ def test_everything_is_put_back(tmp_path, marker):
         assert pickle.load is not before[1]
         raise KeyError
     assert before == patched()
-    found = []
-    content = pickle.dumps(Calls(touch, str(marker)))
-    with only_data():  # other threads load what they like
-        thread = threading.Thread(target=lambda: found.append(pickle.loads(content)))
-        thread.start()
-        thread.join()
-    assert found == [None]
-    assert marker.exists()
 
 
 def equal(one, other):
@@ -207,10 +215,7 @@ def test_damaged_files(tmp_path, content):
         load_tensors(path)
 
 
-@pytest.mark.parametrize("filters", [True, False])
-def test_archives_stay_in_their_folder(tmp_path, monkeypatch, filters):
-    if not filters:  # as in a Python before 3.11.4 and 3.10.12
-        monkeypatch.setattr(tensor_files, "_TAR_GUARD", ("extractall", tensor_files._extract_inside))
+def test_archives_stay_in_their_folder(tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
     link = tarfile.TarInfo("link")
@@ -228,7 +233,7 @@ def test_archives_stay_in_their_folder(tmp_path, monkeypatch, filters):
 
 def test_reasons_fit_in_a_line():
     assert reason_of(OSError(28, "No space left on device")) == "No space left on device"
-    assert reason_of(EOFError()) == "it ends too early"
+    assert reason_of(EOFError()) == "EOFError"
     assert reason_of(KeyError()) == "KeyError"
     assert reason_of(ValueError("one\ntwo")) == "one"
 

@@ -79,7 +79,7 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 
 _LEVELS = {
-    **{"graph": "graph", "san_graph": "graph", "mlp_graph": "graph", "ogb_code_graph": "graph", "edge": "edge"},
+    **{"graph": "graph", "san_graph": "graph", "mlp_graph": "graph", "edge": "edge"},
     **{"node": "node", "inductive_node": "node", "inductive_edge": "edge"},
 }
 """What the heads predict."""

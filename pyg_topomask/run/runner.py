@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pyg_topomask import __version__
-from pyg_topomask.cache import sole_writer
+from pyg_topomask.cache import locked
 from pyg_topomask.run.check import check_parsed
 from pyg_topomask.run.config.load import ParsedConfig, load
 from pyg_topomask.run.config.schema import Config, contradictions
 from pyg_topomask.run.config.unused import keys_without_effect
 from pyg_topomask.run.data.formats import LoadedDataset, dataset_problems, load_dataset
-from pyg_topomask.run.data.samplers import sampler_problems
+from pyg_topomask.run.data.parts import sampler_problems
 from pyg_topomask.run.distributed import is_main
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.model.attentions import layers_text, mask_of
@@ -125,7 +125,7 @@ def run_config(
 def _sole_writer(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
-            held.enter_context(sole_writer(folder))
+            held.enter_context(locked(folder, wait=False))
         except BlockingIOError:
             raise RunError(
                 f"another process is writing {folder}; wait until it has ended, or choose another --out or name_tag"

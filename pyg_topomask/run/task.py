@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.run.errors import RunError
 
 Level = Literal["graph", "node", "edge"]
-Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
+Kind = Literal["binary", "multiclass", "multilabel", "regression"]
 
 PARTS = ("train", "val", "test")
 """Names of the sets of a split."""
@@ -29,11 +28,8 @@ class Task:
     Args:
         level: What has a target: each graph, each node, or each edge of ``graph.edge_label_index``.
         kind: ``"binary"`` (one logit), ``"multiclass"`` (a logit per class), ``"multilabel"`` (a logit per label; NaN
-            for unknown labels), ``"regression"`` (NaN for unknown targets) or ``"subtoken"`` (ogbg-code2: a logit per
-            word, for each position of the sequence).
+            for unknown labels) or ``"regression"`` (NaN for unknown targets).
         num_outputs: Width of a prediction.
-        sequence_length: Number of positions of a subtoken task.
-        vocabulary: Words of a subtoken task; the last is the end token.
         part_labels: Labels of the parts of each category, for the mean IoU of ShapeNet; empty for other data sets.
         ranked: Whether the edges of an edge task are also ranked among all nodes of their graph (MRR).
         hits_at: K of OGB's Hits@K, which has one set of negatives for all edges.
@@ -42,8 +38,6 @@ class Task:
     level: Level
     kind: Kind
     num_outputs: int
-    sequence_length: int = 1
-    vocabulary: tuple[str, ...] = ()
     part_labels: tuple[tuple[int, ...], ...] = ()
     ranked: bool = False
     hits_at: int | None = None
@@ -60,7 +54,7 @@ class Task:
 
     @property
     def target_width(self) -> int:
-        """Number of values of a target, unless it is a sequence."""
+        """Number of values of a target."""
         return self.num_outputs if self.kind in ("multilabel", "regression") else 1
 
     def count(self, data: Data) -> int:
@@ -73,31 +67,19 @@ class Task:
         """Targets of a batch, before masking.
 
         Returns:
-            ``[n]`` integers (multiclass), ``[n]`` floats (binary), ``[n, num_outputs]`` floats (multilabel,
-            regression) or ``[n, sequence_length]`` integers (subtoken); n graphs, nodes or edges.
+            ``[n]`` integers (multiclass), ``[n]`` floats (binary) or ``[n, num_outputs]`` floats (multilabel,
+            regression); n graphs, nodes or edges.
         """
-        if self.kind == "subtoken":
-            return data.y_arr.view(-1, self.sequence_length)
         target = data[self.target_name].view(-1)
         if self.kind == "multiclass":
             return target.long()
         return target.float() if self.kind == "binary" else target.view(-1, self.num_outputs).float()
 
-    def shaped(self, prediction: Tensor | Sequence[Tensor]) -> Tensor:
+    def shaped(self, prediction: Tensor) -> Tensor:
         """A model's prediction in the shape that fits :meth:`target`, in at least 32 bits."""
-        if not isinstance(prediction, Tensor):  # one for each position of a sequence
-            prediction = torch.stack(list(prediction), dim=1)
         if prediction.dtype in (torch.float16, torch.bfloat16):
             prediction = prediction.float()
-        if self.kind == "subtoken":
-            return prediction.view(-1, self.sequence_length, self.num_outputs)
         return prediction.view(-1) if self.kind == "binary" else prediction.view(-1, self.num_outputs)
-
-    def words(self, prediction: Tensor) -> list[list[str]]:
-        """The words of each sequence, up to the end token."""
-        end = len(self.vocabulary) - 1
-        guesses = [row[: row.index(end)] if end in row else row for row in prediction.argmax(2).tolist()]
-        return [[self.vocabulary[word] for word in row] for row in guesses]
 
 
 def classification(level: Level, num_classes: int, **more: Any) -> Task:
@@ -116,7 +98,7 @@ def check_targets(task: Task, data: Data) -> None:
         RunError: If they do not.
     """
     target = data.get(task.target_name)
-    if task.kind == "subtoken" or target is None:
+    if target is None:
         return
     expected, classes = task.count(data) * task.target_width, task.kind in ("binary", "multiclass")
     wrong = target.numel() != expected

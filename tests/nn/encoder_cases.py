@@ -10,19 +10,17 @@ from pyg_topomask.nn.encoder import (
     GraphormerDegrees,
     MLPNodeEncoder,
 )
-from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
+from pyg_topomask.nn.encoder.features import ATOM_SIZES, BOND_SIZES
 
 K = 5  # eigenvectors: more than the smallest graphs have
 NODES = {
     "Atom": ({}, ATOM_SIZES),
-    "ASTNode": ({}, AST_SIZES[:2]),
     "PPANode": ({}, 1),
     "TypeDictNode": ({"num_types": 28}, (28,)),
     "LinearNode": ({"in_channels": 3}, 3),
 }
 EDGES = {
     "Bond": ({}, BOND_SIZES),
-    "ASTEdge": ({}, (2, 2)),
     "TypeDictEdge": ({"num_types": 4}, (4,)),
     "LinearEdge": ({"in_channels": 1}, 1),
     "DummyEdge": ({}, 1),
@@ -59,7 +57,7 @@ def encodable(data, nodes=3, edges=1, num_pairs=None):
     """A graph with everything that any encoder reads; rows of pairs are n² unless their number is given."""
     n, pairs = data.num_nodes, data.num_nodes**2 if num_pairs is None else num_pairs
     graph = Data(x=features(n, nodes), edge_index=data.edge_index, num_nodes=n)
-    graph.edge_attr, graph.node_depth = features(data.num_edges, edges), torch.randint(30, (n, 1))
+    graph.edge_attr = features(data.num_edges, edges)
     graph.laplacian_vectors, graph.laplacian_values = torch.randn(2, n, K)
     if n < K:
         graph.laplacian_vectors[:, n:] = graph.laplacian_values[:, n:] = torch.nan

@@ -9,7 +9,6 @@ from pyg_topomask.nn.encoder import RelativeWalkBias
 from pyg_topomask.run.data.fakes import fake_graphs
 from pyg_topomask.run.data.features import width
 from pyg_topomask.run.data.formats import LoadedDataset
-from pyg_topomask.run.data.formats.clouds import ROOMS
 from pyg_topomask.run.data.loaders import loaders, prepare
 from pyg_topomask.run.model.attentions import attentions_of
 from pyg_topomask.run.model.build import build_model, convs_of, sized
@@ -18,6 +17,8 @@ from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.optim import build_optimizer
+
+ROOMS = classification("node", 13)
 
 GATED = "CustomGatedGCN+Transformer"
 REGRESSION = Task("graph", "regression", 1)
@@ -175,12 +176,6 @@ FAMILIES = {
         "dataset.format=OGB dataset.name=ogbg-ppa dataset.node_encoder_name=PPANode dataset.edge_encoder=true "
         "dataset.edge_encoder_name=PPAEdge dataset.edge_encoder_bn=true gt.layer_type=CustomGatedGCN+Performer",
     ),
-    "code2": (
-        Task("graph", "subtoken", 9, sequence_length=5, vocabulary=(*"abcdefg", "unknown", "end")),
-        "dataset.format=OGB dataset.name=ogbg-code2 dataset.task_type=subtoken_prediction "
-        "dataset.node_encoder_name=ASTNode dataset.edge_encoder=true dataset.edge_encoder_name=ASTEdge "
-        "gnn.head=ogb_code_graph",
-    ),
 }
 """The task of each family, and its settings as on the command line."""
 
@@ -193,9 +188,7 @@ def checked(family, *more):
 
 def targets(graph, task, label):
     rows = graph.num_nodes if task.level == "node" else 1
-    if task.kind == "subtoken":
-        graph.y, graph.y_arr = ["a", "b"], torch.tensor([[0, 1, 8, 8, 8]])
-    elif task.kind in ("binary", "multiclass"):
+    if task.kind in ("binary", "multiclass"):
         graph.y = (torch.arange(rows) + label) % task.num_classes
     else:
         graph.y = ((torch.arange(rows * task.num_outputs) + label) % 2).view(rows, -1).float()

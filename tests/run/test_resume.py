@@ -137,8 +137,8 @@ def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny,
 HOLDER = """
 import sys, time
 from pathlib import Path
-from pyg_topomask.cache import sole_writer
-with sole_writer(Path(sys.argv[1])):
+from pyg_topomask.cache import locked
+with locked(Path(sys.argv[1]), wait=False):
     print("held", flush=True)
     time.sleep(100)
 """

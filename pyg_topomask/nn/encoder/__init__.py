@@ -2,8 +2,6 @@
 
 from pyg_topomask.nn.encoder.base import ComposedNodeEncoder, Encoder, NormalizedEncoder
 from pyg_topomask.nn.encoder.features import (
-    ASTEdgeEncoder,
-    ASTNodeEncoder,
     AtomEncoder,
     BondEncoder,
     CategoricalEncoder,
@@ -22,7 +20,6 @@ from pyg_topomask.nn.encoder.structural import RWSE, ElstaticSE, HKdiagSE
 
 NODE_ENCODERS: dict[str, type[Encoder]] = {
     "Atom": AtomEncoder,
-    "ASTNode": ASTNodeEncoder,
     "PPANode": ConstantNodeEncoder,
     "TypeDictNode": TypeDictNodeEncoder,
     "VOCNode": LinearNodeEncoder,
@@ -33,7 +30,6 @@ NODE_ENCODERS: dict[str, type[Encoder]] = {
 
 EDGE_ENCODERS: dict[str, type[Encoder]] = {
     "Bond": BondEncoder,
-    "ASTEdge": ASTEdgeEncoder,
     "PPAEdge": LinearEdgeEncoder,
     "TypeDictEdge": TypeDictEdgeEncoder,
     "VOCEdge": LinearEdgeEncoder,
@@ -62,8 +58,6 @@ __all__ = [
     "NODE_ENCODERS",
     "POSITIONAL_ENCODERS",
     "RWSE",
-    "ASTEdgeEncoder",
-    "ASTNodeEncoder",
     "AtomEncoder",
     "BondEncoder",
     "CategoricalEncoder",

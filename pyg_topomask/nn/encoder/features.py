@@ -23,8 +23,6 @@ electrons, hybridisation, aromatic, in a ring. Reference: Hu et al., *Open Graph
 arXiv:2005.00687."""
 BOND_SIZES = (5, 6, 2)
 """Numbers of categories of OGB's three bond features: type, stereo, conjugated."""
-AST_SIZES = (98, 10030, 21)
-"""Numbers of ogbg-code2's node types, node attributes, and depths 0 to 20; deeper nodes count as 20."""
 
 
 class CategoricalEncoder(Encoder):
@@ -89,26 +87,6 @@ class BondEncoder(CategoricalEncoder):
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, BOND_SIZES, "edge_attr")
-
-
-class ASTNodeEncoder(CategoricalEncoder):
-    """Nodes of ogbg-code2's syntax trees: type and attribute ``x [N, 2]``, and ``node_depth [N]``."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, AST_SIZES, "x")
-        self.requires = ("x", "node_depth")
-
-    def columns(self, graph: Data) -> Tensor:
-        """Type, attribute and depth."""
-        value, depth = self.read(graph)
-        return torch.cat([value, depth.view(-1, 1).clamp(max=AST_SIZES[2] - 1)], dim=1)
-
-
-class ASTEdgeEncoder(CategoricalEncoder):
-    """Edges of ogbg-code2: ``edge_attr [E, 2]``, whether a next-token edge and whether an inverse edge."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, (2, 2), "edge_attr")
 
 
 class TypeDictNodeEncoder(CategoricalEncoder):

@@ -101,26 +101,3 @@ class SANGraphHead(_Pooled):
         parts: list[Module] = [Linear(channels, half), Linear(half, quarter)]
         hidden = [step for part in parts for step in (part, activation_resolver(act))]
         self.predict = Sequential(*hidden, Linear(quarter, out_channels))
-
-
-class CodeGraphHead(_Pooled):
-    """Sub-tokens of a function's name for ogbg-code2, with one linear map for each position in the sequence.
-
-    Reference: Hu et al., *Open Graph Benchmark*, NeurIPS 2020, arXiv:2005.00687, Section 5.3.
-
-    Args:
-        channels: Width ``C`` of the nodes.
-        out_channels: Size of the vocabulary; 5002 for the 5,000 most frequent sub-tokens, unknown and end.
-        pool: ``"mean"``, ``"add"`` or ``"max"``.
-    """
-
-    max_length = 5
-    """Length of the sequence, as in the reference."""
-
-    def __init__(self, channels: int, out_channels: int = 5002, pool: str = "mean") -> None:
-        super().__init__(pool)
-        self.predict = Linear(channels, self.max_length * out_channels)
-
-    def forward(self, x: Tensor, graph: Data) -> Tensor:
-        """``[N, C] → [B, max_length, vocabulary]``."""
-        return super().forward(x, graph).unflatten(1, (self.max_length, -1))

@@ -59,7 +59,7 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
 
     The first columns number the graph and the node, or give both ends of the edge. ``target`` follows if all graphs
     have one. The other columns are, by the kind of task, the predicted class and the probability of each class, the
-    probability of each label, the predicted values, or the predicted words.
+    probability of each label, or the predicted values.
 
     Args:
         folder: Folder of a seed.
@@ -165,8 +165,7 @@ def _ids(task: Task, number: int, graph: Data) -> list[list[int]]:
 
 def _has_target(task: Task, graph: Data) -> bool:
     target = graph.get(task.target_name)
-    known = task.kind != "subtoken" and isinstance(target, Tensor)
-    return known and target.numel() == task.count(graph) * task.target_width
+    return isinstance(target, Tensor) and target.numel() == task.count(graph) * task.target_width
 
 
 def _targets(task: Task, graph: Data) -> list[list[Any]]:
@@ -177,8 +176,7 @@ def _targets(task: Task, graph: Data) -> list[list[Any]]:
 def _columns(task: Task) -> list[str]:
     if task.kind in ("binary", "multiclass"):
         return ["predicted", *(f"probability_{i}" for i in range(task.num_classes))]
-    names = {"subtoken": ("words", 1), "regression": ("predicted", task.num_outputs)}
-    return _numbered(*names.get(task.kind, ("probability", task.num_outputs)))
+    return _numbered("predicted" if task.kind == "regression" else "probability", task.num_outputs)
 
 
 def _numbered(name: str, count: int) -> list[str]:
@@ -187,8 +185,6 @@ def _numbered(name: str, count: int) -> list[str]:
 
 def _cells(task: Task, values: Tensor) -> list[list[Any]]:
     """What the model says about each item, from logits or values ``[n, ...]``."""
-    if task.kind == "subtoken":
-        return [[" ".join(words)] for words in task.words(values)]
     if task.kind in ("regression", "multilabel"):
         shown = values if task.kind == "regression" else values.sigmoid()
         return [[_number(value) for value in row] for row in shown.tolist()]

@@ -211,8 +211,6 @@ class GNNConfig(Section):
     def contradictions(self, config: Any) -> Iterator[tuple[str, str]]:
         """What is wrong with the head, the width and custom_gnn."""
         custom, width = config.model.type == "custom_gnn", config.gt.dim_hidden
-        if (self.head == "ogb_code_graph") != (config.dataset.task_type == "subtoken_prediction"):
-            yield "gnn.head", "ogb_code_graph and task_type subtoken_prediction belong together"
         if self.dim_inner not in (None, width) and not custom:
             yield "gnn.dim_inner", f"must equal gt.dim_hidden (got {self.dim_inner} and {width})"
         if custom and self.layer_type not in CUSTOM_GNN_CONVS:

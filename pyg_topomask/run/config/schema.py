@@ -19,14 +19,14 @@ from pyg_topomask.run.config.training import OptimConfig, PretrainedConfig, Trai
 LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 """Metrics whose smallest value is best."""
 
-_METRIC_OF = {"regression": "mae", "classification_multilabel": "ap", "subtoken_prediction": "f1"}
+_METRIC_OF = {"regression": "mae", "classification_multilabel": "ap"}
 
 _BENCHMARKS = {
     "auc": "ogbg-molhiv ogbg-molbace ogbg-molbbbp ogbg-molclintox ogbg-molsider ogbg-moltox21 ogbg-moltoxcast "
     "ogbg-molchembl ogbn-proteins minesweeper tolokers questions",
     "ap": "ogbg-molpcba ogbg-molmuv peptides-func peptides-functional",
-    "f1": "ogbg-code2 pascalvoc-sp coco-sp pyg-vocsuperpixels pyg-cocosuperpixels",
-    "mae": "pyg-zinc pyg-aqsol peptides-struct peptides-structural pcqm4mv2-subset pcqm4mv2-full pcqm4mv2-inference",
+    "f1": "pascalvoc-sp coco-sp pyg-vocsuperpixels pyg-cocosuperpixels",
+    "mae": "pyg-zinc pyg-aqsol peptides-struct peptides-structural pcqm4mv2-subset pcqm4mv2-full",
     "rmse": "ogbg-molesol ogbg-molfreesolv ogbg-mollipo",
     "mrr": "pcqm-contact pcqm4mv2contact-shuffle",
     "hits@20": "ogbl-ddi",

@@ -2,83 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
 
-from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
 from pyg_topomask.run.config import Config
+from pyg_topomask.run.data.features import CATEGORICAL, CATEGORICAL_EDGES
 from pyg_topomask.run.data.formats import level_of
 from pyg_topomask.run.model.attentions import mask_of
 from pyg_topomask.run.model.encoders import base_encoders
+from pyg_topomask.transforms.grid_shape import grid_links
 
-Rows = Callable[[Config, int, torch.Generator], Tensor | None]
-"""A function of (config, number of rows, generator) that makes an attribute."""
-
-FEATURES = 3
-"""Number of columns of node features if it depends on the data set."""
-
-
-def _categories(*sizes: int) -> Rows:
-    def make(config: Config, rows: int, generator: torch.Generator) -> Tensor:
-        return torch.stack([torch.randint(size, (rows,), generator=generator) for size in sizes], dim=1)
-
-    return make
-
-
-def _numbers(columns: int) -> Rows:
-    return lambda config, rows, generator: torch.rand(rows, columns, generator=generator)
-
-
-def _node_types(config: Config, rows: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(config.dataset.node_encoder_num_types, (rows, 1), generator=generator)
-
-
-def _edge_types(config: Config, rows: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(config.dataset.edge_encoder_num_types, (rows,), generator=generator)
-
-
-NODES: dict[str, Rows] = {
-    "Atom": _categories(*ATOM_SIZES),
-    "ASTNode": _categories(*AST_SIZES[:2]),
-    "PPANode": lambda config, rows, generator: torch.zeros(rows, dtype=torch.long),
-    "TypeDictNode": _node_types,
-    "VOCNode": _numbers(14),
-    "COCONode": _numbers(14),
-    "CityNetworkNode": _numbers(37),
+COLUMNS = {
+    **{"Atom": 9, "TypeDictNode": 1, "PPANode": 1, "VOCNode": 14, "COCONode": 14, "CityNetworkNode": 37},
+    **{"Bond": 3, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
 }
-"""``x`` by node encoder; other encoders get numbers."""
+"""Number of columns of the features that an encoder takes; others take any number, here 3."""
 
-EDGES: dict[str, Rows] = {
-    "Bond": _categories(*BOND_SIZES),
-    "ASTEdge": _categories(2, 2),
-    "PPAEdge": _numbers(7),
-    "TypeDictEdge": _edge_types,
-    "VOCEdge": _numbers(2),
-    "COCOEdge": _numbers(2),
-    "LinearEdge": _numbers(1),
-    "DummyEdge": lambda config, rows, generator: None,
-}
-"""``edge_attr`` by edge encoder."""
+
+def _features(encoder: str, rows: int, generator: torch.Generator) -> Tensor:
+    columns = COLUMNS.get(encoder, 3)
+    if encoder in (*CATEGORICAL, *CATEGORICAL_EDGES):
+        return torch.randint(2, (rows, columns), generator=generator)  # each has at least two categories
+    return torch.rand(rows, columns, generator=generator)
 
 
 def fake_graphs(config: Config, count: int = 2) -> list[Data]:
     """Grids of two nodes along each axis in the form of the data set's class, without targets."""
     generator, graphs = torch.Generator().manual_seed(0), []
-    node_encoder = next(iter(base_encoders(config)), "LinearNode")
+    node_encoder, edge_encoder = next(iter(base_encoders(config)), "LinearNode"), config.dataset.edge_encoder_name
     edge_index, num_nodes = _grid(config)
-    num_edges = edge_index.size(1)
     for _ in range(count):
-        x = NODES.get(node_encoder, _numbers(FEATURES))(config, num_nodes, generator)
-        graph = Data(x=x, edge_index=edge_index)
-        if config.dataset.edge_encoder:
-            graph.edge_attr = EDGES[config.dataset.edge_encoder_name](config, num_edges, generator)
+        graph = Data(x=_features(node_encoder, num_nodes, generator), edge_index=edge_index)
+        if config.dataset.edge_encoder and edge_encoder != "DummyEdge":
+            graph.edge_attr = _features(edge_encoder, edge_index.size(1), generator)
         if config.topomask.spanning_tree == "minimum":
-            graph.edge_weight = torch.ones(num_edges)
-        if node_encoder == "ASTNode":
-            graph.node_depth = torch.arange(num_nodes).view(-1, 1)
+            graph.edge_weight = torch.ones(edge_index.size(1))
         if level_of(config.dataset) == "edge":
             graph.edge_label_index = torch.tensor([[0, 1, 0], [1, 2, 2]])
             graph.edge_label = torch.tensor([1, 1, 0])
@@ -91,7 +51,4 @@ def _grid(config: Config) -> tuple[Tensor, int]:
     mask = mask_of(config)
     shape = getattr(config.value(f"topomask.mask_{mask}"), "grid_shape", None) if mask else None
     axes = len(shape) if shape else 2  # a cycle of four nodes
-    node = torch.arange(2**axes).view([2] * axes)
-    links = [torch.stack([node.select(axis, 0).flatten(), node.select(axis, 1).flatten()]) for axis in range(axes)]
-    edges = torch.cat(links, dim=1)
-    return torch.cat([edges, edges.flip(0)], dim=1), node.numel()
+    return to_undirected(grid_links((2,) * axes)), 2**axes

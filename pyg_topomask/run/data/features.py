@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.errors import RunError
 
-CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
+CATEGORICAL = ("Atom", "PPANode", "TypeDictNode")
 """Node encoders that take integer categories; all others take floats."""
 
-CATEGORICAL_EDGES = ("Bond", "ASTEdge", "TypeDictEdge")
+CATEGORICAL_EDGES = ("Bond", "TypeDictEdge")
 """Edge encoders that take integer categories."""
 
 
@@ -25,13 +26,13 @@ def input_features(config: Config) -> BaseTransform:
     """The transform that puts node and edge features into the form that the model takes."""
     data = config.dataset
     reduce = "max" if data.edge_encoder_name in CATEGORICAL_EDGES else "mean"
-    steps: list[BaseTransform] = [ToUndirected(reduce=reduce)] if data.to_undirected else []
-    steps.append(_Features(data.node_encoder_parts))
+    steps: list[Callable[[Data], Data]] = [ToUndirected(reduce=reduce)] if data.to_undirected else []
+    steps.append(partial(_with_node_features, encoders=data.node_encoder_parts))
     if config.prep.add_self_loops and is_one_graph(data):
         steps.append(AddSelfLoops(attr=None))
     if config.topomask.normalize_features:
         steps.append(NormalizeFeatures())
-    steps.append(_EdgeFeatures(data.edge_encoder_name if data.edge_encoder else None))
+    steps.append(partial(_with_edge_features, encoder=data.edge_encoder_name if data.edge_encoder else None))
     return Compose(steps)
 
 
@@ -40,43 +41,30 @@ def width(features: Tensor | None) -> int | None:
     return None if features is None else features.size(1) if features.dim() == 2 else 1
 
 
-class _Features(BaseTransform):
-    """Makes features floats, except categories; nodes without features get a 1."""
-
-    def __init__(self, encoders: Sequence[str]) -> None:
-        self.encoders = list(encoders)
-
-    def forward(self, data: Data) -> Data:
-        if "Constant" in self.encoders or data.x is None:
-            return Constant(cat=False)(data)
-        for encoder in self.encoders:
-            if encoder in CATEGORICAL:
-                if data.x.is_floating_point():
-                    raise RunError(
-                        f"dataset.node_encoder_name: {encoder} takes integer categories (got {data.x.dtype}); "
-                        "use LinearNode"
-                    )
-                return data
+def _with_node_features(data: Data, encoders: Sequence[str]) -> Data:
+    """Make features floats, except categories; nodes without features get a 1."""
+    if "Constant" in encoders or data.x is None:
+        return Constant(cat=False)(data)
+    categorical = next((encoder for encoder in encoders if encoder in CATEGORICAL), None)
+    if categorical is None:
         data.x = _real_rows("x", data.x, int(data.num_nodes or 0))
-        return data
+    elif data.x.is_floating_point():
+        message = f"{categorical} takes integer categories (got {data.x.dtype}); use LinearNode"
+        raise RunError(f"dataset.node_encoder_name: {message}")
+    return data
 
 
-class _EdgeFeatures(BaseTransform):
-    """Puts edge features into the form that the encoder takes; removes them if there is no encoder."""
-
-    def __init__(self, encoder: str | None) -> None:
-        self.encoder = encoder
-
-    def forward(self, data: Data) -> Data:
-        if self.encoder is None:
-            data.edge_attr = None
-        elif self.encoder == "DummyEdge":
-            data.edge_attr = torch.ones(data.edge_index.size(1), 1)
-        elif data.edge_attr is None:
-            raise RunError("dataset.edge_encoder_name: the data have no edge features; use DummyEdge")
-        elif self.encoder in ("LinearEdge", "VOCEdge", "COCOEdge"):
-            data.edge_attr = _real_rows("edge_attr", data.edge_attr, data.edge_index.size(1))
-        return data
+def _with_edge_features(data: Data, encoder: str | None) -> Data:
+    """Put edge features into the form that the encoder takes; remove them if there is no encoder."""
+    if encoder is None:
+        data.edge_attr = None
+    elif encoder == "DummyEdge":
+        data.edge_attr = torch.ones(data.edge_index.size(1), 1)
+    elif data.edge_attr is None:
+        raise RunError("dataset.edge_encoder_name: the data have no edge features; use DummyEdge")
+    elif encoder in ("LinearEdge", "VOCEdge", "COCOEdge"):
+        data.edge_attr = _real_rows("edge_attr", data.edge_attr, data.edge_index.size(1))
+    return data
 
 
 def _real_rows(name: str, features: Tensor, count: int) -> Tensor:
@@ -103,11 +91,6 @@ class FittedTransform(BaseTransform):
     @classmethod
     def fit(cls, graphs: Sequence[Data]) -> FittedTransform:
         """The transform with the constants of these graphs."""
-        return cls(cls.constants_of(graphs))
-
-    @staticmethod
-    def constants_of(graphs: Sequence[Data]) -> dict[str, Any]:
-        """The constants of the given graphs."""
         raise NotImplementedError
 
 
@@ -128,12 +111,13 @@ class Coordinates(FittedTransform):
 
     frequencies = 2.0 ** torch.arange(8)
 
-    @staticmethod
-    def constants_of(graphs: Sequence[Data]) -> dict[str, Any]:
+    @classmethod
+    def fit(cls, graphs: Sequence[Data]) -> Coordinates:
         coordinates = torch.cat([graph.x[:, :2] for graph in graphs])
         low = coordinates.min(0).values
         extent = (coordinates.max(0).values - low).clamp(min=1e-6)
-        return {"low": low, "extent": extent, "others": Standardize.constants_of([Data(x=g.x[:, 2:]) for g in graphs])}
+        others = Standardize.fit([Data(x=graph.x[:, 2:]) for graph in graphs])
+        return cls({"low": low, "extent": extent, "others": others.constants})
 
     def forward(self, data: Data) -> Data:
         low, extent, others = (self.constants[name] for name in ("low", "extent", "others"))
@@ -152,9 +136,9 @@ class Standardize(FittedTransform):
     Reference: Tönshoff et al., *Where Did the Gap Go?*, arXiv:2309.00367, Section 3, for the superpixels of LRGB.
     """
 
-    @staticmethod
-    def constants_of(graphs: Sequence[Data]) -> dict[str, Any]:
-        return {name: found for name in ("x", "edge_attr") if (found := _moments(graphs, name))}
+    @classmethod
+    def fit(cls, graphs: Sequence[Data]) -> Standardize:
+        return cls({name: found for name in ("x", "edge_attr") if (found := _moments(graphs, name))})
 
     def forward(self, data: Data) -> Data:
         for name, (mean, std) in self.constants.items():
@@ -163,19 +147,13 @@ class Standardize(FittedTransform):
 
 
 def _moments(graphs: Sequence[Data], name: str) -> tuple[Tensor, Tensor] | None:
-    """Mean and standard deviation of each channel of an attribute, in one pass and double precision."""
-    count, mean, square = 0, torch.zeros(()), torch.zeros(())
-    for graph in graphs:
-        values = graph.get(name)
-        if values is None or not values.is_floating_point():
-            return None
-        if values.size(0) == 0:
-            continue
-        values, number = values.double(), values.size(0)
-        step = values.mean(0) - mean
-        square = square + (values - values.mean(0)).square().sum(0) + step**2 * (count * number / (count + number))
-        mean, count = mean + step * (number / (count + number)), count + number
+    """Mean and standard deviation of each channel of an attribute; None if graphs lack it or it is no float."""
+    values = [graph.get(name) for graph in graphs]
+    if any(value is None or not value.is_floating_point() for value in values):
+        return None
+    count = sum(value.size(0) for value in values)
     if count == 0:
         return None
-    std = (square / count).sqrt()
+    mean = sum(value.double().sum(0) for value in values) / count
+    std = (sum((value.double() - mean).square().sum(0) for value in values) / count).sqrt()
     return mean.float(), torch.where(std > 1e-8, std, 1.0).float()

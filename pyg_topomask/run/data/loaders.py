@@ -24,7 +24,7 @@ from pyg_topomask.run.distributed import rank, world_size
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.encoders import build_encodings
 from pyg_topomask.run.model.sampling import check_memory, refusing_graphs
-from pyg_topomask.run.task import Task, check_targets
+from pyg_topomask.run.task import PARTS, Task, check_targets
 from pyg_topomask.transforms import AddRandomWalks, precompute
 from pyg_topomask.transforms.base import apply_all
 
@@ -72,7 +72,7 @@ class Splits:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of labelled graphs or nodes in each part."""
-        parts = {"train": self.train, "val": self.val, "test": self.test}
+        parts = {name: getattr(self, name) for name in PARTS}
         return {name: int(part[0].counted.sum()) if self.is_one_graph else len(part) for name, part in parts.items()}
 
     def data_format(self) -> dict[str, Any]:
@@ -175,13 +175,14 @@ def _drawn(
     evaluated: list[Data] = []
     together = _FIRST_GRAPHS
     while len(drawn) < len(graphs):
-        first = len(drawn)
-        some, together = graphs[first : first + together], min(2 * together, _GRAPHS_TOGETHER)
+        some = graphs[len(drawn) : len(drawn) + together]
         with refusing_graphs(config):
-            drawn += apply_all(once, some)
-            evaluated += apply_all(in_evaluation, drawn[first:])
-        check_memory(config, some, evaluated[first:], len(graphs) - len(drawn))
+            new = apply_all(once, some)
+            drawn += new
+            evaluated += apply_all(in_evaluation, new)
+        check_memory(config, some, evaluated[-len(some) :], len(graphs) - len(drawn))
         tick("walks, edges and trees", len(drawn))
+        together = min(2 * together, _GRAPHS_TOGETHER)
     return drawn, evaluated
 
 
@@ -194,14 +195,17 @@ def read_features(
         The graphs; the indices of the training, validation and test graphs, or masks of nodes for a single graph; the
         constants of the transforms of :func:`fitted_features`.
     """
-    features = input_features(config)
-    graphs = [_checked(features(graph), dataset.task) for graph in dataset.graphs]
+    features, task = input_features(config), dataset.task
+    graphs = [_checked(features(graph), task) for graph in dataset.graphs]
     parts: tuple[Any, Any, Any]
     if dataset.is_one_graph:
         parts = node_masks(config.dataset, graphs[0], seed)
         training = [Data(x=graphs[0].x[parts[0]], edge_attr=graphs[0].get("edge_attr"))]
     else:
-        parts = _graph_parts(config, dataset, graphs, seed)
+        by_class = "stratified" in config.dataset.split_mode and task.level == "graph"
+        labels = torch.cat([task.target(graph) for graph in graphs]).long() if by_class else None
+        train, val, test = split_items(config.dataset, len(graphs), labels, dataset.parts, seed)
+        parts = (train.tolist(), val.tolist(), test.tolist())
         training = [graphs[i] for i in parts[0]]
     fitted: list[Mapping[str, Any]] = []
     for cls in fitted_features(config):
@@ -218,16 +222,6 @@ def served_features(config: Config, dataset: LoadedDataset, number: int) -> Data
     return input_features(config)(dataset.graphs[number])
 
 
-def _graph_parts(
-    config: Config, dataset: LoadedDataset, graphs: Sequence[Data], seed: int
-) -> tuple[list[int], list[int], list[int]]:
-    data, labels = config.dataset, None
-    if "stratified" in data.split_mode and dataset.task.level == "graph" and dataset.task.kind != "subtoken":
-        labels = torch.cat([dataset.task.target(graph) for graph in graphs]).long()
-    train, val, test = (part.tolist() for part in split_items(data, len(graphs), labels, dataset.parts, seed))
-    return train, val, test
-
-
 def _checked(data: Data, task: Task) -> Data:
     check_targets(task, data)
     if data.x.is_floating_point() and not torch.isfinite(data.x).all():
@@ -238,9 +232,8 @@ def _checked(data: Data, task: Task) -> Data:
 def _with_counted(data: Data, counted: Tensor) -> Data:
     """The graph, with the mask ``[N]`` of the nodes that losses and metrics count."""
     data = copy.copy(data)
-    for name in ("train_mask", "val_mask", "test_mask"):
-        if name in data:
-            del data[name]
+    for name in PARTS:
+        data[f"{name}_mask"] = None
     data.counted = counted
     return data
 
@@ -305,56 +298,32 @@ def loaders(config: Config, splits: Splits, seed: int) -> tuple[DataLoader, Data
 
     ``train.batch_size`` counts the graphs of all processes, so that a run is the same on any number of them.
     """
+    val, test = evaluation_loaders(config, splits, PARTS[1:])
     common: dict[str, Any] = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(seed)}
-    if splits.is_one_graph:
-        return _one_graph_loaders(config, splits, seed, common)
-    share = share_of(config.train.batch_size)
-    _refuse_small_parts(splits)
-    train = Served(splits.train, splits.serve_transforms)
-    sampler = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
-    return (
-        GraphLoader(train, sampler=sampler, batch_size=share, **common),
-        ready_loader(splits.val, config.train.batch_size),
-        ready_loader(splits.test, config.train.batch_size),
-    )
-
-
-def evaluation_loaders(config: Config, splits: Splits) -> tuple[DataLoader, DataLoader, DataLoader]:
-    """Loaders that serve each item of all three sets once, as in an evaluation."""
-    if config.val.sampler != "full_batch":
-        common, (graph,) = {"num_workers": config.num_workers}, splits.train
-        parts = graph_parts(config, graph, config.seed, splits.serve_transforms)
-        every = (splits.train, splits.val, splits.test)
-        train, val, test = (evaluation_loader(parts, part[0], common) for part in every)
-        return train, val, test
+    served = Served(splits.train, splits.serve_transforms)
     if not splits.is_one_graph:
-        _refuse_small_parts(splits)
-    batch_size = None if splits.is_one_graph else config.train.batch_size
-    return (
-        ready_loader(splits.train, batch_size),
-        ready_loader(splits.val, batch_size),
-        ready_loader(splits.test, batch_size),
-    )
+        order = EpochSampler(len(splits.train), seed, rank(), world_size(), config.train.shuffle)
+        train = GraphLoader(served, sampler=order, batch_size=share_of(config.train.batch_size), **common)
+    elif config.train.sampler != "full_batch":
+        train = training_loader(config, graph_parts(config, splits.train[0], seed, splits.serve_transforms), common)
+    elif world_size() > 1:
+        message = f"full_batch gives {world_size()} processes the same graph; use random_partition"
+        raise RunError(f"train.sampler: {message}")
+    else:
+        train = DataLoader(served, batch_size=1, collate_fn=single, **common)
+    return train, val, test
 
 
-def _one_graph_loaders(
-    config: Config, splits: Splits, seed: int, common: dict[str, Any]
-) -> tuple[DataLoader, DataLoader, DataLoader]:
-    val, test = ready_loader(splits.val, None), ready_loader(splits.test, None)
-    if config.train.sampler == "full_batch":
-        if world_size() > 1:
-            raise RunError(
-                f"train.sampler: full_batch gives {world_size()} processes the same graph; use random_partition"
-            )
-        train = DataLoader(Served(splits.train, splits.serve_transforms), batch_size=1, collate_fn=single, **common)
-        return train, val, test
-    parts = graph_parts(config, splits.train[0], seed, splits.serve_transforms)
+def evaluation_loaders(config: Config, splits: Splits, names: Sequence[str] = PARTS) -> list[DataLoader]:
+    """Loaders that serve each item of the named sets once, as in an evaluation."""
+    sets = [getattr(splits, name) for name in names]
     if config.val.sampler != "full_batch":
-        val, test = (evaluation_loader(parts, part[0], common) for part in (splits.val, splits.test))
-    return training_loader(config, parts, common), val, test
-
-
-def _refuse_small_parts(splits: Splits) -> None:
-    for name, part in (("training", splits.train), ("validation", splits.val), ("test", splits.test)):
-        if len(part) < world_size():
-            raise RunError(f"dataset.split: the {name} part has {len(part)} graphs for {world_size()} processes")
+        common = {"num_workers": config.num_workers, "generator": torch.Generator().manual_seed(config.seed)}
+        parts = graph_parts(config, splits.train[0], config.seed, splits.serve_transforms)
+        return [evaluation_loader(parts, chosen[0], common) for chosen in sets]
+    if splits.is_one_graph:
+        return [ready_loader(chosen, None) for chosen in sets]
+    for name, size in splits.sizes.items():
+        if size < world_size():
+            raise RunError(f"dataset.split: the {name} part has {size} graphs for {world_size()} processes")
+    return [ready_loader(chosen, config.train.batch_size) for chosen in sets]

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import index_to_mask, mask_to_index
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.task import Parts
+from pyg_topomask.run.task import PARTS, Parts
 
 
 def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Parts | None, seed: int) -> Parts:
@@ -52,8 +53,7 @@ def split_items(data: DatasetConfig, size: int, labels: Tensor | None, own: Part
     fold = folds(classes, data.num_folds, data.split_seed or 0)
     test = fold == data.split_index
     val = fold == (data.split_index + 1) % data.num_folds
-    train = ~(test | val)
-    return train.nonzero().view(-1), val.nonzero().view(-1), test.nonzero().view(-1)
+    return mask_to_index(~(test | val)), mask_to_index(val), mask_to_index(test)
 
 
 def folds(classes: Tensor, num_folds: int, seed: int) -> Tensor:
@@ -81,8 +81,8 @@ def _sizes(data: DatasetConfig, size: int) -> tuple[int, int, int]:
 
 
 def _cut(order: Tensor, counts: tuple[int, int, int]) -> Parts:
-    train, val, test = order[: sum(counts)].split(counts)
-    return train.sort().values, val.sort().values, test.sort().values
+    train, val, test = (part.sort().values for part in order[: sum(counts)].split(counts))
+    return train, val, test
 
 
 def errica_split(data: DatasetConfig, size: int) -> Parts:
@@ -95,25 +95,21 @@ def errica_split(data: DatasetConfig, size: int) -> Parts:
     folders = [Path(data.split_dir).expanduser()] if data.split_dir else []
     bases = [data.dir, os.environ.get("TOPOMASK_DATA")]
     folders += [Path(base).expanduser() / "splits" / "errica2020" for base in bases if base]
-    wanted = [f"{data.name}_splits.json", f"{data.name}_full_splits.json"]
-    groups = (".", "CHEMICAL", "COLLABORATIVE_1", "COLLABORATIVE_DEGREE")
-    paths = [folder / group / name for folder in folders for group in groups for name in wanted]
-    path = next((path for path in paths if path.is_file()), None)
+    names = [f"{group}{data.name}{end}_splits.json" for group in ("", "*/") for end in ("", "_full")]
+    path = next((path for folder in folders for name in names for path in sorted(folder.glob(name))), None)
     if path is None:
         searched = ", ".join(map(str, folders)) or "dataset.split_dir, dataset.dir and $TOPOMASK_DATA are not set"
         raise RunError(
-            f"dataset.split_mode: no {wanted[0]} was found ({searched}). The files are in 'data_splits' of "
+            f"dataset.split_mode: no {names[0]} was found ({searched}). The files are in 'data_splits' of "
             "github.com/diningphil/gnn-comparison; dataset.split_mode=random needs no files"
         )
     try:
-        outer = json.loads(path.read_text(encoding="utf-8"))
-        fold = outer[data.split_index]
+        fold = json.loads(path.read_text(encoding="utf-8"))[data.split_index]
         inner = fold["model_selection"][0]
         train, val, test = (torch.tensor(part) for part in (inner["train"], inner["validation"], fold["test"]))
-    except IndexError:
-        raise RunError(f"dataset.split_index: {path} has {len(outer)} folds (got {data.split_index})") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not a file of splits: {type(error).__name__}: {error}") from None
+    except (ValueError, LookupError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise RunError(f"{path} is not a file of splits with fold {data.split_index} ({reason})") from None
     if int(torch.cat([train, val, test]).max()) >= size:
         raise RunError(f"{path} is for another data set: it lists graphs beyond the {size} of {data.name}")
     return train, val, test
@@ -121,20 +117,14 @@ def errica_split(data: DatasetConfig, size: int) -> Parts:
 
 def node_masks(data: DatasetConfig, graph: Data, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Boolean masks ``[N]`` of the training, validation and test nodes; ``split_index`` selects a column of several."""
-    names = ("train_mask", "val_mask", "test_mask")
+    names, number = [f"{part}_mask" for part in PARTS], int(graph.num_nodes)
     if data.split_mode == "standard" and all(name in graph for name in names):
-        masks = []
-        for name in names:
-            mask = graph[name]
-            if mask.dim() == 2:
-                if data.split_index >= mask.size(1):
-                    raise RunError(f"dataset.split_index: there are {mask.size(1)} splits (got {data.split_index})")
-                mask = mask[:, data.split_index]
-            elif data.split_index != 0 and name == "train_mask":
-                raise RunError(f"dataset.split_index: {data.name} has a single split (got {data.split_index})")
-            masks.append(mask)
-        return masks[0], masks[1], masks[2]
-    number, labels = int(graph.num_nodes), graph.y if graph.y.dim() == 1 else None
-    parts = split_items(data, number, labels, None, seed)
-    train, val, test = (torch.zeros(number, dtype=torch.bool).index_fill(0, index, True) for index in parts)
+        masks = [graph[name].view(number, -1) for name in names]
+        count = masks[0].size(1)
+        if data.split_index >= count:
+            raise RunError(f"dataset.split_index: {data.name} has {count} splits (got {data.split_index})")
+        train, val, test = (mask[:, data.split_index if mask.size(1) > 1 else 0] for mask in masks)
+        return train, val, test
+    parts = split_items(data, number, graph.y if graph.y.dim() == 1 else None, None, seed)
+    train, val, test = (index_to_mask(index, number) for index in parts)
     return train, val, test

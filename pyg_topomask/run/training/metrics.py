@@ -175,35 +175,12 @@ class PartScores(Scores):
         }
 
 
-class WordScores(Scores):
-    """``f1`` of ogbg-code2: the mean over graphs of F1 between the sets of predicted and true words, as in OGB."""
-
-    names = ("f1",)
-    total: Tensor
-    count: Tensor
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.task = task
-        self.add_sums("total", "count")
-
-    def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:
-        """Add graphs: logits ``[B, positions, vocabulary]``, and all true words of each graph, ``y``."""
-        total = 0.0
-        for guess, true in zip(map(set, self.task.words(prediction)), map(set, graphs.y)):
-            total += 2 * len(guess & true) / max(1, len(guess) + len(true))
-        self.total, self.count = self.total + total, self.count + len(graphs.y)
-
-    def compute(self) -> dict[str, Tensor]:
-        return {"f1": self.total / self.count}
-
-
 def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores]:
     """The metrics of a task by the name of their group; each computes a dictionary of values.
 
     Groups: ``loss`` (updated by loss and count), ``links`` (by scores and candidates), and ``scores``, ``ranks``,
-    ``hits``, ``parts`` and ``words`` (by predictions, targets and the batch). The area under the curve of several
-    classes stores every score, so it is computed only if it is ``metric_best``.
+    ``hits`` and ``parts`` (by predictions, targets and the batch). The area under the curve of several classes stores
+    every score, so it is computed only if it is ``metric_best``.
     """
     metrics: dict[str, Scores] = {"loss": LossMean()}
     if task.kind in ("binary", "multiclass"):
@@ -214,8 +191,6 @@ def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores
         metrics |= {"scores": LabelAccuracy(task.num_outputs), "ranks": RankScores(("auc", "ap"))}
     elif task.kind == "regression":
         metrics["scores"] = RegressionScores()
-    elif task.kind == "subtoken":
-        metrics["words"] = WordScores(task)
     elif metric_best in ("auc", "ap"):
         metrics["ranks"] = RankScores((metric_best,), task.num_outputs)
     if task.ranked:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from torch_geometric.data import Data
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import load_dataset, ogb
-from pyg_topomask.run.data.formats.ogb_files import three_parts
 from pyg_topomask.run.errors import RunError
 
 
@@ -82,37 +82,28 @@ def test_planetoid(tmp_path, marker, part, hostile):
     refused(tmp_path, **data)
 
 
+KARY = "graphs_Kary_Deterministic_Graphs.pkl y_Kary_Deterministic_Graphs.pt"
+
+
 @pytest.mark.parametrize(
-    ("data", "folder", "files", "kind"),
+    ("data", "files"),
     [
-        ({"format": "PyG-LRGBDataset", "name": "pascalvoc-sp"}, "LRGBDataset/pascalvoc-sp", "train val test", "pickle"),
-        ({"format": "PyG-LRGBDataset", "name": "peptides-func"}, "LRGBDataset/peptides-func", "train val test", "pt"),
-        ({"format": "PyG-AQSOL", "name": "none"}, "AQSOL", "train val test atom_dict bond_dict", "pickle"),
-        ({"format": "PyG-GNNBenchmarkDataset", "name": "MNIST"}, "GNNBenchmarkDataset/MNIST", "MNIST_v2", "pt"),
-        (
-            {"format": "PyG-GNNBenchmarkDataset", "name": "CSL"},
-            "GNNBenchmarkDataset/CSL",
-            "graphs_Kary_Deterministic_Graphs y_Kary_Deterministic_Graphs",
-            "pkl pt",
-        ),
+        ("PyG-LRGBDataset pascalvoc-sp", "train.pickle val.pickle test.pickle"),
+        ("PyG-LRGBDataset peptides-func", "train.pt val.pt test.pt"),
+        ("PyG-AQSOL none", "train.pickle val.pickle test.pickle atom_dict.pickle bond_dict.pickle"),
+        ("PyG-GNNBenchmarkDataset MNIST", "MNIST_v2.pt"),
+        ("PyG-GNNBenchmarkDataset CSL", KARY),
+        ("PyG-ZINC subset", "train.pickle val.pickle test.pickle train.index val.index test.index"),
     ],
 )
-def test_raw_pickles(tmp_path, marker, data, folder, files, kind):
-    raw = raw_folder(tmp_path, *folder.split("/"))
-    for position, name in enumerate(files.split()):
-        ending = kind.split()[position % len(kind.split())]
+def test_raw_pickles(tmp_path, marker, data, files):
+    family, name = data.split()
+    raw = raw_folder(tmp_path, family.removeprefix("PyG-"), *([name] if name not in ("none", "subset") else []))
+    for file in files.split():
         content = io.BytesIO()
-        (torch.save if ending == "pt" else pickle.dump)([Popen(marker)], content)
-        (raw / f"{name}.{ending}").write_bytes(content.getvalue())
-    refused(tmp_path, **data)
-
-
-def test_zinc(tmp_path, marker):
-    raw = raw_folder(tmp_path, "ZINC")
-    for part in ("train", "val", "test"):
-        (raw / f"{part}.pickle").write_bytes(pickle.dumps([Popen(marker)]))
-        (raw / f"{part}.index").write_text("0\n")
-    refused(tmp_path, format="PyG-ZINC", name="subset")
+        (torch.save if file.endswith("pt") else pickle.dump)([Popen(marker)], content)
+        (raw / file).write_bytes(content.getvalue())
+    refused(tmp_path, format=family, name=name)
 
 
 def test_archives_of_city_networks(tmp_path, marker):
@@ -129,13 +120,13 @@ def test_archives_of_city_networks(tmp_path, marker):
 class Benchmark:
     """A data set like ogb's: a graph, and splits that are loaded on request."""
 
-    root = "the data folder"
+    root, name = "the data folder", "ogbl-collab"
 
     def __init__(self, path):
         self.path = path
 
     def __getitem__(self, index):
-        return torch.load(self.path.with_name("graph.pt"), weights_only=False)
+        return Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0], [1]]))
 
     def get_idx_split(self):
         return torch.load(self.path, weights_only=False)
@@ -143,24 +134,19 @@ class Benchmark:
     get_edge_split = get_idx_split
 
 
-def test_splits_of_ogb(tmp_path, marker, monkeypatch):
-    from torch_geometric.data import Data
-
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_splits_of_ogb(tmp_path, marker, protocol):
     path = tmp_path / "split.pt"
-    torch.save({"train": [0, 1], "valid": torch.tensor([2]), "test": np.array([3])}, path)
-    assert [part.tolist() for part in three_parts(Benchmark(path))] == [[0, 1], [2], [3]]
-    torch.save(Popen(marker), path)
-    with pytest.raises(
-        RunError, match=r"the split of Benchmark could not be read: .*\. Download its folder 'split' again"
-    ):
-        three_parts(Benchmark(path))
-    monkeypatch.setattr(ogb, "open_dataset", lambda *arguments: Benchmark(path))
-    torch.save(Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0], [1]])), path.with_name("graph.pt"))
-    data = DatasetConfig(format="OGB", name="ogbl-collab")
-    with pytest.raises(RunError, match="the split of Benchmark could not be read"):
-        ogb.link_property(data, "ogbl-collab")
+    torch.save({"train": [0, 1], "valid": torch.tensor([2]), "test": np.array([3])}, path, pickle_protocol=protocol)
+    assert [part.tolist() for part in ogb.three_parts(Benchmark(path))] == [[0, 1], [2], [3]]
     edges = {"edge": torch.tensor([[0, 1], [1, 2]]), "edge_neg": torch.tensor([[0, 3]])}
-    torch.save({"train": {"edge": edges["edge"]}, "valid": edges, "test": edges}, path)
-    dataset = ogb.link_property(data, "ogbl-collab")
+    split = {"train": {"edge": edges["edge"]}, "valid": edges, "test": edges}
+    torch.save(split, path, pickle_protocol=protocol)
+    dataset = ogb.link_property(Benchmark(path), ogb.TASKS["ogbl-collab"])
     assert [graph.edge_label.tolist() for graph in dataset.graphs] == [[1, 1], [1, 1, 0], [1, 1, 0]]
     assert dataset.graphs[1].edge_label_index.tolist() == [[0, 1, 0], [1, 2, 3]]
+    torch.save(Popen(marker), path, pickle_protocol=protocol)
+    message = r"the split of Benchmark could not be read: .*\. Download its folder 'split' again"
+    for read in (ogb.three_parts, lambda found: ogb.link_property(found, None)):
+        with pytest.raises(RunError, match=message):
+            read(Benchmark(path))

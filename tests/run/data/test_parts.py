@@ -1,4 +1,4 @@
-"""Evaluation of one graph in parts: every node once, on parts that stay the same, with the metrics of a reference."""
+"""One graph in parts: how it is cut, trained and evaluated, with the metrics of a reference on the same parts."""
 
 import csv
 import io
@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch_geometric.typing as installed
 from torch_geometric.data import Data
+from torch_geometric.loader import ClusterData
+from torch_geometric.transforms import ToUndirected
 
 import pyg_topomask
 from pyg_topomask.run import run_config
@@ -14,22 +17,24 @@ from pyg_topomask.run.commands.predict import predict
 from pyg_topomask.run.config.load import ConfigError, load
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import evaluation_loaders, loaders, prepare
-from pyg_topomask.run.data.parts import at_epoch_0
+from pyg_topomask.run.data.parts import Neighborhoods, clusters, sampler_problems
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.task import classification
+from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.transforms import AddRandomWalks
 
-SAMPLERS = ["random_partition", "cluster", "neighbor"]
+SAMPLERS = ["random_partition", "cluster", pytest.param("neighbor", marks=pytest.mark.sparse)]
 NODES = classification("node", 2)
+CORA = {"format": "PyG-Planetoid", "name": "Cora", "task": "node", "split_mode": "random"}
 
 
-def source(sampler="random_partition", **train):
+def source(sampler="random_partition", evaluated=None, **train):
     return {
-        "dataset": {"format": "PyG-Planetoid", "name": "Cora", "task": "node", "split_mode": "random"},
-        "train": {"sampler": sampler, "num_parts": 3, "neighbor_sizes": [3], "batch_size": 8, **train},
-        "val": {"sampler": sampler},
+        "dataset": CORA,
+        "train": {"sampler": sampler, "num_parts": 3, "neighbor_sizes": [3, 2], "batch_size": 8, **train},
+        "val": {"sampler": evaluated or sampler},
         "gt": {"layer_type": "GCN+GRF", "layers": 1, "dim_hidden": 8},
         "optim": {"max_epoch": 2, "base_lr": 0.01},
         "topomask": {"num_walks": 4, "max_length": 2},
@@ -38,18 +43,29 @@ def source(sampler="random_partition", **train):
     }
 
 
-@pytest.fixture
-def graph(monkeypatch):
-    """A ring with chords and two classes, which is the data set of a run; a node's feature is its number."""
+def ring_with_chords():
     index = torch.arange(36)
     one, other = torch.cat([index, index]), torch.cat([index.roll(1), index.roll(7)])
     edges = torch.stack([torch.cat([one, other]), torch.cat([other, one])])
-    found = Data(x=index[:, None].float(), edge_index=edges, y=(index >= 18).long())
+    return Data(x=index[:, None].float(), edge_index=edges, y=(index >= 18).long(), num_nodes=36)
+
+
+@pytest.fixture
+def graph(monkeypatch):
+    """A ring with chords and two classes, which is the data set of a run; a node's feature is its number."""
+    found = ring_with_chords()
+
+    def rows(self, edge_index, num_nodes):
+        assert torch.equal(edge_index, ToUndirected()(Data(edge_index=edge_index)).edge_index)  # as METIS needs
+        return torch.arange(num_nodes) // 6 % self.num_parts
+
     for module in ("runner", "commands.predict"):
         monkeypatch.setattr(f"pyg_topomask.run.{module}.load_dataset", lambda data: LoadedDataset([found], NODES))
-    monkeypatch.setattr("pyg_topomask.run.data.parts.clusters", lambda graph, count: index.split(12))
-    monkeypatch.setattr("pyg_topomask.run.data.samplers.NeighborSampler", Neighbors)
-    monkeypatch.setattr("pyg_topomask.run.runner.sampler_problems", lambda config: [])
+    monkeypatch.setattr(ClusterData, "_metis", rows)
+    monkeypatch.setattr(installed, "WITH_METIS", True)
+    if not (installed.WITH_PYG_LIB or installed.WITH_TORCH_SPARSE):
+        monkeypatch.setattr(installed, "WITH_TORCH_SPARSE", True)
+        monkeypatch.setattr("pyg_topomask.run.data.parts.NeighborSampler", Neighbors)
     return found
 
 
@@ -68,14 +84,20 @@ class Neighbors:
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What each evaluation has counted: part of the split, epoch, counted nodes, all nodes and walks."""
+    """What each step has counted: part of the split, epoch, counted nodes, all nodes and walks."""
     steps, original = [], GraphModule._step
 
     def step(self, data, part):
-        numbers = data.x.view(-1).long()
-        if part != "train":
-            counted = numbers[data.counted].tolist()
-            steps.append((part, self.current_epoch, counted, numbers.tolist(), data.walk_index.tolist()))
+        numbers, size = data.x.view(-1).long(), int(data.num_nodes)
+        assert int(data.walk_size) == size
+        assert torch.equal(data.walk_index[0].unique(), torch.arange(size))  # each node has walks
+        adjacent = torch.zeros(size, size, dtype=torch.bool)
+        adjacent[data.edge_index[0], data.edge_index[1]] = True
+        start, end = data.walk_index[:, data.walk_length == 1].long()
+        assert adjacent[start, end].all()  # walks step along edges of the part
+        steps.append(
+            (part, self.current_epoch, numbers[data.counted].tolist(), numbers.tolist(), data.walk_index.tolist())
+        )
         return original(self, data, part)
 
     monkeypatch.setattr(GraphModule, "_step", step)
@@ -85,33 +107,81 @@ def seen(monkeypatch):
 def split_of(config, graph):
     """The loaders' parts of the split of a config."""
     parsed = load(config).config
-    dataset = LoadedDataset([graph], NODES)
-    return parsed, prepare(parsed, dataset, 0, build_sampling_transforms(parsed, 0))
+    return parsed, prepare(parsed, LoadedDataset([graph], NODES), 0, build_sampling_transforms(parsed, 0))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_every_node_is_counted_once_on_parts_that_stay_the_same(tmp_path, graph, seen, sampler):
+def test_clusters_are_those_of_the_partition(graph):
+    graph.edge_index = graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]]  # directed
+    assert [nodes.tolist() for nodes in clusters(graph, 4)] == [
+        [*range(6), *range(24, 30)], [*range(6, 12), *range(30, 36)], [*range(12, 18)], [*range(18, 24)]
+    ]  # fmt: skip
+    assert len(clusters(graph, 9)) == 6  # three of nine parts are empty
+
+
+@pytest.mark.sparse
+def test_a_neighborhood_has_the_nodes_trained_on_first_and_all_edges_between_its_nodes(graph):
+    graph.counted = torch.arange(36) % 3 == 0  # 12 nodes
+    parts, state = Neighborhoods(graph, 5, [2, 1], seed=0), torch.get_rng_state()
+    epoch = [parts[1, position] for position in range(len(parts))]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [int(part.counted.sum()) for part in epoch] == [5, 5, 2]
+    assert sorted(int(node) for part in epoch for node in part.x[part.counted]) == [*range(0, 36, 3)]
+    near = torch.zeros(36, 36).index_put((graph.edge_index[0], graph.edge_index[1]), torch.ones(())) + torch.eye(36)
+    for part in epoch:
+        count, nodes = int(part.counted.sum()), part.x.view(-1).long()
+        assert part.counted[:count].all()
+        assert count < part.num_nodes == len(nodes.unique()) <= count * (1 + 2 + 2)
+        assert torch.equal(part.y, graph.y[nodes])
+        inside = torch.isin(graph.edge_index, nodes).all(dim=0)
+        assert {*map(tuple, nodes[part.edge_index].T.tolist())} == {*map(tuple, graph.edge_index[:, inside].T.tolist())}
+        assert (near @ near)[nodes[:count]][:, nodes].sum(dim=0).all()  # at most as many hops as there are sizes
+    twin = Neighborhoods(graph, 5, [2, 1], seed=0)
+    torch.rand(7)  # other random draws have no effect
+    assert torch.equal(twin[1, 2].x, epoch[2].x)
+    assert not torch.equal(twin[2, 2].x, epoch[2].x)
+    assert not torch.equal(Neighborhoods(graph, 5, [2, 1], seed=1)[1, 0].x, epoch[0].x)
+
+
+def test_samplers_that_cannot_run_say_what_they_need(monkeypatch):
+    for name in ("WITH_METIS", "WITH_PYG_LIB", "WITH_TORCH_SPARSE"):
+        monkeypatch.setattr(installed, name, False)
+    for name, package in (("cluster", "pyg_lib with METIS"), ("neighbor", "pyg_lib or torch_sparse")):
+        ((key, text),) = sampler_problems(load({"dataset": CORA}, [f"train.sampler={name}"]).config)
+        assert key == "train.sampler"
+        assert text.startswith(f"{name} needs {package}, not installed here; random_partition needs neither")
+    assert not list(sampler_problems(load({"dataset": CORA}, ["train.sampler=random_partition"]).config))
+    graphs = {"dataset": {"format": "PyG-ZINC", "name": "subset"}}
+    ((_, text),) = sampler_problems(load(graphs, ["train.sampler=random_partition"]).config)
+    assert "parts of one large graph" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["full_batch", *SAMPLERS])
+def test_training_cuts_every_epoch_and_evaluations_count_every_node_once(tmp_path, graph, seen, sampler):
     first = run_config(source(sampler), tmp_path / "a")["metrics"]
     _, splits = split_of(source(sampler), graph)
-    wanted = {
-        name: part[0].counted.nonzero().view(-1).tolist() for name, part in (("val", splits.val), ("test", splits.test))
-    }
-    evaluations = {}
+    steps = {}
     for part, epoch, *served in seen:
-        evaluations.setdefault((part, epoch), []).append(served)
-    assert {key[0] for key in evaluations} == {"val", "test"}
-    assert len(evaluations) == 3  # two validations and a test
-    for (part, _), served in evaluations.items():
-        assert sorted(node for counted, _, _ in served for node in counted) == wanted[part]
-        assert all(counted and len(nodes) < 36 for counted, nodes, _ in served)
-    assert evaluations["val", 0] == evaluations["val", 1]  # the same parts, nodes, walks and order
-    before = list(seen)
+        steps.setdefault((part, epoch), []).append(served)
+    assert [key[0] for key in steps].count("val") == 2
+    for (part, _), served in steps.items():
+        wanted = getattr(splits, part)[0].counted.nonzero().view(-1).tolist()
+        assert sorted(node for counted, _, _ in served for node in counted) == wanted
+    assert steps["val", 0] == steps["val", 1]
+    one, two = (sorted(steps["train", epoch], key=lambda served: served[1]) for epoch in (0, 1))
+    assert len(one) == {"full_batch": 1, "neighbor": -(-28 // 8)}.get(sampler, 3)
+    if sampler != "neighbor":
+        assert sorted(node for _, nodes, _ in one for node in nodes) == [*range(36)]
+    assert ([nodes for _, nodes, _ in one] == [nodes for _, nodes, _ in two]) == (sampler in ("full_batch", "cluster"))
+    assert (one == two) == (sampler == "full_batch")  # walks of parts are redrawn in each epoch
+    evaluated = [step for step in seen if step[0] != "train"]
     seen.clear()
     again = run_config(source(sampler), tmp_path / "b", overrides=["num_workers=2"])["metrics"]
-    assert seen == before
+    assert [step for step in seen if step[0] != "train"] == evaluated
     assert str(again) == str(first)  # as text, because some are NaN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_metrics_and_predictions_are_those_of_a_reference_on_the_same_parts(tmp_path, graph, seen, sampler):
     metrics = run_config(source(sampler), tmp_path)["metrics"]
@@ -123,9 +193,8 @@ def test_metrics_and_predictions_are_those_of_a_reference_on_the_same_parts(tmp_
     for part, _, counted, nodes, _ in seen:
         if part == "test":
             alone = Data(x=graph.x[nodes].double(), edge_index=dense[nodes][:, nodes].nonzero().t())
-            walks = AddRandomWalks(4, 2, seed=0)
             with torch.no_grad():
-                values = model(walks(alone)).view(-1)
+                values = model(AddRandomWalks(4, 2, seed=0)(alone)).view(-1)
             logits |= {node: float(values[nodes.index(node)]) for node in counted}
     nodes = torch.tensor(sorted(logits))
     values = torch.tensor([logits[int(node)] for node in nodes], dtype=torch.float64)
@@ -133,17 +202,17 @@ def test_metrics_and_predictions_are_those_of_a_reference_on_the_same_parts(tmp_
     right = ((values > 0).long() == graph.y[nodes]).double().mean()
     assert metrics["test_loss"]["mean"] == pytest.approx(float(loss), rel=1e-6)
     assert metrics["test_accuracy"]["mean"] == pytest.approx(float(right), abs=1e-6)
-    rows = list(csv.DictReader(io.StringIO(predict(folder, "test"))))
+    rows, everything = (list(csv.DictReader(io.StringIO(predict(folder, part)))) for part in ("test", "all"))
     assert [int(row["node"]) for row in rows] == nodes.tolist()
     predicted = torch.tensor([float(row["probability_1"]) for row in rows], dtype=torch.float64)
     torch.testing.assert_close(predicted, values.sigmoid(), rtol=1e-6, atol=1e-7)
-    everything = list(csv.DictReader(io.StringIO(predict(folder, "all"))))
     assert [int(row["node"]) for row in everything] == [*range(36)]
 
 
-@pytest.mark.parametrize("evaluated", ["random_partition", "full_batch"])
-def test_inference_gives_the_metrics_of_the_run(tmp_path, graph, evaluated):
-    config = {**source(), "val": {"sampler": evaluated}}
+@pytest.mark.slow
+@pytest.mark.parametrize("evaluated", ["neighbor", "full_batch"])
+def test_inference_and_a_resumed_run_give_the_metrics_of_the_run(tmp_path, graph, monkeypatch, evaluated):
+    config, end = source("neighbor", evaluated), Recorder.on_train_epoch_end
     first = run_config(config, tmp_path / "first")["metrics"]
     again = [f"pretrained.dir={tmp_path / 'first' / 'config'}", "train.mode=inference-only"]
     second = run_config(config, tmp_path / "second", overrides=again)["metrics"]
@@ -151,44 +220,49 @@ def test_inference_gives_the_metrics_of_the_run(tmp_path, graph, evaluated):
         assert second[name]["mean"] == pytest.approx(first[name]["mean"], rel=1e-6), name
     assert second["train_loss"]["mean"] > 0
 
+    def die(self, trainer, module):
+        end(self, trainer, module)
+        raise KeyboardInterrupt
+
+    overrides = ["train.ckpt_period=1", "num_workers=1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "on_train_epoch_end", die)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config, tmp_path / "third", overrides=overrides)
+    assert str(run_config(config, tmp_path / "third", overrides=overrides)["metrics"]) == str(first)
+
 
 def test_parts_without_a_counted_node_are_left_out_and_processes_share_the_others(graph, monkeypatch):
     config, splits = split_of(source(num_parts=36), graph)
     alone = [part.x.tolist() for part in loaders(config, splits, 0)[2]]
     assert len(alone) == int(splits.test[0].counted.sum()) < 36
-    monkeypatch.setattr("pyg_topomask.run.data.parts.world_size", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     shares = []
-    for number in (0, 1):
-        monkeypatch.setattr("pyg_topomask.run.data.parts.rank", lambda number=number: number)
+    for number in "01":
+        monkeypatch.setenv("RANK", number)
         shares.append([part.x.tolist() for part in evaluation_loaders(config, splits)[2]])
     assert [shares[i % 2][i // 2] for i in range(len(alone))] == alone
-    monkeypatch.setattr("pyg_topomask.run.data.parts.world_size", lambda: 40)
+    monkeypatch.setenv("WORLD_SIZE", "40")
     for sampler, change in (("random_partition", r"raise train\.num_parts"), ("neighbor", r"lower train\.batch_size")):
         config, splits = split_of(source(sampler, batch_size=40), graph)
         with pytest.raises(RunError, match=rf"val\.sampler: 40 processes cannot share \d parts; {change}"):
             loaders(config, splits, 0)
 
 
-def test_nothing_is_drawn_on_the_whole_graph(graph):
-    _, splits = split_of(source(), graph)
-    parts = [part[0] for part in (splits.train, splits.val, splits.test)]
-    assert not any("walk_index" in part for part in parts)
-    assert len({part.edge_index.data_ptr() for part in parts}) == 1  # one copy of the graph
-
-
-def test_the_draws_of_evaluations_do_not_follow_the_epoch(graph):
-    walks = AddRandomWalks(4, 2, seed=0)
-    expected = walks(graph.clone()).walk_index
-    walks.set_epoch(3)
-    fixed = at_epoch_0(walks)
-    walks.set_epoch(4)
-    assert torch.equal(fixed(graph.clone()).walk_index, expected)
-    assert at_epoch_0(None) is None
+def test_nothing_is_drawn_on_the_whole_graph_and_evaluations_do_not_follow_the_epoch(graph):
+    config, splits = split_of(source(), graph)
+    sets = [part[0] for part in (splits.train, splits.val, splits.test)]
+    assert not any("walk_index" in part for part in sets)
+    assert len({part.edge_index.data_ptr() for part in sets}) == 1  # one copy of the graph
+    served = []
+    for epoch in (0, 3):
+        splits.set_epoch(epoch)
+        served.append([part.walk_index for part in evaluation_loaders(config, splits)[2]])
+    assert all(torch.equal(one, two) for one, two in zip(*served))
 
 
 def test_parts_of_another_kind_are_refused():
     message = r"val\.sampler: must be full_batch or the value of train\.sampler, random_partition \(got neighbor\)"
     with pytest.raises(ConfigError, match=message):
         load(source(), ["val.sampler=neighbor"])
-    with pytest.raises(ConfigError, match=r"val\.sampler"):
-        load(source(), ["train.sampler=full_batch"])

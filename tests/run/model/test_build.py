@@ -170,26 +170,12 @@ def test_a_check_leaves_the_random_state_alone(tiny):
             "dataset.task=node train.sampler=random_partition",
             "which .*PATTERN is not",
         ),
-        (
-            "PyG-MotifDataset circle",
-            "train.mode=PCQM4Mv2-inference pretrained.dir=x",
-            "is for the data set of that name",
-        ),
     ],
 )
 def test_what_a_run_would_refuse_is_refused_ahead_of_loading(dataset, overrides, message):
     family, name = dataset.split()
     with pytest.raises(ConfigError, match=message):
         check_config({"dataset": {"format": family, "name": name}}, overrides.split())
-
-
-def test_predictions_for_the_hidden_molecules_are_written_by_one_process(monkeypatch):
-    mode = "PCQM4Mv2-inference"
-    config = {"dataset": {"format": "OGB", "name": mode}, "train": {"mode": mode}, "pretrained": {"dir": "x"}}
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"start one process \(got 2\)"):
-        check_config(config)
 
 
 @pytest.mark.parametrize(

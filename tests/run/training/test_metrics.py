@@ -13,7 +13,6 @@ from pyg_topomask.run.training.metrics import (
     PartScores,
     RankScores,
     RegressionScores,
-    WordScores,
     build_metrics,
     metric_names,
 )
@@ -209,20 +208,6 @@ def test_common_hits_equal_ogb():
     assert in_parts(CommonHits(50), score, target, sizes=(7, 393))["hits@50"] == pytest.approx(expected)
 
 
-def test_words_equal_ogb():
-    evaluator = pytest.importorskip("ogb.graphproppred").Evaluator("ogbg-code2")
-    vocabulary = ("get", "set", "name", "__UNK__", "__EOS__")
-    guess = torch.tensor([[0, 2, 4, 1, 1], [1, 1, 3, 4, 4], [4, 0, 0, 0, 0], [0, 1, 2, 0, 1]])
-    words = [["get", "name"], ["set", "rare"], ["get"], ["name", "name", "other"]]
-    logits = torch.nn.functional.one_hot(guess, 5).float()
-    metric = WordScores(Task("graph", "subtoken", 5, sequence_length=5, vocabulary=vocabulary))
-    metric.update(logits[:1], None, Data(y=words[:1]))
-    metric.update(logits[1:], None, Data(y=words[1:]))
-    said = [["get", "name"], ["set", "set", "__UNK__"], [], ["get", "set", "name", "get", "set"]]
-    expected = evaluator.eval({"seq_ref": words, "seq_pred": said})["F1"]
-    assert float(metric.compute()["f1"]) == pytest.approx(expected)
-
-
 def test_parts_of_shapes():
     metric = PartScores(((0, 1), (2, 3)))
     logits = torch.full((6, 4), -9.0)
@@ -252,7 +237,6 @@ TASKS = [
     classification("node", 5),
     Task("graph", "multilabel", 3),
     Task("graph", "regression", 2),
-    Task("graph", "subtoken", 4, sequence_length=2, vocabulary=("a", "b", "c", "d")),
     Task("edge", "binary", 1, ranked=True),
     Task("edge", "binary", 1, hits_at=20),
     Task("node", "multiclass", 4, part_labels=((0, 1), (2, 3))),
@@ -264,7 +248,7 @@ def test_names_are_those_computed(task):
     built = build_metrics(task, "auc")
     built["loss"].update(torch.tensor(0.5), 1)
     n = 6
-    shape = {"multilabel": (n, 3), "regression": (n, 2), "subtoken": (n, 2, 4), "multiclass": (n, task.num_outputs)}
+    shape = {"multilabel": (n, 3), "regression": (n, 2), "multiclass": (n, task.num_outputs)}
     prediction = torch.randn(shape.get(task.kind, (n,)))
     target = torch.arange(prediction.numel() if task.kind in ("multilabel", "regression") else n) % 2
     if task.kind in ("multilabel", "regression"):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.cache import building, cache_dir, locked
+from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.output.files import make_folder
@@ -81,12 +81,8 @@ class Raw:
 
     @property
     def tops(self) -> list[str]:
-        """The paths to link: the folders called ``raw``, and the first part of other paths."""
-        found = set()
-        for name in self.files:
-            parts = Path(name).parts
-            found.add("/".join(parts[: parts.index("raw") + 1] if "raw" in parts else parts[:1]))
-        return sorted(found)
+        """The files and folders directly below ``subfolder``, such as ``raw``."""
+        return sorted({Path(name).parts[0] for name in self.files})
 
     def find(self, data: DatasetConfig) -> tuple[Path | None, list[str]]:
         """The first folder that contains all files, and a line for each folder that does not."""
@@ -97,31 +93,29 @@ class Raw:
                 continue
             root = Path(base).expanduser()
             for folder in (root / self.family / self.subfolder, root / self.subfolder):
-                missing = [name for name in self.files if not (folder / name).exists()]
+                missing = [Path(name).name for name in self.files if not (folder / name).exists()]
                 if not missing:
                     return folder, tried
-                if len(missing) < len(self.files) or (folder / Path(self.files[0]).parent).is_dir():
-                    tried.append(f"{origin}: {folder} lacks {', '.join(Path(name).name for name in missing)}")
-            if not any(line.startswith(f"{origin}:") for line in tried):
-                where = (root / self.family / self.subfolder / self.files[0]).parent
-                tried.append(f"{origin}: {where} does not exist")
+                found = f"lacks {', '.join(missing)}" if folder.is_dir() else "does not exist"
+                tried.append(f"{origin}: {folder} {found}")
         return None, tried
 
     def link(self, folder: Path, root: Path) -> None:
         """Link the files in ``folder`` into the root of the class, so that the class writes only to its root."""
         for name in self.tops:
             link = root / self.subfolder / name
-            if link.exists():
-                continue
-            link.parent.mkdir(parents=True, exist_ok=True)
-            target = (folder / name).resolve()
-            try:
-                link.symlink_to(target, target_is_directory=target.is_dir())
-            except OSError:  # Windows without the permission to make links
-                (shutil.copytree if target.is_dir() else shutil.copy)(target, link)
+            if not link.exists():
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to((folder / name).resolve())
+
+    def stamp(self, folder: Path) -> str:
+        """A hash that changes whenever the files do."""
+        paths = [path for name in self.tops for path in (folder / name, *(folder / name).rglob("*")) if path.is_file()]
+        files = {path.relative_to(folder): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+        return stable_hash(torch_geometric.__version__, folder.resolve(), files)[:12]
 
 
-def from_raw(raw: Raw, data: DatasetConfig, build: Callable[[Path], Made], key: str = "") -> Made:
+def from_raw(raw: Raw, data: DatasetConfig, build: Callable[[str], Made], key: str = "") -> Made:
     """Build a data set from its raw files, processed once into the cache folder.
 
     Args:
@@ -135,63 +129,42 @@ def from_raw(raw: Raw, data: DatasetConfig, build: Callable[[Path], Made], key: 
         RunError: If they are unreadable.
     """
     folder, tried = raw.find(data)
-    name = "-".join(filter(None, [raw.subfolder or raw.family, key]))
-    if folder is None:
-        return cached(Path(raw.family) / f"{name}-downloaded", lambda root: _download(build, root, data.name, tried))
-    digest = hashlib.sha256("\n".join(_stamp(raw, folder)).encode()).hexdigest()[:12]
 
-    def build_beside(root: Path) -> Made:
-        raw.link(folder, root)
-        return build(root)
+    def build_beside(root: str) -> Made:
+        if folder is not None:
+            raw.link(folder, Path(root))
+            return build(root)
+        try:
+            return build(root)
+        except Exception as error:  # of urllib, http, zipfile, socket: the files could not be downloaded
+            lines = "\n  ".join([*tried, f"download: {type(error).__name__}: {error}"])
+            raise MissingDataError(
+                f"the raw files of {data.name} were neither found nor downloaded:\n  {lines}\n"
+                "Put them into one of these folders, or set the environment variable TOPOMASK_DATA"
+            ) from error
 
-    return cached(Path(raw.family) / f"{name}-{digest}", build_beside)
-
-
-def _stamp(raw: Raw, folder: Path) -> Iterator[str]:
-    """Lines that change whenever the raw files do."""
-    yield torch_geometric.__version__
-    yield str(folder.resolve())
-    for name in raw.tops:
-        top = folder / name
-        for path in [top] if top.is_file() else sorted(path for path in top.rglob("*") if path.is_file()):
-            stat = path.stat()
-            yield f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}"
-
-
-def _download(build: Callable[[Path], Made], root: Path, name: str, tried: list[str]) -> Made:
-    try:
-        return build(root)
-    except RunError:
-        raise
-    except Exception as error:  # of urllib, http, zipfile, socket: the files could not be downloaded
-        lines = "\n  ".join([*tried, f"download: {type(error).__name__}: {error}"])
-        raise MissingDataError(
-            f"the raw files of {name} were neither found nor downloaded:\n  {lines}\n"
-            "Put them into one of these folders, or set the environment variable TOPOMASK_DATA"
-        ) from error
+    names = [raw.subfolder or raw.family, key, "downloaded" if folder is None else raw.stamp(folder)]
+    return cached(Path(raw.family, "-".join(filter(None, names))), build_beside)
 
 
 def from_parts(
-    raw: Raw, data: DatasetConfig, build: Callable[[str, str], Sequence[Data]], task: Task, key: str = ""
+    raw: Raw, data: DatasetConfig, task: Task, build: Callable[[str, str], Sequence[Data]], key: str = ""
 ) -> LoadedDataset:
     """:func:`from_raw` for a class that reads one part at a time, ``build(root, part)`` with a name in ``PARTS``."""
-    graphs, parts = joined(from_raw(raw, data, lambda root: [build(str(root), split) for split in PARTS], key))
+    graphs, parts = joined(from_raw(raw, data, lambda root: [build(root, split) for split in PARTS], key))
     return LoadedDataset(graphs, task, parts)
 
 
-def cached(name: Path, build: Callable[[Path], Made]) -> Made:
+def cached(name: Path, build: Callable[[str], Made]) -> Made:
     """Process in a temporary folder unless the cache contains the files, then load from the cache."""
     final = cache_dir() / name
-    locks = cache_dir() / ".locks"
     with reading(name.name, f"Delete {final}, which is rebuilt; if that does not help, get the raw files again"):
-        if not final.exists():
-            make_folder(locks, "the cache folder")
-            make_folder(final.parent, "the cache folder")
-            with locked(locks / str(name).replace(os.sep, "-")):  # one process builds while the others wait
-                if not final.exists():
-                    with building(final) as folder:
-                        build(folder)
-        return build(final)
+        make_folder(final.parent, "the cache folder")
+        with locked(final):  # one process builds while the others wait
+            if not final.exists():
+                with building(final) as folder:
+                    build(str(folder))
+        return build(str(final))
 
 
 @contextlib.contextmanager
@@ -222,8 +195,6 @@ def need(package: str, why: str) -> Any:
     Raises:
         RunError: If it is missing; the message gives the command that installs it.
     """
-    from importlib import import_module
-
     try:
         return import_module(package)
     except ImportError as error:

@@ -5,24 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from scipy.spatial import cKDTree
 from torch_geometric.data import Data
 from torch_geometric.datasets import S3DIS, ShapeNet
 from torch_geometric.transforms import BaseTransform
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_parts, from_raw, joined, need
-from pyg_topomask.run.task import classification
-
-NUM_NEIGHBORS = {"ShapeNet": 8, "S3DIS": 32}
-"""Number of nearest neighbours of a point, as in k-MIP's experiments and in PointViG, arXiv:2407.00921."""
+from pyg_topomask.run.task import Task, classification
 
 SHAPES = classification(
     "node", 50, part_labels=tuple(tuple(labels) for labels in map(ShapeNet.seg_classes.get, ShapeNet.category_ids))
 )
 """Task of ShapeNet-Part."""
-
-ROOMS = classification("node", 13)
-"""Task of S3DIS."""
 
 
 class NearestNeighbors(BaseTransform):
@@ -32,48 +27,37 @@ class NearestNeighbors(BaseTransform):
         self.num_neighbors = num_neighbors
 
     def forward(self, data: Data) -> Data:
-        from scipy.spatial import cKDTree
-
-        number = int(data.num_nodes)
-        count = min(self.num_neighbors + 1, number)
-        _, near = cKDTree(data.pos.numpy()).query(data.pos.numpy(), k=[*range(1, count + 1)])
-        source, target = torch.from_numpy(near).reshape(-1).long(), torch.arange(number).repeat_interleave(count)
-        keep = source != target
-        data.edge_index = torch.stack([source[keep], target[keep]])
+        count = min(self.num_neighbors + 1, int(data.num_nodes))
+        near = torch.from_numpy(cKDTree(data.pos.numpy()).query(data.pos.numpy(), k=[*range(1, count + 1)])[1])
+        source, target = near.reshape(-1).long(), torch.arange(int(data.num_nodes)).repeat_interleave(count)
+        data.edge_index = torch.stack([source, target])[:, source != target]
         data.x = data.pos if data.x is None else torch.cat([data.x.float(), data.pos.float()], dim=1)
         del data.pos
         return data
 
 
-def shapenet(data: DatasetConfig) -> LoadedDataset:
-    """ShapeNet-Part: 50 part labels of 16 categories; the name is ``all`` or a category."""
-    categories = None if data.name.lower() == "all" else data.name
-    near = NUM_NEIGHBORS["ShapeNet"]
-    # PyG numbers the categories that are read, so a single one has the number 0.
-    task = SHAPES if categories is None else replace(SHAPES, part_labels=(tuple(ShapeNet.seg_classes[categories]),))
+def shapenet(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """ShapeNet-Part: 50 part labels of 16 categories; the name is ``all`` or a category. k-MIP takes 8 neighbours."""
+    name, near = None if data.name == "all" else data.name, NearestNeighbors(8)
+    if name is not None:  # PyG numbers the categories that are read, so a single one has the number 0
+        task = replace(task, part_labels=(tuple(ShapeNet.seg_classes[name]),))
     raw = Raw("ShapeNet", "", (*(f"raw/{folder}" for folder in ShapeNet.category_ids.values()), "raw/train_test_split"))
-    neighbors = NearestNeighbors(near)
     return from_parts(
-        raw,
-        data,
-        lambda root, split: ShapeNet(root, categories, split=split, pre_transform=neighbors),
-        task,
-        key=f"{data.name}-{near}",
+        raw, data, task, lambda root, part: ShapeNet(root, name, split=part, pre_transform=near), data.name
     )
 
 
-def s3dis(data: DatasetConfig) -> LoadedDataset:
-    """S3DIS: 13 classes; the name ``Area_5`` gives the test area, and every tenth other block is for validation."""
+def s3dis(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """S3DIS: 13 classes; the name ``Area_5`` gives the test area, and every tenth other block is for validation.
+
+    Points have 32 neighbours, as in PointViG, arXiv:2407.00921.
+    """
     need("h5py", "S3DIS")
-    area, near = int(data.name[-1]), NUM_NEIGHBORS["S3DIS"]
-    neighbors = NearestNeighbors(near)
-    datasets = from_raw(
-        Raw("S3DIS", "", ("raw/all_files.txt", "raw/room_filelist.txt")),
-        data,
-        lambda root: [S3DIS(str(root), area, train=train, pre_transform=neighbors) for train in (True, False)],
-        key=f"{data.name}-{near}",
+    area, near = int(data.name[-1]), NearestNeighbors(32)
+    raw = Raw("S3DIS", "", ("raw/all_files.txt", "raw/room_filelist.txt"))
+    others, tested = from_raw(
+        raw, data, lambda root: [S3DIS(root, area, train, pre_transform=near) for train in (True, False)], data.name
     )
-    block = torch.arange(len(datasets[0]))
-    train, val = datasets[0][block[block % 10 != 9]], datasets[0][block[block % 10 == 9]]
-    graphs, parts = joined([train, val, datasets[1]])
-    return LoadedDataset(graphs, ROOMS, parts)
+    is_val = torch.arange(len(others)) % 10 == 9
+    graphs, parts = joined([others[~is_val], others[is_val], tested])
+    return LoadedDataset(graphs, task, parts)

@@ -14,7 +14,11 @@ TRIES = 10
 
 
 class _Redrawn(BaseTransform):
-    """Base: the draw is a function of (seed, epoch, graph) alone; loader workers see the epoch in shared memory."""
+    """Base: the draw is a function of (seed, epoch, graph) alone; loader workers see the epoch in shared memory.
+
+    Args:
+        seed: Seed of the draws, which also depend on the epoch and the graph.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -28,11 +32,19 @@ class _Redrawn(BaseTransform):
         self.__dict__.update(state)
         self._epoch.share_memory_()
 
-    def _generator(self, data: Data) -> torch.Generator:
-        index = data.edge_label_index
-        content = int((index[0] * 31 + index[1] * 17 + 1).sum()) + 1_009 * int(data.num_nodes)
+    def forward(self, data: Data) -> Data:
+        index, number = data.edge_label_index, int(data.num_nodes)
+        content = int((index[0] * 31 + index[1] * 17 + 1).sum()) + 1_009 * number
         key = (self.seed * 1_000_003 + int(self._epoch)) * 1_000_003 + content
-        return torch.Generator().manual_seed(key % 2**63)
+        positive = index[:, data.edge_label.view(-1) == 1]
+        drawn = self.draw(data, positive, number, torch.Generator().manual_seed(key % 2**63))
+        data.edge_label_index = torch.cat([positive, torch.stack([drawn // number, drawn % number])], dim=1)
+        data.edge_label = (torch.arange(data.edge_label_index.size(1)) < positive.size(1)).to(data.edge_label.dtype)
+        return data
+
+    def draw(self, data: Data, positive: Tensor, number: int, generator: torch.Generator) -> Tensor:
+        """Negatives ``(i, j)`` of a graph with ``number`` nodes, as ``i * number + j``."""
+        raise NotImplementedError
 
 
 class ResampleNegatives(_Redrawn):
@@ -40,26 +52,17 @@ class ResampleNegatives(_Redrawn):
 
     k is uniform over the nodes of the graph, including i. A pair that is positive or was drawn before is redrawn up to
     ten times and then left out, because a small graph may have too few negatives.
-
-    Args:
-        seed: Seed of the draws, which also depend on the epoch and the graph.
     """
 
-    def forward(self, data: Data) -> Data:
-        generator, number = self._generator(data), int(data.num_nodes)
-        positive = data.edge_label_index[:, data.edge_label.view(-1) == 1]
-        taken = (positive[0] * number + positive[1]).unique()
+    def draw(self, data: Data, positive: Tensor, number: int, generator: torch.Generator) -> Tensor:
+        taken = positive[0] * number + positive[1]
         start = positive[0].repeat_interleave(NEGATIVES_PER_POSITIVE)
         key = start * number + torch.randint(number, (start.numel(),), generator=generator)
         for _ in range(TRIES):
             again = torch.isin(key, taken) | _is_repeated(key)
-            if not bool(again.any()):
-                break
             drawn = torch.randint(number, (int(again.sum()),), generator=generator)
             key = key.masked_scatter(again, start[again] * number + drawn)
-        key = key[~(torch.isin(key, taken) | _is_repeated(key))]
-        negative = torch.stack([key // number, key % number])
-        return _with_labels(data, positive, negative)
+        return key[~(torch.isin(key, taken) | _is_repeated(key))]
 
 
 class ResampleNonEdges(_Redrawn):
@@ -67,25 +70,18 @@ class ResampleNonEdges(_Redrawn):
 
     Pairs have two different nodes, and each has the same probability. If the graph has nearly all edges, there may be
     fewer. PyG's ``negative_sampling`` draws from Python's global generator, so it would not repeat.
-
-    Args:
-        seed: Seed of the draws, which also depend on the epoch and the graph.
     """
 
-    def forward(self, data: Data) -> Data:
-        generator, number = self._generator(data), int(data.num_nodes)
-        positive = data.edge_label_index[:, data.edge_label.view(-1) == 1]
+    def draw(self, data: Data, positive: Tensor, number: int, generator: torch.Generator) -> Tensor:
         taken = data.edge_index[0] * number + data.edge_index[1]
         key = taken.new_empty(0)
         for _ in range(TRIES):
             missing = positive.size(1) - key.numel()
-            if missing == 0:
-                break
             drawn = torch.randint(number**2, (2 * missing,), generator=generator)
             free = (drawn // number != drawn % number) & ~torch.isin(drawn, taken)
             key = torch.cat([key, drawn[free]])
             key = key[~_is_repeated(key)][: positive.size(1)]
-        return _with_labels(data, positive, torch.stack([key // number, key % number]))
+        return key
 
 
 def _is_repeated(key: Tensor) -> Tensor:
@@ -94,10 +90,3 @@ def _is_repeated(key: Tensor) -> Tensor:
     repeated = torch.zeros_like(key, dtype=torch.bool)
     repeated[order[1:]] = key[order[1:]] == key[order[:-1]]
     return repeated
-
-
-def _with_labels(data: Data, positive: Tensor, negative: Tensor) -> Data:
-    data.edge_label_index = torch.cat([positive, negative], dim=1)
-    label = data.edge_label.new_ones(positive.size(1)), data.edge_label.new_zeros(negative.size(1))
-    data.edge_label = torch.cat(label)
-    return data

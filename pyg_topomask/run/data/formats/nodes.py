@@ -2,98 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from torch_geometric.data import InMemoryDataset
-from torch_geometric.datasets import (
-    Actor,
-    Amazon,
-    CityNetwork,
-    Coauthor,
-    HeterophilousGraphDataset,
-    Planetoid,
-    WebKB,
-    WikipediaNetwork,
-)
+from torch_geometric import datasets as pyg
 
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw
-from pyg_topomask.run.task import classification
+from pyg_topomask.run.task import Task, classification
+
+PLANETOID = [f"raw/ind.{{name}}.{part}" for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")]
+GEOM_GCN = ["raw/out1_node_feature_label.txt", "raw/out1_graph_edges.txt"]
 
 
-@dataclass(frozen=True)
-class OneGraph:
-    """Loads a data set of a single graph through PyG's class.
+def one_graph(
+    cls: Any, files: Sequence[str], subfolder: Callable[[str], str] = str, **arguments: Any
+) -> Callable[[DatasetConfig, Task], LoadedDataset]:
+    """A function that loads a data set of a single graph.
 
     Args:
-        cls: The class.
-        raw: Raw files of the data set with a given name.
-        build: Makes the data set, given its root and name; ``cls(root, name)`` if :obj:`None`.
+        cls: PyG's class, which takes a root and, unless ``subfolder`` is empty, a name.
+        files: Its raw files; ``{name}`` stands for the name in lower case, ``{folder}`` for ``subfolder``.
+        subfolder: Its folder below the root, by name.
+        **arguments: Further arguments of the class.
     """
 
-    cls: type[InMemoryDataset]
-    raw: Callable[[str], Raw]
-    build: Callable[[str, str], InMemoryDataset] | None = None
-
-    def __call__(self, data: DatasetConfig) -> LoadedDataset:
-        """The graph, with its masks and classes."""
-        build = self.build or self.cls
-        dataset = from_raw(self.raw(data.name), data, lambda root: build(str(root), data.name))
+    def load(data: DatasetConfig, _: Task) -> LoadedDataset:
+        folder, lower = subfolder(data.name), data.name.lower()
+        raw = Raw(cls.__name__, folder, tuple(file.format(name=lower, folder=folder) for file in files))
+        name = [data.name] if folder else []
+        dataset = from_raw(raw, data, lambda root: cls(root, *name, **arguments))
         graph = dataset[0]
         graph.y = graph.y.view(-1)
         return LoadedDataset([graph], classification("node", int(dataset.num_classes)))
 
-
-_PLANETOID = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-_GEOM = ("raw/out1_node_feature_label.txt", "raw/out1_graph_edges.txt")
+    return load
 
 
-def _heterophilous(name: str) -> Raw:
-    folder = name.lower().replace("-", "_")
-    return Raw("HeterophilousGraphDataset", folder, (f"raw/{folder}.npz",))
+class CityNetwork(pyg.CityNetwork):
+    """Unpacks a local archive instead of downloading it; PyG's class unpacks only files that it downloads."""
 
+    @property
+    def raw_dir(self) -> str:
+        return str(Path(self.root, self.name, "unpacked"))
 
-def _coauthor(name: str) -> Raw:
-    folder = {"cs": "CS", "physics": "Physics"}[name.lower()]
-    return Raw("Coauthor", folder, (f"raw/ms_academic_{folder[:3].lower()}.npz",))
-
-
-planetoid = OneGraph(
-    Planetoid, lambda name: Raw("Planetoid", name, tuple(f"raw/ind.{name.lower()}.{part}" for part in _PLANETOID))
-)
-webkb = OneGraph(WebKB, lambda name: Raw("WebKB", name.lower(), _GEOM))
-wikipedia = OneGraph(
-    WikipediaNetwork,
-    lambda name: Raw("WikipediaNetwork", name.lower(), tuple(f"geom_gcn/{file}" for file in _GEOM)),
-    lambda root, name: WikipediaNetwork(root, name, geom_gcn_preprocess=True),
-)
-actor = OneGraph(Actor, lambda name: Raw("Actor", "", _GEOM), lambda root, name: Actor(root))
-heterophilous = OneGraph(HeterophilousGraphDataset, _heterophilous)
-amazon = OneGraph(
-    Amazon, lambda name: Raw("Amazon", name.capitalize(), (f"raw/amazon_electronics_{name.lower()}.npz",))
-)
-coauthor = OneGraph(Coauthor, _coauthor)
-
-
-def city(data: DatasetConfig) -> LoadedDataset:
-    """Paris, Shanghai, Los Angeles (la) and London with their split."""
-    name = data.name.lower()
-    raw = Raw("CityNetwork", name, (f"raw/{name}.tar.gz",))
-    archive = raw.find(data)[0]
-
-    class LocalCity(CityNetwork):
-        """Unpacks a local archive instead of downloading it; PyG's class unpacks only files that it downloads."""
-
-        def download(self) -> None:
-            if archive is None:
-                super().download()
-            else:
-                self.download_path = str(archive / raw.files[0])
-
-        @property
-        def raw_dir(self) -> str:
-            return str(Path(self.root) / self.name / "unpacked")
-
-    return OneGraph(CityNetwork, lambda _: raw, lambda root, _: LocalCity(root, name))(data)
+    def download(self) -> None:
+        self.download_path = str(Path(self.root, self.name, "raw", f"{self.name}.tar.gz"))
+        if not Path(self.download_path).exists():
+            super().download()

@@ -1,30 +1,31 @@
-"""Data sets of the Open Graph Benchmark, through the optional package ``ogb``."""
+"""Data sets of the Open Graph Benchmark, through the optional package ``ogb``, and the Long Range Graph Benchmark."""
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform
-from torch_geometric.utils import scatter, to_undirected
+from torch_geometric.datasets import LRGBDataset
+from torch_geometric.utils import index_to_mask, scatter, to_undirected
 
 from pyg_topomask.run.config.dataset import DatasetConfig
-from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_raw, need
-from pyg_topomask.run.data.formats.lrgb import LRGB, lrgb
-from pyg_topomask.run.data.formats.negatives import ResampleNonEdges
-from pyg_topomask.run.data.formats.ogb_files import open_dataset, reading_split, split_of, three_parts
-from pyg_topomask.run.data.formats.words import code2
-from pyg_topomask.run.task import PARTS, Kind, Task, classification
+from pyg_topomask.run.data.formats.base import LoadedDataset, Raw, from_parts, from_raw, need, reading
+from pyg_topomask.run.data.formats.negatives import ResampleNegatives, ResampleNonEdges
+from pyg_topomask.run.task import PARTS, Parts, Task, classification
 
-LINK_HITS = {"ogbl-collab": 50, "ogbl-ppa": 100, "ogbl-ddi": 20}
-NODE_NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-proteins")
-GRAPH_NAMES = (
-    *(f"ogbg-mol{name}" for name in ("hiv", "pcba", "bace", "bbbp", "clintox", "muv", "sider", "tox21", "toxcast")),
-    *(f"ogbg-mol{name}" for name in ("esol", "freesolv", "lipo", "chembl")),
-    "ogbg-ppa",
-    "ogbg-code2",
-)
+LRGB = {
+    "peptides-func": Task("graph", "multilabel", 10),
+    "peptides-struct": Task("graph", "regression", 11),
+    "pascalvoc-sp": classification("node", 21),
+    "coco-sp": classification("node", 81),
+    "pcqm-contact": Task("edge", "binary", 1, ranked=True),
+}
+"""Data sets of the Long Range Graph Benchmark (Dwivedi et al., NeurIPS 2022) and their tasks."""
+
 LRGB_NAMES = {
     "peptides-functional": "peptides-func",
     "peptides-structural": "peptides-struct",
@@ -32,131 +33,156 @@ LRGB_NAMES = {
 }
 """GraphGPS's names, mapped to PyG's."""
 
-PCQM_NAMES = ("PCQM4Mv2-subset", "PCQM4Mv2-full", "PCQM4Mv2-inference")
-_GAP = Task("graph", "regression", 1)
-_ONE_LABEL, _SEVERAL = Task("graph", "binary", 1), Task("graph", "multilabel", 2)
+_LABELS = {"pcba": 128, "clintox": 2, "muv": 17, "sider": 27, "tox21": 12, "toxcast": 617, "chembl": 1310}
+_HITS = {"ogbl-collab": 50, "ogbl-ppa": 100, "ogbl-ddi": 20}
+_PCQM = ("PCQM4Mv2-subset", "PCQM4Mv2-full")
 TASKS = {
-    **{name: LRGB[pyg_name] for name, pyg_name in LRGB_NAMES.items()},
-    **dict.fromkeys(PCQM_NAMES, _GAP),
-    **{f"ogbg-mol{name}": _ONE_LABEL for name in ("hiv", "bace", "bbbp")},
-    **{f"ogbg-mol{name}": _SEVERAL for name in ("pcba", "clintox", "muv", "sider", "tox21", "toxcast", "chembl")},
-    **{f"ogbg-mol{name}": _GAP for name in ("esol", "freesolv", "lipo")},
+    **dict.fromkeys((f"ogbg-mol{name}" for name in ("hiv", "bace", "bbbp")), Task("graph", "binary", 1)),
+    **{f"ogbg-mol{name}": Task("graph", "multilabel", count) for name, count in _LABELS.items()},
+    **dict.fromkeys((f"ogbg-mol{name}" for name in ("esol", "freesolv", "lipo")), Task("graph", "regression", 1)),
     "ogbg-ppa": classification("graph", 37),
-    "ogbg-code2": Task("graph", "subtoken", 2),
+    **{name: LRGB[pyg_name] for name, pyg_name in LRGB_NAMES.items()},
+    **dict.fromkeys(_PCQM, Task("graph", "regression", 1)),
     "ogbn-arxiv": classification("node", 40),
     "ogbn-products": classification("node", 47),
     "ogbn-proteins": Task("node", "multilabel", 112),
-    **{name: Task("edge", "binary", 1, hits_at=k) for name, k in LINK_HITS.items()},
+    **{name: Task("edge", "binary", 1, hits_at=k) for name, k in _HITS.items()},
 }
-"""Tasks before loading; a multilabel task with two outputs may have more."""
-
-NAMES = (*GRAPH_NAMES, *LRGB_NAMES, *PCQM_NAMES, *NODE_NAMES, *LINK_HITS)
+"""Tasks of ``format: OGB``."""
 
 
-def load(data: DatasetConfig) -> LoadedDataset:
+def load(data: DatasetConfig, task: Task) -> LoadedDataset:
     """``format: OGB``: the data sets that GraphGPS groups under it."""
-    name = data.name.replace("_", "-") if data.name.startswith("ogb") else data.name
+    name = data.name
     if name in LRGB_NAMES:
-        return lrgb(data, LRGB_NAMES[name])
-    if name in PCQM_NAMES:
-        return pcqm(data)
-    if name in NODE_NAMES:
-        return node_property(data, name)
-    if name in LINK_HITS:
-        return link_property(data, name)
-    return graph_property(data, name)
+        return lrgb(data, task, LRGB_NAMES[name])
+    if name in _PCQM:
+        return pcqm(data, task)
+    raw = Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
+    cls = _class({"g": "graph", "n": "node", "l": "link"}[name[3]], name)
+    dataset = from_raw(raw, data, lambda root: cls(name, root))
+    return {"graph": graph_property, "node": node_property, "edge": link_property}[task.level](dataset, task)
 
 
-def _raw(name: str) -> Raw:
-    return Raw("OGB", name.replace("-", "_"), ("raw", "split", "RELEASE_v1.txt"))
+def _class(kind: str, name: str) -> Any:
+    """ogb's class for properties of graphs, nodes or links."""
+    return getattr(need(f"ogb.{kind}proppred", f"the data set {name}"), f"Pyg{kind.capitalize()}PropPredDataset")
 
 
-def graph_property(data: DatasetConfig, name: str) -> LoadedDataset:
-    """``ogbg-*``."""
-    dataset = open_dataset("ogb.graphproppred", "PygGraphPropPredDataset", name, _raw(name), data)
-    parts = three_parts(dataset)
-    kind, num_tasks = dataset.task_type, int(dataset.num_tasks)
-    if kind == "subtoken prediction":
-        return code2(dataset, parts)
-    if kind == "multiclass classification":
-        if name == "ogbg-ppa":
-            dataset.transform = _ZeroTypes()
-        return LoadedDataset(dataset, classification("graph", int(dataset.num_classes)), parts)
-    several: Kind = "regression" if kind == "regression" else "multilabel" if num_tasks > 1 else "binary"
-    return LoadedDataset(dataset, Task("graph", several, num_tasks), parts)
+def split_of(dataset: Any, of: str = "idx") -> dict[str, Any]:
+    """ogb's split of the items ("idx") or edges ("edge"), by ``train``, ``valid``, ``test``.
+
+    Raises:
+        RunError: If the files of the split are unreadable.
+    """
+    with reading(f"the split of {type(dataset).__name__}", f"Download its folder 'split' again: {dataset.root}"):
+        return getattr(dataset, f"get_{of}_split")()
 
 
-class _ZeroTypes(BaseTransform):
-    """Gives all nodes of ogbg-ppa, which have no features, the same type."""
+def three_parts(dataset: Any) -> Parts:
+    """Indices of the training, validation and test items."""
+    split = split_of(dataset)
+    train, val, test = (torch.as_tensor(split[part]) for part in ("train", "valid", "test"))
+    return train, val, test
 
-    def forward(self, data: Data) -> Data:
-        data.x = torch.zeros(data.num_nodes, dtype=torch.long)
-        return data
+
+def graph_property(dataset: Any, task: Task) -> LoadedDataset:
+    """``ogbg-*``; the nodes of ogbg-ppa have no features and get the same type."""
+    if dataset.name == "ogbg-ppa":
+        dataset.transform = _add_zero_types
+    return LoadedDataset(dataset, task, three_parts(dataset))
 
 
-def node_property(data: DatasetConfig, name: str) -> LoadedDataset:
+def _add_zero_types(data: Data) -> Data:
+    data.x = torch.zeros(data.num_nodes, dtype=torch.long)
+    return data
+
+
+def node_property(dataset: Any, task: Task) -> LoadedDataset:
     """``ogbn-*``: one graph, made undirected, with its split as masks.
 
     The nodes of ogbn-proteins have no features; they get the mean of their edges' features, as in OGB's baselines.
     """
-    dataset = open_dataset("ogb.nodeproppred", "PygNodePropPredDataset", name, _raw(name), data)
     graph = dataset[0]
-    if name == "ogbn-proteins":
+    if task.kind == "multilabel":  # ogbn-proteins
         graph.x = scatter(graph.edge_attr, graph.edge_index[0], dim_size=graph.num_nodes, reduce="mean")
-        task = Task("node", "multilabel", int(dataset.num_tasks))
         del graph.edge_attr
     else:
         graph.y = graph.y.view(-1)
         graph.edge_index = to_undirected(graph.edge_index, num_nodes=graph.num_nodes)
-        task = classification("node", int(dataset.num_classes))
     for part, index in zip(PARTS, three_parts(dataset)):
-        graph[f"{part}_mask"] = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, index, True)
+        graph[f"{part}_mask"] = index_to_mask(index, graph.num_nodes)
     return LoadedDataset([graph], task)
 
 
-def link_property(data: DatasetConfig, name: str) -> LoadedDataset:
+def link_property(dataset: Any, task: Task) -> LoadedDataset:
     """``ogbl-*``: the graph of the training edges three times, each with the edges to predict in one part.
 
     Training negatives are redrawn in each epoch; validation and test negatives are those of the benchmark.
     """
-    dataset = open_dataset("ogb.linkproppred", "PygLinkPropPredDataset", name, _raw(name), data)
-    with reading_split(dataset):
-        split = dataset.get_edge_split()
-    graph = dataset[0]
-    base = Data(x=graph.x, edge_index=graph.edge_index, num_nodes=graph.num_nodes)
-    graphs = []
-    for part in ("train", "valid", "test"):
-        positive = split[part]["edge"].t()
-        negative = split[part].get("edge_neg", positive.t()[:0]).t()
-        item = base.clone()
-        item.edge_label_index = torch.cat([positive, negative], dim=1)
-        item.edge_label = torch.cat([torch.ones(positive.size(1)), torch.zeros(negative.size(1))]).long()
+    graph, graphs = dataset[0], []
+    for part in split_of(dataset, "edge").values():
+        pairs = [torch.as_tensor(part[name]) for name in ("edge", "edge_neg") if name in part]
+        label = torch.arange(sum(map(len, pairs))) < len(pairs[0])
+        item = Data(x=graph.x, edge_index=graph.edge_index, num_nodes=graph.num_nodes)
+        item.edge_label_index, item.edge_label = torch.cat(pairs).t(), label.long()
         graphs.append(item)
-    parts = tuple(torch.tensor([i]) for i in range(3))
-    task = Task("edge", "binary", 1, hits_at=LINK_HITS[name])
-    return LoadedDataset(graphs, task, parts, ResampleNonEdges)  # type: ignore[arg-type]
+    train, val, test = torch.arange(3).split(1)
+    return LoadedDataset(graphs, task, (train, val, test), ResampleNonEdges)
 
 
-def pcqm(data: DatasetConfig) -> LoadedDataset:
+def pcqm(data: DatasetConfig, task: Task) -> LoadedDataset:
     """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to convert SMILES strings to graphs.
 
     The test set is OGB's validation set. The validation set has 150,000 training molecules (numpy, seed 42).
-    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation set. The parts of
-    ``inference`` are OGB's validation, test-dev and test-challenge sets.
+    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation set.
     """
     need("rdkit", data.name)
     raw = Raw("OGB", "pcqm4m-v2", ("raw/data.csv.gz", "split_dict.pt", "RELEASE_v1.txt"))
-    dataset_class = need("ogb.lsc", data.name).PygPCQM4Mv2Dataset
-    dataset = from_raw(raw, data, lambda root: dataset_class(root=str(root)))
-    return LoadedDataset(dataset, _GAP, pcqm_parts(data.name, split_of(dataset)))
-
-
-def pcqm_parts(name: str, split: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Training, validation and test molecules of a variant of PCQM4Mv2."""
-    if name == "PCQM4Mv2-inference":
-        return split["valid"], split["test-dev"], split["test-challenge"]
-    shuffled = torch.from_numpy(np.random.default_rng(seed=42).permutation(split["train"].numpy()))
+    cls = need("ogb.lsc", data.name).PygPCQM4Mv2Dataset
+    dataset = from_raw(raw, data, lambda root: cls(root=root))
+    train, test = (torch.as_tensor(split_of(dataset)[part]) for part in ("train", "valid"))
+    shuffled = torch.from_numpy(np.random.default_rng(seed=42).permutation(train.numpy()))
     val, train = shuffled[:150_000], shuffled[150_000:]
-    if name == "PCQM4Mv2-subset":
+    if data.name == "PCQM4Mv2-subset":
         train, val = train[: int(0.1 * train.numel())], val[:50_000]
-    return train, val, split["valid"]
+    return LoadedDataset(dataset, task, (train, val, test))
+
+
+def lrgb(data: DatasetConfig, task: Task, name: str = "") -> LoadedDataset:
+    """A data set of the Long Range Graph Benchmark, through PyG's class.
+
+    Args:
+        data: The config.
+        task: The task.
+        name: PyG's name of the data set; ``dataset.name`` if empty.
+    """
+    name = name or data.name
+    raw = Raw("LRGBDataset", name, tuple(f"raw/{part}.{'pickle' if '-sp' in name else 'pt'}" for part in PARTS))
+    if name == "peptides-func" and raw.find(data)[0] is None and PEPTIDES.find(data)[0] is not None:
+        return peptides(data, task)
+    loaded = from_parts(raw, data, task, lambda root, part: LRGBDataset(root, name, part))
+    if task.ranked and data.resample_negative:
+        loaded.resample = ResampleNegatives
+    return loaded
+
+
+PEPTIDES = Raw(
+    "LRGB-ogb-layout",
+    "peptides_func",
+    (*(f"raw/{part}.csv.gz" for part in ("edge", "node-feat", "edge-feat", "graph-label")), "split", "RELEASE_v1.txt"),
+)
+"""The complete peptides-func in OGB's csv layout, in which it is distributed, too."""
+
+
+def peptides(data: DatasetConfig, task: Task) -> LoadedDataset:
+    """peptides-func through ogb's class, which must be told about data that are not its own."""
+    cls = _class("graph", data.name)
+    ogb_files = Path(inspect.getfile(cls)).with_name("master.csv")
+    known = need("pandas", data.name).read_csv(ogb_files, index_col=0, keep_default_na=False)["ogbg-molpcba"]
+    meta = {**known, "num tasks": task.num_outputs, "split": "stratified"}  # otherwise as ogb's molecules
+    folder = PEPTIDES.subfolder
+    dataset = from_raw(
+        PEPTIDES, data, lambda root: cls("peptides-func", meta_dict=meta | {"dir_path": str(Path(root, folder))})
+    )
+    return LoadedDataset(dataset, task, three_parts(dataset))
