@@ -45,6 +45,8 @@ def check(q, k, topk, batch_q=None, batch_k=None, backend="auto"):
         assert torch.equal(index, wanted_index)
     assert torch.equal(index >= 0, wanted_index >= 0)
     assert (values[..., :-1] >= values[..., 1:]).all()
+    ties = (values[..., :-1] == values[..., 1:]) & (index[..., 1:] >= 0)
+    assert (index[..., :-1] < index[..., 1:])[ties].all()
 
 
 @pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
@@ -76,6 +78,14 @@ def test_larger_graphs_of_odd_sizes(name, num, dim, topk, monkeypatch):
     for factor, dtype in ((1, torch.float64), (1, torch.float32), (2, torch.float32)):
         given = ((factor * x).round() if factor > 1 else x for x in (q, k))
         check(*(x.to(dtype) for x in given), topk, backend=name)
+
+
+@pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
+def test_pairs_are_sorted_whatever_the_order_in_which_an_engine_finds_them(monkeypatch, integer):
+    engine = backends.ENGINES["torch"]
+    monkeypatch.setitem(backends.ENGINES, "torch", engine._replace(search=lambda given: engine.search(given).flip(-1)))
+    q, k = (data(sum(SIZES), 2, 5, integer=integer) for _ in range(2))
+    check(q, k, 30, batch_of(SIZES), backend="torch")
 
 
 def test_all_keys_equal_and_zero_queries(backend):
