@@ -1,11 +1,8 @@
 import pytest
 import torch
-from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GKATAttention, GKATConv, GPSModel, redraw_walks
 from pyg_topomask.nn.dynamic_walks import walks_along
-from pyg_topomask.nn.mask.rwgnk import RWGNKMask
-from pyg_topomask.ops.attention.masked import masked_additive_attention, masked_additive_attention_reference
 from pyg_topomask.testing import GRAPHS, AttentionCase, empty_graph
 from pyg_topomask.transforms import AddRandomWalks
 
@@ -15,10 +12,19 @@ def walked(data, num_walks=4, **settings):
 
 
 class ConvCase(AttentionCase):
-    transform = "AddRandomWalks"
-
     def prepare(self, data):
         return walked(data)
+
+    def reference(self, attn, x, batch, carry):
+        matrix, heads = attn.mask(batch).to_dense(), []
+        for h, (own, receiver, sender) in enumerate(
+            zip(attn.lin(x).unflatten(1, (attn.heads, -1)).unbind(1), attn.att_receiver, attn.att_sender)
+        ):
+            score = torch.nn.functional.leaky_relu((own @ receiver)[:, None] + own @ sender, 0.2)
+            weight = (matrix[h] if matrix.dim() == 3 else matrix) * score.exp()
+            heads.append(weight @ own / weight.sum(1, keepdim=True))
+        out = (torch.cat(heads, 1) if attn.concat else torch.stack(heads).mean(0)) + attn.bias
+        return torch.nn.functional.elu(out) if attn.elu else out
 
 
 class TestGKATConvBlocks(ConvCase):
@@ -36,45 +42,6 @@ class TestGKATConvLearnable(ConvCase):
         return GKATConv(self.channels, self.channels // 2, heads=2, max_length=3, decay=0.75, learnable=True)
 
 
-@pytest.mark.parametrize("path", ["auto", "pairwise", "blocks"])
-@pytest.mark.parametrize("concat", [True, False])
-@pytest.mark.parametrize("learnable", [True, False])
-def test_layer_is_its_definition(path, concat, learnable):
-    batch = walked(Batch.from_data_list([GRAPHS[name] for name in ("path", "isolated", "star")]))
-    conv = GKATConv(5, 3, 2, concat, path=path, max_length=3, decay=0.75, alpha=0.5, learnable=learnable).double()
-    torch.nn.init.normal_(conv.bias)
-    x = torch.randn(batch.num_nodes, 5, dtype=torch.float64)
-    conv.requires_grad_(False)
-    h = (x @ conv.lin.weight.t()).view(-1, 2, 3)
-    mask = conv.mask(batch).to_dense()
-    rows = []
-    for i in range(batch.num_nodes):
-        heads = []
-        for head in range(2):
-            score = torch.tensor(
-                [float(conv.att_receiver[head] @ h[i, head] + conv.att_sender[head] @ u) for u in h[:, head]]
-            ).double()
-            score = torch.where(score > 0, score, 0.2 * score)
-            weight = (mask[head, i] if mask.dim() == 3 else mask[i]) * score.exp()
-            heads.append((weight / weight.sum()) @ h[:, head])
-        rows.append(torch.cat(heads) if concat else torch.stack(heads).mean(0))
-    wanted = torch.nn.functional.elu(torch.stack(rows) + conv.bias)
-    torch.testing.assert_close(conv(x, batch.batch, batch), wanted, rtol=1e-6, atol=1e-7)
-
-
-def test_paths_and_the_dense_reference_agree_in_every_gradient():
-    data = walked(GRAPHS["star"])
-    mask = RWGNKMask(decay=0.5, max_length=3).double()(data)
-    r, s = (torch.randn(5, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    v = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
-    outs = [masked_additive_attention(r, s, v, mask, path=path) for path in ("pairwise", "blocks")]
-    outs.append(masked_additive_attention_reference(r, s, v, mask.to_dense()))
-    results = [(out, *torch.autograd.grad(out.square().sum(), (r, s, v))) for out in outs]
-    for result in results[:2]:
-        for a, b in zip(result, results[2]):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("path", ["pairwise", "blocks"])
 def test_dropout_acts_on_normalised_weights_and_keeps_the_mean(path):
     data = walked(GRAPHS["star"])
@@ -83,8 +50,8 @@ def test_dropout_acts_on_normalised_weights_and_keeps_the_mean(path):
     with torch.no_grad():
         wanted = conv.eval()(x, None, data)
         torch.manual_seed(0)
-        draws = torch.stack([conv.train()(x, None, data) for _ in range(4000)])
-    assert ((draws.mean(0) - wanted).abs() <= 5 * draws.std(0) / 4000**0.5 + 1e-12).all()
+        draws = torch.stack([conv.train()(x, None, data) for _ in range(1000)])
+    assert ((draws.mean(0) - wanted).abs() <= 5 * draws.std(0) / 1000**0.5 + 1e-12).all()
     assert (draws.std(0) > 0).all()
 
 
