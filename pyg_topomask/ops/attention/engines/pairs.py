@@ -13,11 +13,6 @@ def refuses(problem: Problem) -> str | None:
     return problem.no_pairs
 
 
-def work(problem: Problem) -> dict[str, float]:
-    """The amounts of `Problem.pair_work`."""
-    return problem.pair_work()
-
-
 def attend(problem: Problem) -> Tensor:
     """The outputs. A weight, of a pair and a head, takes about 45 bytes until the backward pass: if there are more than
     twice as many as pairs may be listed together, they are computed again, head by head.

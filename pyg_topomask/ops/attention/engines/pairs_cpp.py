@@ -111,11 +111,6 @@ def refuses(problem: Problem) -> str | None:
     return _pair_means.refuses(problem.q, problem.k, problem.v)
 
 
-def work(problem: Problem) -> dict[str, float]:
-    """The amounts of `Problem.pair_work`."""
-    return problem.pair_work()
-
-
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
     kernel, q, k = problem.kernel, problem.q, problem.k

@@ -136,11 +136,6 @@ def refuses(problem: Problem) -> str | None:
     return _pair_sums.refuses(problem.q)
 
 
-def work(problem: Problem) -> dict[str, float]:
-    """The amounts of `Problem.pair_work`."""
-    return problem.pair_work()
-
-
 def attend(problem: Problem) -> Tensor:
     """The outputs."""
     kernel, (pattern, entries, bounds) = problem.kernel, problem.pairs().evaluated()
