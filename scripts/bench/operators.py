@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isqrt
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +31,6 @@ from _measure import (
     in_turns,
     keep_memory,
     machine,
-    pyplot,
     save_json,
 )
 from scipy.sparse import csr_matrix
@@ -58,7 +56,6 @@ from pyg_topomask.operators import (
 from pyg_topomask.ops import masked_linear_attention
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
-from pyg_topomask.viz.drawing import PALETTE
 
 COLUMNS = 64
 
@@ -266,19 +263,6 @@ def scaling(sizes: list[int], repeats: int) -> dict[str, Any]:
     return {"sizes": sizes, "milliseconds": times, "exponents": exponents}
 
 
-def plot(report: dict[str, Any], folder: Path) -> None:
-    """Draw time over N with its exponent, one picture for each operator."""
-    plt, runs = pyplot(), report["scaling"]
-    for name, times in runs["milliseconds"].items():
-        figure, axis = plt.subplots(figsize=(4.5, 3.5), layout="constrained")
-        axis.loglog(runs["sizes"], times, "o-", color=PALETTE[0], label=f"slope {runs['exponents'][name]:.2f}", base=2)
-        axis.set(xlabel="nodes N", ylabel=f"product with {COLUMNS} columns (ms)", title=name)
-        axis.legend()
-        figure.savefig(folder / f"operators-{name.replace(', ', '-').replace(' ', '-').lower()}.png", dpi=120)
-        plt.close(figure)
-    print(f"wrote {len(runs['sizes'])} sizes of {len(runs['milliseconds'])} operators to {folder}/operators-*.png")
-
-
 def main() -> None:
     options = bench_parser(__doc__, "smaller graphs, about half a minute").parse_args()
     keep_memory()
@@ -299,7 +283,6 @@ def main() -> None:
     for name, measure in parts.items():
         report[name] = measure()
         save_json(options.out / "operators.json", report)
-    plot(report, options.out)
 
 
 if __name__ == "__main__":
