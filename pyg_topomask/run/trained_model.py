@@ -23,7 +23,6 @@ from pyg_topomask.run.model.sampling import build_sampling_transforms, refusing_
 from pyg_topomask.run.output.saved import IMPORT_ADVICE, read_config, seed_folders
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.checkpoint import BEST, OURS, load_weights, model_weights, read_checkpoint
-from pyg_topomask.tensor_files import reason_of
 from pyg_topomask.transforms import AddRandomWalks
 
 
@@ -79,18 +78,12 @@ def open_run(folder: str | Path) -> OpenedRun:
     for key, problem in name_problems(config):
         raise RunError(f"{seed / 'config.yaml'}: {key}: {problem} If it is your own, {IMPORT_ADVICE}")
     saved = read_checkpoint(seed / BEST, "train that seed again")
-    try:
-        data = saved[OURS]["data"]
-        task = Task(**data["task"])
-        sizes = data["in_channels"], task.num_outputs, data["edge_channels"], task.level
-        fitted = [cls(constants) for cls, constants in zip(fitted_features(config), data["fitted"], strict=True)]
-        with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
-            model = build_model(config, *sizes).eval()
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise RunError(
-            f"{seed / BEST} is damaged (the description of its data: {type(error).__name__}: {reason_of(error)}); "
-            "train that seed again"
-        ) from None
+    data = saved[OURS]["data"]
+    task = Task(**data["task"])
+    sizes = data["in_channels"], task.num_outputs, data["edge_channels"], task.level
+    fitted = [cls(constants) for cls, constants in zip(fitted_features(config), data["fitted"], strict=True)]
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced
+        model = build_model(config, *sizes).eval()
     advice = f"{seed / 'config.yaml'} must be the file that the run has written"
     load_weights(model, model_weights(saved), str(seed / BEST), advice)
     return OpenedRun(seed, config, task, model, RunTransform(config, fitted, sizes[0], sizes[2], model))

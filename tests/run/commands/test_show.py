@@ -104,7 +104,9 @@ def test_mask_is_drawn_with_a_row(grf):
 
 @pytest.mark.parametrize("layer_type", ["GIN+KMIP+GRF", "GIN+GRF+KMIP", "GIN+Linear+GRF+KMIP"])
 def test_layers_with_several_attentions_have_every_picture(grf, layer_type):
-    choice = [f"gt.layer_type={layer_type}", "gt.sparse.k=3"]
+    steps = "posenc_RWSE.dim_pe=4 posenc_RWSE.kernel.times=[1,2,3] posenc_RWSE.model=Linear posenc_RWSE.enable=true"
+    choice = [f"gt.layer_type={layer_type}", "gt.sparse.k=3", "dataset.node_encoder_name=LinearNode+RWSE"]
+    choice += steps.split()
     assert "3 keys for each node" in picture("attention", grf, overrides=choice).axes[0].get_title()
     assert "grf, graph 0" in picture("mask", grf, overrides=choice).axes[0].get_title()
     assert "grf, graph 0" in picture("walks", grf, overrides=choice).axes[0].get_title()
