@@ -60,7 +60,11 @@ class AlsoCalled:
 
 
 class Section(BaseModel):
-    """One section of a config. The text below a key is its description."""
+    """One section of a config.
+
+    A new key is one line in its section: type, default, the condition under which it is read, and its description as
+    the text below it. The checks, the notes, the list of keys, the JSON schema and the documentation read them there.
+    """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True)
 

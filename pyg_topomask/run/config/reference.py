@@ -30,11 +30,10 @@ def keys() -> Iterator[Key]:
     whole = Config.model_json_schema()
     for key in schema_keys():
         if key.no_effect_because is None:
-            entry: dict[str, Any] = {"$ref": ""}
+            entry = whole
             for part in key.name.split("."):
-                entry = (whole["$defs"][entry["$ref"].rsplit("/", 1)[1]] if entry["$ref"] else whole)["properties"][
-                    part
-                ]
+                section = whole["$defs"][entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry
+                entry = section["properties"][part]
             default = json.dumps(entry["default"], ensure_ascii=False) if "default" in entry else "required"
             conditions = " and ".join(_condition(condition) for condition in key.read_if if condition.name != "always")
             text = f"{entry['description']} {f'Read if {conditions}.' if conditions else ''}"
@@ -57,7 +56,7 @@ def _values(entry: dict[str, Any]) -> str:
     if "enum" in entry:
         return ", ".join(map(str, entry["enum"]))
     if entry["type"] == "array":
-        return f"[{_values(entry['items'])}, ...]" if "items" in entry else f"list of {entry['minItems']} numbers"
+        return f"[{_values(entry['items'])}, ...]"
     bounds = [f"{sign} {entry[name]}" for name, sign in _BOUNDS.items() if name in entry]
     return " ".join([_TYPES[entry["type"]], " and ".join(bounds)]).strip()
 
