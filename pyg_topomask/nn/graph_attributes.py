@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,6 +20,16 @@ def requirements_of(*parts: Module | None) -> tuple[str, ...]:
     """Attributes that these modules need on a graph, without repetition; a module without ``requires`` needs none."""
     names = (name for part in parts for name in getattr(part, "requires", ()))
     return tuple(dict.fromkeys(names))
+
+
+def settings_text(module: Module) -> str:
+    """Settings of a module that its constructor took and that differ from the defaults, for its ``repr``."""
+    shown = []
+    for name, parameter in signature(type(module)).parameters.items():
+        value = getattr(module, name, None)
+        if isinstance(value, (bool, int, float, str, tuple)) and value != parameter.default:
+            shown.append(f"{name}={value!r}")
+    return ", ".join(shown)
 
 
 def stated_num_nodes(graph: Data) -> int | None:

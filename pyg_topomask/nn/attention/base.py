@@ -14,6 +14,7 @@ from torch_geometric.nn.inits import reset
 
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.graph_attributes import settings_text
 from pyg_topomask.ops.segment import check_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
@@ -169,7 +170,7 @@ class Attention(Module):
             )
 
     def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}"
+        return settings_text(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # The last loss belongs to an autograd graph, which can neither be copied nor pickled.

@@ -85,6 +85,3 @@ class BigBirdAttention(MaskedAttention):
         pattern = block_sparse_support(batch, self.block_size, self.num_random, self.seed)
         ones = torch.ones(pattern.nnz, device=x.device)
         return SparseFactorOperator.from_factors(Factor(pattern, ones), None, x.size(0))
-
-    def extra_repr(self) -> str:
-        return f"{self.channels}, heads={self.heads}, block_size={self.block_size}, num_random={self.num_random}"

@@ -202,9 +202,3 @@ class ExphormerAttention(Attention):
         )
         if not holds(same, message):
             raise ValueError(message)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{super().extra_repr()}, num_virtual={self.num_virtual}, edge_dim={self.edge_dim}, "
-            f"expander={self.expander}, graph_edges={self.graph_edges}, dropout={self.dropout}"
-        )

@@ -101,6 +101,3 @@ class FullAttention(Attention):
         q, k, v = self._split_heads(self.qkv(x))
         out = segment_softmax_attention(q, k, v, batch, attn_bias, self.dropout if self.training else 0.0)
         return self.out(out.flatten(1))
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, dropout={self.dropout}, requires={self.requires}"

@@ -127,9 +127,3 @@ class KMIPAttention(Attention):
         out = out.flatten(1)
         out = out if self.out is None else self.out(out)
         return (out, pad(index, (0, self.k - index.size(-1)), value=-1)) if return_index else out
-
-    def extra_repr(self) -> str:
-        return (
-            f"{super().extra_repr()}, k={self.k}, kq_dim={self.kq_dim}, val_dim={self.val_dim}, "
-            f"dropout={self.dropout}, backend={self.backend!r}"
-        )

@@ -171,6 +171,3 @@ class MaskedAttention(Attention):
         if batch is not None and isinstance(graph, Data) and graph.get("batch") is None:
             graph = with_attributes(graph, batch=batch)  # a mask must not join graphs that attention separates
         return mask_of_graph(self.mask, graph)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, kernel={self.kernel!r}, path={self.path!r}, normalizer={self.normalizer!r}"

@@ -113,7 +113,3 @@ class PerformerAttention(MaskedAttention):
     def _features(self) -> SoftmaxFeatures:
         assert isinstance(self.feature_map, SoftmaxFeatures)
         return self.feature_map
-
-    def extra_repr(self) -> str:
-        numbers = f"num_features={self._features.num_features}, redraw_interval={self.redraw_interval}"
-        return f"{self.channels}, heads={self.heads}, {numbers}"

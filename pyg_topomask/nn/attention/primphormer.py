@@ -240,9 +240,6 @@ class PrimphormerAttention(_Primal):
             raise ValueError(f"'carry' has {carry.size(0)} rows, but the batch has {needed} graphs")
         return carry
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, num_virtual={self.num_virtual}, rank={self.rank}"
-
 
 class PrimalAttention(_Primal):
     r"""The sequence attention on which Primphormer is based, for comparison. **Not equivariant**.
@@ -319,6 +316,3 @@ class PrimalAttention(_Primal):
         first = (size.cumsum(0) - size)[size > 0]
         offset = torch.arange(self.num_samples, device=size.device) * (size[size > 0, None] - 1)
         return (first[:, None] + offset // max(self.num_samples - 1, 1)).flatten()
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, num_samples={self.num_samples}, rank={self.rank}"

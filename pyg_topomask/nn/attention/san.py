@@ -167,9 +167,3 @@ class SANAttention(Attention):
             return None
         vector = self.absent_vector if self.absent is None else self.absent(self.absent_vector)
         return *self._split_heads(self.absent_qk(x), 2), *self._split_heads(vector[None], 1)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{super().extra_repr()}, edge_dim={self.edge_dim}, gamma={self.gamma}, "
-            f"full_graph={self.full_graph}, dropout={self.dropout}"
-        )

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.card import Card
-from pyg_topomask.nn.graph_attributes import read_attributes
+from pyg_topomask.nn.graph_attributes import read_attributes, settings_text
 from pyg_topomask.operators import MaskOperator
 
 
@@ -53,6 +53,9 @@ class Mask(Module):
             ValueError: If one is missing; the message names the transform to add.
         """
         return read_attributes(self, graph)
+
+    def extra_repr(self) -> str:
+        return settings_text(self)
 
 
 def head_parameter(heads: int, *shape: int) -> Parameter:

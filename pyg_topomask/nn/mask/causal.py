@@ -43,6 +43,3 @@ class CausalMask(Mask):
         """The mask of a graph or batch. Raises ValueError and TypeError if there is none."""
         self.read(graph)
         return CausalOperator(batch_of(graph), self.reverse)
-
-    def extra_repr(self) -> str:
-        return f"reverse={self.reverse}"

@@ -75,6 +75,3 @@ class ForestMask(Mask):
             ValueError: If the forest is missing, or is that of another graph.
         """
         return ForestExpOperator(*read_tree(self, graph), self.a, self.b)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, a={self._initial}, b={self.b}"

@@ -183,11 +183,6 @@ class GRFMask(Mask):
             )
         return _padded(coeffs, num_monomials(self.max_length))
 
-    def extra_repr(self) -> str:
-        text = f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"
-        text += f", tables={self.tables}" if any(self.tables) else ""
-        return text + (", positive=True" if self.positive else "")
-
 
 def _numbers(table: int | Sequence[int]) -> tuple[int, ...]:
     numbers = tuple(table) if isinstance(table, Iterable) else (table,)

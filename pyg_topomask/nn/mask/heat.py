@@ -76,6 +76,3 @@ class HeatMask(DiffusionMask):
         """
         edge_index, weight = read_weighted_edges(self, graph)
         return HeatOperator(edge_index, int(graph.num_nodes), self.time, weight, self.laplacian, self.tol)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, laplacian={self.laplacian!r}, tol={self.tol}"

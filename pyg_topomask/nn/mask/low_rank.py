@@ -135,9 +135,6 @@ class LowRankMask(Mask):
         exponent = waves @ projection.t() - waves.square().sum(-1, keepdim=True) / 2
         return exponent.exp() * projection.size(0) ** -0.5
 
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, encoding={self.encoding!r}, num_waves={self.num_waves}"
-
 
 @partial(once_per_batch, traced=True)
 def _check_position(position: Tensor, num_nodes: int | None) -> None:

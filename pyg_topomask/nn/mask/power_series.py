@@ -86,6 +86,3 @@ class PowerSeriesMask(Mask):
         edge_index, weight = read_normalized_edges(self, graph, modulation.dtype)
         phi = PowerSeriesOperator(edge_index, int(graph.num_nodes), modulation, weight)
         return ProductOperator(phi, phi.T) if self.symmetric else phi
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, max_length={self.max_length}, symmetric={self.symmetric}"

@@ -136,9 +136,6 @@ class RWGNKMask(Mask):
             walks, modulation, scale = _walks(*table, decay.abs(), alpha.abs())
         return DiagonalScaledOperator(GRFOperator(walks, modulation), scale, scale)
 
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, max_length={self.max_length}, learnable={self.learnable}"
-
 
 def _walks(
     index: Tensor, length: Tensor, count: Tensor, num_nodes: int, max_length: int, decay: Tensor, alpha: Tensor

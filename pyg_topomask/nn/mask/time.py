@@ -50,6 +50,3 @@ class DiffusionMask(Mask):
         """Diffusion time, a scalar or ``[H]``."""
         (raw,) = at_least_float32(self.raw_time)
         return self.max_time * raw.sigmoid()
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, time={self._initial}, max_time={self.max_time}"

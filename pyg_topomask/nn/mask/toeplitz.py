@@ -104,9 +104,6 @@ class ToeplitzMask(Mask):
             weight = weight.narrow(axis, most - size, 2 * size - 1)
         return weight
 
-    def extra_repr(self) -> str:
-        return f"{list(self.grid_shape)}, heads={self.heads}, function={self.function!r}"
-
 
 def _distances(grid_shape: tuple[int, ...]) -> Tensor:
     """Distance along the axes of each offset, int64, shape ``[2 n_1 - 1, …]``."""

@@ -77,6 +77,3 @@ class TreeMask(Mask):
         """
         (values,) = at_least_float32(self.values)
         return TreeDistanceOperator(read_tree(self, graph)[0], values, self.method)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, max_hops={self.max_hops}, method={self.method!r}"

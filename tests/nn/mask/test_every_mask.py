@@ -58,7 +58,9 @@ def test_reset_and_text(name):
         mask.reset_parameters()
         assert not torch.equal(before, fresh(batch).to_dense())
     assert torch.equal(mask(batch).to_dense(), fresh(batch).to_dense())
-    assert type(mask).__name__ in repr(mask)
+    assert repr(mask).startswith(f"{type(mask).__name__}(")
+    settings = {key: value for key, value in MASKS[name].keywords.items() if isinstance(getattr(mask, key, None), (int, str))}
+    assert all(f"{key}={value!r}" in repr(mask) for key, value in settings.items())
 
 
 @pytest.mark.parametrize("name", MASK)
