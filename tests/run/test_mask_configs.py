@@ -26,6 +26,7 @@ def test_every_mask_has_a_config():
     assert named | {"grf", "rwgnk"} == set(MASK)  # these are in the configs of GRF and GKAT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_run_of_it_on_small_graphs_and_its_picture(path, tmp_path):
     values = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -2,11 +2,9 @@
 
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -42,16 +40,6 @@ def equal(first, second):
                 torch.testing.assert_close(other[key], value, rtol=0, atol=0, equal_nan=True)
             else:
                 assert other[key] == value
-
-
-@contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def stored(folder):
@@ -181,72 +169,32 @@ def test_whatever_changes_changes_the_key(monkeypatch):
     for setting in ({"steps": [1, 3]}, {"seed": 1}, {"tol": 0.1}, {"method": "exact"}, {"name": "other"}):
         keys.append(cache_key(graphs, [AddRandomWalkEncoding(**{"steps": [1, 2], **setting})]))
     keys += [cache_key(graphs, [AddRelativeWalkEncoding([1, 2])]), cache_key(graphs, [*steps, STEPS[0]])]
-    with default_dtype(torch.float64):
+    torch.set_default_dtype(torch.float64)
+    try:
         keys.append(cache_key(graphs, steps))
+    finally:
+        torch.set_default_dtype(torch.float32)
     monkeypatch.setattr(module.pyg_topomask, "__version__", "99")
     keys.append(cache_key(graphs, steps))
     assert len(set(keys)) == len(keys)
 
 
-SCRIPT = """
-import sys, time, torch
-from pathlib import Path
-from torch_geometric.data import Data
-from pyg_topomask.transforms import AddRandomWalkEncoding, precompute
-module = sys.modules[precompute.__module__]
-compute, save = module._compute, torch.save
+class Slow(BaseTransform):
+    calls = 0
 
-def counted(*args, **more):
-    with open(sys.argv[2], "a") as file:
-        file.write("computed\\n")
-    time.sleep(0.5)
-    return compute(*args, **more)
-
-def halting(value, file):
-    save(value, file)
-    Path(sys.argv[2]).write_text(file.name)
-    time.sleep(60)
-
-module._compute = counted
-if sys.argv[3] == "halt":
-    torch.save = halting
-edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-found = precompute([Data(edge_index=edges, num_nodes=3)] * 4, AddRandomWalkEncoding([1, 2]), cache=sys.argv[1])
-print((found[3].random_walk_diagonal * 2).round().tolist())
-"""
-WANTED = "[[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]]"
+    def forward(self, data):
+        type(self).calls += 1
+        time.sleep(0.05)
+        data.slow = torch.ones(data.num_nodes)
+        return data
 
 
-def start(folder, log, mode="run"):
-    command = [sys.executable, "-c", SCRIPT, str(folder), str(log), mode]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_of_two_processes_one_computes(tmp_path):
+def test_of_two_that_need_a_missing_file_one_computes_it(tmp_path):
     pytest.importorskip("fcntl")
-    log = tmp_path / "log"
-    both = [start(tmp_path, log) for _ in range(2)]
-    assert [process.communicate(timeout=120)[0].strip() for process in both] == [WANTED] * 2
-    assert log.read_text() == "computed\n"
-    assert len(stored(tmp_path)) == 1
-
-
-@pytest.mark.slow
-def test_a_killed_writer_leaves_no_damage(tmp_path):
-    log = tmp_path / "log"
-    with start(tmp_path, log, "halt") as process:
-        deadline = time.monotonic() + 100
-        while not (log.exists() and "part" in log.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-    (left,) = stored(tmp_path)
-    assert ".part-" in left
-    after = start(tmp_path, log)
-    assert after.communicate(timeout=120)[0].strip() == WANTED
-    (made,) = stored(tmp_path)
-    assert made.endswith(".pt")
-    assert ".part-" not in made
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: precompute(UNWEIGHTED, Slow(), cache=tmp_path), range(2))
+    equal(first, second)
+    assert Slow.calls == len(UNWEIGHTED)
 
 
 def test_transforms_that_do_not_fit_are_refused():

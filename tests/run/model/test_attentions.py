@@ -1,5 +1,7 @@
 """Constructor arguments of attentions from the keys of a config."""
 
+from inspect import signature
+
 import pytest
 import torch
 import yaml
@@ -14,7 +16,7 @@ from pyg_topomask.run.model.attentions import attention_arguments, build_attenti
 from pyg_topomask.run.model.sampling import build_sampling_transforms
 from pyg_topomask.run.runner import check_config, run_config
 from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddGridShape, AddPositions, AddRandomWalks, AddTreeOrder
+from pyg_topomask.transforms import AddGridShape, AddRandomWalks, AddTreeOrder, that_add
 
 PLAIN = {"dataset": {"format": "PyG-MotifDataset", "name": "circle"}}
 
@@ -85,14 +87,11 @@ def test_masks_come_from_their_section_or_flat_keys():
     assert build_attention(config_of("gt.layer_type=GCN+Linear", "topomask.mask=grf"), "Linear").mask is not None
 
 
-NEEDED = {"toeplitz": ["topomask.mask_toeplitz.grid_shape=[2, 3]"]}
-
-
-@pytest.mark.parametrize("name", MASK)
-def test_requirements_are_those_of_the_mask(name):
-    for settings in ([], ["topomask.independent=false"]):
-        config = masked(f"topomask.mask={name}", *settings, *NEEDED.get(name, []))
-        assert requirements(config) == build_attention(config, "Masked").requires
+def needed(name):
+    """Keys for the arguments of a mask that have no default, as in its example."""
+    example, parameters = MASK[name].examples()[0], signature(MASK[name]).parameters.values()
+    needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    return [f"topomask.mask_{name}.{argument}={list(example[argument])}" for argument in needed]
 
 
 def test_walks_are_drawn_as_the_mask_says():
@@ -154,9 +153,7 @@ def test_walks_that_nothing_uses_are_refused(settings, message):
         ("tree", [], AddTreeOrder(seed=5)),
         ("forest", ["topomask.spanning_tree=random"], AddTreeOrder("random", seed=5)),
         ("forest", ["topomask.spanning_tree=minimum"], AddTreeOrder("minimum", "edge_weight", seed=5)),
-        ("toeplitz", NEEDED["toeplitz"], AddGridShape()),
-        ("grid_heat", [], AddGridShape()),
-        ("low_rank", [], AddPositions()),
+        ("toeplitz", needed("toeplitz"), AddGridShape()),
     ],
 )
 def test_the_structure_that_the_mask_needs_is_added(mask, settings, wanted):
@@ -164,15 +161,16 @@ def test_the_structure_that_the_mask_needs_is_added(mask, settings, wanted):
     assert list(map(repr, steps)) == [repr(wanted)]
 
 
-@pytest.mark.parametrize("mask", ["heat", "power_series", "causal"])
-def test_masks_of_edges_or_order_need_nothing_more(mask):
-    assert build_sampling_transforms(masked(f"topomask.mask={mask}"), seed=5) == []
-
-
 @pytest.mark.parametrize("name", MASK)
-def test_every_mask_builds_and_steps(name):
-    settings = [f"topomask.mask={name}", "gt.n_heads=2", *NEEDED.get(name, [])]
+def test_every_mask_builds_steps_and_gets_what_it_requires(name):
+    settings = [f"topomask.mask={name}", "gt.n_heads=2", *needed(name)]
     check_config(PLAIN, ["gt.layer_type=GCN+Masked", *settings])
+    for more in ([], ["topomask.independent=false"]):
+        config = masked(*settings, *more)
+        required = build_attention(config, "Masked").requires
+        assert requirements(config) == required
+        found = [type(step) for step in build_sampling_transforms(config, seed=5)]
+        assert found == [type(step) for step in that_add(required).transforms]
 
 
 def test_masked_with_a_mask_is_the_named_attention():
@@ -234,6 +232,7 @@ def test_the_spanning_tree_is_for_masks_of_trees():
     check_config(PLAIN | settings)
 
 
+@pytest.mark.slow
 def test_graphs_that_do_not_fit_the_mask_are_refused(tiny, tmp_path):
     path, changes = tmp_path / "tiny.yaml", ["gt.layer_type=GIN+Masked", "topomask.mask=grid_heat"]
     del tiny["topomask"]
@@ -245,6 +244,7 @@ def test_graphs_that_do_not_fit_the_mask_are_refused(tiny, tmp_path):
         run_config(path, tmp_path, overrides=changes)
 
 
+@pytest.mark.slow
 def test_a_heat_mask_refuses_one_way_edges_and_a_key_makes_them_undirected(tiny, tu_folder, tmp_path):
     edges = "".join(f"{3 * g + i}, {3 * g + i + 1}\n" for g in range(12) for i in (1, 2))
     (tu_folder / "TUDataset" / "TINY" / "raw" / "TINY_A.txt").write_text(edges)

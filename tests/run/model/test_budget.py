@@ -72,6 +72,7 @@ def test_other_models_keep_their_width(kmip, tmp_path):
     assert sized(load(kmip, [f"pretrained.dir={tmp_path}"]).config, *SIZES).gt.dim_hidden == 68
 
 
+@pytest.mark.slow
 def test_a_run_has_the_width_and_says_it(kmip, tmp_path):
     kmip["optim"] |= {"max_epoch": 2, "num_warmup_epochs": 0}
     first = run_config(kmip, tmp_path, name="first")
