@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, BaseTransform, Compose
 
-from pyg_topomask.expressivity.mask_entries import Mask, dense_entries, with_mask_entries
-from pyg_topomask.expressivity.refinement import Array, EncodedGraph, classes_of
+from pyg_topomask.expressivity.mask_entries import Mask, check_mask_follows, dense_entries, with_mask_entries
+from pyg_topomask.expressivity.refinement import EncodedGraph, classes_of
 from pyg_topomask.ops.csr import check_edges
 from pyg_topomask.ops.encodings.graph_batch import join_graphs
 from pyg_topomask.ops.encodings.spectral import laplacian_reference
@@ -101,56 +101,55 @@ def encode(
     with torch.random.fork_rng(devices=[]):
         read = [_apply(data, transform) for data in dataset]
         roles = _roles(read)
-        found = [data for data, _ in read]
+        found, perms = [data for data, _ in read], []
         if check_mask or check_transform:
             generator = torch.Generator().manual_seed(0)
-            moved = [_relabelled(data, generator) for data in dataset for _ in range(_RELABELLINGS)]
-            found += [_apply(data, transform)[0] for data in moved]
-        graphs = [_to_arrays(data, roles) for data in found]
+            for data in [data for data in dataset for _ in range(_RELABELLINGS)]:
+                perms.append(torch.randperm(int(data.num_nodes or 0), generator=generator))
+                found.append(_apply(_relabelled(data, perms[-1], generator), transform)[0])
+        graphs = [_to_arrays(data, roles) for data in (found if check_transform else found[: len(dataset)])]
         if check_transform:
-            _check_copies(graphs, len(dataset), tolerance, None)
-        if mask is not None:
-            _refuse_stored_walks(requires, dataset, found)
-            count = len(found) if check_mask else len(dataset)
-            entries = [dense_entries(mask, data) for data in found[:count]]
-            graphs = with_mask_entries(graphs[:count], entries, tolerance)
-        if check_mask:
-            _check_copies(graphs, len(dataset), tolerance, "mask")
-        return graphs[: len(dataset)]
+            _check_copies(graphs, len(dataset), tolerance)
+            del graphs[len(dataset) :]
+        if mask is None:
+            return graphs
+        _refuse_stored_walks(requires, dataset, found)
+        entries = [dense_entries(mask, data) for data in found[: len(dataset)]]
+        for number, perm in enumerate(perms if check_mask else []):
+            moved = dense_entries(mask, found[len(dataset) + number])
+            check_mask_follows(entries[number // _RELABELLINGS], moved, perm.numpy(), tolerance)
+        return with_mask_entries(graphs, entries, tolerance)
 
 
-def _check_copies(graphs: Sequence[EncodedGraph], count: int, tolerance: float, name: str | None) -> None:
+def _check_copies(graphs: Sequence[EncodedGraph], count: int, tolerance: float) -> None:
     """Refuse encodings by which the test would distinguish a graph from a relabelled copy.
 
     Args:
         graphs: ``count`` graphs, followed by the copies of the first one, those of the second one, and so on.
         count: Number of graphs.
         tolerance: Largest difference of numbers that count as equal.
-        name: Name of what the encodings are; it is found if :obj:`None`.
     """
+    classes = classes_of(graphs, None, tolerance)
     for number, copy in enumerate(graphs[count:]):
         graph = graphs[number // _RELABELLINGS]
-        if _differ(graph, copy, (*graph.node, *graph.edge), tolerance):
-            names = (name or key for key in ("edge_index", *graph.node, *graph.edge))
-            keys = ((), *((key,) for key in (*graph.node, *graph.edge)))
-            blamed = next((key for key, some in zip(names, keys) if _differ(graph, copy, some, tolerance)), "transform")
+        if classes[count + number] != classes[number // _RELABELLINGS]:
+            keys = (*graph.node, *graph.edge)
+            blamed = next((key for key in ("edge_index", *keys) if _differ(graph, copy, key, tolerance)), "transform")
             raise ValueError(
-                f"{blamed!r} differs between a graph and a relabelled copy of it, because it depends on chance, as "
-                "sampled walks do, or on the numbering of nodes. Results under it would be unreliable. Give the "
-                "expectation of a mask; of eigenvectors, only those of AddLaplacianEigenvectorPE can be tested"
+                f"{blamed!r} differs between a graph and a relabelled copy of it, because it depends on chance or on "
+                "the numbering of nodes. Results under it would be unreliable. Random encodings cannot be tested, and "
+                "of eigenvectors only those of AddLaplacianEigenvectorPE"
             )
 
 
-def _differ(first: EncodedGraph, second: EncodedGraph, keys: Sequence[str], tolerance: float) -> bool:
-    """Whether some of the encodings distinguish two graphs."""
+def _differ(first: EncodedGraph, second: EncodedGraph, key: str, tolerance: float) -> bool:
+    """Whether two graphs are distinguished by one encoding, or by none if it does not exist."""
 
-    def some(encodings: dict[str, Array]) -> dict[str, Array]:
-        return {key: rows for key, rows in encodings.items() if key in keys}
+    def only(graph: EncodedGraph) -> EncodedGraph:
+        node, edge = ({key: rows[key]} if key in rows else {} for rows in (graph.node, graph.edge))
+        return EncodedGraph(graph.num_nodes, graph.edge_index, node, edge)
 
-    both = [
-        EncodedGraph(graph.num_nodes, graph.edge_index, some(graph.node), some(graph.edge)) for graph in (first, second)
-    ]
-    return len(set(classes_of(both, None, tolerance))) > 1
+    return len(set(classes_of([only(first), only(second)], None, tolerance))) > 1
 
 
 def _refuse_stored_walks(requires: Sequence[str], dataset: Sequence[Data], read: Sequence[Data]) -> None:
@@ -224,9 +223,8 @@ def _tables(data: Data, column: str) -> tuple[str, ...]:
     return tuple(f"{name}_" for name in names if f"{name}_index" in data and f"{name}_{column}" in data)
 
 
-def _relabelled(data: Data, generator: torch.Generator) -> Data:
-    """A copy with nodes and edges in another order and without walk tables."""
-    perm = torch.randperm(int(data.num_nodes or 0), generator=generator)
+def _relabelled(data: Data, perm: Tensor, generator: torch.Generator) -> Data:
+    """A copy whose node ``i`` is the old node ``perm[i]``, with edges in another order and without walk tables."""
     moved, label = data.clone(), perm.argsort()
     walks, tables = _tables(data, "load"), _tables(data, "length")
     order = torch.randperm(data.edge_index.size(1), generator=generator)

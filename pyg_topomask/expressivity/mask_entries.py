@@ -39,6 +39,16 @@ def dense_entries(mask: Mask, data: Data) -> Array:
     return (dense[None] if dense.dim() == 2 else dense).numpy()
 
 
+def check_mask_follows(entries: Array, moved: Array, perm: Array, tolerance: float) -> None:
+    """Raise a ValueError if the mask of a relabelled copy is not the relabelled mask."""
+    expected = entries[:, perm][:, :, perm]
+    if (np.abs(moved - expected) > tolerance * np.maximum(1.0, np.abs(expected))).any():
+        raise ValueError(
+            "'mask' differs between a graph and a relabelled copy of it, because it depends on chance, as sampled "
+            "walks do, or on the numbering of nodes. Results under it would be unreliable; give the mask's expectation"
+        )
+
+
 def with_mask_entries(graphs: Sequence[EncodedGraph], entries: Sequence[Array], tolerance: float) -> list[EncodedGraph]:
     """The graphs with M_vu as encoding of each edge from u to v, and of the other pairs with |M_vu| > tolerance."""
     encodings = {key: rows for graph in graphs for key, rows in graph.edge.items()}
