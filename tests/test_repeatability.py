@@ -142,7 +142,10 @@ def test_mask_without_walks_repeats(mask):
     assert_attention_repeats(lambda: MaskedAttention(8, NUM_HEADS, "elu1", MASKS[mask](), "factored"), [grid], 8)
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = pytest.param("LapPE-Transformer", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [SLOW, *(name for name in CASES if name not in SLOW.values)])
 def test_encoder_repeats(name):
     cls, options, columns = CASES[name]
     parts = [encodable(data, num_pairs=40 * data.num_nodes, **columns) for data in graphs_of(SIZES)]
