@@ -162,6 +162,7 @@ def test_damaged_configs_are_named(tiny, run, tmp_path):
         run_config(tiny, tmp_path / "next", overrides=[f"pretrained.dir={run}"])
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
     """If any file does not fit on the disk: one line, no leftovers, and the same numbers after space was freed."""
     tiny["optim"]["max_epoch"] = 2
@@ -204,11 +205,6 @@ def test_a_full_cache_is_named(tiny, tmp_path, monkeypatch):
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and not path.name.endswith(".lock")]
 
 
-def raising(error):
-    with storage_errors():
-        raise error
-
-
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -222,17 +218,15 @@ def raising(error):
     ],
 )
 def test_what_disk_and_memory_refuse_is_one_line(error, words):
-    with refused(words):
-        raising(error)
+    with refused(words), storage_errors():
+        raise error
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("a bug"), BrokenPipeError(32, "x"), ConnectionError(111, "x"), KeyError()]
-)
-def test_other_errors_stay_as_they_are(error):
-    with pytest.raises(type(error)) as caught:
-        raising(error)
-    assert caught.value is error
+def test_other_errors_stay_as_they_are():
+    for error in (RuntimeError("a bug"), BrokenPipeError(32, "x"), ConnectionError(111, "x")):
+        with pytest.raises(type(error)) as caught, storage_errors():
+            raise error
+        assert caught.value is error
 
 
 @pytest.mark.parametrize(
@@ -240,12 +234,9 @@ def test_other_errors_stay_as_they_are(error):
     [
         (["check", ""], "the name of a config is empty"),
         (["run", ""], "the name of the config file is empty"),
-        (["check", "a\0b.yaml"], "null"),
         (["run", "a\0b.yaml"], "null"),
         (["show", "mask", "config.yaml", "--out", "a\0.png"], "--out must name a file"),
         (["predict", "run", "--out", "."], "--out must name a file (got '.')"),
-        (["report", "run", "--out", "/"], "--out must name a file (got '/')"),
-        (["check", "a" * 5000], "too long"),
         (["run", "a" * 5000], "too long"),
         (["check", "x=" + "[" * 3000], "the name of a config|needs a config file"),
     ],
@@ -263,6 +254,7 @@ def test_output_folders_without_a_name(tiny, out):
         run_config(tiny, out)
 
 
+@pytest.mark.slow
 def test_attentions_with_a_state_beside_their_weights_are_resumed(tiny, tmp_path):
     tiny["gt"]["layer_type"], tiny["topomask"] = "GCN+Performer", {}
     wanted = run_config(tiny, tmp_path)["metrics"]
