@@ -235,7 +235,7 @@ class OperatorCase:
                 assert torch.equal(pattern.col, of_bound.col)
                 some = slice(*rows) if rows else slice(None)
                 assert (pattern.rowptr.diff() <= op.support.by_row()[some]).all() or rows is None
-                for mask, matrix in ((op, dense), (bound, bound.to_dense().double())):
+                for mask, matrix in ((op, dense), (op.T, dense.mT), (bound, bound.to_dense().double())):
                     listed = _listed(mask, rows)
                     torch.testing.assert_close(listed, matrix[..., some, :].expand_as(listed), **self.tol)
             assert op.support is None or op.support.count() >= op.support.pairs(None)[0].nnz
@@ -247,7 +247,8 @@ class OperatorCase:
             op, layout = self.build(data), block_layout(batch)
             bound = op.bound
             assert (bound.dense_blocks is None) == (op.dense_blocks is None)
-            for mask, dense in ((op, self.reference(data)), (bound, bound.to_dense().double())):
+            matrix = self.reference(data)
+            for mask, dense in ((op, matrix), (op.T, matrix.mT), (bound, bound.to_dense().double())):
                 made = mask.dense_blocks.make(layout) if mask.dense_blocks else []
                 for graphs, blocks in zip(layout.groups.graphs, made):
                     for graph, block in zip(graphs, blocks.expand(len(graphs), *blocks.shape[1:])):

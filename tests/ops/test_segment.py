@@ -11,7 +11,6 @@ from pyg_topomask.ops.segment import (
     segment_max,
     segment_mean,
     segment_sum,
-    size_groups,
 )
 
 TOL = {"rtol": 1e-10, "atol": 1e-10}
@@ -100,22 +99,3 @@ def test_a_batch_vector_changed_in_place_is_checked_again():
     batch[0] = 2
     with pytest.raises(ValueError, match="must be sorted"):
         check_batch(batch, 3)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "graphs"),
-    [
-        ([4, 2, 4, 2], [[1, 3], [0, 2]]),
-        ([4, 2, 0, 4], [[0], [1], [3]]),  # too few of a size to be moved
-        ([0, 3, 3], [[1, 2]]),
-    ],
-)
-def test_graphs_of_equal_size_are_put_together(sizes, graphs):
-    groups = size_groups(batch_of(sizes))
-    assert groups.graphs == graphs
-    assert groups.num_nodes == sizes
-    ptr = [sum(sizes[:graph]) for graph in range(len(sizes))]
-    wanted = [ptr[graph] + node for group in graphs for graph in group for node in range(sizes[graph])]
-    order = torch.arange(sum(sizes)) if groups.order is None else groups.order
-    assert order.tolist() == wanted
-    assert groups.inverse is None or torch.equal(groups.order[groups.inverse], torch.arange(sum(sizes)))

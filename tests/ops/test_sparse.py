@@ -57,15 +57,6 @@ def test_merge_does_not_overflow_32_bit_indices():
     assert entry.tolist() == [1, 0, 1]
 
 
-def test_rows_of_a_pattern():
-    row, col = torch.tensor([0, 0, 2, 2, 3]), torch.tensor([1, 3, 0, 2, 1])
-    pattern = Pattern(row, col, 4, 4)
-    part, entries = pattern.rows(1, 3)
-    assert (part.row.tolist(), part.col.tolist(), part.rowptr.tolist()) == ([1, 1], [0, 2], [0, 0, 2])
-    assert (entries, part.num_rows, part.num_cols) == (slice(2, 4), 2, 4)
-    assert pattern.rows(2, 2)[0].nnz == 0
-
-
 def random_pattern(rows: int, cols: int, nnz: int) -> Pattern:
     """With rows and columns that have no entry, and entries that are there several times."""
     generator = torch.Generator().manual_seed(0)

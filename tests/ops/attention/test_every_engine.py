@@ -24,7 +24,6 @@ from tests.ops.attention.cases import (
     KERNELS,
     MASKS,
     UNSIGNED,
-    Mask,
     draw,
     features,
     needs_compiler,
@@ -78,20 +77,6 @@ def test_all_engines_are_checked():
     problems = [problem_of(KERNELS[kernel], mask)[0] for kernel in NO_MASK for mask in MASKS.values()]
     found = set().union(*(serving(problem) for problem in problems))
     assert found == {*ENGINES, "parts of pairs_cpp", "parts of pairs"} - {"parts", "pairs_triton"}
-
-
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name.startswith("linear") or name == "softmax"])
-def test_wide_heads_and_graphs_of_many_sizes(kernel):
-    """Compiled code works on tiles, and keeps windows of rows."""
-    torch.manual_seed(0)
-    batch = torch.arange(4).repeat_interleave(torch.tensor([63, 2, 64, 70]))
-    index = ((torch.rand(199, 199) < 0.3) & (batch[:, None] == batch)).nonzero().t()
-    for mask in (Mask(lambda x: SparseOperator(index, x, 199), [draw(index.size(1))], batch), MASKS["none"]):
-        mask = mask._replace(batch=batch)
-        problem, inputs = problem_of(KERNELS[kernel], mask, width=50, channels=9, heads=3)
-        wanted = with_gradients(reference(problem), inputs)
-        for name, attend in serving(problem).items():
-            assert_near(with_gradients(attend(problem), inputs), wanted, 1e-9, name)
 
 
 @of_every_kernel(SMALL)
@@ -412,18 +397,6 @@ def test_edge_vectors_multiply_the_keys(heads, width):
         assert_near(with_gradients(ENGINES[name].attend(problem), inputs), wanted, 1e-9, name)
         single = [x.detach().float().requires_grad_() for x in inputs]
         assert_near(with_gradients(ENGINES[name].attend(make(*single)), single), wanted, 1e-4, name)
-
-
-@pytest.mark.parametrize("name", ["pairs", "pairs_cpp"])
-def test_derivatives_and_dropout_with_edge_vectors(name):
-    make, inputs = with_edges(2, 2)
-
-    def run(*inputs):
-        torch.manual_seed(0)
-        return ENGINES[name].attend(make(*inputs, kernel=Kernel("softmax", dropout=0.4)))
-
-    assert gradcheck(run, inputs, fast_mode=True)
-    assert gradgradcheck(run, inputs, fast_mode=True)
 
 
 # Masks with hubs.

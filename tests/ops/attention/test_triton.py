@@ -9,7 +9,7 @@ import torch
 from pyg_topomask.operators import SparseOperator
 from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.engines import pairs_triton
-from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _head_block, _pair_sums
+from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _pair_sums
 from pyg_topomask.ops.sparse import Pattern
 from tests.ops.attention.cases import KERNELS, Mask, draw, problem_of, reference, remade, small_masks, with_gradients
 
@@ -65,14 +65,6 @@ def test_heads_of_configs(heads, width, channels):
     """The number of heads of a program is a power of two, which Triton asks for."""
     for name in ("linear", "softmax") if width < 64 else ("linear",):
         check(KERNELS[name], on_pairs(3), torch.float32, 1e-4, heads=heads, width=width, channels=channels)
-
-
-def test_blocks_of_heads():
-    for heads in range(1, 20):
-        for width in (1, 3, 8, 16, 40, 64, 128, 250):
-            block = _head_block(heads, width, width)
-            assert block & (block - 1) == 0
-            assert 1 <= block < 2 * heads
 
 
 @pytest.mark.parametrize(("name", "entries"), [("softmax", ()), ("linear", (3,)), ("additive", (3,))])
