@@ -197,7 +197,7 @@ class GPSLayer(Module):
         return branches, next_carries
 
     def _branch_input(self, norm: Module | None, x: Tensor, batch: Tensor | None) -> Tensor:
-        return x
+        return apply_norm(norm, x, batch) if self.pre_norm else x
 
     def _branch_output(self, norm: Module | None, update: Tensor, x: Tensor, batch: Tensor | None) -> Tensor:
         """The update of a branch; without ``pre_norm``, it is added to ``x`` and normalised."""
