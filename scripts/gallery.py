@@ -179,7 +179,9 @@ def table(measured: dict[str, dict[str, float]]) -> str:
         if row is not None:
             numbers = tuple(f"{row[key]:.{digits}f}" for key, digits in COLUMNS)
         named = f"`{cls.__name__}` (`{name}`)"
-        rows.append((named, card.formula, card.learns, card.cost, *numbers, *_common(cls), card.when))
+        rows.append(
+            (named, card.formula, card.learns, card.cost, *numbers, *_common(cls(**cls.examples()[0])), card.when)
+        )
     return markdown(head.split("|"), rows, right=range(4, 7))
 
 
@@ -190,16 +192,17 @@ def methods() -> str:
         names = [name for name, other in ATTENTION.items() if other is cls]
         link = f"[{', '.join(names)}]({names[-1].lower()}.md): `{cls.__name__}`"
         card = cls.card
-        rows.append((link, card.formula, card.learns, card.cost, *_common(cls), card.when))
+        built = cls(8, **cls.examples()[0])
+        rows.append((link, card.formula, card.learns, card.cost, *_common(built), card.when))
     head = "attention|what a node attends to|learned|grows with|time|memory|reach|for|graph needs|use"
     return markdown(head.split("|"), rows)
 
 
-def _common(cls: Any) -> tuple[str, ...]:
+def _common(built: Any) -> tuple[str, ...]:
     """Cells of masks and attentions: powers of N, reach, kind of graphs, and the transforms that they need."""
-    powers = ("N" if power == 1 else f"N^{power:g}" for power in (cls.card.time, cls.card.memory))
-    needs = [f"`{type(step).__name__}`" for step in that_add(cls.requirements()).transforms]
-    return *powers, cls.card.reach, cls.card.graphs, ", ".join(needs) or "–"
+    powers = ("N" if power == 1 else f"N^{power:g}" for power in (built.card.time, built.card.memory))
+    needs = [f"`{type(step).__name__}`" for step in that_add(built.requires).transforms]
+    return *powers, built.card.reach, built.card.graphs, ", ".join(needs) or "–"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:

@@ -39,12 +39,3 @@ class Card:
     def __post_init__(self) -> None:
         check_choice("reach", self.reach, get_args(Reach))
         check_choice("graphs", self.graphs, get_args(Graphs))
-
-
-def check_card(name: str, cls: type) -> None:
-    """Refuse a class without a card of its own. Raises TypeError."""
-    if not isinstance(vars(cls).get("card"), Card):
-        raise TypeError(
-            f"{name!r}: {cls.__name__} needs a card; write in the class: card = Card(formula='…', learns='…', "
-            "cost='…', when='…', reach='far')"
-        )

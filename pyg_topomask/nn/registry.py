@@ -6,7 +6,6 @@ from torch.nn import Module
 
 from pyg_topomask.nn.attention import ATTENTION
 from pyg_topomask.nn.attention.base import Attention
-from pyg_topomask.nn.card import check_card
 from pyg_topomask.nn.mask import MASK, Mask
 
 
@@ -18,11 +17,10 @@ def register_attention(name: str, cls: type[Attention]) -> None:
 
     Args:
         name: A new name of letters, digits and underscores.
-        cls: The class. Its ``config_keys`` map constructor arguments to keys of the config, and its ``card`` describes
-            it (:class:`~pyg_topomask.nn.Card`).
+        cls: The class. Its ``config_keys`` map constructor arguments to keys of the config.
 
     Raises:
-        TypeError: If the class is not derived from :class:`Attention`, or has no card of its own.
+        TypeError: If the class is not derived from :class:`Attention`.
         ValueError: If the name is taken or not valid.
     """
     _register(ATTENTION, Attention, name, cls)
@@ -37,10 +35,10 @@ def register_mask(name: str, cls: type[Mask]) -> None:
 
     Args:
         name: A new name of letters, digits and underscores.
-        cls: The class, with a ``card`` that describes it (:class:`~pyg_topomask.nn.Card`).
+        cls: The class.
 
     Raises:
-        TypeError: If the class is not derived from :class:`~pyg_topomask.nn.mask.Mask`, or has no card of its own.
+        TypeError: If the class is not derived from :class:`~pyg_topomask.nn.mask.Mask`.
         ValueError: If the name is taken or not valid.
     """
     _register(MASK, Mask, name, cls)
@@ -54,5 +52,4 @@ def _register(table: dict[str, type], base: type[Module], name: str, cls: type) 
     known = table.get(name, cls)
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):  # allow reloading a module
         raise ValueError(f"{name!r} is {known.__module__}.{known.__qualname__} already; register under another name")
-    check_card(name, cls)
     table[name] = cls

@@ -47,8 +47,7 @@ class Attention(Module):
 
     A subclass defines ``forward``, which should begin with :func:`check_input`. The rest is optional:
 
-    * **Graph attributes.** ``requires`` names the attributes that the graph must carry. If they depend on constructor
-      arguments, override `requirements` as well, so that they are known without building the module.
+    * **Graph attributes.** ``requires`` names the attributes that the graph must carry.
     * **Edge features.** ``edge_dim`` is the width of ``graph.edge_attr`` if the attention reads it, else :obj:`None`.
     * **Carry** (protocol `Carrying`). An attention that passes state to the same attention of the next layer has
       ``initial_carry(num_graphs)``. Called with ``carry=``, it returns ``(x, carry)``. Called without, it uses the
@@ -121,11 +120,6 @@ class Attention(Module):
     def examples(cls) -> list[dict[str, Any]]:
         """Constructor settings for tests."""
         return [{}]
-
-    @classmethod
-    def requirements(cls, **settings: Any) -> tuple[str, ...]:
-        """The value of ``requires`` for these constructor arguments."""
-        return cls.requires
 
     @property
     def accepts_tokens(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.operators.sparse_factor import Factor, SparseFactorOperator
 from pyg_topomask.ops.edges.block_sparse import block_sparse_support, one_graph
 
@@ -51,13 +52,9 @@ class BigBirdAttention(MaskedAttention):
         when="for comparison with the papers' tables",
         reach="order",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "block_size": "gt.bigbird.block_size",
-        "num_random": "gt.bigbird.num_random_blocks",
-        "seed": "seed",
-        "dropout": "gt.attn_dropout",
-    }
+    config_keys = keys_of(
+        "heads", "seed", "dropout", block_size="gt.bigbird.block_size", num_random="gt.bigbird.num_random_blocks"
+    )
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

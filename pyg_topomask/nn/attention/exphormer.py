@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer, holds
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
 from pyg_topomask.ops.edges.edge_softmax import typed_edge_attention
 from pyg_topomask.ops.numerics import at_least_float32
@@ -72,14 +73,14 @@ class ExphormerAttention(Attention):
         when="edges with features, and a short way between any two nodes",
         reach="far",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "num_virtual": "prep.num_virt_node",
-        "edge_dim": "dataset.edge_encoder",
-        "expander": "prep.exp",
-        "dropout": "gt.attn_dropout",
-        "graph_edges": "prep.add_edge_index",
-    }
+    config_keys = keys_of(
+        "heads",
+        "dropout",
+        num_virtual="prep.num_virt_node",
+        edge_dim="dataset.edge_encoder",
+        expander="prep.exp",
+        graph_edges="prep.add_edge_index",
+    )
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -105,7 +106,8 @@ class ExphormerAttention(Attention):
             raise ValueError(f"edge_dim={edge_dim} needs graph edges, but 'graph_edges' is false")
         check_dropout(dropout)
         self.num_virtual, self.edge_dim, self.dropout = num_virtual, edge_dim, dropout
-        self.expander, self.graph_edges, self.requires = expander, graph_edges, self.requirements(expander=expander)
+        self.expander, self.graph_edges = expander, graph_edges
+        self.requires = ("expander_index", "expander_size") if expander else ()
         self.transform_settings = {"num_virtual": num_virtual}
         self.qkv = Linear(channels, 3 * channels, bias=bias)
         self.out = Linear(channels, channels, bias=bias)
@@ -113,11 +115,6 @@ class ExphormerAttention(Attention):
         self.edge_type = Parameter(torch.empty(1 + expander + 2 * (num_virtual > 0), channels))
         self.virtual = Parameter(torch.empty(num_virtual, channels)) if num_virtual else None
         self.reset_parameters()
-
-    @classmethod
-    def requirements(cls, *, expander: bool = True, **settings: Any) -> tuple[str, ...]:
-        """The attributes of expander edges, unless ``expander`` is false."""
-        return ("expander_index", "expander_size") if expander else ()
 
     def reset_parameters(self) -> None:
         """Initialise the projections and embeddings again."""

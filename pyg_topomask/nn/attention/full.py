@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 from torch import Tensor
 from torch.nn import Linear
 from torch_geometric.data import Data
@@ -11,6 +9,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import read_attributes
 from pyg_topomask.ops.attention.full_softmax import segment_softmax_attention
 
@@ -65,11 +64,7 @@ class FullAttention(Attention):
         reach="far",
         time=2.0,
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "dropout": "gt.attn_dropout",
-        "attn_bias": "posenc_GraphormerBias.enable",
-    }
+    config_keys = keys_of("heads", "dropout", attn_bias="posenc_GraphormerBias.enable")
     accepts_tokens = True  # `GraphToken` extends the bias
 
     def __init__(
@@ -82,14 +77,9 @@ class FullAttention(Attention):
     ) -> None:
         super().__init__(channels, heads)
         check_dropout(dropout)
-        self.dropout, self.attn_bias, self.requires = dropout, attn_bias, self.requirements(attn_bias=attn_bias)
+        self.dropout, self.attn_bias, self.requires = dropout, attn_bias, (attn_bias,) if attn_bias else ()
         self.qkv = Linear(self.channels, 3 * self.channels, bias=bias)
         self.out = Linear(self.channels, self.channels, bias=bias)
-
-    @classmethod
-    def requirements(cls, *, attn_bias: str | None = None, **settings: Any) -> tuple[str, ...]:
-        """The attribute that holds the bias, if there is one."""
-        return () if attn_bias is None else (attn_bias,)
 
     @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import check_input, uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.masked import masked_additive_attention
@@ -60,19 +61,10 @@ class GKATAttention(MaskedAttention):
         when="nodes are similar if walks from them meet",
         reach="hops",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "num_features": "topomask.num_features",
-        "kernel": "topomask.kernel",
-        "max_length": "topomask.max_length",
-        "decay": "topomask.decay",
-        "alpha": "topomask.alpha",
-        "learnable": "topomask.learnable",
-        "path": "topomask.path",
-        "dropout": "gt.attn_dropout",
-        "seed": "seed",
-        "normalizer": "topomask.normalizer",
-    }
+    config_keys = keys_of(
+        *("heads", "num_features", "kernel", "max_length", "decay", "alpha", "learnable", "path", "dropout", "seed"),
+        "normalizer",
+    )
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -97,11 +89,6 @@ class GKATAttention(MaskedAttention):
     ) -> None:
         mask = RWGNKMask(heads if learnable else 1, decay, alpha, max_length, learnable, name)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, seed, normalizer)
-
-    @classmethod
-    def requirements(cls, **settings: Any) -> tuple[str, ...]:
-        """The walk attributes that :class:`~pyg_topomask.nn.RWGNKMask` requires."""
-        return RWGNKMask.requirements(**settings)
 
     def edge_attention(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Attention of each node over its neighbours, which the walks of dynamic GKAT follow.

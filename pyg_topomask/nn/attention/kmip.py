@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Linear
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_choice, check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.ops.topk.attention import indexed_topk_attention
 from pyg_topomask.ops.topk.backends import BACKENDS
 
@@ -61,14 +62,9 @@ class KMIPAttention(Attention):
         reach="far",
         time=1.6,
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "k": "gt.sparse.k",
-        "kq_dim": "gt.sparse.kq_dim",
-        "val_dim": "gt.sparse.val_dim",
-        "dropout": "gt.attn_dropout",
-        "head_agg": "gt.sparse.head_agg",
-    }
+    config_keys = keys_of(
+        "heads", "dropout", **{name: f"gt.sparse.{name}" for name in ("k", "kq_dim", "val_dim", "head_agg")}
+    )
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

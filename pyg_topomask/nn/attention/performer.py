@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.attention.base import uncompiled
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.ops.hashing import GOLDEN, mix, wrap
 
@@ -45,12 +46,7 @@ class PerformerAttention(MaskedAttention):
         when="for comparison with the papers' tables",
         reach="far",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "num_features": "topomask.num_features",
-        "seed": "seed",
-        "dropout": "gt.attn_dropout",
-    }
+    config_keys = keys_of("heads", "num_features", "seed", "dropout")
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch_geometric.nn.attention import PolynormerAttention as DensePolynormerA
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.ops.numerics import at_least_float32, with_ones
 from pyg_topomask.ops.segment import segment_linear_attention
 
@@ -49,10 +50,7 @@ class PolynormerAttention(Attention):
         when="large graphs, with the same weights as PyG's class",
         reach="far",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "dropout": "gt.attn_dropout",
-    }
+    config_keys = keys_of("heads", "dropout")
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

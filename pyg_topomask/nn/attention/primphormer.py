@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer, readable
 from pyg_topomask.nn.attention.base import Attention, check_input
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.dropout import has_hooks
 from pyg_topomask.ops.dropout import dropout
 from pyg_topomask.ops.numerics import at_least_float32
@@ -149,12 +150,7 @@ class PrimphormerAttention(_Primal):
         when="the cheapest exchange between all nodes",
         reach="far",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "num_virtual": "topomask.num_virtual",
-        "rank": "topomask.rank",
-        "dropout": "gt.attn_dropout",
-    }
+    config_keys = keys_of("heads", "num_virtual", "rank", "dropout")
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

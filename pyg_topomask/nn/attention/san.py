@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_dropout, check_integer
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_rows, read_edge_attr, read_edges
 from pyg_topomask.ops.edges.san import san_attention
 from pyg_topomask.ops.numerics import at_least_float32
@@ -73,13 +74,9 @@ class SANAttention(Attention):
         time=2.0,
         memory=2.0,
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "edge_dim": "dataset.edge_encoder",
-        "gamma": "gt.gamma",
-        "full_graph": "gt.full_graph",
-        "dropout": "gt.attn_dropout",
-    }
+    config_keys = keys_of(
+        "heads", "dropout", edge_dim="dataset.edge_encoder", gamma="gt.gamma", full_graph="gt.full_graph"
+    )
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

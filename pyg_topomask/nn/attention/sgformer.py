@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -11,6 +9,7 @@ from torch_geometric.nn.attention import SGFormerAttention as DenseSGFormerAtten
 
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.ops.numerics import at_least_float32, with_ones
 from pyg_topomask.ops.segment import segment_linear_attention, segment_sum
 
@@ -47,7 +46,7 @@ class SGFormerAttention(Attention):
         when="large graphs, with the same weights as PyG's class",
         reach="far",
     )
-    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    config_keys = keys_of("heads")
 
     def __init__(self, channels: int, heads: int = 1, bias: bool = False) -> None:
         super().__init__(channels, heads)

@@ -36,11 +36,6 @@ class Mask(Module):
         """Constructor settings for tests; the picture of all masks shows the first ones."""
         return [{}]
 
-    @classmethod
-    def requirements(cls, **settings: Any) -> tuple[str, ...]:
-        """What ``requires`` is for these constructor arguments, known without building the module."""
-        return cls.requires
-
     def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch."""
         raise NotImplementedError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import log
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import ForestExpOperator
@@ -45,7 +45,7 @@ class ForestMask(Mask):
         when="trees with lengths of edges; one number per head",
         reach="far",
     )
-    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    config_keys = keys_of("heads")
     requires = TREE
 
     def __init__(self, heads: int = 1, a: float = -0.5, b: float = 0.0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import pi
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import NonFiniteError, check_choice, check_integer, holds
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.feature_map import SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import stated_num_nodes
 from pyg_topomask.nn.mask.base import Mask, head_parameter
@@ -63,7 +64,7 @@ class LowRankMask(Mask):
         reach="far",
         graphs="sequences",
     )
-    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    config_keys = keys_of("heads")
     requires = ("position",)
     mixing: Tensor | None
 

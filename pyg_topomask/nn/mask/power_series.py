@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
 from pyg_topomask.nn.mask.structure import read_normalized_edges
 from pyg_topomask.operators import MaskOperator, PowerSeriesOperator, ProductOperator
@@ -52,7 +53,7 @@ class PowerSeriesMask(Mask):
         when="the exact form of grf: small graphs, no noise",
         reach="hops",
     )
-    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    config_keys = keys_of("heads")
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask
 from pyg_topomask.operators import ConstantOperator, DiagonalScaledOperator, GRFOperator, SparseFactorOperator
@@ -59,13 +60,7 @@ class RWGNKMask(Mask):
         when="GKAT; nodes are similar if walks from them meet",
         reach="hops",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "decay": "topomask.decay",
-        "alpha": "topomask.alpha",
-        "max_length": "topomask.max_length",
-        "learnable": "topomask.learnable",
-    }
+    config_keys = keys_of("heads", "decay", "alpha", "max_length", "learnable")
     decay: Tensor
     alpha: Tensor
 
@@ -96,7 +91,7 @@ class RWGNKMask(Mask):
         if learnable and 0 in (decay, alpha):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
         self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name
-        self.requires = self.requirements(name=name)
+        self.requires = tuple(f"{name}_{part}" for part in ("index", "length", "count", "size"))
         self.transform_settings = {"max_length": max_length, "halt_prob": 0.0, "independent": False, "name": name}
         self._initial = {"decay": decay, "alpha": alpha}
         for key in self._initial:
@@ -106,11 +101,6 @@ class RWGNKMask(Mask):
             else:
                 self.register_buffer(key, empty)
         self.reset_parameters()
-
-    @classmethod
-    def requirements(cls, *, name: str = "walk", **settings: Any) -> tuple[str, ...]:
-        """The walks."""
-        return tuple(f"{name}_{part}" for part in ("index", "length", "count", "size"))
 
     def reset_parameters(self) -> None:
         """Set ``decay`` and ``alpha`` to what the constructor was given."""

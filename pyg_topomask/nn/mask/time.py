@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import log
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.ops.numerics import at_least_float32
 
@@ -29,7 +29,7 @@ class DiffusionMask(Mask):
         ValueError: If ``heads`` is not positive, or ``time`` is not in the range.
     """
 
-    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    config_keys = keys_of("heads")
 
     def __init__(self, heads: int, time: float, max_time: float) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_grid_shape, check_integer
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.nn.mask.structure import grid_operator
 from pyg_topomask.operators import MaskOperator, ToeplitzOperator
@@ -53,7 +54,7 @@ class ToeplitzMask(Mask):
         graphs="grids",
         time=1.1,
     )
-    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    config_keys = keys_of("heads")
     requires = ("grid_shape",)
     distance: Tensor
 

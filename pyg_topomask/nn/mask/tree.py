@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.base import Mask, head_parameter
 from pyg_topomask.nn.mask.structure import TREE, read_tree
 from pyg_topomask.operators import TreeDistanceOperator
@@ -49,7 +50,7 @@ class TreeMask(Mask):
         reach="far",
         time=1.1,
     )
-    config_keys: ClassVar[dict[str, str]] = {"heads": "gt.n_heads"}
+    config_keys = keys_of("heads")
     requires = TREE
 
     @classmethod

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import signature
-from itertools import chain
 from typing import Any
+
+import torch
 
 from pyg_topomask.nn import ATTENTION, MASK, Attention
 from pyg_topomask.nn.gps_network import BIAS
+from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.nn.mask import Mask
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.model.encoders import uses_pair_bias
@@ -159,15 +161,16 @@ def class_defaults(config: Config) -> dict[str, Any]:
     return {key: values[0] if values.count(values[0]) == len(values) else values for key, values in found.items()}
 
 
+def built_attentions(config: Config) -> list[Attention]:
+    """The attentions of all layers on the meta device, which say what they need on a graph."""
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        names = attentions_of(config)
+        return [build_attention(config, name, layer) for layer in range(config.gt.layers) for name in names]
+
+
 def requirements(config: Config) -> tuple[str, ...]:
     """The attributes that the attentions and their mask need on a graph, without repetition."""
-    mask, names = mask_of(config), []
-    for layer in range(config.gt.layers):
-        for name in attentions_of(config):
-            names.append(ATTENTION[name].requirements(**attention_arguments(config, name, layer)))
-        if mask is not None:
-            names.append(MASK[mask].requirements(**mask_arguments(config, mask, layer)))
-    return tuple(dict.fromkeys(chain.from_iterable(names)))
+    return requirements_of(*built_attentions(config))
 
 
 def uses_walks(config: Config) -> bool:

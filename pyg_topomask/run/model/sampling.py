@@ -6,21 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
+from pyg_topomask.nn.graph_attributes import requirements_of
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
-from pyg_topomask.run.model.attentions import (
-    argument_keys,
-    build_mask,
-    layers_text,
-    mask_arguments,
-    mask_of,
-    requirements,
-)
+from pyg_topomask.run.model.attentions import argument_keys, built_attentions, layers_text, mask_arguments, mask_of
 from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.transforms import that_add
 
@@ -33,16 +26,16 @@ TRANSITION = "walk_transition"
 
 def build_sampling_transforms(config: Config, seed: int) -> list[BaseTransform]:
     """The transforms that add what attentions and masks need, to be applied after all other transforms."""
-    return list(that_add(requirements(config), **_settings(config, seed)).transforms)
+    attentions, settings = built_attentions(config), dict[str, Any]()
+    for attention in attentions:
+        settings |= attention.transform_settings
+    return list(that_add(requirements_of(*attentions), **settings | _settings(config, seed)).transforms)
 
 
 def _settings(config: Config, seed: int) -> dict[str, Any]:
     """What the config says about the transforms: arguments by their names."""
-    with torch.random.fork_rng(devices=[]):  # a mask may draw its initial parameters
-        mask = build_mask(config)
     topomask, prep, name = config.topomask, config.prep, mask_of(config)
-    settings = dict(getattr(mask, "transform_settings", {}))
-    settings |= {key: config.value(f"topomask.{key}") for key in WALK_KEYS}
+    settings = {key: config.value(f"topomask.{key}") for key in WALK_KEYS}
     if name is not None:
         settings |= {key: value for key, value in mask_arguments(config, name).items() if key in WALK_KEYS}
     return settings | {

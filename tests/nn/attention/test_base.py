@@ -7,14 +7,7 @@ import torch
 from torch.nn import Linear
 from torch_geometric.data import Data
 
-from pyg_topomask.nn import (
-    ATTENTION,
-    Attention,
-    GKATConv,
-    GRFMask,
-    MaskedAttention,
-    check_input,
-)
+from pyg_topomask.nn import ATTENTION, Attention, GKATConv, check_input
 from pyg_topomask.nn.attention.base import Carrying, EdgeAttention, Tied
 from tests.nn.gps_cases import batch_of
 
@@ -34,7 +27,6 @@ class Plain(Attention):
 def test_defaults_of_a_subclass():
     attn = Plain(8, 2)
     assert (attn.channels, attn.heads, attn.requires, attn.edge_dim, attn.auxiliary_loss) == (8, 2, (), None, None)
-    assert Plain.requirements() == ()
     assert not isinstance(attn, (Carrying, Tied, EdgeAttention))
     before = attn.lin.weight.clone()
     attn.reset_parameters()
@@ -51,27 +43,6 @@ def test_every_attention_is_one(name):
     assert issubclass(cls, Attention)
     parameters = inspect.signature(cls).parameters
     assert set(cls.config_keys) <= set(parameters) - {"channels"}, "a row names no argument of the constructor"
-    assert cls(8, heads=2).requires == cls.requirements()
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("GRF", {"independent": False}),
-        ("GRF", {"symmetric": False, "name": "far"}),
-        ("GKAT", {"learnable": True, "name": "far"}),
-        ("Exphormer", {"expander": False}),
-        ("Transformer", {"attn_bias": "bias"}),
-    ],
-)
-def test_requirements_are_known_without_building(name, settings):
-    assert ATTENTION[name].requirements(**settings) == ATTENTION[name](8, **settings).requires
-
-
-def test_requirements_under_a_mask_are_the_masks():
-    mask = GRFMask(name="far", independent=False)
-    assert MaskedAttention.requirements(mask=mask) == MaskedAttention(8, mask=mask).requires == mask.requires
-    assert GRFMask.requirements(name="far", independent=False) == mask.requires
 
 
 def test_optional_parts_are_told_by_protocols():
