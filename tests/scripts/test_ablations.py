@@ -1,7 +1,6 @@
 """The ablations: every setting exists, a trial writes the table, and finished runs are kept."""
 
 import importlib
-import json
 
 import pytest
 
@@ -37,34 +36,6 @@ def test_every_row_is_a_config(script, dataset):
         if name == "GKAT":
             assert [found[f"{k} features"].topomask.num_features for k in (4, 16, 64)] == [4, 16, 64]
             assert [found[row].topomask.max_length for row in ("1 hop", "2 hops", "6 hops")] == [1, 2, 6]
-
-
-def test_runs_fill_the_table_and_are_kept(script, tmp_path, monkeypatch):
-    made = []
-
-    def run_config(path, folder, seeds, overrides):
-        made.append(overrides)
-        fold = next(int(text.split("=")[1]) for text in overrides if text.startswith("dataset.split_index"))
-        value = 0.5 + 0.1 * fold + (0.02 * (fold + 1) if "gt.sparse.k=1" in overrides else 0.0)
-        metrics = {part: {"values": [value]} for part in ("val_accuracy", "test_accuracy")}
-        return {"metrics": metrics, "epochs": [20], "num_parameters": 1234}
-
-    monkeypatch.setattr("_folds.run_config", run_config)
-    arguments = ["--datasets", "enzymes", "--methods", "k-MIP", "--out", str(tmp_path)]
-    script.main([*arguments, "--runs", "1"])
-    assert len(made) == 5
-    script.main([*arguments, "--runs", "2"])
-    assert len(made) == 10  # only the second fold
-    report = json.loads((tmp_path / "ablations.json").read_text())
-    table = (tmp_path / "ablations.md").read_text()
-    assert "\n".join(script.lines(report)) + "\n" == table
-    assert (
-        "| enzymes | k-MIP | all keys | 1,234 | 2 | 40 | 0.0 | accuracy | 55.00 ± 7.07 | 55.00 ± 7.07 | – | +0.0 |"
-        in table
-    )
-    # gaps of 2 and 4 points: 3 ± 12.706 · 1 (t with one degree of freedom, standard error 1)
-    assert "| 58.00 ± 8.49 | +3.0 (-9.7 to +15.7) | +3.0 (-9.7 to +15.7) |" in table  # to all keys, and to no attention
-    assert (tmp_path / "ablations.png").stat().st_size > 0
 
 
 def test_data_that_are_missing_are_left_out(script, tmp_path, monkeypatch, capsys):

@@ -121,20 +121,6 @@ def test_motifs_and_cycles(start, calls_of, tmp_path):
     assert depths["rows"][1]["values"] == report["rows"][7]["values"]
 
 
-def test_a_changed_budget_is_trained_again(start, calls_of, tmp_path):
-    import _gkat_synthetic
-
-    options = ("--graphs", 16, "--epochs", 1, "--seeds", 1, "--tasks", "circle", "--methods", "GCN", "SGC")
-    start("gkat_motif", *options)
-    trained = calls_of(_gkat_synthetic, "train_graphs")
-    file = tmp_path / "out/tested-16x1/circle-GKAT-2-0.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"seconds": 0.5}))
-    start("gkat_motif", *options)
-    assert len(trained) == 2
-    kept = json.loads((tmp_path / "out/tested-16x1/circle-GCN-2-0.json").read_text())
-    assert kept["settings"]["max_seconds"] == 0.5
-
-
 def test_what_cannot_be_done_is_said_ahead(scripts, monkeypatch, tmp_path, capsys):
     import gkat_motif
 
@@ -344,13 +330,3 @@ def test_stopping_a_script_is_no_traceback(scripts, capsys):
         importlib.import_module("_tables").start(stopped)
     assert stop.value.code == 130
     assert "keeps finished runs" in capsys.readouterr().err
-
-
-def test_a_fold_has_the_seeds_that_were_asked_for(scripts, monkeypatch, tmp_path):
-    import gkat_tu
-
-    kept = {"seeds": [0, 1, 2], "epochs": [1, 1, 1], "wall_time_s": {"values": [1.0] * 3}, "num_parameters": 9}
-    kept |= {"folder": str(tmp_path), "metrics": {"test_accuracy": {"values": [0.1, 0.5, 0.9]}}}  # of an earlier call
-    monkeypatch.setattr(gkat_tu, "run_config", lambda *_: kept)
-    monkeypatch.setattr(gkat_tu, "read_curve", lambda *_: [])
-    assert [run["accuracy"] for run in gkat_tu.run_fold("enzymes", 0, 2, None, tmp_path)] == [0.1, 0.5]

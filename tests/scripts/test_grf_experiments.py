@@ -123,14 +123,6 @@ def test_batch_statistics_in_evaluation(scripts, monkeypatch):
     assert not norm(x).allclose(found)
 
 
-def test_largest_ratio_of_outputs(scripts, monkeypatch):
-    script = scripts("grf_smooth")
-    v = torch.tensor([[[1.0, -2.0]], [[0.5, 0.0]], [[0.1, 0.2]]])  # two graphs, one head
-    out = torch.tensor([[[1.0, 1.0]], [[-4.0, 0.0]], [[0.0, 0.3]]])
-    assert script.largest_ratio(out, v, torch.tensor([0, 0, 1])) == 2
-    assert script.largest_ratio(out[2:], v[2:], None) == pytest.approx(1.5)
-
-
 def test_particles(scripts, tmp_path, monkeypatch, capsys):
     script = scripts("grf_particles")
     arguments = ["--quick", "--forces", "springs", "--methods", "linear", "GIN interlacer", "--out", str(tmp_path)]
@@ -153,15 +145,6 @@ def test_a_perfect_model_of_particles_has_no_error(scripts, monkeypatch):
     assert max(script.rollout(None, systems.test, systems.scale)) < 1e-8
     monkeypatch.setattr(script, "predict", lambda model, graphs, scale: [data.y.new_zeros(32, 6) for data in graphs])
     assert next(iter(script.rollout(None, systems.test, systems.scale))) == pytest.approx(1)
-
-
-def test_cost(scripts, tmp_path, monkeypatch):
-    script = scripts("grf_cost")
-    monkeypatch.setattr(script, "measure", lambda size, *_: {"linear": {"madds": 2.0 * size, "ms": size**2 / 1e6}})
-    script.main(["--out", str(tmp_path)])
-    report = json.loads((tmp_path / "grf_cost.json").read_text())
-    assert report["exponents"]["linear"] == pytest.approx({"madds": 1, "ms": 2})
-    assert "| exponent | 1.00, 2.00 |" in (tmp_path / "grf_cost.md").read_text()
 
 
 def test_counted_cost_is_linear_under_masks(scripts, monkeypatch):

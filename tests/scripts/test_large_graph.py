@@ -26,19 +26,6 @@ def test_the_graph_has_five_edges_in_both_directions_mostly_within_classes(bench
     assert (parts.sum(axis=0) == 1).all()
 
 
-def test_phases_may_interrupt_each_other(bench, monkeypatch):
-    clock = iter(range(100))
-    monkeypatch.setattr(bench.time, "process_time", lambda: next(clock))  # two readings for each change
-    phases = bench.Phases()
-    cut = phases.within("transform", lambda: 7)
-    phases.on_train_start()
-    assert cut() == 7
-    phases.on_train_end()
-    seconds = {name: row["seconds"] for name, row in phases.rows.items()}
-    assert seconds == {"start": 0, "train": 2, "transform": 1}
-    assert phases.open == ["start"]
-
-
 def test_a_small_graph_runs_in_parts(bench, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("pyg_topomask.run.seed_run.write_curves", lambda path, *_: path.touch())
     monkeypatch.setattr(bench, "in_fresh_process", lambda function, *args: function(*args))

@@ -1,7 +1,6 @@
 """The scripts that repeat the Primphormer tables run on small data, go on where they stopped, skip what is missing."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -97,20 +96,6 @@ def test_attention_benchmark_on_a_small_batch(scripts, monkeypatch, name):
     assert ("attention_ms" in row) == (name != "none")
 
 
-def test_attention_figures_as_lines_and_plots(scripts, monkeypatch, tmp_path):
-    import attention
-
-    row = {"epoch_s": 30.0, "step_ms": 300.0, "step_mib": 500.0, "attention_ms": 40.0, "attention_mib": 80.0}
-    peer = row | {"attention_ms": 100.0, "attention_mib": 160.0, "epoch_s": 700.0}
-    measured = {"GPSConv multihead": peer, "Primphormer": row, "Transformer": row, "KMIP": "failed: no memory"}
-    results = {}
-    lines = list(attention.report_lines(iter(measured.items()), results))
-    assert results == measured
-    assert lines[2].split()[-1] == "0.40"
-    attention.plot({"workloads": {"CIFAR10": measured}}, tmp_path / "attention.png")
-    assert (tmp_path / "attention.png").stat().st_size > 0
-
-
 def test_methods_take_turns_and_an_interrupted_measurement_continues(scripts, monkeypatch, tmp_path):
     import primphormer_efficiency as script
 
@@ -136,16 +121,3 @@ def test_methods_take_turns_and_an_interrupted_measurement_continues(scripts, mo
     assert [row["epoch_s"] for row in report["rows"]["CIFAR10"]["none"]] == [1.0, 10.0, 30.0]
     assert script.typical(report["rows"]["CIFAR10"])["none"]["epoch_s"] == 10.0
     assert "in 3 rounds" in next(script.lines(report))
-
-
-def test_a_part_measured_later_joins_the_report(scripts, monkeypatch, tmp_path):
-    import attention
-
-    row = {"epoch_s": 30.0, "step_ms": 300.0, "step_mib": 500.0, "attention_ms": 40.0, "attention_mib": 80.0}
-    monkeypatch.setattr(attention, "rows", lambda *_: iter([("Primphormer", row)]))
-    for options in (["--only", "CIFAR10"], ["--only", "large"], ["--quick"]):
-        monkeypatch.setattr(sys, "argv", ["script", "--out", str(tmp_path), *options])
-        attention.main()
-    report, quick = (json.loads((tmp_path / f"attention{name}.json").read_text()) for name in ("", "-quick"))
-    assert list(report["workloads"]) == ["CIFAR10", "large"]
-    assert list(quick["workloads"]) == ["Peptides-func"]
