@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform, Compose
+from torch_geometric.transforms import BaseTransform
 
 import pyg_topomask
 from pyg_topomask.cache import cache_dir, locked
@@ -71,23 +69,22 @@ def precompute(
 
     Raises:
         TypeError: If a transform's settings cannot be described as text, or a graph is not homogeneous.
-        ValueError: If a transform draws at random without a seed, so that its draws must not be stored: its attribute
-            ``seed`` is :obj:`None`, or it draws from the global random state of torch, NumPy or Python. Draws from
-            generators of its own are not noticed.
+        ValueError: If the attribute ``seed`` of a transform is :obj:`None`, so that its draws must not be stored. Other
+            draws are stored as they are, as by PyG's ``pre_transform``.
     """
     steps = [transforms] if isinstance(transforms, BaseTransform) else list(transforms)
     if not steps or len(graphs) == 0:
         return [copy.copy(graph) for graph in graphs]
     if not cache:
-        return _attached(graphs, _compute(graphs, steps, num_workers, tick, stored=False))
+        return _attached(graphs, _compute(graphs, steps, num_workers, tick))
     folder = (cache_dir() if cache is True else Path(cache).expanduser()) / "encodings"
     path = folder / f"{cache_key(graphs, steps, fingerprint)}.pt"
-    if (found := _load(path, len(graphs))) is None:
+    if (found := _load(path)) is None:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(path):
-            if (found := _load(path, len(graphs))) is None:  # another process may have written it in the meantime
+            if (found := _load(path)) is None:  # another process may have written it in the meantime
                 begin = time.perf_counter()
-                found = _compute(graphs, steps, num_workers, tick, stored=True)
+                found = _compute(graphs, steps, num_workers, tick)
                 save_tensors(found, path, durable=True)  # damage to a mapped file would not be noticed
                 log.info("encoded %d graphs in %.1f s: %s", len(graphs), time.perf_counter() - begin, path)
     return _attached(graphs, found)
@@ -121,84 +118,29 @@ def _check_seeded(transform: BaseTransform) -> None:
                 _check_seeded(part)
 
 
-def _load(path: Path, count: int) -> Packed | None:
-    """Content of a file for ``count`` graphs; None if it is missing or damaged, so that it is computed again."""
+def _load(path: Path) -> Packed | None:
+    """Content of a file; None if it is missing or damaged, so that it is computed again."""
     try:
-        found = load_tensors(path, mmap=True)
+        return load_tensors(path, mmap=True)
     except FileNotFoundError:
         return None
     except UnreadableFileError as error:
         log.warning("%s; it is computed again", error)
-        return None
-    if isinstance(found, dict) and all(isinstance(key, str) and _fits(part, count) for key, part in found.items()):
-        return found
-    log.warning("%s does not hold the encodings of %d graphs; it is computed again", path, count)
     return None
-
-
-def _fits(part: Any, count: int) -> bool:
-    """Whether this is one attribute of ``count`` graphs, in the form of `Packed`."""
-    if not isinstance(part, tuple) or len(part) != 3:
-        return False
-    values, sizes, dim = part
-    if sizes is None:
-        return isinstance(values, list) and len(values) == count
-    return (
-        isinstance(values, Tensor)
-        and dim in (0, 1)
-        and values.dim() > dim
-        and isinstance(sizes, list)
-        and len(sizes) == count
-        and all(isinstance(size, int) and size >= 0 for size in sizes)
-        and sum(sizes) == values.size(dim)
-    )
 
 
 class _Groups(Dataset[Packed]):
     """Groups of graphs as a data set, so that PyTorch's loader workers can share the work."""
 
-    def __init__(self, groups: list[list[Data]], transforms: list[BaseTransform], stored: bool) -> None:
-        self.groups, self.transforms, self.stored = groups, transforms, stored
+    def __init__(self, groups: list[list[Data]], transforms: list[BaseTransform]) -> None:
+        self.groups, self.transforms = groups, transforms
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, index: int) -> Packed:
         before = self.groups[index]
-        after = (_apply_without_draws if self.stored else apply_all)(self.transforms, before)
-        return _pack([_added(old, new) for old, new in zip(before, after)])
-
-
-def _apply_without_draws(transforms: Sequence[BaseTransform], graphs: list[Data]) -> list[Data]:
-    """As `apply_all`, for transforms whose result is stored.
-
-    Raises:
-        ValueError: If a transform that is not of this package draws from a global random state. It is applied twice if
-            it changes one, because it may also seed it, or overwrite what it has drawn.
-    """
-    for transform in transforms:
-        if isinstance(transform, Compose):
-            graphs = _apply_without_draws(transform.transforms, graphs)
-            continue
-        given, before = graphs, _random_states()
-        graphs = apply_all([transform], given)
-        own = type(transform).__module__.partition(".")[0] == pyg_topomask.__name__
-        if not own and _random_states() != before and _content(apply_all([transform], given)) != _content(graphs):
-            raise ValueError(
-                f"{type(transform).__name__} draws at random from the global state of torch, NumPy or Python: every "
-                "call makes new draws, but the cache would keep one; let it draw from a generator with a seed of its "
-                "own, or precompute with cache=False"
-            )
-    return graphs
-
-
-def _content(graphs: Sequence[Data]) -> str:
-    return stable_hash([graph.to_dict() for graph in graphs])
-
-
-def _random_states() -> str:
-    """Hash of the global random states."""
-    return stable_hash(torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate())
+        return _pack([_added(old, new) for old, new in zip(before, apply_all(self.transforms, before))])
 
 
 def _compute(
@@ -206,12 +148,11 @@ def _compute(
     transforms: list[BaseTransform],
     num_workers: int,
     tick: Callable[[int], Any] | None,
-    stored: bool,
 ) -> Packed:
     sizes = [num_nodes_of(graph) for graph in graphs]
     order = sorted(range(len(graphs)), key=sizes.__getitem__)
     groups = [order[begin:end] for begin, end in together([sizes[position] for position in order], _CHUNK_NODES)]
-    data = _Groups([[graphs[position] for position in group] for group in groups], transforms, stored)
+    data = _Groups([[graphs[position] for position in group] for group in groups], transforms)
     workers = min(num_workers, len(groups))
     # A separate generator: the loader draws the workers' seed from it, and must not advance torch's global generator.
     loader = DataLoader(data, batch_size=None, num_workers=workers, generator=torch.Generator())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -23,8 +22,6 @@ from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.pair_table import EntryTable, fits_together
 from pyg_topomask.ops.walks.product import WalkProduct, walk_product
-
-_LARGEST_VISIT = 18  # power of ten
 
 
 class RWGNKMask(Mask):
@@ -50,7 +47,7 @@ class RWGNKMask(Mask):
 
     Raises:
         TypeError: If a size or count is no integer.
-        ValueError: If a size or a number is out of range, or ``decay ** max_length`` exceeds 1e18.
+        ValueError: If a size or a number is out of range.
     """
 
     card = Card(
@@ -83,11 +80,6 @@ class RWGNKMask(Mask):
         for key, value in (("decay", decay), ("alpha", alpha)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"'{key}' must be a finite number ≥ 0 (got {value})")
-        if max_length * math.log10(max(decay, 1)) > _LARGEST_VISIT:
-            raise ValueError(
-                f"'decay' to the power of 'max_length' must be at most 1e{_LARGEST_VISIT}, so that squares of visits "
-                f"stay within float32 (got {decay} and {max_length})"
-            )
         if learnable and 0 in (decay, alpha):
             raise ValueError(f"learnable 'decay' and 'alpha' must start above 0 (got {decay} and {alpha})")
         self.heads, self.max_length, self.learnable, self.name = heads, max_length, learnable, name

@@ -147,30 +147,9 @@ def test_all_graphs_of_different_kinds_and_all_features_negative():
     assert all(parameter.grad.isfinite().all() for parameter in attn.parameters())
 
 
-def test_reset_draws_anew_and_resets_the_mask():
-    attn = _jitter(GRFAttention(8, heads=2))
-    before = {name: value.clone() for name, value in attn.state_dict().items()}
-    attn.reset_parameters()
-    assert not torch.equal(attn.qkv.weight, before["qkv.weight"])
-    assert torch.equal(attn.mask.modulation, GRFMask(heads=2).modulation)
-
-
-def test_requires():
-    assert MaskedAttention(8).requires == ()
-    parts = ("index", "length", "load")
-    names = {f"{table}_{part}" for table in ("walk", "walk_key") for part in parts} | {"walk_size"}
-    assert set(GRFAttention(8).requires) == names
-    assert set(GRFAttention(8, independent=False, name="far").requires) == {
-        *(f"far_{part}" for part in parts),
-        "far_size",
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
-        ({"heads": 0}, "'heads' must be at least 1"),
         ({"kernel": "gauss"}, r"one of relu, .*softmax \(got 'gauss'\)"),
         ({"path": "fast"}, r"got 'fast'"),
         ({"kernel": "softmax", "path": "factored"}, "never factored"),
@@ -180,15 +159,6 @@ def test_requires():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         MaskedAttention(8, **arguments)
-
-
-def test_shorter_walks_than_the_modulation_serve():
-    data = AddRandomWalks(max_length=2, seed=0)(GRAPHS["star"].clone())
-    x, long, short = torch.randn(5, 8), GRFAttention(8), GRFAttention(8, max_length=2)
-    long.load_state_dict({**short.state_dict(), "mask.modulation": long.mask.modulation})
-    with pytest.warns(UserWarning, match="stored up to 'max_length' = 2 hops"):
-        out = long(x, None, data)
-    torch.testing.assert_close(out, short(x, None, data))
 
 
 def test_a_graph_of_other_size_than_x_is_refused():
