@@ -1,4 +1,6 @@
+import copy
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from pyg_topomask.ops.native.loader import library_folder
 
 pytest.importorskip("lightning")
 pytest.importorskip("pydantic")
+
+from pyg_topomask.run import run_config
 
 
 @pytest.fixture(scope="session")
@@ -50,16 +54,19 @@ def real_data():
     return Path(folder)
 
 
+TINY = {
+    "dataset": {"format": "PyG-MotifDataset", "name": "circle", "num_graphs": 48, "num_nodes": 12},
+    "train": {"batch_size": 16, "ckpt_period": 1},
+    "gt": {"layer_type": "GIN+GRF", "layers": 1, "n_heads": 2, "dim_hidden": 8, "dropout": 0.1},
+    "optim": {"base_lr": 0.01, "max_epoch": 4, "scheduler": "cosine_with_warmup", "num_warmup_epochs": 1},
+    "topomask": {"num_walks": 4, "max_length": 2},
+}
+
+
 @pytest.fixture
 def tiny():
     """A config that trains in a second."""
-    return {
-        "dataset": {"format": "PyG-MotifDataset", "name": "circle", "num_graphs": 48, "num_nodes": 12},
-        "train": {"batch_size": 16, "ckpt_period": 1},
-        "gt": {"layer_type": "GIN+GRF", "layers": 1, "n_heads": 2, "dim_hidden": 8, "dropout": 0.1},
-        "optim": {"base_lr": 0.01, "max_epoch": 4, "scheduler": "cosine_with_warmup", "num_warmup_epochs": 1},
-        "topomask": {"num_walks": 4, "max_length": 2},
-    }
+    return copy.deepcopy(TINY)
 
 
 @pytest.fixture
@@ -69,6 +76,23 @@ def tiny_file(tiny, tmp_path):
     path.parent.mkdir()
     path.write_text(yaml.safe_dump(tiny))
     return path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, shared_cache):
+    """The output folder of a run of the tiny config, made once."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOPOMASK_CACHE", str(shared_cache))
+        run_config(TINY, folder)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """The folder of the seed in a copy of it."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "config" / "0"
 
 
 TU_EDGES = [(1, 2), (2, 1), (2, 3), (3, 2)]

@@ -18,17 +18,23 @@ from pyg_topomask.run.task import Task, classification
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.optim import build_optimizer
 
-ROOMS = classification("node", 13)
-
 GATED = "CustomGatedGCN+Transformer"
 REGRESSION = Task("graph", "regression", 1)
 BOND = "dataset.edge_encoder=true dataset.edge_encoder_name=Bond"
-LINEAR = "dataset.edge_encoder=true dataset.edge_encoder_name=LinearEdge"
 DUMMY = "dataset.edge_encoder=true dataset.edge_encoder_name=DummyEdge"
 TYPES = (
     "dataset.edge_encoder=true dataset.edge_encoder_name=TypeDictEdge dataset.node_encoder_num_types=28 "
     "dataset.edge_encoder_num_types=4"
 )
+TRANSFORMER = (
+    "posenc_LapPE.enable=true posenc_LapPE.model=Transformer posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 "
+    "posenc_LapPE.eigen.max_freqs=3 posenc_LapPE.n_heads=2 posenc_LapPE.post_layers=1"
+)
+WALKS = (
+    "posenc_RWSE.enable=true posenc_RWSE.model=mlp posenc_RWSE.layers=2 posenc_RWSE.dim_pe=4 "
+    "posenc_RWSE.raw_norm_type=BatchNorm posenc_RWSE.kernel.times=[1,2,3]"
+)
+ZINC = f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} model.loss_fun=l1"
 LAPLACE = (
     "posenc_LapPE.enable=true posenc_LapPE.model=DeepSet posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 "
     "posenc_LapPE.eigen.max_freqs=3"
@@ -37,14 +43,17 @@ STABLE = (
     "posenc_EquivStableLapPE.enable=true posenc_EquivStableLapPE.raw_norm_type=batchnorm "
     "posenc_EquivStableLapPE.eigen.max_freqs=3"
 )
+CITY = "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node dataset.node_encoder_name=CityNetworkNode"
+WEBKB = (
+    "dataset.format=PyG-WebKB dataset.name=texas dataset.task=node dataset.split_mode=random "
+    f"dataset.node_encoder_name=LinearNode+EquivStableLapPE {STABLE}"
+)
 BUDGET = "model.loss_fun=weighted_cross_entropy model.auto_satisfy_param_budget=true model.param_budget=60000"
 FAMILIES = {
     "molecules": (
         Task("graph", "multilabel", 10),
         f"dataset.format=OGB dataset.name=peptides-functional dataset.node_encoder_name=Atom+LapPE+RWSE {BOND} "
-        f"{LAPLACE} posenc_RWSE.enable=true posenc_RWSE.model=Linear posenc_RWSE.dim_pe=4 "
-        "posenc_RWSE.raw_norm_type=BatchNorm posenc_RWSE.kernel.times=[1,2,3] "
-        "gt.layer_type=CustomGatedGCN+Primphormer topomask.num_virtual=3 topomask.rank=3",
+        f"{LAPLACE} {WALKS} gt.layer_type=CustomGatedGCN+Primphormer topomask.num_virtual=3 topomask.rank=3",
     ),
     "molecules, signs": (
         Task("graph", "multilabel", 128),
@@ -57,9 +66,7 @@ FAMILIES = {
         classification("node", 21),
         "dataset.format=PyG-VOCSuperpixels dataset.name=edge_wt_region_boundary dataset.slic_compactness=30 "
         "dataset.node_encoder_name=VOCNode+LapPE dataset.edge_encoder=true dataset.edge_encoder_name=VOCEdge "
-        "gnn.head=inductive_node gnn.layers_post_mp=2 posenc_LapPE.enable=true posenc_LapPE.model=Transformer "
-        "posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 posenc_LapPE.eigen.max_freqs=3 posenc_LapPE.n_heads=2 "
-        "posenc_LapPE.post_layers=1",
+        f"gnn.head=inductive_node gnn.layers_post_mp=2 {TRANSFORMER}",
     ),
     "contacts": (
         Task("edge", "binary", 1, ranked=True),
@@ -68,37 +75,27 @@ FAMILIES = {
     ),
     "ZINC": (
         REGRESSION,
-        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
-        f"dataset.node_encoder_name=TypeDictNode+LapPE+RWSE {LAPLACE} posenc_LapPE.raw_norm_type=BatchNorm "
-        "posenc_RWSE.enable=true posenc_RWSE.model=mlp posenc_RWSE.dim_pe=4 posenc_RWSE.raw_norm_type=BatchNorm "
-        "posenc_RWSE.kernel.times=[1,2,3] posenc_RWSE.layers=2 model.loss_fun=l1 model.graph_pooling=add",
+        f"{ZINC} dataset.node_encoder_name=TypeDictNode+LapPE+RWSE {LAPLACE} posenc_LapPE.raw_norm_type=BatchNorm "
+        f"{WALKS} model.graph_pooling=add",
     ),
     "ZINC, relative walks": (
         REGRESSION,
-        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
-        "dataset.node_encoder_name=TypeDictNode+RRWP posenc_RRWP.enable=true posenc_RRWP.kernel.times_func=range(4) "
-        "model.loss_fun=l1 gt.layer_type=GINE+BiasedTransformer",
+        f"{ZINC} dataset.node_encoder_name=TypeDictNode+RRWP posenc_RRWP.enable=true "
+        "posenc_RRWP.kernel.times_func=range(4) gt.layer_type=GINE+BiasedTransformer",
     ),
     "ZINC, Graphormer": (
         REGRESSION,
-        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
-        "dataset.node_encoder_name=TypeDictNode+GraphormerBias posenc_GraphormerBias.enable=true "
+        f"{ZINC} dataset.node_encoder_name=TypeDictNode+GraphormerBias posenc_GraphormerBias.enable=true "
         "posenc_GraphormerBias.num_spatial_types=5 posenc_GraphormerBias.num_in_degrees=8 "
-        "posenc_GraphormerBias.num_out_degrees=8 graphormer.use_graph_token=true model.loss_fun=l1 "
+        "posenc_GraphormerBias.num_out_degrees=8 graphormer.use_graph_token=true "
         "model.graph_pooling=graph_token gt.layer_type=GINE+BiasedTransformer",
     ),
     "ZINC, other encodings": (
         REGRESSION,
-        f"dataset.format=PyG-ZINC dataset.name=subset dataset.task_type=regression {TYPES} "
-        "dataset.node_encoder_name=TypeDictNode+HKdiagSE+ElstaticSE dataset.node_encoder_bn=true "
+        f"{ZINC} dataset.node_encoder_name=TypeDictNode+HKdiagSE+ElstaticSE dataset.node_encoder_bn=true "
         "posenc_HKdiagSE.enable=true posenc_HKdiagSE.model=Linear posenc_HKdiagSE.dim_pe=4 "
         "posenc_HKdiagSE.raw_norm_type=BatchNorm posenc_HKdiagSE.kernel.times=[1,2,3] posenc_ElstaticSE.enable=true "
-        "posenc_ElstaticSE.model=Linear posenc_ElstaticSE.dim_pe=4 model.loss_fun=l1 gt.layer_type=GINE+Performer",
-    ),
-    "CIFAR10": (
-        classification("graph", 10),
-        f"dataset.format=PyG-GNNBenchmarkDataset dataset.name=CIFAR10 dataset.node_encoder_name=LapPE {LINEAR} "
-        f"{LAPLACE}",
+        "posenc_ElstaticSE.model=Linear posenc_ElstaticSE.dim_pe=4 gt.layer_type=GINE+Performer",
     ),
     "MalNetTiny": (
         classification("graph", 5),
@@ -106,67 +103,32 @@ FAMILIES = {
         "gnn.layers_pre_mp=1 gnn.batchnorm=true gt.layer_type=CustomGatedGCN+Exphormer prep.exp_deg=2 "
         "prep.num_virt_node=1",
     ),
-    "PATTERN": (
-        classification("node", 2),
-        f"dataset.format=PyG-GNNBenchmarkDataset dataset.name=PATTERN dataset.node_encoder_name=LapPE {DUMMY} "
-        f"{LAPLACE} gnn.head=inductive_node model.loss_fun=weighted_cross_entropy metric_best=accuracy-SBM",
-    ),
     "PATTERN, SAN": (
         classification("node", 2),
         f"dataset.format=PyG-GNNBenchmarkDataset dataset.name=PATTERN dataset.node_encoder_name=LapPE {DUMMY} "
-        "posenc_LapPE.enable=true posenc_LapPE.model=Transformer posenc_LapPE.layers=2 posenc_LapPE.dim_pe=4 "
-        "posenc_LapPE.eigen.max_freqs=3 posenc_LapPE.n_heads=2 posenc_LapPE.post_layers=1 model.type=SANTransformer "
+        f"{TRANSFORMER} model.type=SANTransformer "
         "model.loss_fun=weighted_cross_entropy gt.layer_type=SANLayer gt.full_graph=true gt.gamma=0.01 "
         "gnn.head=inductive_node metric_best=accuracy-SBM",
     ),
-    "WebKB": (
-        classification("node", 5),
-        "dataset.format=PyG-WebKB dataset.name=texas dataset.task=node dataset.split_mode=random "
-        f"dataset.node_encoder_name=LinearNode+EquivStableLapPE {STABLE} gt.layer_type=GCN+Transformer",
-    ),
+    "WebKB": (classification("node", 5), f"{WEBKB} gt.layer_type=GCN+Transformer"),
     "WebKB, Exphormer's": (
         classification("node", 5),
-        "dataset.format=PyG-WebKB dataset.name=texas dataset.task=node dataset.split_mode=random "
-        f"dataset.node_encoder_name=LinearNode+EquivStableLapPE {DUMMY} {STABLE} model.type=MultiModel "
-        "gt.layer_type=CustomGatedGCN+Exphormer gt.layer_norm=true gt.batch_norm=false prep.exp_deg=2 "
-        "prep.add_edge_index=false",
+        f"{WEBKB} {DUMMY} model.type=MultiModel gt.layer_type=CustomGatedGCN+Exphormer gt.layer_norm=true "
+        "gt.batch_norm=false prep.exp_deg=2 prep.add_edge_index=false",
     ),
     "City-Networks": (
         classification("node", 10),
-        "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node "
-        f"dataset.node_encoder_name=CityNetworkNode {DUMMY} {BUDGET} gt.layer_type=CustomGatedGCN+SparseAttention "
+        f"{CITY} {DUMMY} {BUDGET} gt.layer_type=CustomGatedGCN+SparseAttention "
         "gt.dim_hidden=68 gt.sparse.k=2 gt.sparse.kq_dim=5 gt.sparse.val_dim=34 gt.sparse.head_agg=none "
         "gnn.dim_inner=68 gnn.layers_post_mp=2",
     ),
-    "City-Networks, Exphormer's": (
-        classification("node", 10),
-        "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node "
-        f"dataset.node_encoder_name=CityNetworkNode {DUMMY} {BUDGET} model.type=MultiModel "
-        "gt.layer_type=CustomGatedGCN+Exphormer gt.layer_norm=true gt.batch_norm=false prep.exp_deg=3 "
-        "prep.num_virt_node=3",
-    ),
     "City-Networks, GAT": (
         classification("node", 10),
-        "dataset.format=PyG-CityNetwork dataset.name=Paris dataset.task=node "
-        f"dataset.node_encoder_name=CityNetworkNode {DUMMY} {BUDGET} model.type=custom_gnn gnn.layer_type=gatconv "
+        f"{CITY} {DUMMY} {BUDGET} model.type=custom_gnn gnn.layer_type=gatconv "
         "gnn.layers_mp=2 gnn.dim_inner=16 gnn.residual=true gnn.act=gelu gnn.batchnorm=true",
     ),
-    "superpixels, GCN": (
-        classification("node", 21),
-        "dataset.format=PyG-VOCSuperpixels dataset.name=edge_wt_region_boundary dataset.slic_compactness=30 "
-        "dataset.node_encoder_name=VOCNode+LapPE dataset.edge_encoder=true dataset.edge_encoder_name=VOCEdge "
-        "gnn.layer_type=gcnconv gnn.layers_mp=2 gnn.dim_inner=16 gnn.residual=true gnn.act=gelu "
-        f"gnn.head=inductive_node {LAPLACE} model.type=custom_gnn",
-    ),
-    "rooms": (
-        ROOMS,
-        f"dataset.format=PyG-S3DISOnDisk dataset.node_encoder_name=LinearNode {DUMMY} "
-        "model.loss_fun=weighted_cross_entropy gt.layer_type=CustomGatedGCN+SparseAttention gt.sparse.k=2 "
-        "gt.sparse.kq_dim=5 gt.sparse.val_dim=8 gt.sparse.head_agg=none gnn.head=inductive_node gnn.layers_post_mp=2 "
-        "metric_best=mIoU",
-    ),
     "rooms, GINE": (
-        ROOMS,
+        classification("node", 13),
         f"dataset.format=PyG-S3DISOnDisk dataset.node_encoder_name=LinearNode {DUMMY} model.type=custom_gnn "
         "model.loss_fun=weighted_cross_entropy gnn.layer_type=gineconv gnn.layers_mp=2 gnn.dim_inner=16 "
         "gnn.residual=true gnn.act=gelu gnn.head=default gnn.layers_post_mp=2 metric_best=mIoU",
@@ -214,10 +176,9 @@ def fake_dataset(config, task):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family_is_built_and_trained(family):
     small = "gt.layers=2 gt.n_heads=2 gt.attn_dropout=0.1 train.batch_size=2"
-    settings = FAMILIES[family][1]
-    small += "" if "gt.layer_type" in settings else f" gt.layer_type={GATED}"
-    small += "" if "gt.dim_hidden" in settings else " gt.dim_hidden=16"
-    config, task = checked(family, *small.split())
+    defaults = {"gt.layer_type": GATED, "gt.dim_hidden": "16"}
+    more = [f"{key}={value}" for key, value in defaults.items() if key not in FAMILIES[family][1]]
+    config, task = checked(family, *small.split(), *more)
     dataset = fake_dataset(config, task)
     splits = prepare(config, dataset, 0, build_sampling_transforms(config, 0))
     torch.manual_seed(0)
@@ -283,6 +244,6 @@ def test_attention_reads_the_probabilities_of_walks():
 
 
 def test_the_last_layer_updates_no_edges():
-    config, _ = checked("CIFAR10", "gt.dim_hidden=16", f"gt.layer_type={GATED}")
-    norms = [layer.conv.norm_edge is not None for layer in build_model(config, 5, 10, 1).layers]
+    config, _ = checked("ZINC", "gt.dim_hidden=16", f"gt.layer_type={GATED}")
+    norms = [layer.conv.norm_edge is not None for layer in build_model(config, 1, 1, 1).layers]
     assert norms == [True] * (len(norms) - 1) + [False]

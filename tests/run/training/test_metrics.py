@@ -1,6 +1,9 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch_geometric.data import Batch, Data
 
 from pyg_topomask.run.task import Task, classification
@@ -17,6 +20,8 @@ from pyg_topomask.run.training.metrics import (
     metric_names,
 )
 from pyg_topomask.run.training.ranking import candidates
+
+sklearn = pytest.importorskip("sklearn.metrics")
 
 
 def in_parts(metric, *values, sizes=(3, 1, 200)):
@@ -38,98 +43,84 @@ def labels_with_gaps(num_rows, num_labels):
     return prediction, target
 
 
-@pytest.mark.parametrize(("metric", "data"), [("ap", "ogbg-molpcba"), ("rocauc", "ogbg-moltox21")])
-def test_ranks_equal_ogb(metric, data):
-    evaluator = pytest.importorskip("ogb.graphproppred").Evaluator(data)
-    prediction, target = labels_with_gaps(150, evaluator.num_tasks)
-    expected = evaluator.eval({"y_true": target, "y_pred": prediction})[metric]
-    name = {"rocauc": "auc"}.get(metric, metric)
-    assert in_parts(RankScores(("auc", "ap")), prediction, target)[name] == pytest.approx(expected, abs=1e-12)
+def binary():
+    return torch.randn(204).mul(3).round() * 40, (torch.rand(204) < 0.3).float()  # sigmoids are 0 or 1
 
 
-def test_binary_ranks_equal_ogb():
-    evaluator = pytest.importorskip("ogb.graphproppred").Evaluator("ogbg-molhiv")
-    prediction, target = torch.randn(150).mul(3).round() * 40, (torch.rand(150) < 0.1).float()  # sigmoids are 1
-    expected = evaluator.eval({"y_true": target[:, None], "y_pred": prediction[:, None]})["rocauc"]
-    assert in_parts(RankScores(("auc",)), prediction, target)["auc"] == pytest.approx(expected, abs=1e-12)
+def classes():
+    return torch.randn(204, 7), torch.randint(6, (204,))  # the last class is only predicted
 
 
-def test_ranks_by_hand_and_without_positives():
-    prediction, target = torch.tensor([3.0, 2.0, 2.0, 1.0]), torch.tensor([1.0, 0.0, 1.0, 0.0])
-    values = in_parts(RankScores(("auc", "ap")), prediction, target)
-    assert values["auc"] == pytest.approx((1 + 1 + 0.5 + 1) / 4)
-    assert values["ap"] == pytest.approx(1 / 2 * 1 + 1 / 2 * 2 / 3)
-    assert np.isnan(in_parts(RankScores(("auc",)), prediction, torch.zeros(4))["auc"])
-
-
-def test_area_of_several_classes_is_one_against_the_rest():
-    prediction, target = torch.randn(90, 3), torch.arange(90) % 3
-    expected = 0.0
-    scores = prediction.softmax(1)
-    for c in range(3):
-        above = (scores[target == c, c][:, None] > scores[target != c, c][None, :]).double().mean()
-        expected += float(above) / 3
-    assert in_parts(RankScores(("auc",), 3), prediction, target)["auc"] == pytest.approx(expected)
-
-
-def test_class_scores_by_hand():
-    guess, true = torch.tensor([0, 0, 1, 2, 2, 0]), torch.tensor([0, 1, 1, 2, 0, 0])
-    logits = torch.nn.functional.one_hot(guess, 4).float()  # class 3 is neither present nor predicted
-    values = in_parts(ClassScores(4), logits, true)
-    assert set(values) == {"accuracy", "f1"}
-    assert values["accuracy"] == pytest.approx(4 / 6)
-    assert values["f1"] == pytest.approx((4 / 6 + 2 / 3 + 2 / 3) / 3)
-    for name, value in (("accuracy-SBM", (2 / 3 + 1 / 2 + 1) / 3), ("miou", (2 / 4 + 1 / 2 + 1 / 2) / 3)):
-        assert in_parts(ClassScores(4, name), logits, true)[name] == pytest.approx(value)
-
-
-def test_class_scores_equal_those_of_scikit_learn():
-    sklearn = pytest.importorskip("sklearn.metrics")
-    logits, true = torch.randn(204, 7), torch.randint(6, (204,))
-    values = in_parts(ClassScores(7, "miou"), logits, true)
-    guess = logits.argmax(1)
-    assert values["f1"] == pytest.approx(sklearn.f1_score(true, guess, average="macro", zero_division=0))
-    assert values["miou"] == pytest.approx(sklearn.jaccard_score(true, guess, average="macro", zero_division=0))
-    binary, truth = torch.randn(204), torch.randint(2, (204,)).float()
-    values = in_parts(ClassScores(2), binary, truth)
-    for name, function in (
-        ("accuracy", sklearn.accuracy_score),
-        ("f1", sklearn.f1_score),
-        ("precision", sklearn.precision_score),
-        ("recall", sklearn.recall_score),
-    ):
-        assert values[name] == pytest.approx(function(truth, binary > 0)), name
-
-
-def test_label_accuracy_leaves_out_what_is_unknown():
-    prediction = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0]])
-    target = torch.tensor([[1.0, float("nan")], [1.0, 1.0], [float("nan"), 1.0]])
-    assert in_parts(LabelAccuracy(2), prediction, target)["accuracy"] == pytest.approx((1 / 2 + 1 / 2) / 2)
-
-
-def test_regression_scores():
-    stats = pytest.importorskip("scipy.stats")
-    prediction, target = torch.randn(50, 3), torch.randn(50, 3).round()
+def targets():
+    prediction, target = torch.randn(50, 3).double(), torch.randn(50, 3).double().round()
     target[::7, 1] = float("nan")
-    values = in_parts(RegressionScores(), prediction, target)
-    known = ~target.isnan()
-    error = (prediction - target)[known].double()
-    assert values["mae"] == pytest.approx(float(error.abs().mean()))
-    assert values["mse"] == pytest.approx(float(error.square().mean()))
-    columns = [(prediction[known[:, i], i].double(), target[known[:, i], i].double()) for i in range(3)]
-    spearman = [stats.spearmanr(p.numpy(), t.numpy())[0] for p, t in columns]
-    assert values["spearmanr"] == pytest.approx(np.mean(spearman))
-    r2 = [1 - float(((p - t) ** 2).sum() / ((t - t.mean()) ** 2).sum()) for p, t in columns]
-    assert values["r2"] == pytest.approx(np.mean(r2))
-    roots = [float(((p - t) ** 2).mean()) ** 0.5 for p, t in columns]
-    assert values["rmse"] == pytest.approx(np.mean(roots))
+    return prediction, target
 
 
-def test_r2_of_a_constant_target_is_that_of_scikit_learn():
-    sklearn = pytest.importorskip("sklearn.metrics")
-    target = torch.full((4, 1), 2.0)
-    for prediction in (target, target + torch.tensor([[0.0], [1.0], [0.0], [0.0]])):
-        assert in_parts(RegressionScores(), prediction, target)["r2"] == sklearn.r2_score(target, prediction)
+def of_sign(score):
+    return lambda prediction, target: score(target, prediction > 0)
+
+
+def of_classes(score):
+    return lambda prediction, target: score(target, prediction.argmax(1), average="macro", zero_division=0)
+
+
+def of_known(score):
+    return lambda prediction, target: score(target[~target.isnan()], prediction[~target.isnan()])
+
+
+def of_columns(score):
+    """Mean over the columns of the score of the known values."""
+    return lambda prediction, target: np.mean([of_known(score)(p, t) for p, t in zip(prediction.T, target.T)])
+
+
+def of_ogb(data, name):
+    def score(prediction, target):
+        evaluator = pytest.importorskip("ogb.graphproppred").Evaluator(data)
+        rows = {"y_true": target.view(len(target), -1), "y_pred": prediction.view(len(target), -1)}
+        return evaluator.eval(rows)[name]
+
+    return score
+
+
+REFERENCES = [
+    (ClassScores(2), binary, "accuracy", of_sign(sklearn.accuracy_score)),
+    (ClassScores(2), binary, "f1", of_sign(sklearn.f1_score)),
+    (ClassScores(2), binary, "precision", of_sign(sklearn.precision_score)),
+    (ClassScores(2), binary, "recall", of_sign(sklearn.recall_score)),
+    (ClassScores(7), classes, "accuracy", lambda p, t: sklearn.accuracy_score(t, p.argmax(1))),
+    (ClassScores(7), classes, "f1", of_classes(sklearn.f1_score)),
+    (ClassScores(7, "miou"), classes, "miou", of_classes(sklearn.jaccard_score)),
+    (ClassScores(7, "accuracy-SBM"), classes, "accuracy-SBM", of_classes(sklearn.recall_score)),
+    (RankScores(("auc",), 6), lambda: (torch.randn(204, 6), torch.arange(204) % 6), "auc",
+     lambda p, t: sklearn.roc_auc_score(t, p.softmax(1), multi_class="ovr")),
+    (RankScores(("auc", "ap")), binary, "auc", of_ogb("ogbg-molhiv", "rocauc")),
+    (RankScores(("auc", "ap")), lambda: labels_with_gaps(150, 12), "auc", of_ogb("ogbg-moltox21", "rocauc")),
+    (RankScores(("auc", "ap")), lambda: labels_with_gaps(150, 128), "ap", of_ogb("ogbg-molpcba", "ap")),
+    (LabelAccuracy(3), lambda: labels_with_gaps(150, 3), "accuracy",
+     of_columns(lambda t, p: sklearn.accuracy_score(t, p > 0))),
+    (RegressionScores(), targets, "mae", of_known(sklearn.mean_absolute_error)),
+    (RegressionScores(), targets, "mse", of_known(sklearn.mean_squared_error)),
+    (RegressionScores(), targets, "rmse", of_columns(lambda t, p: sklearn.mean_squared_error(t, p) ** 0.5)),
+    (RegressionScores(), targets, "r2", of_columns(sklearn.r2_score)),
+    (RegressionScores(), targets, "spearmanr", of_columns(lambda t, p: stats.spearmanr(t, p)[0])),
+    (RegressionScores(), lambda: (torch.full((4, 1), 2.0), torch.full((4, 1), 2.0)), "r2", of_columns(sklearn.r2_score)),
+    (RegressionScores(), lambda: (torch.eye(4)[:, :1], torch.full((4, 1), 2.0)), "r2", of_columns(sklearn.r2_score)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "data", "name", "reference"), REFERENCES, ids=lambda one: one if isinstance(one, str) else ""
+)
+def test_metrics_equal_those_of_scikit_learn_and_ogb(metric, data, name, reference):
+    prediction, target = data()
+    found = in_parts(copy.deepcopy(metric), prediction, target)
+    assert found[name] == pytest.approx(float(reference(prediction, target)), abs=1e-12)
+    assert set(found) == set(metric.names)
+
+
+def test_without_positives_there_is_no_area():
+    assert np.isnan(in_parts(RankScores(("auc",)), torch.randn(4), torch.zeros(4))["auc"])
 
 
 def link_graphs():
@@ -150,17 +141,13 @@ def reference_ranks(graph):
     links = graph.edge_label_index[:, graph.edge_label == 1].T.tolist()
     values = []
     for mode in range(3):
-        inverse = []
+        inverse = [0.0] * (not links)
         for start, end in links:
-            rivals = [
-                j
-                for j in range(graph.num_nodes)
-                if j != end and not (mode >= 1 and [start, j] in links) and not (mode == 2 and j == start)
-            ]
-            more = sum(float(score[start, j]) > float(score[start, end]) for j in rivals)
-            same = sum(float(score[start, j]) == float(score[start, end]) for j in rivals)
-            inverse.append(1 / (1 + more + same / 2))
-        values.append(sum(inverse) / len(inverse) if inverse else 0.0)
+            skipped = {end, *(j for i, j in links if i == start and mode > 0), *([start] if mode == 2 else [])}
+            rivals = score[start, [j for j in range(graph.num_nodes) if j not in skipped]]
+            own = score[start, end]
+            inverse.append(1 / (1 + float((rivals > own).sum() + (rivals == own).sum() / 2)))
+        values.append(np.mean(inverse))
     return values
 
 
@@ -177,13 +164,11 @@ def test_link_ranks_equal_the_definition():
     batches = [graphs[:3], graphs[3:]]
     for batch in batches:
         add_links(metric, batch)
-    values = metric.compute()
-    means = [torch.tensor([reference_ranks(g) for g in batch]).mean(0) for batch in batches]
+    values = [float(metric.compute()[name]) for name in ("mrr", "mrr_filt", "mrr_filt_self")]
+    means = [np.mean([reference_ranks(g) for g in batch], axis=0) for batch in batches]
     edges = [sum(g.edge_label.numel() for g in batch) for batch in batches]
-    expected = (means[0] * edges[0] + means[1] * edges[1]) / sum(edges)
-    for number, name in enumerate(("mrr", "mrr_filt", "mrr_filt_self")):
-        assert float(values[name]) == pytest.approx(float(expected[number])), name
-    assert float(values["mrr"]) < float(values["mrr_filt"]) <= float(values["mrr_filt_self"])
+    assert values == pytest.approx(list(np.average(means, axis=0, weights=edges)))
+    assert values[0] < values[1] <= values[2]
 
 
 def test_link_ranks_equal_ogb_on_one_graph():
@@ -196,9 +181,8 @@ def test_link_ranks_equal_ogb_on_one_graph():
     metric = LinkRanks()
     add_links(metric, [graph])
     values = metric.compute()
-    assert float(values["mrr"]) == pytest.approx(float(expected["mrr_list"].mean()))
-    for k in (1, 3, 10):
-        assert float(values[f"hits@{k}"]) == pytest.approx(float(expected[f"hits@{k}_list"].mean()))
+    for name in ("mrr", "hits@1", "hits@3", "hits@10"):
+        assert float(values[name]) == pytest.approx(float(expected[f"{name}_list"].mean())), name
 
 
 def test_common_hits_equal_ogb():
@@ -245,20 +229,16 @@ TASKS = [
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.level}-{task.kind}")
 def test_names_are_those_computed(task):
-    built = build_metrics(task, "auc")
+    built, n, found = build_metrics(task, "auc"), 6, []
     built["loss"].update(torch.tensor(0.5), 1)
-    n = 6
-    shape = {"multilabel": (n, 3), "regression": (n, 2), "multiclass": (n, task.num_outputs)}
-    prediction = torch.randn(shape.get(task.kind, (n,)))
-    target = torch.arange(prediction.numel() if task.kind in ("multilabel", "regression") else n) % 2
+    prediction = torch.randn(n, task.num_outputs) if task.kind != "binary" else torch.randn(n)
+    target = torch.arange(n) % 2
     if task.kind in ("multilabel", "regression"):
-        target = target.view_as(prediction).float()
-    found = []
+        target = target.float().unsqueeze(1).expand_as(prediction)
     for group, metric in built.items():
         if group == "links":
             add_links(metric, link_graphs())
         elif group != "loss":
-            category = torch.zeros(n, dtype=torch.long)
-            metric.update(prediction, target, Data(y=[["a"]] * n, batch=torch.arange(n), category=category))
+            metric.update(prediction, target, Data(batch=torch.arange(n), category=torch.zeros(n, dtype=torch.long)))
         found += list(metric.compute())
     assert sorted(metric_names(task, "auc")) == sorted(found)
