@@ -34,20 +34,15 @@ def predict(trial: Trial, epoch: Epoch, eval_period: int = 1) -> Prediction:
         epoch: What an epoch processes.
         eval_period: Number of epochs per evaluation.
     """
-    parts, given, added = trial.parts or (1, 1), *trial.stored
-    if trial.is_full and trial.parts is not None:  # parts of one graph have about the same size
-        train, val = (
-            count * float(np.mean([step.seconds for step in some]))
-            for count, some in zip(parts, (trial.train, trial.val))
-        )
+    if trial.parts is not None:  # parts of one graph have about the same size
+        pairs = zip(trial.parts, (trial.train, trial.val))
+        train, val = (count * float(np.mean([step.seconds for step in steps])) for count, steps in pairs)
     else:
         train, val = (
             sum(estimate(steps, size) for size in sizes)
             for steps, sizes in ((trial.train, epoch.train), (trial.val, epoch.val))
         )
-    stored = added * epoch.num_nodes + (given + added) * epoch.evaluated_nodes
-    largest = max(epoch.train, key=lambda size: size.pairs)
-    memory = trial.memory[-1][1] if trial.is_full and trial.memory else None
-    if memory is None and trial.memory:
-        memory = estimate(trial.memory, largest)
-    return Prediction(train + val / eval_period + trial.fixed, trial.prepare * epoch.num_nodes, memory, stored / 2**20)
+    given, added = trial.stored
+    stored = (added * epoch.num_nodes + (given + added) * epoch.evaluated_nodes) / 2**20
+    prepare = trial.prepare * epoch.num_nodes
+    return Prediction(train + val / eval_period + trial.fixed, prepare, trial.step_mib, stored)

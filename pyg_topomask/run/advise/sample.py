@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
-from torch_geometric.utils import to_scipy_sparse_matrix
 
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
@@ -92,19 +90,6 @@ class Sample:
     def size(self, number: int) -> Size:
         """Size of a training batch."""
         return Size.of(int(graph.num_nodes or 0) for graph in self.train[number])
-
-    def shrunk(self, share: float) -> Sample:
-        """One training batch with this share of its graphs, or of the nodes of a single graph."""
-        if self.masks is None:
-            train, val = (graphs[: max(2, round(share * len(graphs)))] for graphs in (self.train[-1], self.val))
-            return replace(self, train=[train], val=val)
-        (graph,) = self.train[0]
-        count = max(2, round(share * int(graph.num_nodes or 0)))
-        adjacency = to_scipy_sparse_matrix(graph.edge_index, num_nodes=graph.num_nodes).tocsr()
-        nearby = reverse_cuthill_mckee(adjacency)[:count]  # nodes next to each other, so that edges remain
-        part = graph.subgraph(torch.from_numpy(nearby.copy()).long().sort().values)
-        every = torch.ones(count, dtype=torch.bool)
-        return replace(self, train=[[part]], val=[part], masks=(every, every, every))
 
 
 def draw_sample(

@@ -1,4 +1,4 @@
-"""A trial of one attention: some epochs of the runner on a sample of the data, from small batches to full ones."""
+"""A trial of one attention: some epochs of the runner on a sample of the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader as GraphLoader
 
-from pyg_topomask.run.advise.sample import MOST_BATCHES, Sample, Size, estimate
+from pyg_topomask.run.advise.sample import MOST_BATCHES, Sample, Size
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import LoadedDataset
 from pyg_topomask.run.data.loaders import Served, Splits, build_splits, loaders, ready_loader
@@ -30,11 +30,6 @@ from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet, uses_cuda
 from pyg_topomask.run.user_modules import import_modules
 
-SMALL = Size(4_096, 4_000_000)
-"""A first batch is no larger than this."""
-
-_GROWTH = 4.0  # of pairs of nodes, from one batch to the next
-_PATIENCE = 5  # a step may take this many times the time of a trial
 _EPOCHS = 3  # the first of them warms up
 
 
@@ -50,16 +45,15 @@ class Trial:
     """What a trial has measured.
 
     Args:
-        train: Training steps; of full size if there are any.
+        train: Training steps.
         val: Validation steps.
         fixed: Seconds that an epoch takes in addition to its steps, such as for metrics and checkpoints.
         prepare: Seconds per node to compute encodings and to draw walks, edges and trees.
         stored: Bytes per node of the graphs, and of what these add to them.
-        memory: Size of the largest batch of each pass, and the rise of the peak memory in MiB, of a GPU if it is used.
+        step_mib: Rise of the peak memory in MiB, of a GPU if it is used; None if it cannot be measured.
         parameters: Number of parameters.
-        is_full: Whether steps of full size were measured.
         parts: Number of training and validation steps of an epoch, if the loader serves one graph.
-        problem: Why the attention cannot be used, or was not tried at full size; empty if it was.
+        problem: Why the attention cannot be used; empty if it can.
     """
 
     train: list[Step] = field(default_factory=list)
@@ -67,31 +61,25 @@ class Trial:
     fixed: float = 0.0
     prepare: float = 0.0
     stored: tuple[float, float] = (0.0, 0.0)
-    memory: list[tuple[Size, float]] = field(default_factory=list)
+    step_mib: float | None = None
     parameters: int = 0
-    is_full: bool = False
     parts: tuple[int, int] | None = None
     problem: str = ""
 
 
-class Limits(NamedTuple):
-    """What a trial may use: seconds, and MiB of memory."""
-
-    seconds: float
-    memory_mib: float
-
-
 def run_trial(
-    values: Mapping[str, Any], overrides: Sequence[str], modules: Sequence[str], sample: Sample, limits: Limits
+    values: Mapping[str, Any], overrides: Sequence[str], modules: Sequence[str], sample: Sample, seconds: float
 ) -> Trial:
-    """Try a config on a sample; an attention that cannot be used gives a trial with its ``problem``.
+    """Try a config on the largest batch of a sample, then on as many batches as the time allows.
+
+    An attention that cannot be used gives a trial with its ``problem``.
 
     Args:
         values: The config.
         overrides: Settings that choose the attention.
         modules: The user's modules to import first.
         sample: The data.
-        limits: Time and memory.
+        seconds: Time for the training steps.
     """
     trial = Trial()
     try:
@@ -100,44 +88,18 @@ def run_trial(
             config = check_config(values, overrides)[0].config
             train = config.train.model_copy(update={"eval_period": 1, "ckpt_period": 10**6, "mode": "custom"})
             optim = config.optim.model_copy(update={"max_epoch": _EPOCHS})
-            _grow(trial, config.model_copy(update={"train": train, "optim": optim}), sample, limits)
+            config = config.model_copy(update={"train": train, "optim": optim})
+            _measure(trial, config, replace(sample, train=sample.train[-1:]))
+            count = min(len(sample.train), int(seconds / (_EPOCHS * trial.train[-1].seconds)))
+            if count > 1:
+                _measure(trial, config, replace(sample, train=sample.train[-count:]))
     except (RunError, ValueError, TypeError, RuntimeError) as error:
         trial.problem = str(error)
     return trial
 
 
-def _grow(trial: Trial, config: Config, sample: Sample, limits: Limits) -> None:
-    """Measure larger and larger batches, up to full size or the limits."""
-    power, whole = (1 if sample.masks is None else 2), sample.size(-1)
-    share = 1.0 if config.train.sampler != "full_batch" else _GROWTH ** (-1 / power)  # parts of a graph are small
-    while share < 1 and (whole.nodes * share > SMALL.nodes or whole.pairs * share**power > SMALL.pairs):
-        share /= _GROWTH ** (1 / power)
-    while share < 0.999:
-        part = sample.shrunk(share)
-        if _refuses(trial, part.size(0), limits):
-            return
-        _measure(trial, config, part)
-        share *= _GROWTH ** (1 / power)
-    if not _refuses(trial, whole, limits):
-        step = estimate(trial.train, whole) if trial.train else 0.0
-        count = max(1, min(len(sample.train), int(limits.seconds / max(_EPOCHS * step, 1e-3))))
-        trial.train, trial.val, trial.is_full = [], [], True
-        _measure(trial, config, replace(sample, train=sample.train[-count:]))
-
-
-def _refuses(trial: Trial, size: Size, limits: Limits) -> bool:
-    """Whether a batch needs too much memory or time by what smaller ones took; if so, ``problem`` says it."""
-    memory = estimate(trial.memory, size) if trial.memory else 0.0
-    seconds = estimate(trial.train, size) if trial.train else 0.0
-    if memory > limits.memory_mib:
-        trial.problem = f"too large: a batch of {size.nodes:,} nodes needs about {memory / 1024:,.1f} GiB of memory"
-    elif seconds > _PATIENCE * limits.seconds:
-        trial.problem = f"not tried at full size, because a step takes about {seconds:,.0f} s"
-    return bool(trial.problem)
-
-
 def _measure(trial: Trial, config: Config, sample: Sample) -> None:
-    """Prepare and train on all batches of a sample, and add what it took."""
+    """Prepare and train on all batches of a sample, and note what it took."""
     torch.manual_seed(config.seed)
     graphs, parts = [graph for batch in sample.train for graph in batch], sample.masks
     every: Any = sample.masks
@@ -154,12 +116,8 @@ def _measure(trial: Trial, config: Config, sample: Sample) -> None:
     trial.stored = before / nodes, (sum(map(_bytes, prepared)) - before) / nodes
     watch, measure = _Stopwatch(), peak_cuda_mib if uses_cuda(config) else peak_mib
     with tempfile.TemporaryDirectory() as folder:
-        peak = measure(lambda: _train(trial, config, splits, sample, watch, Path(folder)))
-    largest = max((sample.size(number) for number in range(len(sample.train))), key=lambda size: size.pairs)
-    trial.memory += [] if peak is None else [(largest, peak)]
-    trial.train += watch.train
-    trial.val += watch.val
-    trial.fixed = watch.fixed()
+        trial.step_mib = measure(lambda: _train(trial, config, splits, sample, watch, Path(folder)))
+    trial.train, trial.val, trial.fixed = watch.train, watch.val, watch.fixed()
 
 
 def _bytes(graph: Data) -> int:

@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console, Group
 
 from pyg_topomask.run.advise.candidates import Candidate, candidates
 from pyg_topomask.run.advise.prediction import Prediction, predict
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.sample import draw_sample
-from pyg_topomask.run.advise.trial import Limits, Trial, run_trial
+from pyg_topomask.run.advise.trial import Trial, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display, error_output, standard_output
@@ -30,11 +29,11 @@ CONFIGS = (Path("configs"), Path(__file__).parents[3] / "configs")
 """Folders with the config of a data set, ``grf/<name>.yaml``: in the current folder, and in the source tree."""
 
 _CAPTION = """\
-Predicted from trials on this machine; ~: from smaller batches. Nothing is said about accuracy.
+Predicted from trials on this machine. Nothing is said about accuracy.
 s/epoch: training and validation. s before: walks, edges, trees and encodings, once.
 memory MiB: peak of the process, or of tensors on the GPU."""
 
-_PATIENCE = 300.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
+_PATIENCE = 120.0  # seconds that a trial may take in addition to ten times its time, such as to compile code
 _SAFETY = 0.8  # share of the available memory that a trial may take
 
 
@@ -47,15 +46,13 @@ class Advice:
         prediction: Its cost; None if it cannot be used.
         total_mib: Predicted peak memory, of the process or of tensors on the GPU; None if it is not known.
         parameters: Number of parameters.
-        is_full: Whether steps of full size were measured; if not, the prediction is extrapolated from smaller ones.
-        problem: Why it cannot be used or was not tried at full size; empty if it was.
+        problem: Why it cannot be used; empty if it can.
     """
 
     candidate: Candidate
     prediction: Prediction | None = None
     total_mib: float | None = None
     parameters: int = 0
-    is_full: bool = False
     problem: str = ""
 
 
@@ -107,43 +104,35 @@ def advise(
     graphs, parts, _ = read_features(config, dataset, config.seed)
     sample, epoch = draw_sample(config, dataset, graphs, parts)
     cuda = uses_cuda(config)
-    free = torch.cuda.mem_get_info()[0] / 2**20 if cuda else available_mib()
-    limits, values, found = Limits(seconds, _SAFETY * free), config.model_dump(exclude_unset=True), []
+    values, found = config.model_dump(exclude_unset=True), []
     # CUDA reserves many times the address space that it uses.
-    bounds: dict[str, Any] = {"timeout": _PATIENCE + 10 * seconds, "mib": None if cuda else limits.memory_mib}
+    bounds: dict[str, Any] = {"timeout": _PATIENCE + 10 * seconds, "mib": None if cuda else _SAFETY * available_mib()}
     job = shown.job("attentions tried", len(chosen))
     for done, candidate in enumerate(chosen):
         job.update(done, f"now {candidate.name}")
         try:
-            trial = in_process(run_trial, values, candidate.settings, modules, sample, limits, **bounds)
+            trial = in_process(run_trial, values, candidate.settings, modules, sample, seconds, **bounds)
         except ProcessFailedError as error:
             trial = Trial(problem=f"the trial {error}")
         prediction = predict(trial, epoch, config.train.eval_period) if trial.train else None
         total = None if prediction is None else prediction.step_mib
         if prediction is not None and total is not None and not cuda:
             total += resident_mib() + prediction.stored_mib
-        found.append(Advice(candidate, prediction, total, trial.parameters, trial.is_full, trial.problem))
+        found.append(Advice(candidate, prediction, total, trial.parameters, trial.problem))
     job.remove()
     return sorted(found, key=lambda one: one.prediction.epoch_s if one.prediction else math.inf)
 
 
 def as_text(advice: Sequence[Advice]) -> Group:
     """A table for a terminal, and below it what could not be tried."""
-    rows = []
-    for one in advice:
-        cells = ["–"] * 4
-        if one.prediction is not None:
-            about = "" if one.is_full else "~"
-            memory = "–" if one.total_mib is None else f"{about}{one.total_mib:,.0f}"
-            epoch, before = one.prediction.epoch_s, one.prediction.prepare_s
-            cells = [f"{about}{epoch:,.{_digits(epoch)}f}", f"{before:,.{_digits(before)}f}"]
-            cells += [memory, f"{one.parameters:,}"]
-        rows.append([one.candidate.name, *cells])
-    names = ("attention", "s/epoch", "s before", "memory MiB", "parameters")
+    columns: dict[str, list[str]] = {"attention": [one.candidate.name for one in advice]}
+    for name, key in (("s/epoch", "epoch_s"), ("s before", "prepare_s")):
+        columns[name] = ["–" if one.prediction is None else _seconds(getattr(one.prediction, key)) for one in advice]
+    columns["memory MiB"] = ["–" if one.total_mib is None else f"{one.total_mib:,.0f}" for one in advice]
+    columns["parameters"] = [f"{one.parameters:,}" if one.prediction else "–" for one in advice]
     problems = [f"{one.candidate.name}: {' '.join(one.problem.split())}" for one in advice if one.problem]
-    caption = "\n".join([_CAPTION, *problems])
-    return titled_table("attentions, the fastest first", dict(zip(names, map(list, zip(*rows)))), caption)
+    return titled_table("attentions, the fastest first", columns, "\n".join([_CAPTION, *problems]))
 
 
-def _digits(seconds: float) -> int:
-    return 3 if seconds < 1 else 1
+def _seconds(value: float) -> str:
+    return f"{value:,.{3 if value < 1 else 1}f}"

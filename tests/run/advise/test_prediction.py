@@ -21,15 +21,11 @@ def test_one_size_grows_with_pairs_and_falls_with_nodes():
     assert [estimate(points, size) for size in sizes] == pytest.approx([2.0, 8.0, 0.5])
 
 
-def test_values_never_fall_below_zero():
-    assert estimate([(Size(10, 100), 1.0), (Size(20, 400), 0.9), (Size(40, 1600), 1.1)], Size(1, 1)) >= 0
-
-
 def test_an_epoch_is_the_sum_of_its_steps_and_what_it_adds():
     steps = [Step(size, cost(size)) for size in SIZES]
     evaluated = [Step(size, size.nodes) for size in SIZES[:2]]
     trial = Trial(steps, evaluated, fixed=3.0, prepare=0.1, stored=(2.0**20, 2.0**20))
-    trial.memory, trial.is_full = [(SIZES[0], 2.0), (SIZES[-1], 7.0)], True
+    trial.step_mib = 7.0
     epoch = Epoch([Size(30, 900), Size(60, 1700)], [Size(50, 500)], num_nodes=200, evaluated_nodes=50)
     found = predict(trial, epoch, eval_period=5)
     assert found.epoch_s == pytest.approx(cost(Size(30, 900)) + cost(Size(60, 1700)) + 50 / 5 + 3)
@@ -38,14 +34,8 @@ def test_an_epoch_is_the_sum_of_its_steps_and_what_it_adds():
     assert found.stored_mib == pytest.approx(200 + 2 * 50)
 
 
-def test_memory_of_full_size_is_extrapolated_from_smaller_batches():
-    trial = Trial([Step(Size(5, 25), 2.0)], memory=[(Size(10, 100), 1.0), (Size(20, 400), 4.0)])
-    found = predict(trial, Epoch([Size(40, 1600), Size(10, 100)], [], 50, 0))
-    assert found.step_mib == pytest.approx(16.0)
-
-
 def test_parts_of_a_graph_are_counted():
-    trial = Trial([Step(Size(5, 25), 2.0), Step(Size(7, 49), 4.0)], [Step(Size(5, 25), 1.0)], is_full=True)
+    trial = Trial([Step(Size(5, 25), 2.0), Step(Size(7, 49), 4.0)], [Step(Size(5, 25), 1.0)])
     trial.parts = 10, 4
     whole = [Size(100, 10_000)]
     found = predict(trial, Epoch(whole, whole, 100, 0), eval_period=2)

@@ -21,7 +21,6 @@ def test_the_command_tries_attentions_in_processes_of_their_own(tiny_file, capsy
     rows = {row["attention"]: row for row in json.loads(capsys.readouterr().out)}
     assert set(rows) == {"GRF", "none"}
     for row in rows.values():
-        assert row["is_full"]
         assert row["problem"] == ""
         assert row["prediction"]["epoch_s"] > 0
         assert row["prediction"]["step_mib"] is None or row["total_mib"] > row["prediction"]["step_mib"] >= 0
