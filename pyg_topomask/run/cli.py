@@ -10,11 +10,8 @@ from importlib import import_module
 
 from pyg_topomask import __version__
 from pyg_topomask.run.errors import RunError, storage_errors
-from pyg_topomask.run.options import OVERRIDES, add_commands
+from pyg_topomask.run.options import WITH_OVERRIDES, add_commands
 from pyg_topomask.run.user_modules import import_modules
-
-_WITH_OVERRIDES = ("run", "expressivity", "show", "advise")
-"""Commands that take settings after their options; `check` reads those between its files itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = next((token for token in rest if token.startswith("--")), None)
     if unknown is not None:
         parser.error(f"unknown option {unknown}")
-    if rest and arguments.command not in _WITH_OVERRIDES:
+    if rest and arguments.command not in WITH_OVERRIDES:
         parser.error(f"'{arguments.command}' does not take {' '.join(rest)}")
     os.environ["MPLBACKEND"] = "Agg"  # pictures are only written to files
     try:
@@ -60,37 +57,5 @@ def _parser() -> argparse.ArgumentParser:
         help="import a module first, such as one that calls register_attention; may be repeated",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="train and test a config", epilog=OVERRIDES, allow_abbrev=False)
-    run.add_argument("config", metavar="CONFIG", help="YAML file")
-    run.add_argument("--repeat", type=int, default=1, metavar="N", help="number of seeds, counting up from 'seed'")
-    run.add_argument("--out", metavar="DIR", help="folder of the results (default: the config's out_dir)")
-    check = commands.add_parser(
-        "check",
-        help="validate configs and build their models, without data",
-        epilog=f"{OVERRIDES.partition(':')[0]}: key=value, for all configs",
-    )
-    check.add_argument("configs", nargs="+", metavar="CONFIG", help="YAML files, or folders of them")
-    listing = commands.add_parser("list", help="print every name that a config may use, and its source")
-    kinds = "attentions, convolutions, ..., keys (default: all but keys)"
-    listing.add_argument("kind", nargs="?", metavar="KIND", help=kinds)
-    commands.add_parser("schema", help="print the JSON schema of configs, for editors that complete and check YAML")
-    express = commands.add_parser(
-        "expressivity",
-        help="count the pairs of graphs that features, encodings and a mask distinguish",
-        epilog=OVERRIDES,
-        allow_abbrev=False,
-    )
-    express.add_argument("config", metavar="CONFIG", help="YAML file")
-    express.add_argument(
-        "--encoding",
-        choices=("none", "rwse", "lappe"),
-        default="rwse",
-        help="random-walk return probabilities (default), Laplacian eigenvectors, or none",
-    )
-    express.add_argument("--size", type=int, default=8, metavar="K", help="number of steps or vectors (default: 8)")
-    through = "for attention that also reads the graph through this mask, such as rwgnk (default: none)"
-    express.add_argument("--mask", default="none", metavar="NAME", help=through)
-    express.add_argument("--limit", type=int, metavar="N", help="only the first N graphs (default: all)")
-    express.add_argument("--rounds", type=int, metavar="R", help="rounds of refinement, one per layer (default: all)")
     add_commands(commands)
     return parser

@@ -1,4 +1,4 @@
-"""Finished runs on disk: finding the seeds of a results folder, of one seed or of a config."""
+"""Finished runs on disk: the seeds of a results folder, or one of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ import numpy as np
 from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.output.saved import (
-    compared,
-    differences,
     read_config,
     read_result,
     read_results,
     seed_and_split,
     seed_folders,
 )
-from pyg_topomask.run.runner import check_config
 
 
 @dataclass(frozen=True)
@@ -62,16 +59,14 @@ class FinishedRun:
 
 
 def find_run(source: str | Path) -> FinishedRun:
-    """The run in a results folder, in the folder of one seed, or of a config whose results are in its ``out_dir``.
+    """The run in a results folder, or in the folder of one seed.
 
     Raises:
         RunError: If there is none, or its files are damaged.
     """
     path = Path(source).expanduser()
-    if path.is_file():
-        return _run_of_config(path)
     if not path.is_dir():
-        raise RunError(f"{source} does not exist; give a results folder, the folder of a seed, or a config")
+        raise RunError(f"{source} is no folder; give a results folder, or the folder of a seed")
     result = read_result(path)
     if result is not None:
         name = f"{path.resolve().parent.name}/{path.resolve().name}"
@@ -82,18 +77,6 @@ def find_run(source: str | Path) -> FinishedRun:
     started = sum((seed / "config.yaml").exists() for seed in seed_folders(path))
     first = read_config(next(iter(results)) / "config.yaml")
     return FinishedRun(path.resolve().name, path, first, results, started - len(results))
-
-
-def _run_of_config(path: Path) -> FinishedRun:
-    parsed = check_config(path)[0]
-    folder = Path(parsed.config.out_dir).expanduser() / parsed.name
-    if not folder.is_dir():
-        raise RunError(f"{path} has no results: {folder} does not exist; if --out was given to 'run', give its folder")
-    found = find_run(folder)
-    different = differences(compared(parsed.config), compared(found.config))
-    if different:
-        raise RunError(f"{folder} contains a run of another {path.name} ({different[0]}); give the folder instead")
-    return found
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The options of the commands about finished runs and pictures."""
+"""The options of the commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 OVERRIDES = "settings that override the file's: key=value, or key value pairs, such as optim.base_lr 0.01"
 """Description of the settings after a config's name."""
+
+WITH_OVERRIDES = ("run", "expressivity", "show", "advise")
+"""Commands that take settings after their options; `check` reads those between its files itself."""
 
 Option = tuple[str, str, dict[str, Any]]
 """A flag, or the name of an argument, with what stands for its value in the help; its description; more
@@ -26,7 +29,39 @@ _KINDS += "a GRF mask by the number of walks; path: the engines of masked attent
 _DATA = "train, val, test or all: items of the run's data set (default: test); or a file of torch.save with graphs"
 _SHOW = "draw the attention, mask or walks of a layer, on one graph of a config's data set, or print its engines"
 
+_ENCODING = "random-walk return probabilities (default), Laplacian eigenvectors, or none"
+_MASK = "for attention that also reads the graph through this mask, such as rwgnk (default: none)"
+_ROUNDS = "rounds of refinement, one per layer (default: all)"
+
 _COMMANDS: dict[str, tuple[str, list[Option]]] = {
+    "run": (
+        "train and test a config",
+        [
+            ("config CONFIG", "YAML file", {}),
+            ("--repeat N", "number of seeds, counting up from 'seed'", {"type": int, "default": 1}),
+            ("--out DIR", "folder of the results (default: the config's out_dir)", {}),
+        ],
+    ),
+    "check": (
+        "validate configs and build their models, without data",
+        [("configs CONFIG", "YAML files, or folders of them; key=value settings are for all configs", {"nargs": "+"})],
+    ),
+    "list": (
+        "print every name that a config may use, and its source",
+        [("kind KIND", "attentions, convolutions, ..., keys (default: all but keys)", {"nargs": "?"})],
+    ),
+    "schema": ("print the JSON schema of configs, for editors that complete and check YAML", []),
+    "expressivity": (
+        "count the pairs of graphs that features, encodings and a mask distinguish",
+        [
+            ("config CONFIG", "YAML file", {}),
+            ("--encoding", _ENCODING, {"choices": ("none", "rwse", "lappe"), "default": "rwse"}),
+            ("--size K", "number of steps or vectors (default: 8)", {"type": int, "default": 8}),
+            ("--mask NAME", _MASK, {"default": "none"}),
+            ("--limit N", "only the first N graphs (default: all)", {"type": int}),
+            ("--rounds R", _ROUNDS, {"type": int}),
+        ],
+    ),
     "show": (
         _SHOW,
         [
@@ -49,7 +84,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
     "compare": (
         "print a table of finished runs with paired differences, and draw metric against time",
         [
-            ("runs RUN", "results folder, folder of a seed, or config", {"nargs": "+"}),
+            ("runs RUN", "results folder, or folder of a seed", {"nargs": "+"}),
             ("--baseline RUN", "the run that the others are compared with (default: the first)", {}),
             ("--format", "default: text", {"choices": ("text", "markdown", "csv"), "default": "text"}),
             ("--out FILE", "picture of the validation metric by training time", {}),
@@ -73,7 +108,7 @@ _COMMANDS: dict[str, tuple[str, list[Option]]] = {
 def add_commands(commands: Any) -> None:
     """Add these commands and their options."""
     for name, (text, options) in _COMMANDS.items():
-        epilog = OVERRIDES if name in ("show", "advise") else None
+        epilog = OVERRIDES if name in WITH_OVERRIDES else None
         parser = commands.add_parser(name, help=text, epilog=epilog, allow_abbrev=False)
         for usage, meaning, settings in options:
             flag, _, value = usage.partition(" ")

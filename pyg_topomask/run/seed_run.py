@@ -30,7 +30,7 @@ from pyg_topomask.run.output.progress import Display, Job
 from pyg_topomask.run.output.report import PERCENT, format_metric, headline, rounded, write_curves
 from pyg_topomask.run.output.saved import write_config
 from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
-from pyg_topomask.run.training.callbacks import BatchProgress, EpochSeed, Recorder, RedrawWalks, early_stopping
+from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.freed_memory import ReturnFreedMemory
 from pyg_topomask.run.training.inference import evaluate
@@ -98,10 +98,8 @@ class SeedRun:
     def _infer(self, module: GraphModule, splits: Splits, display: Display) -> None:
         """Evaluate the pretrained model, and write its predictions if the mode requests them."""
         start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
-        job = display.job(f"{self.title}: evaluating", 1)
-        callbacks = [*self._redraw_walks(), BatchProgress(job.step)]
-        metrics = evaluate(build_trainer(self.config, callbacks=callbacks), module, parts)
-        job.remove()
+        with display.working(f"{self.title}: evaluating"):
+            metrics = evaluate(build_trainer(self.config, callbacks=self._redraw_walks()), module, parts)
         times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
         display.print(f"{self.title}: {self._write_result(metrics, module, splits, times)}")
 
@@ -175,10 +173,9 @@ class SeedRun:
             *self._redraw_walks(train.dataset),
             *early_stopping(config),
             recorder,
-            BatchProgress(job.step),
             ReturnFreedMemory(),
         ]
-        opened: Any = loggers_of(config, folder, self.title, display.print) if is_main() else nullcontext(False)
+        opened: Any = loggers_of(config, folder, self.title, display.print) if is_main() else nullcontext([])
         with opened as loggers:
             trainer = build_trainer(config, callbacks=callbacks, logger=loggers, default_root_dir=folder)
             trainer.precision_plugin.convert_module(module)  # Lightning converts it only after loading the checkpoint

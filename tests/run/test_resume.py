@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -13,33 +14,20 @@ from pyg_topomask.run.training.callbacks import Recorder
 from pyg_topomask.run.training.lightning_module import GraphModule
 
 
-class KilledError(Exception):
-    pass
+@contextmanager
+def interrupted(monkeypatch, epoch):
+    """Training ends with an error in this epoch."""
+    step = GraphModule.training_step
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["topomask.redraw=1", "gt.attn_dropout=0.2", "train.early_stop_patience=2"]])
-def test_an_interrupted_run_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch, more):
-    tiny["train"]["ckpt_period"] = 2  # the epoch after the checkpoint is lost and repeated
-    overrides = ["optim.max_epoch=6", *more]
-    run_config(tiny, tmp_path / "a", overrides=overrides)
-    original = Recorder.on_train_epoch_end
-
-    def die(self, trainer, pl_module):
-        original(self, trainer, pl_module)
-        if trainer.current_epoch == 2:
-            raise KilledError
+    def fail(self, *arguments):
+        if self.current_epoch == epoch:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "on_train_epoch_end", die)
-        with pytest.raises(KilledError):
-            run_config(tiny, tmp_path / "b", overrides=overrides)
-    assert not (tmp_path / "b" / "config" / "0" / "result.json").exists()
-    run_config(tiny, tmp_path / "b", overrides=overrides)
-    first, second = (tmp_path / x / "config" / "0" for x in "ab")
-    assert (first / "metrics.csv").read_text() == (second / "metrics.csv").read_text()
-    results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
-    assert results[0]["metrics"] == results[1]["metrics"]
+        patch.setattr(GraphModule, "training_step", fail)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 @pytest.mark.slow
@@ -49,6 +37,52 @@ def test_a_checkpoint_contains_the_step_of_a_schedule_by_the_loss(tiny, tmp_path
     run_config(tiny, tmp_path, overrides=[f"optim.scheduler={scheduler}", f"train.eval_period={eval_period}"])
     (schedule,) = torch.load(tmp_path / "config" / "0" / "last.ckpt", weights_only=False)["lr_schedulers"]
     assert schedule["last_epoch"] == 4 // eval_period  # evaluations
+
+
+def test_finished_seeds_are_kept_and_more_can_be_added(tiny, run, tmp_path, capsys):
+    stamp = (run / "best.ckpt").stat().st_mtime_ns
+    summary = run_config(tiny, tmp_path, repeat=2, overrides=["num_workers=0", "accelerator=cpu"])
+    assert summary["seeds"] == [0, 1]
+    assert (run / "best.ckpt").stat().st_mtime_ns == stamp
+    assert "config (GIN+GRF) seed 0: finished before, kept" in capsys.readouterr().out
+
+
+def test_a_best_checkpoint_of_another_epoch_is_not_tested(tiny, run, tmp_path):
+    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    (run / "result.json").unlink()
+    best = torch.load(run / "best.ckpt", weights_only=True)
+    torch.save(best | {"epoch": best["epoch"] + 1}, run / "best.ckpt")
+    with pytest.raises(RunError, match=r"best\.ckpt does not belong to the metrics \(it is of epoch"):
+        run_config(tiny, tmp_path)
+    (run / "best.ckpt").unlink()  # without it, a run is not resumed
+    run_config(tiny, tmp_path)
+    assert json.loads((run / "result.json").read_text())["metrics"] == metrics
+
+
+@pytest.mark.slow
+def test_a_best_epoch_is_not_repeated_by_a_resumed_run(tiny, tmp_path, monkeypatch):
+    """A device whose numbers differ after the interruption may not find it again."""
+    tiny["train"]["ckpt_period"] = 4
+    monkeypatch.setattr(Recorder, "_is_best", lambda self, row: row["epoch"] in (0, 2))
+    wanted = run_config(tiny, tmp_path / "whole")
+    with interrupted(monkeypatch, 3):
+        run_config(tiny, tmp_path / "killed")
+    monkeypatch.setattr(Recorder, "_is_best", lambda self, row: False)
+    found = run_config(tiny, tmp_path / "killed")
+    assert found["best_epochs"] == [2]
+    assert found["metrics"] == wanted["metrics"]
+
+
+@pytest.mark.slow
+def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny, tmp_path, monkeypatch):
+    tiny |= {"precision": "64-true", "accelerator": "cpu"}
+    with interrupted(monkeypatch, 1):
+        run_config(tiny, tmp_path / "resumed")
+    weights = []
+    for name in ("whole", "resumed"):
+        run_config(tiny, tmp_path / name)
+        weights.append(torch.load(tmp_path / name / "config" / "0" / "last.ckpt", weights_only=True)["state_dict"])
+    torch.testing.assert_close(*weights, rtol=1e-11, atol=1e-13)  # rounded to float32: 1e-8
 
 
 @pytest.mark.slow
@@ -62,76 +96,6 @@ def test_a_run_that_stopped_early_is_not_trained_further(tiny, tmp_path, monkeyp
     run_config(tiny, tmp_path, overrides=overrides)
     assert (folder / "metrics.csv").read_text() == rows
     assert json.loads((folder / "result.json").read_text())["metrics"] == result["metrics"]
-
-
-def test_finished_seeds_are_kept_and_more_can_be_added(tiny, tmp_path, capsys):
-    run_config(tiny, tmp_path)
-    stamp = (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns
-    summary = run_config(tiny, tmp_path, repeat=2, overrides=["num_workers=0", "accelerator=cpu"])
-    assert summary["seeds"] == [0, 1]
-    assert (tmp_path / "config" / "0" / "best.ckpt").stat().st_mtime_ns == stamp
-    assert "config (GIN+GRF) seed 0: finished before, kept" in capsys.readouterr().out
-
-
-def test_a_best_checkpoint_of_another_epoch_is_not_tested(tiny, tmp_path):
-    tiny["optim"] |= {"max_epoch": 1, "num_warmup_epochs": 0}
-    metrics = run_config(tiny, tmp_path)["metrics"]
-    folder = tmp_path / "config" / "0"
-    (folder / "result.json").unlink()
-    best = torch.load(folder / "best.ckpt", weights_only=True)
-    torch.save(best | {"epoch": best["epoch"] + 1}, folder / "best.ckpt")
-    with pytest.raises(RunError, match=r"best\.ckpt does not belong to the metrics \(it is of epoch"):
-        run_config(tiny, tmp_path)
-    (folder / "best.ckpt").unlink()  # without it, a run is not resumed
-    assert run_config(tiny, tmp_path)["metrics"] == metrics
-
-
-@pytest.mark.slow
-def test_a_best_epoch_is_not_repeated_by_a_resumed_run(tiny, tmp_path, monkeypatch):
-    """A device whose numbers differ after the interruption may not find it again."""
-    tiny["train"]["ckpt_period"] = 4
-    monkeypatch.setattr(Recorder, "_is_best", lambda self, row: row["epoch"] in (0, 2))
-    wanted = run_config(tiny, tmp_path / "whole")
-    step = GraphModule.training_step
-
-    def die(self, *arguments):
-        if self.current_epoch == 3:
-            raise KilledError
-        return step(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(GraphModule, "training_step", die)
-        with pytest.raises(KilledError):
-            run_config(tiny, tmp_path / "killed")
-    monkeypatch.setattr(Recorder, "_is_best", lambda self, row: False)
-    found = run_config(tiny, tmp_path / "killed")
-    assert found["best_epochs"] == [2]
-    assert found["metrics"] == wanted["metrics"]
-
-
-@pytest.mark.slow
-def test_weights_in_double_precision_are_not_rounded_when_a_run_is_resumed(tiny, tmp_path, monkeypatch):
-    tiny |= {"precision": "64-true", "accelerator": "cpu"}
-    tiny["train"] |= {"ckpt_period": 1}
-    original = GraphModule.training_step
-
-    def die(self, *args):
-        if self.current_epoch == 1:
-            raise KeyboardInterrupt
-        return original(self, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(GraphModule, "training_step", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_config(tiny, tmp_path / "resumed")
-    for name in ("whole", "resumed"):
-        run_config(tiny, tmp_path / name)
-    whole, resumed = (
-        torch.load(tmp_path / name / "config" / "0" / "last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "resumed")
-    )
-    for name, value in whole.items():
-        torch.testing.assert_close(resumed[name], value, rtol=1e-11, atol=1e-13)  # rounded to float32: 1e-8
 
 
 HOLDER = """

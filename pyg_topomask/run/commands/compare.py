@@ -7,8 +7,8 @@ import io
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,41 +37,12 @@ TIME = "training time (s)"
 _DATA_KEYS = ("format", "task", "task_type", "num_graphs", "num_nodes", "slic_compactness")
 
 
-@dataclass(frozen=True)
-class Row:
-    """One run in the table; differences are run minus baseline over the seeds that both have.
+Row = dict[str, Any]
+"""One run in the table, with the keys of `_row`; differences are run minus baseline over the seeds that both have.
 
-    Args:
-        name: Name of the run.
-        folder: Its folder.
-        layers: Its layers and mask.
-        seeds: Number of seeds.
-        mean: Mean of the metric.
-        std: Standard deviation of the population, as in ``summary.json``; None for one seed.
-        shared: Number of seeds, or splits, shared with the baseline; 0 for the baseline itself.
-        difference: Mean difference to the baseline; None without shared seeds.
-        low: Lower end of the confidence interval; None for fewer than two shared seeds.
-        high: Upper end.
-        parameters: Number of parameters.
-        seconds_per_epoch: Wall time of an epoch.
-        memory_mib: Peak memory of the process; None if it was not recorded.
-        cuda_mib: Peak memory of the CUDA device; None without one.
-    """
-
-    name: str
-    folder: str
-    layers: str
-    seeds: int
-    mean: float
-    std: float | None
-    shared: int
-    difference: float | None
-    low: float | None
-    high: float | None
-    parameters: int
-    seconds_per_epoch: float
-    memory_mib: float | None
-    cuda_mib: float | None
+None stands for what a run does not have: the standard deviation of one seed (of the population, as in
+``summary.json``), a difference without shared seeds, the ends ``low`` and ``high`` of an interval over fewer than two.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +53,7 @@ class Comparison:
         metric: Name of the metric.
         dataset: Name of the data set.
         baseline: Name of the baseline.
-        rows: A row for each run, in the given order.
+        rows: A row for each run, in the given order, by the name of the column.
         notes: Sentences about what the numbers do not show.
         kind: What the results of a run differ in: ``"seeds"``, or ``"splits"`` if there are several.
     """
@@ -203,49 +174,49 @@ def _row(run: FinishedRun, name: str, baseline: FinishedRun, metric: str) -> Row
     if any(key not in result["metrics"] for result in results):
         raise RunError(f"{run.folder} has no {key}, because it is of another version; run it again")
     values = np.array([result["metrics"][key] for result in results])
-    peaks = [
-        max((result[kind] for result in results if result[kind] is not None), default=None)
-        for kind in ("peak_memory_mib", "peak_cuda_mib")
-    ]
-    layers = layers_text(run.config.gt.layer_type, mask_of(run.config))
-    std = float(values.std()) if len(values) > 1 else None
-    compared = (0, None, None, None) if run is baseline else _difference(run, baseline, key)
-    first = name, str(run.folder), layers, len(values), float(values.mean()), std
-    return Row(*first, *compared, results[0]["num_parameters"], run.seconds_per_epoch, *peaks)
+    peaks = {kind: [result[f"peak_{kind}"] for result in results] for kind in ("memory_mib", "cuda_mib")}
+    return {
+        "name": name,
+        "folder": str(run.folder),
+        "layers": layers_text(run.config.gt.layer_type, mask_of(run.config)),
+        "seeds": len(values),
+        "mean": float(values.mean()),
+        "std": float(values.std()) if len(values) > 1 else None,
+        **_difference(run, baseline, key),
+        "parameters": results[0]["num_parameters"],
+        "seconds_per_epoch": run.seconds_per_epoch,
+        **{kind: max((peak for peak in found if peak is not None), default=None) for kind, found in peaks.items()},
+    }
 
 
-def _difference(
-    run: FinishedRun, baseline: FinishedRun, key: str
-) -> tuple[int, float | None, float | None, float | None]:
+def _difference(run: FinishedRun, baseline: FinishedRun, key: str) -> Row:
     """The number of shared seeds, the mean difference over them, and the ends of its confidence interval.
 
     The interval is that of the paired t-test, which takes the differences as normal and independent.
     """
     own, other = run.by_seed(), baseline.by_seed()
-    shared = sorted(own.keys() & other.keys())
-    if not shared:
-        return 0, None, None, None
-    left, right = (np.array([found[seed]["metrics"][key] for seed in shared]) for found in (own, other))
-    with np.errstate(invalid="ignore"):  # inf - inf
-        differences = left - right
-    difference = float(differences.mean())
-    if not math.isfinite(difference) or np.ptp(differences) == 0:  # one difference, or no spread: no interval
-        return len(shared), difference, None, None
-    low, high = stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
-    return len(shared), difference, float(low), float(high)
+    shared = sorted(own.keys() & other.keys()) if run is not baseline else []
+    found: Row = {"shared": len(shared), "difference": None, "low": None, "high": None}
+    if shared:
+        left, right = (np.array([runs[seed]["metrics"][key] for seed in shared]) for runs in (own, other))
+        with np.errstate(invalid="ignore"):  # inf - inf
+            differences = left - right
+        found["difference"] = float(differences.mean())
+        if math.isfinite(found["difference"]) and np.ptp(differences) > 0:  # one difference has no interval
+            found["low"], found["high"] = map(
+                float, stats.ttest_1samp(differences, 0.0).confidence_interval(CONFIDENCE)
+            )
+    return found
 
 
 def _notes(runs: Sequence[FinishedRun], rows: Sequence[Row], position: int, kind: str) -> list[str]:
     notes = []
-    others = [row for i, row in enumerate(rows) if i != position]
-    if any(row.shared < 2 for row in others):
-        notes.append(f"An interval needs at least two {kind} that both runs have.")
-    if any(row.shared > 1 and row.low is None for row in others):
-        notes.append(f"Without an interval: the difference is the same for all shared {kind}, or not finite.")
+    if any(row["low"] is None for i, row in enumerate(rows) if i != position):
+        notes.append(f"An interval needs at least two {kind} that both runs have, with different finite differences.")
     has_folds = runs[0].config.dataset.num_folds is not None and len(_splits(runs[position])) > 1
-    if has_folds and any(row.low is not None for row in others):
+    if has_folds and any(row["low"] is not None for row in rows):
         notes.append("Folds share training graphs, so intervals over folds are too narrow.")
-    unfinished = {row.name: run.unfinished for run, row in zip(runs, rows) if run.unfinished}
+    unfinished = {row["name"]: run.unfinished for run, row in zip(runs, rows) if run.unfinished}
     return [*notes, *(f"{name}: {count} unfinished {kind} left out." for name, count in unfinished.items())]
 
 
@@ -253,28 +224,32 @@ def columns(comparison: Comparison) -> dict[str, list[str]]:
     """The cells of each column as text, by the column's name; columns without any value are left out."""
     rows, metric = comparison.rows, comparison.metric
     unit, points = (" (%)", " (points)") if metric in PERCENT else ("", "")
-    found = {
-        "run": [row.name for row in rows],
-        comparison.kind: [str(row.seeds) for row in rows],
-        f"test {metric}{unit}": [format_metric(metric, row.mean, row.std) for row in rows],
-        f"difference{points}": [
-            "baseline" if row.name == comparison.baseline else _signed(metric, row.difference) for row in rows
-        ],
-        "95 % interval": [
-            "–" if row.low is None else f"{_signed(metric, row.low)} to {_signed(metric, row.high)}" for row in rows
-        ],
-        "parameters": [f"{row.parameters:,}" for row in rows],
-        "wall s/epoch": [f"{row.seconds_per_epoch:.{3 if row.seconds_per_epoch < 1 else 1}f}" for row in rows],
-        "memory MiB": ["–" if row.memory_mib is None else f"{row.memory_mib:,.0f}" for row in rows],
-        "CUDA MiB": ["–" if row.cuda_mib is None else f"{row.cuda_mib:,.0f}" for row in rows],
+    shown: dict[str, Callable[[Row], str]] = {
+        "run": lambda row: row["name"],
+        comparison.kind: lambda row: str(row["seeds"]),
+        f"test {metric}{unit}": lambda row: format_metric(metric, row["mean"], row["std"]),
+        f"difference{points}": lambda row: _signed(metric, row["difference"]),
+        "95 % interval": lambda row: f"{_signed(metric, row['low'])} to {_signed(metric, row['high'])}",
+        "parameters": lambda row: f"{row['parameters']:,}",
+        "wall s/epoch": lambda row: f"{row['seconds_per_epoch']:.{3 if row['seconds_per_epoch'] < 1 else 1}f}",
+        "memory MiB": lambda row: f"{row['memory_mib']:,.0f}",
+        "CUDA MiB": lambda row: f"{row['cuda_mib']:,.0f}",
     }
-    return {name: cells for name, cells in found.items() if not {*cells} <= {"–", "baseline"}}
+    needs = {
+        f"difference{points}": "difference",
+        "95 % interval": "low",
+        "memory MiB": "memory_mib",
+        "CUDA MiB": "cuda_mib",
+    }
+    found = {
+        name: ["–" if row[needs.get(name, "name")] is None else cell(row) for row in rows]
+        for name, cell in shown.items()
+    }
+    return {name: cells for name, cells in found.items() if {*cells} != {"–"}}
 
 
-def _signed(metric: str, value: float | None) -> str:
+def _signed(metric: str, value: float) -> str:
     """A difference of two values of a metric, with its sign."""
-    if value is None:
-        return "–"
     text = format_metric(metric, value).replace("-", "−")
     return text if text.startswith("−") else f"+{text}"
 
@@ -291,7 +266,7 @@ def as_csv(comparison: Comparison) -> str:
     """All values with 8 digits, not in percent; cells of values that do not exist are empty."""
     text = io.StringIO()
     common = {"metric": f"test_{comparison.metric}", "baseline": comparison.baseline}
-    rows = [asdict(row) | common for row in comparison.rows]
+    rows = [row | common for row in comparison.rows]
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
     for row in rows:
@@ -316,7 +291,7 @@ def picture(runs: Sequence[FinishedRun], comparison: Comparison) -> Figure:
             if key in seed
         ]
         if seeds:
-            curves[literal(row.name)] = seeds
+            curves[literal(row["name"])] = seeds
     if not curves:
         raise RunError("--out: no run has a metrics.csv to draw; runs without training have none")
     label = f"validation {comparison.metric}{' (%)' if scale == 100 else ''}"

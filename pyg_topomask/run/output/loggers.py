@@ -27,24 +27,24 @@ def loggers_of(config: Config, folder: Path, name: str, note: Callable[[str], No
     exit, its run is finished, because it would otherwise also get the curves of the next seed.
     """
     loggers: list[Logger] = []
-    for key, wanted, packages in (
-        ("tensorboard_each_run", config.tensorboard_each_run, ("tensorboard", "tensorboardX")),
-        ("wandb.use", config.wandb.use, ("wandb",)),
-    ):
-        if wanted and not any(map(is_installed, packages)):
-            note(f"note: {key} is true, but {packages[0]} is not installed; the run continues without it")
-        elif wanted and key == "wandb.use":
-            names = {"name": config.wandb.name or name, "entity": config.wandb.entity or None}
-            settings: Any = names | {"project": config.wandb.project, "save_dir": str(folder)}
-            loggers.append(WandbLogger(**settings))
-            loggers[-1].log_hyperparams(config.model_dump(mode="json"))
-        elif wanted:
-            loggers.append(TensorBoardLogger(str(folder), name="", version="tensorboard"))
+    if config.tensorboard_each_run and _has("tensorboard_each_run", "tensorboard", note):
+        loggers.append(TensorBoardLogger(str(folder), name="", version="tensorboard"))
+    if not (config.wandb.use and _has("wandb.use", "wandb", note)):
+        yield loggers
+        return
+    entity: Any = config.wandb.entity or None
+    wandb = WandbLogger(config.wandb.name or name, str(folder), project=config.wandb.project, entity=entity)
+    wandb.log_hyperparams(config.model_dump(mode="json"))
     failed = 1
     try:
-        yield loggers
+        yield [*loggers, wandb]
         failed = 0
     finally:
-        for logger in loggers:
-            if isinstance(logger, WandbLogger):
-                logger.experiment.finish(exit_code=failed)
+        wandb.experiment.finish(exit_code=failed)
+
+
+def _has(key: str, package: str, note: Callable[[str], None]) -> bool:
+    found = is_installed(package)
+    if not found:
+        note(f"note: {key} is true, but {package} is not installed; the run continues without it")
+    return found

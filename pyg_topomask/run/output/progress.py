@@ -47,23 +47,18 @@ class Job:
     """
 
     def __init__(self, display: Display, title: str, total: int) -> None:
-        self.display, self.title, self.total, self.done, self.note = display, title, total, 0, ""
+        self.display, self.title, self.total, self.done = display, title, total, 0
         self._start = self._printed = time.perf_counter()
         self._task = display.progress.add_task(title, total=total, note="")
 
     def update(self, done: int, note: str = "") -> None:
         """Set the number of steps done and a short note, such as the latest metrics."""
-        self.done, self.note = done, note
-        self.step("")
-
-    def step(self, text: str) -> None:
-        """Show what the current step is doing, such as a batch, after the note."""
-        note = f"{self.note}  {text}".strip()
-        self.display.progress.update(self._task, completed=self.done, note=note)
+        self.done = done
+        self.display.progress.update(self._task, completed=done, note=note)
         now = time.perf_counter()
-        if not self.display.console.is_terminal and now - self._printed > SECONDS and self.done < self.total:
+        if not self.display.console.is_terminal and now - self._printed > SECONDS and done < self.total:
             self._printed = now
-            self.display.print(f"{self.title}: {self.done}/{self.total}  {note}".rstrip())
+            self.display.print(f"{self.title}: {done}/{self.total}  {note}".rstrip())
 
     def finish(self, note: str = "") -> None:
         """Replace the bar by a final line."""

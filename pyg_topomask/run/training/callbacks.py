@@ -115,28 +115,6 @@ class RedrawWalks(pl.Callback):
         return graphs
 
 
-class BatchProgress(pl.Callback):
-    """Shows the number of the batch within an epoch or an evaluation.
-
-    Args:
-        show: Called with the text.
-    """
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self.show = show
-
-    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, number: int) -> None:
-        """Show a training batch."""
-        self.show(f"training batch {number + 1}/{trainer.num_training_batches:g}")
-
-    def on_validation_batch_end(self, trainer: pl.Trainer, *arguments: Any) -> None:
-        """Show a batch of a validation or a test."""
-        counts = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
-        self.show(f"{'test' if trainer.testing else 'validation'} batch {arguments[3] + 1}/{sum(counts):g}")
-
-    on_test_batch_end = on_validation_batch_end  # type: ignore[assignment]
-
-
 class Recorder(Checkpoint):
     """Write the metrics of every evaluated epoch and the best and the last checkpoint, each completely or not at all.
 

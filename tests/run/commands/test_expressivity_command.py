@@ -8,16 +8,9 @@ from pyg_topomask.run.commands.expressivity import measure
 from pyg_topomask.run.errors import RunError
 
 
-@pytest.fixture
-def config(tiny, tmp_path):
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(tiny))
-    return path
-
-
 @pytest.mark.parametrize("encoding", ["none", "rwse", "lappe"])
-def test_a_table_is_printed(config, capsys, encoding):
-    assert main(["expressivity", str(config), "--encoding", encoding, "--limit", "12"]) == 0
+def test_a_table_is_printed(tiny_file, capsys, encoding):
+    assert main(["expressivity", str(tiny_file), "--encoding", encoding, "--limit", "12"]) == 0
     text = capsys.readouterr().out
     assert "tiny: 12 graphs" in text
     assert "distinguished by features" in text
@@ -72,21 +65,6 @@ def test_a_mask_can_distinguish_what_features_cannot(two_graphs, capsys, mask, d
     assert (f"read the graph through mask {name}" in text) == (name != "none")
 
 
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        ("grff", "--mask must be one of none, grf, .*\\(got 'grff'\\). Did you mean 'grf'"),
-        ("causal", "mask causal: 'mask' differs between a graph and a relabelled copy"),
-        ("toeplitz", "mask toeplitz: .*; set topomask.mask_toeplitz.grid_shape: "),
-    ],
-)
-def test_masks_that_answer_no_question(two_graphs, capsys, mask, message):
-    assert main(["expressivity", str(two_graphs), "--mask", mask]) == 1
-    error = capsys.readouterr().err
-    assert re.match(f"error: {message}", error), error
-    assert error.count("\n") == 1
-
-
 def test_equal_graphs_are_isomorphic_and_not_distinguished(tiny, tu_folder, tmp_path, capsys):
     path = tmp_path / "paths.yaml"
     data = {"format": "PyG-TUDataset", "name": "TINY", "dir": str(tu_folder)}
@@ -102,14 +80,15 @@ def test_equal_graphs_are_isomorphic_and_not_distinguished(tiny, tu_folder, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--limit", "1"], "--limit must be at least 2 (got 1)"),
-        (["--size", "0"], "--size must be at least 1 (got 0)"),
-        (["--rounds", "-1"], "--rounds must be at least 0 (got -1)"),
-        (["dataset.nam=x"], "unknown key"),
+        (["--limit", "1"], r"--limit must be at least 2 \(got 1\)"),
+        (["--size", "0"], r"--size must be at least 1 \(got 0\)"),
+        (["--rounds", "-1"], r"--rounds must be at least 0 \(got -1\)"),
+        (["dataset.nam=x"], "command line: dataset.nam: unknown key"),
+        (["--mask", "grff"], r"--mask must be one of none, grf, .*\(got 'grff'\). Did you mean 'grf'"),
+        (["--mask", "causal"], "mask causal: 'mask' differs between a graph and a relabelled copy"),
+        (["--mask", "toeplitz"], r"mask toeplitz: .*; set topomask.mask_toeplitz.grid_shape: "),
     ],
 )
-def test_errors_are_one_message(config, capsys, arguments, message):
-    assert main(["expressivity", str(config), *arguments]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
+def test_errors_are_one_message(two_graphs, capsys, arguments, message):
+    assert main(["expressivity", str(two_graphs), *arguments]) == 1
+    assert re.match(f"error: {message}", capsys.readouterr().err)

@@ -26,17 +26,16 @@ def test_a_pipe_gets_a_line_when_half_a_minute_has_passed(clock, seconds, steps)
     assert text.getvalue().splitlines() == [f"work: {done}/10  loss 0.5" for done in steps]
 
 
-def test_a_terminal_shows_a_bar_with_what_the_step_does():
+def test_a_terminal_shows_a_bar():
     text = io.StringIO()
     with Display(Console(file=text, force_terminal=True, width=120)) as display:
         job = display.job("work", 10)
         job.update(4, "loss 0.5")
-        job.step("batch 3/7")
         display.progress.refresh()
         shown = text.getvalue()
         job.finish("test 0.9")
     assert "4/10" in shown
-    assert "loss 0.5  batch 3/7" in shown
+    assert "loss 0.5" in shown
     assert "work: done in 0.0 s  test 0.9" in text.getvalue()
 
 

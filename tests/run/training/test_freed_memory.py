@@ -10,55 +10,30 @@ from pyg_topomask.run import process_memory, run_config, seed_run
 from pyg_topomask.run.process_memory import reset_peak
 from pyg_topomask.run.training import freed_memory
 
-CONFIG = {
-    "dataset": {"format": "PyG-MotifDataset", "name": "circle", "num_graphs": 40, "num_nodes": 12},
-    "train": {"batch_size": 8},
-    "gt": {"layer_type": "GIN+Linear", "layers": 1, "n_heads": 2, "dim_hidden": 8},
-    "optim": {"max_epoch": 2},
-}
 
-
-@pytest.fixture(autouse=True)
-def large_machine(monkeypatch):
-    monkeypatch.setattr(freed_memory, "available_mib", lambda: 1e9)
-
-
-def test_memory_is_returned_at_twice_the_usual(monkeypatch):
-    resident, returned = [0.0], []
-
-    def return_freed_memory():
-        returned.append(resident[0])
-        resident[0] = 1200.0
-
-    monkeypatch.setattr(freed_memory, "resident_mib", lambda: resident[0])
-    monkeypatch.setattr(freed_memory, "return_freed_memory", return_freed_memory)
+@pytest.mark.parametrize(
+    ("resident", "available", "left", "returned"),
+    [
+        (lambda step: 100.0 * step if step < 40 else 2300.0, 1e9, 1200.0, [3000.0]),  # twice the 1000 at first
+        (lambda step: 1000.0 + 10.0 * max(step - 10, 0), 1800.0, 1000.0, [1500.0]),  # 500 more, and 300 left
+    ],
+)
+def test_memory_is_returned_at_twice_the_usual_or_when_little_is_left(monkeypatch, resident, available, left, returned):
+    found, now = [], [0.0]
+    monkeypatch.setattr(freed_memory, "resident_mib", lambda: now[0])
+    monkeypatch.setattr(freed_memory, "available_mib", lambda: available - now[0])
+    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: (found.append(now[0]), now.__setitem__(0, left)))
     callback = freed_memory.ReturnFreedMemory()
     for step in range(1, 61):
-        resident[0] = 100.0 * step if step < 40 else 2300.0
-        callback.on_train_batch_end(None, None, None, None, step % 3)
-    assert returned == [3000.0]  # 1000 at first, 2000 is not more than twice of it, nor 2300 of the 1200 that were left
-    assert callback.usual_mib == 1200.0
-
-
-def test_memory_is_returned_when_the_machine_has_less_left_than_the_process_has_grown(monkeypatch):
-    resident, returned = [1000.0], []
-    monkeypatch.setattr(freed_memory, "resident_mib", lambda: resident[0])
-    monkeypatch.setattr(freed_memory, "available_mib", lambda: 1800.0 - resident[0])
-    monkeypatch.setattr(
-        freed_memory, "return_freed_memory", lambda: returned.append(resident.pop()) or resident.append(1000.0)
-    )
-    callback = freed_memory.ReturnFreedMemory()
-    for step in range(60):
-        resident[0] += 10.0 * (step >= 10)
+        now[0] = resident(step) if not found or left == 1200.0 else left
         callback.on_train_batch_end(None, None, None, None, step)
-    assert returned == [1500.0]  # 500 more than at first, and 300 left; at 1400, 400 were left
+    assert found == returned
 
 
 @pytest.mark.slow
-def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tmp_path):
+def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tiny, tmp_path):
     """The second seed would have the peak of the first one, whose training takes 400 MiB for a moment."""
-    fit = seed_run.SeedRun._train
-    taken = []
+    fit, taken = seed_run.SeedRun._train, []
 
     def train(self, *inputs):
         if not taken:
@@ -66,22 +41,12 @@ def test_the_peak_memory_of_a_seed_is_its_own(monkeypatch, tmp_path):
         return fit(self, *inputs)
 
     monkeypatch.setattr(seed_run.SeedRun, "_train", train)
-    run_config(CONFIG, tmp_path, 2)
-    first, second = (
-        json.loads(path.read_text())["peak_memory_mib"] for path in sorted(tmp_path.glob("*/*/result.json"))
-    )
+    run_config(tiny, tmp_path, 2)
+    paths = sorted(tmp_path.glob("*/*/result.json"))
+    first, second = (json.loads(path.read_text())["peak_memory_mib"] for path in paths)
     if not reset_peak():
         pytest.skip("this system cannot reset the peak of a process")
     assert second < first - 200
-
-
-def test_a_run_watches_its_memory(monkeypatch, tmp_path):
-    returned = []
-    monkeypatch.setattr(freed_memory, "STEPS", 1)
-    monkeypatch.setattr(freed_memory, "MOST_GROWTH", 0.0)
-    monkeypatch.setattr(freed_memory, "return_freed_memory", lambda: returned.append(1))
-    run_config(CONFIG, tmp_path)
-    assert len(returned) > 0
 
 
 def test_copies_of_files_count_as_available_in_a_container(monkeypatch, tmp_path):
