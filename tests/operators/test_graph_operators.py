@@ -8,19 +8,11 @@ from torch_geometric.data import Batch, Data
 
 from pyg_topomask.operators import (
     HeatOperator,
-    LowRankOperator,
-    PaddingOperator,
     PowerSeriesOperator,
-    SparseOperator,
 )
 from pyg_topomask.testing import GRAPHS, OperatorCase, dense_adjacency
 
 UNDIRECTED = {name: data for name, data in GRAPHS.items() if name != "one_way"}
-COEFFS = torch.tensor([0.8, -0.3, 0.0, 0.2], dtype=torch.float64)
-
-
-def batch_vector(data):
-    return data.batch if data.get("batch") is not None else torch.zeros(data.num_nodes, dtype=torch.long)
 
 
 class TestHeatOperator(OperatorCase):
@@ -59,84 +51,6 @@ class TestHeatOperator(OperatorCase):
             "adjacency": -adj,
         }[self.laplacian]
         return torch.linalg.matrix_exp(-self.time[..., None, None] * generator)
-
-
-class TestPowerSeriesOperator(OperatorCase):
-    @pytest.fixture(autouse=True, params=["signs", "heads", "positive"])
-    def _coeffs(self, request):
-        kinds = {"signs": COEFFS, "heads": torch.stack([COEFFS, COEFFS.flip(0)]), "positive": COEFFS.abs()}
-        self.coeffs = kinds[request.param]
-
-    def build(self, data, **parameters):
-        weight = parameters.get("edge_weight", data.get("edge_weight"))
-        coeffs = parameters.get("coeffs", self.coeffs)
-        return PowerSeriesOperator(data.edge_index, data.num_nodes, coeffs, weight)
-
-    def parameters(self, data):
-        weight = torch.linspace(-0.5, 0.6, data.num_edges, dtype=torch.float64)
-        return {"coeffs": self.coeffs + 0.05, "edge_weight": weight}  # |.| has no derivative at 0
-
-    def reference(self, data):
-        adj = dense_adjacency(data)
-        powers = torch.stack([torch.linalg.matrix_power(adj, k) for k in range(self.coeffs.size(-1))])
-        return torch.einsum("...k,kij->...ij", self.coeffs, powers)
-
-
-class TestLowRankOperator(OperatorCase):
-    graphs = {  # noqa: RUF012
-        name: Data(x=data.x, left=data.x[:, :2], right=data.x[:, 2:], num_nodes=data.num_nodes)
-        for name, data in GRAPHS.items()
-    }
-
-    def build(self, data, **parameters):
-        own = {"left": data.left, "right": data.right, **parameters}
-        return LowRankOperator(own["left"], own["right"], data.get("batch"))
-
-    def parameters(self, data):
-        return {"left": data.left, "right": data.right}
-
-    def reference(self, data):
-        batch = batch_vector(data)
-        return data.left @ data.right.t() * (batch[:, None] == batch)
-
-
-class TestLowRankOperatorPerHead(TestLowRankOperator):
-    def build(self, data, **parameters):
-        own = {"left": data.left, "right": data.right, **parameters}
-        both = (torch.stack([own[a], 2 * own[b]]) for a, b in (("left", "right"), ("right", "left")))
-        return LowRankOperator(*both, data.get("batch"))
-
-    def reference(self, data):
-        one = super().reference(data)
-        return torch.stack([one, 4 * one.mT])
-
-
-class TestSparseOperator(OperatorCase):
-    def build(self, data, **parameters):
-        value = torch.linspace(-1, 1, data.num_edges, dtype=torch.float64)
-        index = torch.cat([data.edge_index, data.edge_index], dim=1)  # every entry in two parts
-        value = parameters.get("value", torch.cat([0.25 * self.entries(data), 0.75 * self.entries(data)]))
-        return SparseOperator(index, value, data.num_nodes)
-
-    def entries(self, data):
-        return torch.cos(data.x.sum(1))[data.edge_index[0]] - torch.cos(data.x[:, 0])[data.edge_index[1]]
-
-    def parameters(self, data):
-        return {"value": torch.linspace(-1, 1.3, 2 * data.num_edges, dtype=torch.float64)}
-
-    def reference(self, data):
-        matrix = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.float64)
-        matrix[data.edge_index[0], data.edge_index[1]] = self.entries(data)
-        return matrix
-
-
-class TestPaddingOperator(OperatorCase):
-    def build(self, data, **parameters):
-        return PaddingOperator(data.x[:, 0] > 0, data.get("batch"))
-
-    def reference(self, data):
-        batch = batch_vector(data)
-        return ((batch[:, None] == batch) & (data.x[:, 0] > 0)).double()
 
 
 def hub_graphs():
@@ -196,32 +110,6 @@ def test_heat_of_a_graph_does_not_depend_on_its_batch_mates():
 
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
-
-
-@pytest.mark.parametrize(
-    ("build", "error", "message"),
-    [
-        (lambda: HeatOperator(EDGES, 2, 1.0, laplacian="signed"), ValueError, "combinatorial, normalized, "),
-        (lambda: HeatOperator(EDGES, 2, 1.0, tol=0.0), ValueError, r"'tol' must be in \[1e-13, 1\)"),
-        (lambda: HeatOperator(EDGES, 2, -1.0), ValueError, "'time' must be a finite number of at least 0"),
-        (lambda: HeatOperator(EDGES[:, :1], 2, 1.0), ValueError, "undirected graph, but edges 0 → 1"),
-        (lambda: HeatOperator(EDGES, 2, 1.0, -torch.ones(2)), ValueError, "edge weights of at least 0"),
-        (lambda: HeatOperator(EDGES, 2, 1000.0, laplacian="adjacency"), ValueError, r"exp\(1000\) is beyond.*float64"),
-        (lambda: HeatOperator(EDGES, 1, 1.0), ValueError, "'edge_index' contains node 1"),
-        (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(0)), ValueError, r"'coeffs' must be .*got \[0\]"),
-        (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(2).long()), TypeError, "'coeffs' must be floating point"),
-        (lambda: PowerSeriesOperator(EDGES, 2, torch.ones(2), torch.ones(3)), ValueError, "one number per edge"),
-        (lambda: LowRankOperator(torch.ones(3, 2), torch.ones(3, 1)), ValueError, r"got \[3, 2\] and \[3, 1\]"),
-        (lambda: LowRankOperator(torch.ones(3, 2).long(), torch.ones(3, 2)), TypeError, "floating point"),
-        (lambda: LowRankOperator(torch.ones(2, 1), torch.ones(2, 1), torch.tensor([1, 0])), ValueError, "sorted"),
-        (lambda: SparseOperator(EDGES, torch.ones(3), 2), ValueError, r"\[2\] or \[2, H\] \(got \[3\]\)"),
-        (lambda: PaddingOperator(torch.ones(3)), TypeError, "'node_mask' must be boolean"),
-        (lambda: PaddingOperator(torch.ones(3) > 0, torch.zeros(2).long()), ValueError, r"\[3\] and \[2\]"),
-    ],
-)
-def test_bad_arguments_are_refused(build, error, message):
-    with pytest.raises(error, match=message):
-        build()
 
 
 def test_the_range_of_the_input_counts_too():

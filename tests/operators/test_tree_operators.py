@@ -5,8 +5,7 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.limits import limits
-from pyg_topomask.nn.mask.structure import batch_of
-from pyg_topomask.operators import CausalOperator, ForestExpOperator, TreeDistanceOperator
+from pyg_topomask.operators import ForestExpOperator, TreeDistanceOperator
 from pyg_topomask.testing import OperatorCase
 
 
@@ -102,17 +101,6 @@ class TestTreeDistanceOperator(ForestCase):
         return torch.where(inside, self.values[..., torch.where(inside, hops, 0).long()], 0)
 
 
-class TestCausalOperator(OperatorCase):
-    equivariant = False
-
-    def build(self, data):
-        return CausalOperator(batch_of(data))
-
-    def reference(self, data):
-        batch, node = batch_of(data), torch.arange(data.num_nodes)
-        return ((batch[:, None] == batch) & (node <= node[:, None])).double()
-
-
 def test_methods_agree_on_a_larger_forest_in_every_slice(monkeypatch):
     parent = (torch.rand(200) * torch.arange(200)).long()
     parent[0] = parent[150] = -1
@@ -140,25 +128,3 @@ def test_error_holds_for_centroids():
     op = TreeDistanceOperator(parent, values, "centroid")
     exact = TreeDistanceOperator(parent, values.double(), "centroid") @ x.double()
     assert (((op @ x).double() - exact).abs() <= op.error[:, None] * x.abs().sum(0)).all()
-
-
-PARENT = torch.tensor([-1, 0, 0])
-
-
-@pytest.mark.parametrize(
-    ("build", "error", "message"),
-    [
-        (lambda: ForestExpOperator(PARENT, torch.ones(2), -1.0, 0.0), ValueError, r"'length'.*\[3\].*got \[2\]"),
-        (lambda: ForestExpOperator(PARENT, torch.ones(3).long(), -1.0, 0.0), TypeError, "'length' must be floating"),
-        (lambda: ForestExpOperator(PARENT, torch.ones(3), "x", 0.0), TypeError, "'a' must be a number"),
-        (lambda: ForestExpOperator(PARENT, torch.ones(3), torch.ones(2), torch.ones(3)), ValueError, "heads"),
-        (lambda: ForestExpOperator(torch.tensor([1, 0]), torch.ones(2), 0.0, 0.0), ValueError, "cycle"),
-        (lambda: TreeDistanceOperator(PARENT, torch.ones(2), "fast"), ValueError, "histogram, centroid .*'fast'"),
-        (lambda: TreeDistanceOperator(PARENT, torch.ones(0)), ValueError, r"\[K \+ 1\].*got \[0\]"),
-        (lambda: TreeDistanceOperator(PARENT, torch.ones(2).long()), TypeError, "floating point"),
-        (lambda: CausalOperator(torch.tensor([1, 0])), ValueError, "sorted"),
-    ],
-)
-def test_bad_arguments_are_refused(build, error, message):
-    with pytest.raises(error, match=message):
-        build()
