@@ -18,7 +18,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
 from torch import Tensor
 
 from pyg_topomask.checks import check_choice
-from pyg_topomask.ops.csr import root_strengths, sym_normalize
+from pyg_topomask.ops.csr import CSR, root_strengths, sym_normalize
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch, strengths, to_scipy, undirected, with_diagonal
 
 Array = NDArray[Any]
@@ -75,8 +75,10 @@ def laplacian_eigenpairs(batch: GraphBatch, k: int, normalization: str | None = 
             start, size = batch.ptr[index], csr.num_nodes
             if size == 0:
                 continue
-            count, matrix = min(k, size), to_scipy(csr)
-            value, basis = (_lowest if size <= DENSE_NODES else _by_component)(matrix, count)
+            count = min(k, size)
+            value, basis = (
+                _lowest(_to_dense(csr), count) if size <= DENSE_NODES else _by_component(to_scipy(csr), count)
+            )
             if normalization == "rw":
                 basis = basis * scale[start : start + size, None]
                 basis /= np.linalg.norm(basis, axis=0)
@@ -127,13 +129,19 @@ def canonical_signs(vectors: Array) -> Array:
     return np.where(rule < 0, -1.0, 1.0)
 
 
-def _lowest(lap: Any, count: int) -> tuple[Array, Array]:
+def _to_dense(csr: CSR) -> Array:
+    matrix = np.zeros((csr.num_nodes, csr.num_nodes), order="F")
+    matrix[csr.row.numpy(), csr.col.numpy()] = csr.weight.numpy()
+    return matrix
+
+
+def _lowest(lap: Array, count: int) -> tuple[Array, Array]:
     """Lowest eigenpairs by a dense decomposition."""
     if lap.shape[0] > _ALL_PAIRS:
         with contextlib.suppress(LinAlgError):  # inverse iteration for single vectors may fail
-            some = eigh(lap.toarray("F"), subset_by_index=[0, count - 1], overwrite_a=True, check_finite=False)
+            some = eigh(lap, subset_by_index=[0, count - 1], check_finite=False)
             return some[0], some[1]
-    values, vectors = np.linalg.eigh(lap.toarray())
+    values, vectors = np.linalg.eigh(lap)
     return values[:count], vectors[:, :count]
 
 
@@ -172,13 +180,13 @@ def _by_component(lap: Any, count: int) -> tuple[Array, Array]:
 def _component(lap: Any, count: int) -> tuple[Array, Array]:
     size = lap.shape[0]
     if size <= DENSE_NODES or 3 * count >= size:
-        return _lowest(lap, count)
+        return _lowest(lap.toarray(), count)
     for way in (_lanczos, _inverse_lanczos):
         found = _converged(way, lap, count)
         if found is not None:
             return found
     if size <= FALLBACK_NODES:
-        return _lowest(lap, count)
+        return _lowest(lap.toarray(), count)
     raise RuntimeError(
         f"the {count} lowest Laplacian eigenpairs of a component of {size} nodes were not found: neither Lanczos nor "
         f"its inverse converged, and it is larger than the dense solver's limit of {FALLBACK_NODES} nodes. Use fewer "
