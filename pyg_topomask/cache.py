@@ -121,7 +121,8 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     Args:
         path: The file or folder, which need not exist.
         wait: Whether to wait for another thread or process that holds the lock. Otherwise, threads share the lock, but
-            processes that this one forks do not: workers of a loader may outlive it. Both kinds ignore each other.
+            processes that this one forks do not: workers of a loader may outlive it. The lock file then goes with the
+            lock. Both kinds ignore each other.
 
     Raises:
         BlockingIOError: If another process holds the lock, and ``wait`` is false.
@@ -133,12 +134,16 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+            lock = path.with_name(f".{path.name}.lock")
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
             stack.callback(os.close, handle)
             if wait:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             else:
                 fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not (lock.exists() and os.path.samestat(os.fstat(handle), lock.stat())):
+                    raise BlockingIOError(f"another process has just removed {lock}")
+                stack.callback(lock.unlink, missing_ok=True)
         except BlockingIOError:
             raise
         except OSError:

@@ -1,6 +1,8 @@
 """The programs of `examples/` do what they say, and README, CONTRIBUTING and docs show each of them as it is."""
 
 import re
+import sys
+import types
 from functools import partial
 from pathlib import Path
 
@@ -134,6 +136,12 @@ class TestMeanAttention(AttentionCase):
 
     def build(self):
         return self.own["MeanAttention"](self.channels, heads=2)
+
+    def test_copies_and_pickles_are_the_same(self, monkeypatch, own_module):
+        module = types.ModuleType("example")
+        vars(module).update(own_module)
+        monkeypatch.setitem(sys.modules, "example", module)
+        super().test_copies_and_pickles_are_the_same()
 
 
 class TestDecayMask(OperatorCase):
