@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from _measure import bench_parser, in_turns, keep_memory, machine, save_json
 from torch import Tensor
@@ -77,6 +78,7 @@ def hubs(
     module: Mask, walk: AddRandomWalks, paths: tuple[str, ...], sizes: list[int], repeats: int
 ) -> dict[str, float]:
     """Milliseconds of attention on a new batch by each path, and by the path that is chosen."""
+    np.random.seed(0)  # PyG draws these graphs from NumPy's global state
     graphs = [walk(Data(edge_index=barabasi_albert_graph(size, 2), num_nodes=size)) for size in sizes]
     shape = sum(sizes), HEADS, FEATURES
     q, k, v = (torch.rand(shape, requires_grad=True) for _ in range(3))
