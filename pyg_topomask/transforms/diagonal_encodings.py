@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.encodings.diagonals import Diagonals, check_method, return_probabilities
@@ -19,7 +18,6 @@ from pyg_topomask.transforms.graph_input import check_name
 log = logging.getLogger(__name__)
 
 
-@functional_transform("add_random_walk_encoding")
 class AddRandomWalkEncoding(Encoding):
     r"""Add the return probabilities :math:`(P^k)_{ii}`, :math:`P = D^{-1} A`, of random walks to a graph.
 
@@ -69,7 +67,6 @@ class AddRandomWalkEncoding(Encoding):
         return _with_error(self.name, found, batch)
 
 
-@functional_transform("add_heat_diagonal_encoding")
 class AddHeatDiagonalEncoding(Encoding):
     r"""Add the remaining heat :math:`(e^{-tL})_{ii}`, minus its limit for :math:`t \to \infty`, to a graph.
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, electrostatic_encoding
@@ -14,7 +13,6 @@ from pyg_topomask.transforms.encoding import Encoding, split_rows
 from pyg_topomask.transforms.graph_input import check_name
 
 
-@functional_transform("add_electrostatic_encoding")
 class AddElectrostaticEncoding(Encoding):
     r"""Add statistics of the potentials of unit charges to a graph.
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.ops.csr import to_csr
@@ -26,7 +25,6 @@ MAX_CHECKED_NODES = 2**17
 _SLACK = 0.1
 
 
-@functional_transform("add_expander_edges")
 class AddExpanderEdges(GraphTransform):
     r"""Add the edges of a random regular expander graph, for :class:`~pyg_topomask.nn.ExphormerAttention`.
 

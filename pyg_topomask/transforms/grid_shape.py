@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_grid_shape
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import edges_of, num_nodes_of
 
 
-@functional_transform("add_grid_shape")
 class AddGridShape(GraphTransform):
     """Check that a graph is a grid with its nodes in row-major order, and add its shape.
 

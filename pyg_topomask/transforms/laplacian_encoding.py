@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
@@ -15,7 +14,6 @@ from pyg_topomask.transforms.encoding import Encoding, split_rows
 from pyg_topomask.transforms.graph_input import check_name
 
 
-@functional_transform("add_laplacian_encoding")
 class AddLaplacianEncoding(Encoding):
     r"""Add the lowest eigenpairs of the graph Laplacian to a graph.
 

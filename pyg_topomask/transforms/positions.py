@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.transforms.base import GraphTransform
 from pyg_topomask.transforms.graph_input import check_one_graph, num_nodes_of
 
 
-@functional_transform("add_positions")
 class AddPositions(GraphTransform):
     """Add the position of each node in its sequence, for :class:`~pyg_topomask.nn.LowRankMask`.
 

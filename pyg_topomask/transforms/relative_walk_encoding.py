@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
 from pyg_topomask.ops.encodings.pair_encodings import check_pair_sizes, relative_walks
@@ -14,7 +13,6 @@ from pyg_topomask.transforms.encoding import Encoding, check_steps, split_rows
 from pyg_topomask.transforms.graph_input import check_name
 
 
-@functional_transform("add_relative_walk_encoding")
 class AddRelativeWalkEncoding(Encoding):
     r"""Add the probabilities :math:`(P^k)_{ij}`, :math:`P = D^{-1} A`, of walks between every two nodes to a graph.
 

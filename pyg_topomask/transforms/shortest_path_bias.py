@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.encodings.graph_batch import GraphBatch
@@ -17,7 +16,6 @@ from pyg_topomask.transforms.encoding import Encoding, split_rows
 from pyg_topomask.transforms.graph_input import check_name, edges_of
 
 
-@functional_transform("add_shortest_path_bias")
 class AddShortestPathBias(Encoding):
     r"""Add shortest-path distances, degrees and optionally the edges along shortest paths to a graph.
 

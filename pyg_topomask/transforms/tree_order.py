@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.data.datapipes import functional_transform
 
 from pyg_topomask.checks import check_choice, check_integer
 from pyg_topomask.ops.csr import to_csr
@@ -24,7 +23,6 @@ METHODS = ("breadth_first", "minimum", "random")
 _NODES_TOGETHER = 2**16
 
 
-@functional_transform("add_tree_order")
 class AddTreeOrder(GraphTransform):
     """Add a spanning forest, in the order of its depth, for :class:`~pyg_topomask.nn.ForestMask` and
     :class:`~pyg_topomask.nn.TreeMask`.

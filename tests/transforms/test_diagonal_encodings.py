@@ -46,15 +46,6 @@ def test_return_probabilities_of_large_graphs(max_nnz, monkeypatch):
         torch.testing.assert_close(found, wanted, rtol=0, atol=2e-6)
 
 
-def test_a_step_given_twice_has_its_column_twice():
-    data, wanted = path(4), torch.tensor([0.375, 0.6875, 0.6875, 0.375])
-    for method in ("exact", "estimate"):
-        transform = AddRandomWalkEncoding([4, 2, 4], method=method, tol=0.01)
-        found = transform(data).random_walk_diagonal
-        assert torch.equal(found[:, 0], found[:, 2])
-        torch.testing.assert_close(found[:, 0], wanted, rtol=0, atol=1e-6 if method == "exact" else 0.03)
-
-
 @each_case
 def test_heat_diagonals(data):
     found = AddHeatDiagonalEncoding(TIMES)(data).heat_diagonal.double()

@@ -12,6 +12,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import AddSelfLoops, Compose
 
 from pyg_topomask import transforms
+from pyg_topomask.nn import ExphormerAttention, GRFMask, GridHeatMask, TreeMask
 from pyg_topomask.testing import GRAPHS, empty_graph, permute
 from pyg_topomask.transforms import AddRandomWalks, AddTreeOrder, that_add
 from pyg_topomask.transforms.base import GraphTransform
@@ -104,6 +105,37 @@ def test_the_result_depends_on_the_settings_and_the_graph_alone(name):
         assert_same(added(copied, data), wanted)
         assert_same(added(copied, mixed), wanted)
         assert torch.equal(torch.get_rng_state(), state)
+
+
+READERS = [
+    (GRFMask(), "walks on this graph were drawn for 7 nodes, but it has 3"),
+    (ExphormerAttention(8), "expander edges on this graph were drawn for 7 nodes, but it has 3"),
+    (TreeMask(), "spanning trees on this graph were drawn for 7 nodes, but it has 3"),
+    (GridHeatMask(), "grids on this graph have 7 nodes, but it has 3"),
+]
+
+
+@pytest.mark.parametrize(("reader", "message"), READERS)
+def test_what_was_added_ahead_of_sampling_is_refused(reader, message):
+    """PyG's samplers copy it unchanged; in a batch, also where the total is right."""
+    prepare = that_add(reader.requires, **{"seed": 0, **reader.transform_settings})
+
+    def read(graph):
+        return reader(torch.ones(graph.num_nodes, 8), graph=graph) if reader.requires[0][0] == "e" else reader(graph)
+
+    whole, other = prepare(path(7)), prepare(path(4))
+    part = whole.subgraph(torch.arange(3))
+    with pytest.raises(ValueError, match=rf"{message}.*Add Add.* after sampling"):
+        read(part)
+    read(prepare(path(7).subgraph(torch.arange(3))))
+    swapped = Batch.from_data_list([whole, other])
+    read(swapped)
+    key = reader.requires[-1]
+    swapped[key] = swapped[key].flip(0)
+    both = Batch.from_data_list([whole, whole])
+    for wrong in (swapped, Batch.from_data_list([other, part]), both.subgraph(torch.arange(5, 12))):
+        with pytest.raises(ValueError, match="after sampling"):
+            read(wrong)
 
 
 RANDOM = {"AddRandomWalks": {}, "AddExpanderEdges": {}, "AddTreeOrder": {"method": "random"}}

@@ -15,7 +15,7 @@ from torch_geometric.nn.inits import reset
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import settings_text
-from pyg_topomask.ops.segment import check_batch
+from pyg_topomask.ops.segment import check_batch, segments
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
@@ -234,3 +234,20 @@ def check_input(x: Tensor, channels: int, batch: Tensor | None, graph: Data | No
             )
         check_batch(batch, x.size(0))
     return batch
+
+
+def check_carry(carry: Any, batch: Tensor | None, *shape: int) -> int:
+    """Check the carry that an attention is given, ``[B, *shape]``. Returns the number of its graphs.
+
+    Raises:
+        ValueError: If the shape is another one, or the batch has more graphs.
+    """
+    needed = 1 if batch is None else segments(batch).num_graphs
+    rows = carry.size(0) if isinstance(carry, Tensor) and carry.shape[1:] == shape else -1
+    if rows < needed or (batch is None and rows > 1):
+        given = list(carry.shape) if isinstance(carry, Tensor) else type(carry).__name__
+        raise ValueError(
+            f"'carry' must have shape {[needed, *shape]}, with a row for each graph (got {given}); start with "
+            "initial_carry(num_graphs)"
+        )
+    return rows

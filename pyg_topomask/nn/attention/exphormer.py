@@ -10,7 +10,7 @@ from torch.nn import Linear, Parameter
 from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_dropout, check_integer, holds
-from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
+from pyg_topomask.nn.attention.base import Attention, check_carry, check_input, uncompiled
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_rows, check_table_size, read_attributes, read_edge_attr, read_edges
@@ -141,9 +141,11 @@ class ExphormerAttention(Attention):
                 to a graph of another size or were prepared for another ``num_virtual``.
         """
         batch = check_input(x, self.channels, batch, graph)
-        num_nodes, num_graphs = x.size(0), 1 if batch is None else segments(batch).num_graphs
         if carry is not None:
-            num_graphs = self._check_carry(carry, num_graphs)
+            num_graphs = check_carry(carry, batch, self.num_virtual, self.channels)
+        else:
+            num_graphs = 1 if batch is None else segments(batch).num_graphs
+        num_nodes = x.size(0)
         edge_index, expander_index = self._read_edges(graph, num_nodes)
         where = edge_index, expander_index, batch, num_nodes, num_graphs, self.num_virtual
         nodes = x
@@ -166,36 +168,15 @@ class ExphormerAttention(Attention):
             return out[:num_nodes]
         return out[:num_nodes], out[num_nodes:].view(num_graphs, self.num_virtual, self.channels)
 
-    def _check_carry(self, carry: Tensor, num_graphs: int) -> int:
-        """Check the carry, and return the number of graphs, including empty ones."""
-        shape = carry.shape if isinstance(carry, Tensor) else ()
-        if len(shape) != 3 or shape[0] < num_graphs or shape[1:] != (self.num_virtual, self.channels):
-            got = list(shape) if isinstance(carry, Tensor) else type(carry).__name__
-            raise ValueError(
-                f"'carry' must have shape [{num_graphs}, {self.num_virtual}, {self.channels}], graphs × virtual nodes "
-                f"× channels (got {got}); start with initial_carry(num_graphs)"
-            )
-        return carry.size(0)
-
     def _read_edges(self, graph: Data | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
         tables = read_attributes(self, graph)
         assert graph is not None  # read_attributes has refused None
         if self.expander:
             check_table_size(self, graph, tables[1], "expander edges")
-            self._check_num_virtual(graph.get("expander_virtual"))
+            same = graph.get("expander_virtual", self.num_virtual) == self.num_virtual
+            message = f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number"
+            if not (holds(same.all(), message) if isinstance(same, Tensor) else same):
+                raise ValueError(message)
         check_rows(graph, num_nodes)
         edge_index = read_edges(self, graph)
         return edge_index if self.graph_edges else edge_index[:, :0], tables[0] if self.expander else None
-
-    def _check_num_virtual(self, prepared: int | Tensor | None) -> None:
-        """Refuse graphs that were prepared for another number of virtual nodes; on CUDA without synchronisation."""
-        if prepared is None:
-            return
-        prepared = prepared if isinstance(prepared, Tensor) else torch.tensor(prepared, device="cpu")
-        same = (prepared == self.num_virtual).all()
-        message = (
-            f"the attention has num_virtual={self.num_virtual}, but AddExpanderEdges was given another number; use the "
-            "same number in both"
-        )
-        if not holds(same, message):
-            raise ValueError(message)

@@ -10,8 +10,8 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.init import orthogonal_, uniform_
 from torch_geometric.data import Data
 
-from pyg_topomask.checks import check_dropout, check_integer, readable
-from pyg_topomask.nn.attention.base import Attention, check_input
+from pyg_topomask.checks import check_dropout, check_integer
+from pyg_topomask.nn.attention.base import Attention, check_carry, check_input
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.dropout import has_hooks
@@ -205,7 +205,8 @@ class PrimphormerAttention(_Primal):
         if carry is None:
             state = self.initial_carry(1 if batch is None else segments(batch).num_graphs)
         else:
-            state = self._check_carry(carry, batch)
+            check_carry(carry, batch, self.rank)
+            state = carry
         qk, dtype = self._projected(x)
         with torch.autocast(x.device.type, enabled=False):  # sums of features need float32
             mean = segment_mean(at_least_float32(x)[0], batch, state.size(0))
@@ -222,19 +223,6 @@ class PrimphormerAttention(_Primal):
                 mapped = primal_map(qk, update, weight, self._out_weight(), self.dropout, self.training)
             out = self._finish(*mapped, dtype)
         return out if carry is None else (out, state)
-
-    def _check_carry(self, carry: Tensor, batch: Tensor | None) -> Tensor:
-        if not isinstance(carry, Tensor) or carry.dim() != 2 or carry.size(1) != self.rank:
-            got = list(carry.shape) if isinstance(carry, Tensor) else type(carry).__name__
-            raise ValueError(f"'carry' must have shape [B, {self.rank}], like initial_carry(B) (got {got})")
-        if batch is None:
-            fits, needed = carry.size(0) == 1, 1
-        else:
-            needed = int(batch[-1]) + 1 if readable(carry) and batch.numel() > 0 else 0
-            fits = carry.size(0) >= needed
-        if not fits:
-            raise ValueError(f"'carry' has {carry.size(0)} rows, but the batch has {needed} graphs")
-        return carry
 
 
 class PrimalAttention(_Primal):

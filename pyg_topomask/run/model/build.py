@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -60,16 +61,10 @@ def build_stack(config: Config) -> GPSStack:
     )
 
 
-def sized(
-    config: Config,
-    in_channels: int,
-    out_channels: int,
-    edge_channels: int | None = None,
-    level: str | None = None,
-) -> Config:
+def sized(config: Config, *sizes: Any) -> Config:
     """The config with the width for ``model.auto_satisfy_param_budget``, or the config itself if that is off.
 
-    The arguments are those of :func:`build_model`.
+    The arguments are those of :func:`build_model`, in its order.
 
     Raises:
         ConfigError: If no width is within the budget.
@@ -78,8 +73,7 @@ def sized(
         return config
 
     def count(candidate: Config) -> int:
-        model = build_model(candidate, in_channels, out_channels, edge_channels, level)
-        return sum(parameter.numel() for parameter in model.parameters())
+        return sum(parameter.numel() for parameter in build_model(candidate, *sizes).parameters())
 
     with torch.random.fork_rng(devices=[]):  # the search must not change later random draws
         return within_budget(config, count)
