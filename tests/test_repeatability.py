@@ -156,7 +156,7 @@ def test_encoder_repeats(name):
 HEAD_CASES = [
     *(("graph", {"pool": pool, "layers": 2}) for pool in POOLS),
     ("node", {"layers": 2}),
-    *((name, {}) for name in ("san_graph", "mlp_graph")),
+    *((name, {}) for name in ("san_graph", "mlp_graph", "ogb_code_graph")),
     *(("edge", {"decoding": decoding, "layers": 2}) for decoding in DECODINGS),
 ]
 

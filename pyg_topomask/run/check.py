@@ -79,8 +79,8 @@ def _encoder_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 
 _LEVELS = {
-    **{"graph": "graph", "san_graph": "graph", "mlp_graph": "graph", "edge": "edge"},
-    **{"node": "node", "inductive_node": "node", "inductive_edge": "edge"},
+    **{"graph": "graph", "san_graph": "graph", "mlp_graph": "graph", "ogb_code_graph": "graph"},
+    **{"node": "node", "inductive_node": "node", "edge": "edge", "inductive_edge": "edge"},
 }
 """What the heads predict."""
 
@@ -96,6 +96,8 @@ def task_problems(config: Config, *tasks: Task) -> Iterator[tuple[str, str]]:
     level, head = tasks[0].level, config.gnn.head
     if _LEVELS.get(head, level) != level:
         yield "gnn.head", f"{head} is for {_LEVELS[head]}s; {config.dataset.name} has {level}s"
+    if (head == "ogb_code_graph") != (tasks[0].kind == "subtoken"):
+        yield "gnn.head", "ogb_code_graph and ogbg-code2, which predict words, belong together"
 
 
 def check_parsed(parsed: ParsedConfig) -> list[str]:

@@ -33,7 +33,7 @@ from pyg_topomask.run.process_memory import peak_resident_mib, reset_peak
 from pyg_topomask.run.training.callbacks import EpochSeed, Recorder, RedrawWalks, early_stopping
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done, load_weights, read_checkpoint
 from pyg_topomask.run.training.freed_memory import ReturnFreedMemory
-from pyg_topomask.run.training.inference import evaluate
+from pyg_topomask.run.training.inference import evaluate, write_submission
 from pyg_topomask.run.training.lightning_module import GraphModule
 from pyg_topomask.run.training.trainer import build_trainer, quiet
 from pyg_topomask.tensor_files import reason_of
@@ -100,6 +100,8 @@ class SeedRun:
         start, parts = time.perf_counter(), evaluation_loaders(self.config, splits)
         with display.working(f"{self.title}: evaluating"):
             metrics = evaluate(build_trainer(self.config, callbacks=self._redraw_walks()), module, parts)
+        if self.config.train.mode == "PCQM4Mv2-inference":
+            write_submission(module, parts[1:], self.folder)
         times = {"best_epoch": 0, "epochs": 0, "wall_time_s": round(time.perf_counter() - start, 3)}
         display.print(f"{self.title}: {self._write_result(metrics, module, splits, times)}")
 

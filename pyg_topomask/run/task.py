@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from pyg_topomask.run.errors import RunError
 
 Level = Literal["graph", "node", "edge"]
-Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "subtoken"]
 
 PARTS = ("train", "val", "test")
 """Names of the sets of a split."""
@@ -28,8 +28,10 @@ class Task:
     Args:
         level: What has a target: each graph, each node, or each edge of ``graph.edge_label_index``.
         kind: ``"binary"`` (one logit), ``"multiclass"`` (a logit per class), ``"multilabel"`` (a logit per label; NaN
-            for unknown labels) or ``"regression"`` (NaN for unknown targets).
+            for unknown labels), ``"regression"`` (NaN for unknown targets) or ``"subtoken"`` (a logit per word, for
+            each position of a name).
         num_outputs: Width of a prediction.
+        vocabulary: Words of a subtoken task; the last is the end token.
         part_labels: Labels of the parts of each category, for the mean IoU of ShapeNet; empty for other data sets.
         ranked: Whether the edges of an edge task are also ranked among all nodes of their graph (MRR).
         hits_at: K of OGB's Hits@K, which has one set of negatives for all edges.
@@ -38,6 +40,7 @@ class Task:
     level: Level
     kind: Kind
     num_outputs: int
+    vocabulary: tuple[str, ...] = ()
     part_labels: tuple[tuple[int, ...], ...] = ()
     ranked: bool = False
     hits_at: int | None = None
@@ -67,9 +70,11 @@ class Task:
         """Targets of a batch, before masking.
 
         Returns:
-            ``[n]`` integers (multiclass), ``[n]`` floats (binary) or ``[n, num_outputs]`` floats (multilabel,
-            regression); n graphs, nodes or edges.
+            ``[n]`` integers (multiclass), ``[n]`` floats (binary), ``[n, num_outputs]`` floats (multilabel,
+            regression) or ``[n, positions]`` integers (subtoken); n graphs, nodes or edges.
         """
+        if self.kind == "subtoken":
+            return data.y
         target = data[self.target_name].view(-1)
         if self.kind == "multiclass":
             return target.long()
@@ -79,7 +84,15 @@ class Task:
         """A model's prediction in the shape that fits :meth:`target`, in at least 32 bits."""
         if prediction.dtype in (torch.float16, torch.bfloat16):
             prediction = prediction.float()
+        if self.kind == "subtoken":
+            return prediction
         return prediction.view(-1) if self.kind == "binary" else prediction.view(-1, self.num_outputs)
+
+    def words(self, prediction: Tensor) -> list[list[str]]:
+        """The words of each name, up to the end token."""
+        end = self.num_outputs - 1
+        rows = [row[: row.index(end)] if end in row else row for row in prediction.argmax(2).tolist()]
+        return [[self.vocabulary[number] for number in row] for row in rows]
 
 
 def classification(level: Level, num_classes: int, **more: Any) -> Task:
@@ -98,7 +111,7 @@ def check_targets(task: Task, data: Data) -> None:
         RunError: If they do not.
     """
     target = data.get(task.target_name)
-    if target is None:
+    if target is None or task.kind == "subtoken":
         return
     expected, classes = task.count(data) * task.target_width, task.kind in ("binary", "multiclass")
     wrong = target.numel() != expected

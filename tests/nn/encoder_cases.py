@@ -10,17 +10,19 @@ from pyg_topomask.nn.encoder import (
     GraphormerDegrees,
     MLPNodeEncoder,
 )
-from pyg_topomask.nn.encoder.features import ATOM_SIZES, BOND_SIZES
+from pyg_topomask.nn.encoder.features import AST_SIZES, ATOM_SIZES, BOND_SIZES
 
 K = 5  # eigenvectors: more than the smallest graphs have
 NODES = {
     "Atom": ({}, ATOM_SIZES),
+    "ASTNode": ({}, AST_SIZES),
     "PPANode": ({}, 1),
     "TypeDictNode": ({"num_types": 28}, (28,)),
     "LinearNode": ({"in_channels": 3}, 3),
 }
 EDGES = {
     "Bond": ({}, BOND_SIZES),
+    "ASTEdge": ({}, (2, 2)),
     "TypeDictEdge": ({"num_types": 4}, (4,)),
     "LinearEdge": ({"in_channels": 1}, 1),
     "DummyEdge": ({}, 1),

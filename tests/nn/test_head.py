@@ -7,7 +7,7 @@ from pyg_topomask.nn import HEADS
 from tests.nn.gps_cases import batch_of
 
 C = 8
-SHAPES = {"node": (11, 3), "inductive_node": (11, 3), "edge": (9,), "inductive_edge": (9,)}
+SHAPES = {"node": (11, 3), "inductive_node": (11, 3), "edge": (9,), "inductive_edge": (9,), "ogb_code_graph": (4, 5, 3)}
 """Of predictions for eleven nodes in four graphs; ``(4, 3)`` for other heads."""
 
 

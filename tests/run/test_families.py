@@ -138,6 +138,12 @@ FAMILIES = {
         "dataset.format=OGB dataset.name=ogbg-ppa dataset.node_encoder_name=PPANode dataset.edge_encoder=true "
         "dataset.edge_encoder_name=PPAEdge dataset.edge_encoder_bn=true gt.layer_type=CustomGatedGCN+Performer",
     ),
+    "code2": (
+        Task("graph", "subtoken", 9, tuple("abcdefgue")),
+        "dataset.format=OGB dataset.name=ogbg-code2 dataset.task_type=subtoken_prediction "
+        "dataset.node_encoder_name=ASTNode dataset.edge_encoder=true dataset.edge_encoder_name=ASTEdge "
+        "gnn.head=ogb_code_graph",
+    ),
 }
 """The task of each family, and its settings as on the command line."""
 
@@ -150,7 +156,9 @@ def checked(family, *more):
 
 def targets(graph, task, label):
     rows = graph.num_nodes if task.level == "node" else 1
-    if task.kind in ("binary", "multiclass"):
+    if task.kind == "subtoken":
+        graph.y, graph.words = torch.tensor([[0, 1, 8, 8, 8]]), ["a", "b"]
+    elif task.kind in ("binary", "multiclass"):
         graph.y = (torch.arange(rows) + label) % task.num_classes
     else:
         graph.y = ((torch.arange(rows * task.num_outputs) + label) % 2).view(rows, -1).float()

@@ -1,6 +1,7 @@
 """Fine-tuning and inference from the weights of a finished run."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 from pyg_topomask.run.model.pretrained import refuse_other_split
 from pyg_topomask.run.runner import check_config
+from pyg_topomask.run.task import Task
+from pyg_topomask.run.training import inference
 
 INFERENCE = {"mode": "inference-only"}
 
@@ -47,6 +50,25 @@ def bare(tiny, **more):
 def assert_same(again, metrics):
     for key in ("val_loss", "test_loss", "val_accuracy", "test_auc"):
         assert again["metrics"][key]["mean"] == pytest.approx(metrics[key]["mean"], rel=1e-5), key
+
+
+def test_predictions_for_hidden_molecules_are_written_by_ogb(monkeypatch, tmp_path):
+    written = {}
+
+    class Evaluator:
+        def save_test_submission(self, input_dict, dir_path, mode):
+            written[mode] = input_dict["y_pred"].tolist(), dir_path
+
+    class Gap(torch.nn.Module):
+        task, device = Task("graph", "regression", 1), "cpu"
+
+        def forward(self, batch):
+            return batch.view(-1, 1)
+
+    monkeypatch.setattr(inference, "need", lambda *names: SimpleNamespace(PCQM4Mv2Evaluator=Evaluator))
+    parts = ([torch.tensor([-1.0, 7.0]), torch.tensor([60.0])], [torch.tensor([5.0])])
+    inference.write_submission(Gap(), parts, tmp_path)
+    assert written == {"test-dev": ([0, 7, 50], str(tmp_path)), "test-challenge": ([5], str(tmp_path))}
 
 
 @pytest.mark.slow

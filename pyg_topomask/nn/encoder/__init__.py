@@ -2,6 +2,8 @@
 
 from pyg_topomask.nn.encoder.base import ComposedNodeEncoder, Encoder, NormalizedEncoder
 from pyg_topomask.nn.encoder.features import (
+    ASTEdgeEncoder,
+    ASTNodeEncoder,
     AtomEncoder,
     BondEncoder,
     CategoricalEncoder,
@@ -20,6 +22,7 @@ from pyg_topomask.nn.encoder.structural import RWSE, ElstaticSE, HKdiagSE
 
 NODE_ENCODERS: dict[str, type[Encoder]] = {
     "Atom": AtomEncoder,
+    "ASTNode": ASTNodeEncoder,
     "PPANode": ConstantNodeEncoder,
     "TypeDictNode": TypeDictNodeEncoder,
     "VOCNode": LinearNodeEncoder,
@@ -30,6 +33,7 @@ NODE_ENCODERS: dict[str, type[Encoder]] = {
 
 EDGE_ENCODERS: dict[str, type[Encoder]] = {
     "Bond": BondEncoder,
+    "ASTEdge": ASTEdgeEncoder,
     "PPAEdge": LinearEdgeEncoder,
     "TypeDictEdge": TypeDictEdgeEncoder,
     "VOCEdge": LinearEdgeEncoder,
@@ -58,6 +62,8 @@ __all__ = [
     "NODE_ENCODERS",
     "POSITIONAL_ENCODERS",
     "RWSE",
+    "ASTEdgeEncoder",
+    "ASTNodeEncoder",
     "AtomEncoder",
     "BondEncoder",
     "CategoricalEncoder",

@@ -23,6 +23,8 @@ electrons, hybridisation, aromatic, in a ring. Reference: Hu et al., *Open Graph
 arXiv:2005.00687."""
 BOND_SIZES = (5, 6, 2)
 """Numbers of categories of OGB's three bond features: type, stereo, conjugated."""
+AST_SIZES = (98, 10030, 21)
+"""Numbers of ogbg-code2's node types, node attributes, and depths 0 to 20."""
 
 
 class CategoricalEncoder(Encoder):
@@ -87,6 +89,20 @@ class BondEncoder(CategoricalEncoder):
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, BOND_SIZES, "edge_attr")
+
+
+class ASTNodeEncoder(CategoricalEncoder):
+    """Nodes of ogbg-code2's syntax trees: type, attribute and depth, ``x [N, 3]``. Deeper nodes count as depth 20."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, AST_SIZES, "x")
+
+
+class ASTEdgeEncoder(CategoricalEncoder):
+    """Edges of ogbg-code2: ``edge_attr [E, 2]``, whether an edge to the next token and whether an inverse edge."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, (2, 2), "edge_attr")
 
 
 class TypeDictNodeEncoder(CategoricalEncoder):

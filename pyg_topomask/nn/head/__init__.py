@@ -3,7 +3,7 @@
 from torch.nn import Module
 
 from pyg_topomask.nn.head.edge import EdgeHead
-from pyg_topomask.nn.head.graph import GraphHead, MLPGraphHead, SANGraphHead
+from pyg_topomask.nn.head.graph import CodeGraphHead, GraphHead, MLPGraphHead, SANGraphHead
 from pyg_topomask.nn.head.mlp import MLPHead
 from pyg_topomask.nn.head.node import NodeHead
 
@@ -15,12 +15,14 @@ HEADS: dict[str, type[Module]] = {
     "inductive_edge": EdgeHead,
     "san_graph": SANGraphHead,
     "mlp_graph": MLPGraphHead,
+    "ogb_code_graph": CodeGraphHead,
 }
 """GraphGPS's name -> head, built as ``cls(channels, out_channels, …)``. GraphGPS's ``default`` is the head named after
 the task's level. The caller selects the nodes or edges that count, such as those of a split."""
 
 __all__ = [
     "HEADS",
+    "CodeGraphHead",
     "EdgeHead",
     "GraphHead",
     "MLPGraphHead",

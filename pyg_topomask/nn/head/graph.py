@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import Linear, Module, Sequential
+from torch.nn import Linear, Module, Sequential, Unflatten
 from torch_geometric.data import Data
 from torch_geometric.nn.resolver import activation_resolver
 
@@ -101,3 +101,19 @@ class SANGraphHead(_Pooled):
         parts: list[Module] = [Linear(channels, half), Linear(half, quarter)]
         hidden = [step for part in parts for step in (part, activation_resolver(act))]
         self.predict = Sequential(*hidden, Linear(quarter, out_channels))
+
+
+class CodeGraphHead(_Pooled):
+    """Five words of a function's name for ogbg-code2, with one linear map for each position.
+
+    Reference: Hu et al., *Open Graph Benchmark*, NeurIPS 2020, arXiv:2005.00687, Section 5.3.
+
+    Args:
+        channels: Width ``C`` of the nodes.
+        out_channels: Size of the vocabulary.
+        pool: ``"mean"``, ``"add"`` or ``"max"``.
+    """
+
+    def __init__(self, channels: int, out_channels: int, pool: str = "mean") -> None:
+        super().__init__(pool)
+        self.predict = Sequential(Linear(channels, 5 * out_channels), Unflatten(1, (5, out_channels)))

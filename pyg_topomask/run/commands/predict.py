@@ -59,7 +59,7 @@ def predict(folder: str | Path, data: str = "test", display: Display | None = No
 
     The first columns number the graph and the node, or give both ends of the edge. ``target`` follows if all graphs
     have one. The other columns are, by the kind of task, the predicted class and the probability of each class, the
-    probability of each label, or the predicted values.
+    probability of each label, the predicted values, or the predicted words.
 
     Args:
         folder: Folder of a seed.
@@ -165,7 +165,8 @@ def _ids(task: Task, number: int, graph: Data) -> list[list[int]]:
 
 def _has_target(task: Task, graph: Data) -> bool:
     target = graph.get(task.target_name)
-    return isinstance(target, Tensor) and target.numel() == task.count(graph) * task.target_width
+    known = task.kind != "subtoken" and isinstance(target, Tensor)
+    return known and target.numel() == task.count(graph) * task.target_width
 
 
 def _targets(task: Task, graph: Data) -> list[list[Any]]:
@@ -176,6 +177,8 @@ def _targets(task: Task, graph: Data) -> list[list[Any]]:
 def _columns(task: Task) -> list[str]:
     if task.kind in ("binary", "multiclass"):
         return ["predicted", *(f"probability_{i}" for i in range(task.num_classes))]
+    if task.kind == "subtoken":
+        return ["words"]
     return _numbered("predicted" if task.kind == "regression" else "probability", task.num_outputs)
 
 
@@ -185,6 +188,8 @@ def _numbered(name: str, count: int) -> list[str]:
 
 def _cells(task: Task, values: Tensor) -> list[list[Any]]:
     """What the model says about each item, from logits or values ``[n, ...]``."""
+    if task.kind == "subtoken":
+        return [[" ".join(words)] for words in task.words(values)]
     if task.kind in ("regression", "multilabel"):
         shown = values if task.kind == "regression" else values.sigmoid()
         return [[_number(value) for value in row] for row in shown.tolist()]

@@ -58,6 +58,7 @@ class DatasetConfig(Section):
         "classification_multi",
         "classification_multilabel",
         "regression",
+        "subtoken_prediction",
     ] = "classification"
     """Kind of target."""
     split_mode: (

@@ -15,8 +15,8 @@ from pyg_topomask.run.model.encoders import base_encoders
 from pyg_topomask.transforms.grid_shape import grid_links
 
 COLUMNS = {
-    **{"Atom": 9, "TypeDictNode": 1, "PPANode": 1, "VOCNode": 14, "COCONode": 14, "CityNetworkNode": 37},
-    **{"Bond": 3, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
+    **{"Atom": 9, "ASTNode": 3, "TypeDictNode": 1, "PPANode": 1, "VOCNode": 14, "COCONode": 14, "CityNetworkNode": 37},
+    **{"Bond": 3, "ASTEdge": 2, "TypeDictEdge": 1, "PPAEdge": 7, "VOCEdge": 2, "COCOEdge": 2, "LinearEdge": 1},
 }
 """Number of columns of the features that an encoder takes; others take any number, here 3."""
 

@@ -15,10 +15,10 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.data.formats import is_one_graph
 from pyg_topomask.run.errors import RunError
 
-CATEGORICAL = ("Atom", "PPANode", "TypeDictNode")
+CATEGORICAL = ("Atom", "ASTNode", "PPANode", "TypeDictNode")
 """Node encoders that take integer categories; all others take floats."""
 
-CATEGORICAL_EDGES = ("Bond", "TypeDictEdge")
+CATEGORICAL_EDGES = ("Bond", "ASTEdge", "TypeDictEdge")
 """Edge encoders that take integer categories."""
 
 

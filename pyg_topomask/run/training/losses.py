@@ -13,9 +13,9 @@ from pyg_topomask.run.task import Task
 
 
 def cross_entropy(prediction: Tensor, target: Tensor, task: Task) -> Tensor:
-    """Mean cross-entropy over the targets, or over the known labels."""
-    if task.kind == "multiclass":
-        return functional.cross_entropy(prediction, target)
+    """Mean cross-entropy over the targets, over the known labels, or over the positions of a name."""
+    if task.kind in ("multiclass", "subtoken"):
+        return functional.cross_entropy(prediction.flatten(0, -2), target.flatten())
     known = ~target.isnan()
     return functional.binary_cross_entropy_with_logits(prediction[known], target[known])
 
@@ -64,6 +64,7 @@ _FITTING = {
     "binary": ("cross_entropy", "weighted_cross_entropy"),
     "multiclass": ("cross_entropy", "weighted_cross_entropy"),
     "multilabel": ("cross_entropy",),
+    "subtoken": ("cross_entropy",),
 }
 """Losses of each kind of task."""
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from pyg_topomask.run.data.formats.base import need
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training.ranking import CommonHits, LinkRanks, RankScores, mean_rank
 from pyg_topomask.run.training.scores import Scores, StoredScores, mean_or_nan
 
 
-class LossMean(Scores):
-    """Mean of the loss over targets; updated by (mean loss of a batch, number of targets)."""
+class _Mean(Scores):
+    """One value, the mean over all items."""
 
-    names = ("loss",)
     total: Tensor
     count: Tensor
 
@@ -24,12 +24,35 @@ class LossMean(Scores):
         super().__init__()
         self.add_sums("total", "count")
 
+    def compute(self) -> dict[str, Tensor]:
+        return {self.names[0]: self.total / self.count}
+
+
+class LossMean(_Mean):
+    """Mean of the loss over targets; updated by (mean loss of a batch, number of targets)."""
+
+    names = ("loss",)
+
     def update(self, loss: Tensor, count: int) -> None:
         self.total = self.total + loss.double() * count
         self.count = self.count + count
 
-    def compute(self) -> dict[str, Tensor]:
-        return {"loss": self.total / self.count}
+
+class WordScores(_Mean):
+    """``f1`` of ogbg-code2, by OGB's evaluator: the mean over names of F1 between predicted and true words."""
+
+    names = ("f1",)
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+
+    def update(self, prediction: Tensor, target: Tensor, graphs: Data) -> None:
+        """Add graphs: logits ``[B, positions, words]``, and the words of each name, ``graphs.words``."""
+        evaluator = need("ogb.graphproppred", "the F1 of ogbg-code2").Evaluator("ogbg-code2")
+        f1 = evaluator.eval({"seq_ref": graphs.words, "seq_pred": self.task.words(prediction)})["F1"]
+        self.total = self.total + f1 * len(graphs.words)
+        self.count = self.count + len(graphs.words)
 
 
 class ClassScores(Scores):
@@ -179,8 +202,8 @@ def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores
     """The metrics of a task by the name of their group; each computes a dictionary of values.
 
     Groups: ``loss`` (updated by loss and count), ``links`` (by scores and candidates), and ``scores``, ``ranks``,
-    ``hits`` and ``parts`` (by predictions, targets and the batch). The area under the curve of several classes stores
-    every score, so it is computed only if it is ``metric_best``.
+    ``hits``, ``parts`` and ``words`` (by predictions, targets and the batch). The area under the curve of several
+    classes stores every score, so it is computed only if it is ``metric_best``.
     """
     metrics: dict[str, Scores] = {"loss": LossMean()}
     if task.kind in ("binary", "multiclass"):
@@ -191,6 +214,8 @@ def build_metrics(task: Task, metric_best: str = "accuracy") -> dict[str, Scores
         metrics |= {"scores": LabelAccuracy(task.num_outputs), "ranks": RankScores(("auc", "ap"))}
     elif task.kind == "regression":
         metrics["scores"] = RegressionScores()
+    elif task.kind == "subtoken":
+        metrics["words"] = WordScores(task)
     elif metric_best in ("auc", "ap"):
         metrics["ranks"] = RankScores((metric_best,), task.num_outputs)
     if task.ranked:

@@ -271,16 +271,43 @@ def test_clouds_get_edges_from_their_nearest_points():
     assert NearestNeighbors(16)(Data(pos=points[:1])).edge_index.shape == (2, 0)
 
 
+def test_names_of_functions_are_encoded_by_the_words_of_the_training_set(monkeypatch):
+    class Functions(list):
+        name, root, transform = "ogbg-code2", "", None
+        get_idx_split = staticmethod(lambda: {"train": torch.arange(2), "valid": torch.tensor([2]), "test": [2]})
+
+    def function(*name, size=4):
+        edges = torch.stack([torch.arange(size - 1) // 2, torch.arange(1, size)])
+        attributed, depth = (torch.arange(size) > 0).long().view(-1, 1), torch.arange(size).view(-1, 1)
+        return Data(torch.zeros(size, 2).long(), edges, y=[*name], node_is_attributed=attributed, node_depth=depth)
+
+    functions = Functions([function("set", "get"), function("get"), function("get", *["size"] * 5)])
+    monkeypatch.setattr(ogb, "from_raw", lambda *arguments: functions)
+    task = load_dataset(DatasetConfig(format="OGB", name="ogbg-code2")).task
+    assert task == Task("graph", "subtoken", 4, ("get", "set", "__UNK__", "__EOS__"))
+    tree, large = functions.transform(functions[2]), functions.transform(function("set", size=1002))
+    assert (tree.y.tolist(), large.y.tolist()) == ([[0, 2, 2, 2, 2]], [[1, 3, 3, 3, 3]])
+    assert tree.words == ["get", *["size"] * 5]
+    assert tree.x.tolist() == [[0, 0, depth] for depth in range(4)]
+    assert tree.edge_index.T.tolist()[3:] == [[1, 0], [2, 0], [3, 1], [1, 2], [2, 3], [2, 1], [3, 2]]
+    assert tree.edge_attr.tolist() == [[0, 0]] * 3 + [[0, 1]] * 3 + [[1, 0]] * 2 + [[1, 1]] * 2
+    assert (large.num_nodes, large.num_edges, int(large.edge_index.max()), int(large.x.max())) == (1000, 3994, 999, 20)
+
+
 def test_parts_of_pcqm_are_those_of_graphgps(monkeypatch):
-    split = {"train": torch.arange(200_000), "valid": torch.arange(200_000, 200_010)}
+    hidden = {"test-dev": torch.arange(3), "test-challenge": torch.arange(2)}
+    split = {"train": torch.arange(200_000), "valid": torch.arange(200_000, 200_010), **hidden}
     monkeypatch.setattr(ogb, "need", lambda *names: SimpleNamespace(PygPCQM4Mv2Dataset=None))
     monkeypatch.setattr(ogb, "from_raw", lambda *arguments: SimpleNamespace(root="", get_idx_split=lambda: split))
-    full, subset = (load_dataset(DatasetConfig(format="OGB", name=f"PCQM4Mv2-{name}")) for name in ("full", "subset"))
+    full, subset, inference = (
+        load_dataset(DatasetConfig(format="OGB", name=f"PCQM4Mv2-{name}")) for name in ("full", "subset", "inference")
+    )
     train, val, test = full.parts
     expected = np.random.default_rng(seed=42).permutation(200_000)
     assert val.tolist() == expected[:150_000].tolist()
     assert (train.numel(), test.tolist()) == (50_000, list(range(200_000, 200_010)))
     assert [len(part) for part in subset.parts] == [5_000, 50_000, 10]
+    assert [len(part) for part in inference.parts] == [10, 3, 2]
 
 
 @pytest.mark.parametrize(

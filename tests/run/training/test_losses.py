@@ -55,12 +55,19 @@ def test_batches_of_one_class_and_without_targets_have_a_finite_gradient():
     assert torch.equal(prediction.grad, torch.zeros(2, 1))
 
 
+def test_sequences_are_a_mean_over_places():
+    logits, target = torch.randn(3, 2, 5), torch.randint(5, (3, 2))
+    expected = sum(functional.cross_entropy(logits[:, place], target[:, place]) for place in range(2)) / 2
+    torch.testing.assert_close(task_loss("cross_entropy", logits, target, Task("graph", "subtoken", 5)), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "task", "text"),
     [
         ("cross_entropy", Task("graph", "regression", 1), "use l1 or smoothl1 or mse"),
         ("l1", MULTI, "l1 needs numbers, and the task is multiclass; use cross_entropy or weighted_cross_entropy"),
         ("mse", BINARY, "mse needs numbers, and the task is binary"),
+        ("l1", Task("graph", "subtoken", 3), "l1 needs numbers, and the task is subtoken; use cross_entropy"),
         ("weighted_cross_entropy", Task("graph", "multilabel", 3), "needs classes, and the task is multilabel"),
     ],
 )

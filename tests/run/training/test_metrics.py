@@ -16,6 +16,7 @@ from pyg_topomask.run.training.metrics import (
     PartScores,
     RankScores,
     RegressionScores,
+    WordScores,
     build_metrics,
     metric_names,
 )
@@ -191,6 +192,16 @@ def test_common_hits_equal_ogb():
     score, target = torch.randn(400).mul(20).round(), (torch.rand(400) < 0.5).long()
     expected = evaluator.eval({"y_pred_pos": score[target == 1], "y_pred_neg": score[target == 0]})["hits@50"]
     assert in_parts(CommonHits(50), score, target, sizes=(7, 393))["hits@50"] == pytest.approx(expected)
+
+
+def test_words_are_compared_as_sets_over_batches():
+    pytest.importorskip("ogb")
+    metric = WordScores(Task("graph", "subtoken", 5, ("get", "set", "name", "__UNK__", "__EOS__")))
+    guess = torch.tensor([[0, 2, 4, 1, 1], [1, 1, 3, 4, 4], [4, 0, 0, 0, 0]])  # get name, set set unknown, nothing
+    logits = torch.nn.functional.one_hot(guess, 5).float()
+    metric.update(logits[:1], None, Data(words=[["get", "name"]]))
+    metric.update(logits[1:], None, Data(words=[["set", "rare"], ["get"]]))
+    assert float(metric.compute()["f1"]) == pytest.approx((1 + 1 / 2 + 0) / 3)
 
 
 def test_parts_of_shapes():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +36,18 @@ LRGB_NAMES = {
 }
 """GraphGPS's names, mapped to PyG's."""
 
+UNKNOWN, END = "__UNK__", "__EOS__"
+"""The words of ogbg-code2 for one that is not in the vocabulary, and for the end of a name."""
+
 _LABELS = {"pcba": 128, "clintox": 2, "muv": 17, "sider": 27, "tox21": 12, "toxcast": 617, "chembl": 1310}
 _HITS = {"ogbl-collab": 50, "ogbl-ppa": 100, "ogbl-ddi": 20}
-_PCQM = ("PCQM4Mv2-subset", "PCQM4Mv2-full")
+_PCQM = ("PCQM4Mv2-subset", "PCQM4Mv2-full", "PCQM4Mv2-inference")
 TASKS = {
     **dict.fromkeys((f"ogbg-mol{name}" for name in ("hiv", "bace", "bbbp")), Task("graph", "binary", 1)),
     **{f"ogbg-mol{name}": Task("graph", "multilabel", count) for name, count in _LABELS.items()},
     **dict.fromkeys((f"ogbg-mol{name}" for name in ("esol", "freesolv", "lipo")), Task("graph", "regression", 1)),
     "ogbg-ppa": classification("graph", 37),
+    "ogbg-code2": Task("graph", "subtoken", 5002),
     **{name: LRGB[pyg_name] for name, pyg_name in LRGB_NAMES.items()},
     **dict.fromkeys(_PCQM, Task("graph", "regression", 1)),
     "ogbn-arxiv": classification("node", 40),
@@ -90,12 +97,36 @@ def graph_property(dataset: Any, task: Task) -> LoadedDataset:
     """``ogbg-*``; the nodes of ogbg-ppa have no features and get the same type."""
     if dataset.name == "ogbg-ppa":
         dataset.transform = _add_zero_types
-    return LoadedDataset(dataset, task, three_parts(dataset))
+    parts = three_parts(dataset)
+    if task.kind == "subtoken":
+        count = Counter(word for i in parts[0].tolist() for word in dataset[i].y)
+        vocabulary = (*(word for word, _ in count.most_common(5000)), UNKNOWN, END)
+        dataset.transform = partial(encode_function, number={word: i for i, word in enumerate(vocabulary)})
+        task = Task("graph", "subtoken", len(vocabulary), vocabulary=vocabulary)
+    return LoadedDataset(dataset, task, parts)
 
 
 def _add_zero_types(data: Data) -> Data:
     data.x = torch.zeros(data.num_nodes, dtype=torch.long)
     return data
+
+
+def encode_function(data: Data, number: Mapping[str, int]) -> Data:
+    """A function of ogbg-code2 as GraphGPS and OGB's baselines read it, with the number of each word.
+
+    The graph is cut to its first 1,000 nodes, whose depth, at most 20, becomes the third column of ``x``. Edges to the
+    next token and all inverse edges are added; tokens are the attributed nodes. ``y [1, 5]`` has the numbers of the
+    first five words of the name, or of the end token after them, and ``words`` the whole name.
+    """
+    numbers = [number.get(word, number[UNKNOWN]) for word in [*data.y, *[END] * 5][:5]]
+    data = data.subgraph(torch.arange(min(data.num_nodes, 1000)))
+    token = data.node_is_attributed.view(-1).nonzero().view(-1)
+    tree, following = data.edge_index, torch.stack([token[:-1], token[1:]])
+    parts = (tree, tree.flip(0), following, following.flip(0))
+    x = torch.cat([data.x, data.node_depth.view(-1, 1).clamp(max=20)], dim=1)
+    kinds = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+    edge_attr = kinds.repeat_interleave(torch.tensor([part.size(1) for part in parts]), dim=0)
+    return Data(x, torch.cat(parts, dim=1), edge_attr, torch.tensor([numbers]), words=data.y)
 
 
 def node_property(dataset: Any, task: Task) -> LoadedDataset:
@@ -135,18 +166,21 @@ def pcqm(data: DatasetConfig, task: Task) -> LoadedDataset:
     """PCQM4Mv2 with GraphGPS's parts; ogb's class needs RDKit to convert SMILES strings to graphs.
 
     The test set is OGB's validation set. The validation set has 150,000 training molecules (numpy, seed 42).
-    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation set.
+    ``subset`` has a tenth of the other training molecules, and 50,000 of the validation set. The sets of
+    ``inference`` are OGB's validation, test-dev and test-challenge sets.
     """
     need("rdkit", data.name)
     raw = Raw("OGB", "pcqm4m-v2", ("raw/data.csv.gz", "split_dict.pt", "RELEASE_v1.txt"))
     cls = need("ogb.lsc", data.name).PygPCQM4Mv2Dataset
     dataset = from_raw(raw, data, lambda root: cls(root=root))
-    train, test = (torch.as_tensor(split_of(dataset)[part]) for part in ("train", "valid"))
-    shuffled = torch.from_numpy(np.random.default_rng(seed=42).permutation(train.numpy()))
+    split = {part: torch.as_tensor(index) for part, index in split_of(dataset).items()}
+    if data.name == "PCQM4Mv2-inference":
+        return LoadedDataset(dataset, task, (split["valid"], split["test-dev"], split["test-challenge"]))
+    shuffled = torch.from_numpy(np.random.default_rng(seed=42).permutation(split["train"].numpy()))
     val, train = shuffled[:150_000], shuffled[150_000:]
     if data.name == "PCQM4Mv2-subset":
         train, val = train[: int(0.1 * train.numel())], val[:50_000]
-    return LoadedDataset(dataset, task, (train, val, test))
+    return LoadedDataset(dataset, task, (train, val, split["valid"]))
 
 
 def lrgb(data: DatasetConfig, task: Task, name: str = "") -> LoadedDataset:
