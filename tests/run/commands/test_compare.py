@@ -14,6 +14,7 @@ from pyg_topomask.run.config import Config
 from pyg_topomask.run.errors import RunError
 
 FOLDS = {"split_mode": "cv-kfold-4"}
+NEIGHBORS = {"train": {"sampler": "neighbor"}, "val": {"sampler": "neighbor"}}
 
 
 @pytest.fixture
@@ -93,10 +94,7 @@ def test_what_has_no_interval(make):
         ({"data": {"split": [0.6, 0.2, 0.2]}}, "dataset.split is (0.6, 0.2, 0.2) and (0.8, 0.1, 0.1)"),
         ({"data": FOLDS}, "dataset.split_mode is cv-kfold-4 and random"),
         ({"data": {"split_seed": 3}}, "dataset.split_seed is 3 and None"),
-        (
-            {"change": {"train": {"sampler": "neighbor"}, "val": {"sampler": "neighbor"}}},
-            "val.sampler is neighbor and full_batch",
-        ),
+        ({"change": NEIGHBORS}, "val.sampler is neighbor and full_batch"),
         ({"change": {"metric_best": "f1"}}, "metric_best is f1 and accuracy"),
         ({"split_index": 1}, "dataset.split_index is 1 and 0"),
         ({"sizes": {"train": 4}}, "the sets have 4 and 3 items"),
@@ -113,27 +111,21 @@ PARTS = {"val": {"sampler": "random_partition"}}
 ERRICA = {"format": "PyG-TUDataset", "name": "ENZYMES", "split_mode": "errica"}
 
 
+def in_parts(count):
+    return {"change": PARTS | {"train": {"sampler": "random_partition", "num_parts": count}}}
+
+
+def of(data, **settings):
+    return {"data": data | settings}
+
+
 @pytest.mark.parametrize(
     ("first", "same", "other", "reason"),
     [
-        (
-            {"change": PARTS | {"train": {"sampler": "random_partition", "num_parts": 3}}},
-            {"change": PARTS | {"train": {"sampler": "random_partition", "num_parts": 3}}},
-            {"change": PARTS | {"train": {"sampler": "random_partition", "num_parts": 4}}},
-            r"train\.num_parts is 4 and 3",
-        ),
-        (
-            {"data": FOLDS | {"split_seed": None}},
-            {"data": FOLDS | {"split_seed": 0}},  # which folds do not read
-            {"data": FOLDS | {"split_seed": 1}},
-            r"dataset\.split_seed is 1 and 0",
-        ),
-        (
-            {"data": ERRICA | {"split_dir": "a"}},
-            {"data": ERRICA | {"split_dir": "a"}},
-            {"data": ERRICA | {"split_dir": "b"}},
-            r"dataset\.split_dir is b and a",
-        ),
+        (in_parts(3), in_parts(3), in_parts(4), r"train\.num_parts is 4 and 3"),
+        # Folds do not read a seed of 0, which is the default.
+        (of(FOLDS, split_seed=None), of(FOLDS, split_seed=0), of(FOLDS, split_seed=1), r"split_seed is 1 and 0"),
+        (of(ERRICA, split_dir="a"), of(ERRICA, split_dir="a"), of(ERRICA, split_dir="b"), r"split_dir is b and a"),
     ],
 )
 def test_keys_that_are_not_read_may_differ(make, first, same, other, reason):

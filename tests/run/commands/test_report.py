@@ -41,13 +41,11 @@ def test_report_is_one_file_without_network(tiny, layers, tmp_path, capsys):
     assert not matplotlib.pyplot.get_fignums()
 
 
-def test_wrong_positions_and_runs_are_refused(tiny, tmp_path, capsys):
-    assert main(["report", str(tmp_path)]) == 1
-    assert "contains no trained model" in capsys.readouterr().err
-    run_config(tiny, tmp_path, overrides=["optim.max_epoch=1"])
+def test_wrong_positions_and_runs_are_refused(run, tmp_path, capsys):
     out = tmp_path / "report.html"
-    assert main(["report", str(tmp_path / "config"), "--layer", "7", "--out", str(out)]) == 1
-    assert "--layer must be from 0 to 0 (got 7)" in capsys.readouterr().err
+    for folder, message in ((tmp_path, "contains no trained model"), (run, "--layer must be from 0 to 0 (got 7)")):
+        assert main(["report", str(folder), "--layer", "7", "--out", str(out)]) == 1
+        assert message in capsys.readouterr().err
     assert not out.exists()
 
 
