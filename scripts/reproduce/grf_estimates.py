@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from _tables import described, machine, pyplot, read_options, save_json, save_plot, start, table_parser, write_table
+from rich.progress import track
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import barabasi_albert_graph, coalesce, grid, to_dense_adj
 
 from pyg_topomask.nn import GRFMask
-from pyg_topomask.run.output.progress import track
+from pyg_topomask.run.output.progress import error_output
 from pyg_topomask.transforms import AddRandomWalks
 from pyg_topomask.viz.drawing import PALETTE
 
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     size, draws = (64, 5) if options.quick else (400, 50)
     rows: list[dict[str, Any]] = []
     cases = [(*graph, *entry) for graph in graphs(size).items() for entry in ESTIMATES]
-    for name, data, estimate, walks in track(cases, "estimates"):
+    for name, data, estimate, walks in track(cases, "estimates", console=error_output()):
         schemes = {scheme: errors(data, estimate, scheme, draws, walks) for scheme in SCHEMES}
         rows.append({"graph": name, "estimate": estimate, "walks": walks, "schemes": schemes})
     report = {"machine": machine(), "size": size, "draws": draws, "rows": rows}

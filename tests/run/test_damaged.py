@@ -27,28 +27,6 @@ class Hostile:
         return os.system, (f"touch {self.marker}",)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, shared_cache):
-    """A finished run of the tiny config, made once."""
-    made = {}
-
-    def make(tiny):
-        if not made:
-            folder = tmp_path_factory.mktemp("finished")
-            made["metrics"] = run_config(tiny, folder)["metrics"]
-            made["folder"] = folder
-        return made
-
-    return make
-
-
-@pytest.fixture
-def run(tiny, finished, tmp_path):
-    """The folder of the seed in a copy of the finished run."""
-    shutil.copytree(finished(tiny)["folder"], tmp_path, dirs_exist_ok=True)
-    return tmp_path / "config" / "0"
-
-
 @contextmanager
 def refused(*words):
     with pytest.raises(RunError) as caught:
@@ -105,8 +83,8 @@ def test_what_cannot_be_resumed_is_named(tiny, run, tmp_path, wrong):
 
 
 @pytest.mark.parametrize("name", [BEST, LAST, "result.json", "config.yaml"])
-def test_the_command_line_ends_with_one_line(tiny_file, finished, tiny, tmp_path, capsys, name):
-    shutil.copytree(finished(tiny)["folder"] / "config", tmp_path / "out" / "tiny")
+def test_the_command_line_ends_with_one_line(tiny_file, trained, tmp_path, capsys, name):
+    shutil.copytree(trained / "config", tmp_path / "out" / "tiny")
     folder = tmp_path / "out" / "tiny" / "0"
     if name in (BEST, LAST):
         (folder / "result.json").unlink()

@@ -28,13 +28,6 @@ def test_the_keys_build_a_vision_transformer(mask):
     assert model.graph_token.pair is None  # there is no bias of pairs
 
 
-def test_without_the_keys_nothing_changes():
-    model = model_of()
-    assert model.norm_out is None
-    assert model.graph_token is None
-    assert not any(layer.pre_norm for layer in model.layers)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

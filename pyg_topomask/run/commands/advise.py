@@ -13,10 +13,9 @@ from typing import Any
 from rich.console import Console, Group
 
 from pyg_topomask.run.advise.candidates import Candidate, candidates
-from pyg_topomask.run.advise.prediction import Prediction, predict
 from pyg_topomask.run.advise.process import ProcessFailedError, in_process
 from pyg_topomask.run.advise.sample import draw_sample
-from pyg_topomask.run.advise.trial import Trial, run_trial
+from pyg_topomask.run.advise.trial import Prediction, Trial, predict, run_trial
 from pyg_topomask.run.data.loaders import read_features
 from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.output.progress import Display, error_output, standard_output

@@ -122,15 +122,10 @@ def expressivity_table(report: PairReport, encoding: str, name: str, mask: str =
     more = [*([] if encoding == "none" else [encoding]), *([] if mask == "none" else [f"mask {mask}"])]
     if more:
         counts[f"distinguished by {', '.join(['features', *more[:-1]])} and {more[-1]}"] = report.apart_with
-    shares = [100 * count / report.non_isomorphic if report.non_isomorphic else None for count in counts.values()]
-    columns = {
-        "": list(counts),
-        "pairs": [f"{count:,}" for count in counts.values()],
-        "of non-isomorphic": [
-            "" if label in ("all", "isomorphic", "undecided") else "–" if share is None else f"{share:.2f} %"
-            for label, share in zip(counts, shares)
-        ],
-    }
+    shares = [""] * (3 if report.undecided else 2)  # only of pairs that are not isomorphic
+    total = report.non_isomorphic
+    shares += [f"{100 * count / total:.2f} %" if total else "–" for count in list(counts.values())[len(shares) :]]
+    columns = {"": list(counts), "pairs": [f"{count:,}" for count in counts.values()], "of non-isomorphic": shares}
     lines = [_FEATURES_ONLY if mask == "none" else _WITH_MASK.format(mask)]
     classes = sorted(report.classes_with, key=len, reverse=True)
     lines += ["graphs that are not distinguished:"] if classes else []

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
-
-Item = TypeVar("Item")
 
 SECONDS = 30.0
 """Time between two lines of a job without a terminal."""
@@ -25,16 +23,6 @@ def standard_output(quiet: bool = False) -> Console:
 def error_output() -> Console:
     """Standard error, for the progress of commands that print their result."""
     return Console(file=sys.stderr)
-
-
-def track(items: Sequence[Item], title: str) -> Iterator[Item]:
-    """Items of a loop, such as that of a script, with its progress on standard error."""
-    with Display(error_output()) as display:
-        job = display.job(title, len(items))
-        for done, item in enumerate(items):
-            job.update(done)
-            yield item
-        job.finish()
 
 
 class Job:

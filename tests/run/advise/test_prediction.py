@@ -1,8 +1,7 @@
 import pytest
 
-from pyg_topomask.run.advise.prediction import predict
 from pyg_topomask.run.advise.sample import Epoch, Size, estimate
-from pyg_topomask.run.advise.trial import Step, Trial
+from pyg_topomask.run.advise.trial import Step, Trial, predict
 
 SIZES = [Size(10, 100), Size(20, 300), Size(40, 1600), Size(80, 1800)]
 

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from pyg_topomask.run.output import progress
-from pyg_topomask.run.output.progress import Display, standard_output, track
+from pyg_topomask.run.output.progress import Display, standard_output
 
 
 @pytest.fixture
@@ -50,12 +50,3 @@ def test_work_without_steps_prints_nothing_in_a_pipe(clock):
 def test_columns_set_the_width_in_a_pipe(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert standard_output().width == 60
-
-
-def test_a_loop_is_tracked(clock, capsys):
-    found = []
-    for item in track("abc", "letters"):
-        clock[0] += 31
-        found.append(item)
-    assert found == ["a", "b", "c"]
-    assert capsys.readouterr().err.splitlines() == ["letters: 1/3", "letters: 2/3", "letters: done in 93.0 s"]

@@ -1,9 +1,12 @@
 """What differs between the configs of two runs."""
 
+import pytest
+
 from pyg_topomask.nn import ATTENTION, PrimphormerAttention
 from pyg_topomask.run import check_config
 from pyg_topomask.run.config.load import load
-from pyg_topomask.run.output.saved import compared, differences
+from pyg_topomask.run.model.attentions import argument_keys
+from pyg_topomask.run.output.saved import compared, differences, write_config
 
 
 def test_only_the_attention_differs_if_its_keys_follow_from_it():
@@ -33,6 +36,16 @@ def test_a_key_that_is_not_read_may_differ(tiny):
     )
     assert differences(plain, given) == []
     assert differences(plain, read) == ["gnn.layers_pre_mp is 1 there and 0 here"]
+
+
+@pytest.mark.parametrize("layers", ["GCN+GKAT", "GCN+Masked"])
+def test_keys_that_were_not_given_are_not_given_in_the_file_of_a_run(tiny, tmp_path, layers):
+    tiny["gt"]["layer_type"], tiny["topomask"] = layers, {"mask": "rwgnk"} if layers == "GCN+Masked" else {}
+    before = check_config(tiny)[0].config
+    write_config(tmp_path / "config.yaml", before)
+    after = check_config(tmp_path / "config.yaml")[0].config
+    assert argument_keys(after) == argument_keys(before)
+    assert compared(after) == compared(before)
 
 
 def test_an_attention_may_take_its_settings_as_keywords(tiny, monkeypatch):

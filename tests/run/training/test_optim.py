@@ -33,31 +33,23 @@ def test_cosine_with_warmup():
     assert factors[24] == pytest.approx(0)
 
 
-def test_training_that_ends_within_the_warmup_only_speeds_up():
-    overrides = "optim.scheduler=cosine_with_warmup optim.num_warmup_epochs=10 optim.max_epoch=2"
-    assert rates(overrides, range(3)) == pytest.approx([2e-6, 0.2, 0.4])
+WARMUP = "with_warmup optim.num_warmup_epochs=2 optim.max_epoch=6"
+PLATEAU = "optim.reduce_factor=0.5 optim.lr_decay=0.5 optim.schedule_patience"
+RATES = [
+    ("none", range(3), [2, 2, 2]),
+    ("cos optim.max_epoch=4", range(5), [2, 2 * 0.8535534, 1, 0.2928932, 0]),
+    ("step optim.steps=[1,3] optim.lr_decay=0.5", range(4), [2, 1, 1, 0.5]),
+    ("cosine_with_warmup optim.num_warmup_epochs=10 optim.max_epoch=2", range(3), [2e-6, 0.2, 0.4]),  # only speeds up
+    (f"linear_{WARMUP}", range(7), [2e-6, 1, 2, 1.5, 1, 0.5, 0]),
+    (f"polynomial_{WARMUP}", range(7), [2e-6, 1, *(1e-7 + (2 - 1e-7) * x for x in (1, 0.75, 0.5, 0.25, 0))]),
+    (f"reduce_on_plateau {PLATEAU}=1 optim.min_lr=0.75", [3, 2, 2, 2, 2, 2, 2], [2, 2, 2, 2, 1, 1, 0.75]),
+    (f"plateau {PLATEAU}=0", [3, 3, 3], [2, 2, 1]),
+]
 
 
-def test_lines_with_warmup():
-    overrides = "optim.scheduler={}_with_warmup optim.num_warmup_epochs=2 optim.max_epoch=6"
-    assert rates(overrides.format("linear"), range(7)) == pytest.approx([2e-6, 1, 2, 1.5, 1, 0.5, 0])
-    expected = [2e-6, 1, *(1e-7 + (2 - 1e-7) * share for share in (1, 0.75, 0.5, 0.25, 0))]
-    assert rates(overrides.format("polynomial"), range(7)) == pytest.approx(expected, rel=1e-9)
-
-
-def test_cosine_steps_and_constant():
-    assert rates("optim.scheduler=none", range(3)) == [2, 2, 2]
-    assert rates("optim.scheduler=cos optim.max_epoch=4", range(5)) == pytest.approx(
-        [2, 2 * 0.853553, 1, 0.292893, 0], abs=1e-5
-    )
-    assert rates("optim.scheduler=step optim.steps=[1,3] optim.lr_decay=0.5", range(4)) == [2, 1, 1, 0.5]
-
-
-def test_plateaus():
-    overrides = "optim.scheduler=reduce_on_plateau optim.reduce_factor=0.5 optim.schedule_patience=1 optim.min_lr=0.75"
-    assert rates(overrides, [3, 2, 2, 2, 2, 2, 2]) == [2, 2, 2, 2, 1, 1, 0.75]
-    overrides = "optim.scheduler=plateau optim.lr_decay=0.5 optim.schedule_patience=0"
-    assert rates(overrides, [3, 3, 3]) == [2, 2, 1]
+@pytest.mark.parametrize(("settings", "losses", "expected"), RATES)
+def test_learning_rates(settings, losses, expected):
+    assert rates(f"optim.scheduler={settings}", losses) == pytest.approx(expected, rel=1e-7, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
