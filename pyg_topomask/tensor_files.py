@@ -82,27 +82,33 @@ def only_data() -> Iterator[None]:
     """While active, ``torch.load`` and ``pickle`` read only data, even if a library requests more.
 
     Files with other content are refused with a :class:`pickle.UnpicklingError`. Members of tar archives that would be
-    unpacked outside the folder are refused as well.
+    unpacked outside the folder are refused with a :class:`tarfile.TarError`, and so are all tar archives by Python
+    3.10.0 to 3.10.11 and 3.11.0 to 3.11.3, which cannot check members.
     """
     load = torch.load
 
     def load_torch(file: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return load(file, *args, **kwargs | {"weights_only": True})
-        except (
-            pickle.UnpicklingError
-        ):  # also if the protocol is above 2, as in the splits of ogb's large link data sets
+        except pickle.UnpicklingError:  # also for protocols above 2, as in the splits of ogb's large link data sets
             if hasattr(file, "seek"):
                 file.seek(0)
             return load(file, *args, **kwargs | {"weights_only": False, "pickle_module": _DATA_PICKLE})
 
+    unpacking: Any = mock.patch.multiple(tarfile.TarFile, extract=_refuse, extractall=_refuse)
+    if hasattr(tarfile, "data_filter"):
+        unpacking = mock.patch.object(tarfile.TarFile, "extraction_filter", staticmethod(tarfile.data_filter))
     with (
         _quiet(),
         mock.patch.object(torch, "load", load_torch),
         mock.patch.multiple(pickle, load=_load_pickle, loads=_loads_pickle),
-        mock.patch.object(tarfile.TarFile, "extraction_filter", staticmethod(tarfile.data_filter)),
+        unpacking,
     ):
         yield
+
+
+def _refuse(*args: Any, **kwargs: Any) -> None:
+    raise tarfile.TarError("this Python cannot unpack archives safely; update it to 3.10.12, 3.11.4 or later")
 
 
 def reason_of(error: Exception) -> str:
