@@ -31,17 +31,10 @@ def test_the_shape_is_found(shape):
     assert AddGridShape()(loops).grid_shape.tolist() == [list(shape)]
 
 
-def test_axes_of_one_node_must_be_given():
-    assert AddGridShape()(grid(3, 4)).grid_shape.tolist() == [[3, 4]]
+def test_axes_of_one_node_must_be_given_and_a_graph_without_nodes_has_one_axis():
     assert AddGridShape((1, 4, 1))(grid(4)).grid_shape.tolist() == [[1, 4, 1]]
-
-
-def test_a_batch_has_one_row_for_each_graph():
-    parts = AddGridShape()([grid(3, 4), grid(2, 5)])
-    assert Batch.from_data_list(parts).grid_shape.tolist() == [[3, 4], [2, 5]]
-    assert AddGridShape()(Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=0)).grid_shape.tolist() == [
-        [0]
-    ]
+    empty = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=0)
+    assert AddGridShape()(empty).grid_shape.tolist() == [[0]]
 
 
 @pytest.mark.parametrize(

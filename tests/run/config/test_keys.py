@@ -25,6 +25,7 @@ BIAS += " ".join(f"posenc_GraphormerBias.num_{name}=5" for name in ("spatial_typ
 CUSTOM = "model.type=custom_gnn gnn.layer_type=gineconv gnn.residual=true gnn.dim_inner=64"
 RRWP = "posenc_RRWP.enable=true posenc_RRWP.kernel.times_func="
 ONE_GRAPH = "the data set is one graph"
+EXPHORMER = "gt.layer_type=GIN+Exphormer"
 NO_EDGES = "no part of gt.layer_type reads edge features"
 
 
@@ -64,12 +65,7 @@ NO_EDGES = "no part of gt.layer_type reads edge features"
         ("dataset.edge_encoder=true", "gt.layer_type=GIN+KMIP", NO_EDGES, "gt.layer_type=None+SAN"),
         ("dataset.edge_encoder=true", "gt.layer_type=GIN+None", NO_EDGES, "gt.layer_type=GAT+None"),
         ("dataset.edge_encoder=true", f"{CUSTOM} gnn.layer_type=gatconv", NO_EDGES, CUSTOM),
-        (
-            "dataset.edge_encoder=true",
-            "gt.layer_type=GIN+Exphormer prep.add_edge_index=false",
-            NO_EDGES,
-            "gt.layer_type=GIN+Exphormer",
-        ),
+        ("dataset.edge_encoder=true", f"{EXPHORMER} prep.add_edge_index=false", NO_EDGES, EXPHORMER),
         ("dataset.edge_encoder=true", "gt.layer_type=GIN", NO_EDGES, f"gt.layer_type=GIN+BiasedTransformer {BIAS}"),
         ("pretrained.freeze_main=true", "", "pretrained.dir is not given", None),
         ("wandb.project=x", "wandb.use=false", "wandb.use is False", ""),
@@ -178,10 +174,7 @@ REFUSED = [
     ("dataset.split=[0.8,0.2]", r"dataset\.split: .* at least 3 items"),
     ("dataset.split=[0.9,0.1,0.1]", "add up to at most 1"),
     ("dataset.split_mode=cv-kfold-2", "at least 3 folds"),
-    (
-        "dataset.split_mode=cv-kfold-5 dataset.split_index=5",
-        r"split_index: must be below the number of folds \(got 5\)",
-    ),
+    ("dataset.split_mode=cv-kfold-5 dataset.split_index=5", r"must be below the number of folds \(got 5\)"),
     ("dataset.split_mode=errica run_multiple_splits=[0,10]", r"run_multiple_splits: must be below .*\(got 10\)"),
     ("dataset.node_encoder_name=CityNetworkNode", r"reads the coordinates of PyG-CityNetwork \(got PyG-ZINC\)"),
     ("dataset.node_encoder_num_types=0", "TypeDictNode needs the number of types"),
@@ -215,10 +208,7 @@ REFUSED = [
     ("posenc_RWSE.kernel.times_func=range(3)", "whole numbers from 1"),
     (f"dataset.node_encoder_name=TypeDictNode+RRWP {RRWP}range(4)", "excludes GraphormerBias"),
     (f"gt.layer_type=GINE+BiasedTransformer {RRWP}'[0.5]' dataset.node_encoder_name=RRWP", "whole numbers from 0"),
-    (
-        f"{BIAS} posenc_GraphormerBias.num_in_degrees=null",
-        "num_spatial_types, num_in_degrees, num_out_degrees are needed",
-    ),
+    (f"{BIAS} posenc_GraphormerBias.num_in_degrees=null", "num_in_degrees, num_out_degrees are needed"),
     ("gnn.dim_inner=16", r"must equal gt\.dim_hidden \(got 16 and 64\)"),
     ("gt.dim_edge=32", r"must equal gt\.dim_hidden \(got 32 and 64\)"),
     ("gt.n_heads=3", r"must divide gt\.dim_hidden \(got 3 and 64\)"),
