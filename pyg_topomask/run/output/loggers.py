@@ -33,7 +33,8 @@ def loggers_of(config: Config, folder: Path, name: str, note: Callable[[str], No
         yield loggers
         return
     entity: Any = config.wandb.entity or None
-    wandb = WandbLogger(config.wandb.name or name, str(folder), project=config.wandb.project, entity=entity)
+    title, project = config.wandb.name or name, config.wandb.project
+    wandb = WandbLogger(name=title, save_dir=str(folder), project=project, entity=entity)
     wandb.log_hyperparams(config.model_dump(mode="json"))
     failed = 1
     try:
