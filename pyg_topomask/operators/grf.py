@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -62,10 +60,6 @@ class GRFOperator(MaskOperator):
         """The modulation functions of queries and keys."""
         return self.modulation, self.modulation if self.key_modulation is None else self.key_modulation
 
-    def _with_functions(self, walks: WalkProduct, change: Callable[[Tensor], Tensor]) -> GRFOperator:
-        keys = None if self.key_modulation is None else change(self.key_modulation)
-        return GRFOperator(walks, change(self.modulation), keys)
-
     @property
     def T(self) -> TransposedGRFOperator:
         return TransposedGRFOperator(self)
@@ -75,7 +69,8 @@ class GRFOperator(MaskOperator):
         r""":math:`\Phi_1(|f|)\, \Phi_2(|f|)^\top` with absolute loads."""
         if self.walks.absolute is self.walks and all(map(non_negative, self._functions)):
             return self
-        return self._with_functions(self.walks.absolute, absolute)
+        keys = None if self.key_modulation is None else absolute(self.key_modulation)
+        return GRFOperator(self.walks.absolute, absolute(self.modulation), keys)
 
     @property
     def eps(self) -> float:

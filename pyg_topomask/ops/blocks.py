@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops.memo import once_per_batch
-from pyg_topomask.ops.segment import SizeGroups, group_sizes, ragged_ranges, size_groups
+from pyg_topomask.ops.segment import SizeGroups, ragged_ranges, size_groups
 
 Triples = tuple[Tensor, Tensor, Tensor]
 """Rows, columns and entries of a sparse matrix."""
@@ -66,11 +66,6 @@ class BlockLayout:
             part.view(g, n, n) if flat.dim() == 1 else part.view(g, n, n, -1).permute(0, 3, 1, 2)
             for (g, n), part in zip(self.groups.shapes, flat.split(self.lengths))
         ]
-
-
-def count_block_entries(batch: Tensor | int) -> int:
-    """Number of entries of the blocks of a checked batch vector, or of one graph with the given number of nodes."""
-    return sum(n * n for n in group_sizes(batch)[1])
 
 
 @once_per_batch

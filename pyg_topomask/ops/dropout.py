@@ -10,8 +10,6 @@ compiled code, it takes 1.17 and 1.24 times as long.
 
 from __future__ import annotations
 
-import ctypes
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,15 +18,12 @@ from torch.nn import functional
 
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, mix
 from pyg_topomask.ops.native import loader
+from pyg_topomask.ops.native.op import Entry
 
 LEVELS = 2**16  # of a probability
 _PER_DRAW = 4  # 16-bit numbers in one 64-bit hash
-_ENTRY = {torch.float32: "dropout_float", torch.float64: "dropout_double"}
 _LEAST_COMPILED = 2**16  # entries; with fewer, plain torch is faster than the call of a custom operator
 _WORK_PER_THREAD = 2**20  # entries that are worth a second thread
-
-load = partial(loader.load, "dropout")
-"""The library, compiled if necessary, or the reason why there is none."""
 
 
 def dropout(
@@ -61,7 +56,7 @@ def dropout(
     dropped = round(float(p) * LEVELS)
     if not training or x.device.type != "cpu" or not 0 < dropped < LEVELS:
         return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
-    compilable = x.dtype in _ENTRY and not loader.is_transformed() and _has_library()
+    compilable = loader.refuses("dropout", x) is None
     compiling = torch.compiler.is_compiling()
     if compiling and not compilable:
         return _added(functional.dropout(x.relu() if relu else x, p, training), residual)
@@ -77,11 +72,6 @@ def _added(x: Tensor, residual: Tensor | None) -> Tensor:
     return x if residual is None else residual + x
 
 
-@torch.compiler.assume_constant_result
-def _has_library() -> bool:
-    return not isinstance(load(), str)
-
-
 def dropout_reference(x: Tensor, seed: int, dropped: int) -> Tensor:
     """Dropout in plain torch, with the mask of the compiled function.
 
@@ -95,31 +85,15 @@ def dropout_reference(x: Tensor, seed: int, dropped: int) -> Tensor:
     return x * (keep.to(x.dtype) * (LEVELS / (LEVELS - dropped)))
 
 
-class _Call(ctypes.Structure):
-    """Arguments of the compiled function, described in ``dropout.cpp``."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("count", "seed", "dropped", "threads")),
-        *((name, ctypes.c_void_p) for name in ("x", "sign", "residual", "to")),
-    ]
+_entry = Entry("dropout", "dropout", ("x", "sign", "residual", "to"), {"seed": int, "dropped": int})
 
 
 @torch.library.custom_op("topomask::dropout", mutates_args=())
 def _dropout(x: Tensor, sign: Tensor | None, residual: Tensor | None, seed: Tensor, dropped: int) -> Tensor:
     """Dropout of ``x`` where ``sign`` is positive and of 0 elsewhere, plus ``residual``; no gradient of ``sign``."""
-    library: Any = load()
-    given = {"x": x, "sign": sign, "residual": residual}
-    arrays = {name: part.contiguous() for name, part in given.items() if part is not None}
-    arrays["to"] = out = torch.empty(x.shape, dtype=x.dtype)
-    call = _Call(
-        count=x.numel(),
-        seed=int(seed),
-        dropped=dropped,
-        threads=loader.num_threads(x.numel(), _WORK_PER_THREAD),
-        **{name: part.data_ptr() for name, part in arrays.items()},
-    )
-    failure = getattr(library, _ENTRY[x.dtype])(ctypes.byref(call))
-    loader.refuse_failure(failure, f"dropout of {x.numel()} entries")
+    out = torch.empty(x.shape, dtype=x.dtype)
+    arrays = [None if part is None else part.contiguous().view(-1) for part in (x, sign, residual, out)]
+    _entry(arrays, int(seed), dropped, threads=loader.num_threads(x.numel(), _WORK_PER_THREAD))
     return out
 
 

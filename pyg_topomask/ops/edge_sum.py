@@ -8,7 +8,6 @@ product and for `segment_reduce`. It adds in a fixed order on CUDA as well, so t
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch.nn.functional import embedding_bag
 
 from pyg_topomask.checks import readable
 from pyg_topomask.ops.csr import check_edges
-from pyg_topomask.ops.functions import Mapped
+from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.sparse import Pattern
 
@@ -67,19 +66,11 @@ def neighbour_sum(x: Tensor, edge_index: Tensor) -> Tensor:
     return _NeighbourSum.apply(x, _sources(edge_index, x.size(0)))
 
 
-class _NeighbourSum(Mapped):
+class _NeighbourSum(Linear):
     @staticmethod
     def forward(x: Tensor, sources: Pattern) -> Tensor:
         return sum_rows(sources, x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.sources = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _NeighbourSum.apply(grad, ctx.sources.transposed[0]), None
-
-    @staticmethod
-    def jvp(ctx: Any, of_x: Tensor, _: None) -> Tensor:
-        return _NeighbourSum.apply(of_x, ctx.sources)
+    def adjoint(sources: Pattern) -> tuple[Pattern]:
+        return (sources.transposed[0],)

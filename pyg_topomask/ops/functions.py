@@ -27,6 +27,29 @@ class Mapped(torch.autograd.Function):
         return torch.stack([cls.apply(*call) for call in calls]), 0
 
 
+class Linear(Mapped):
+    """A linear function of one tensor, and of further arguments.
+
+    A subclass defines ``forward(x, *rest)``, and ``adjoint(*rest)``, the arguments with which it is its own transpose.
+    """
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.rest = inputs[1:]
+
+    @staticmethod
+    def adjoint(*rest: Any) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    @classmethod
+    def backward(cls, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return cls.apply(grad, *cls.adjoint(*ctx.rest)), *(None,) * len(ctx.rest)
+
+    @classmethod
+    def jvp(cls, ctx: Any, of_x: Tensor, *_: None) -> Any:
+        return cls.apply(of_x, *ctx.rest)
+
+
 class Bilinear(Mapped):
     """A function of two tensors that is linear in each of them, and of further arguments.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.nn.functional import embedding_bag
 
 from pyg_topomask.checks import readable
 from pyg_topomask.limits import limits
-from pyg_topomask.ops.functions import Bilinear, Mapped
+from pyg_topomask.ops.functions import Bilinear, Linear
 from pyg_topomask.ops.memo import is_wrapped, once_per_batch, outside_transforms
 
 # Columns from which `embedding_bag` is faster than MKL. In float64 it never is.
@@ -204,7 +204,7 @@ def _order_by_column(pattern: Pattern) -> Tensor:
     return torch.from_numpy(csr_matrix(given, shape=(pattern.num_rows, num_cols)).tocsc().data)
 
 
-class _Permute(Mapped):
+class _Permute(Linear):
     """``x[order]``. Its gradient is a gather; the gradient of plain indexing is a scatter, which is slower."""
 
     @staticmethod
@@ -212,16 +212,8 @@ class _Permute(Mapped):
         return x.index_select(0, order)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        _, ctx.order, ctx.inverse = inputs
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _Permute.apply(grad, ctx.inverse, ctx.order), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, of_x: Tensor, *_: None) -> Tensor:
-        return _Permute.apply(of_x, ctx.order, ctx.inverse)
+    def adjoint(order: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+        return inverse, order
 
 
 class _SpMM(Bilinear):

@@ -87,6 +87,16 @@ class AttentionCase:
     def _graphs(self) -> list[Data]:
         return [self.prepare(GRAPHS[name].clone()) for name in self.names]
 
+    def _case(self, dtype: torch.dtype = torch.float64) -> tuple[Any, Batch, Tensor]:
+        """The attention, the graphs in a batch, and an input for it."""
+        batch = Batch.from_data_list(self._graphs())
+        return self.build().to(dtype), batch, self._input(batch.num_nodes, dtype)
+
+    def _one(self) -> tuple[Any, Data, Tensor]:
+        """The attention, the first graph, and an input for it, in float32."""
+        data = self.prepare(GRAPHS[self.names[0]].clone())
+        return self.build(), data, self._input(data.num_nodes, torch.float32)
+
     def _input(self, num_nodes: int, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.randn(num_nodes, self.channels, dtype=dtype)
 
@@ -148,33 +158,24 @@ class AttentionCase:
             attn(x, batch.batch, batch, carry=start[:1])
 
     def test_checkpointing_changes_no_gradient(self) -> None:
-        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
-        x, found = self._input(batch.num_nodes).requires_grad_(), []
+        (attn, batch, x), found = self._case(), []
+        x.requires_grad_()
         for call in (attn, partial(checkpoint, attn, use_reentrant=False)):
             out = call(x, batch.batch, batch)
             found.append(_gradients([out, auxiliary_loss(attn)], [x, *attn.parameters()]))
         torch.testing.assert_close(found[1], found[0], **self.tol)
 
     def test_batch_equals_each_graph_alone(self) -> None:
-        attn, parts = self.build().double(), self._graphs()
-        batch = Batch.from_data_list(parts)
-        x = self._input(batch.num_nodes)
-        out = attn(x, batch.batch, batch)
+        attn, batch, x = self._case()
+        out, parts = attn(x, batch.batch, batch), batch.to_data_list()
         alone = [attn(rows, None, data) for data, rows in zip(parts, x.split(batch.ptr.diff().tolist()))]
         torch.testing.assert_close(out, torch.cat(alone), **self.tol)
-        out = self.build_like(attn).float()(x.float(), batch.batch, batch)
+        out = attn.float()(x.float(), batch.batch, batch)
         torch.testing.assert_close(out, torch.cat(alone).float(), rtol=1e-5, atol=1e-6)
 
-    def build_like(self, attn: Module) -> Module:
-        """A second module with the parameters of ``attn``."""
-        other = self.build().to(next(attn.parameters()).dtype)
-        other.load_state_dict(attn.state_dict())
-        return other
-
     def test_neighbouring_graph_cannot_be_seen(self) -> None:
-        batch = Batch.from_data_list(self._graphs())
         for dtype in (torch.float32, torch.float64):
-            attn, x = self.build().to(dtype), self._input(batch.num_nodes, dtype)
+            attn, batch, x = self._case(dtype)
             out = attn(x, batch.batch, batch)
             for number in range(batch.num_graphs):
                 inside = batch.batch == number
@@ -183,18 +184,16 @@ class AttentionCase:
                 assert torch.equal(attn(scaled, batch.batch, batch)[inside], out[inside])
 
     def test_gradient_stays_in_its_graph(self) -> None:
-        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
-        x = self._input(batch.num_nodes).requires_grad_()
+        attn, batch, x = self._case()
         first = batch.batch == 0
-        (grad,) = torch.autograd.grad(attn(x, batch.batch, batch)[first].square().sum(), x)
+        (grad,) = torch.autograd.grad(attn(x.requires_grad_(), batch.batch, batch)[first].square().sum(), x)
         assert (grad[~first] == 0).all()
         assert (grad[first] != 0).any()
 
     def test_permutation_equivariance(self) -> None:
-        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
+        attn, batch, x = self._case()
         perm = block_permutation(batch.batch)
         assert not torch.equal(perm, torch.arange(batch.num_nodes))
-        x = self._input(batch.num_nodes)
         out = attn(x, batch.batch, batch)
         moved = self.permute(batch, perm)
         moved_out = attn(x[perm], moved.batch, moved)
@@ -204,9 +203,8 @@ class AttentionCase:
             assert not torch.allclose(moved_out, out[perm], **self.tol)
 
     def test_gradients_are_finite_and_reach_every_parameter(self) -> None:
-        attn, batch = self.build(), Batch.from_data_list(self._graphs())
-        x = self._input(batch.num_nodes, torch.float32).requires_grad_()
-        loss = (attn(x, batch.batch, batch) * self._input(batch.num_nodes, torch.float32)).sum()
+        attn, batch, x = self._case(torch.float32)
+        loss = (attn(x.requires_grad_(), batch.batch, batch) * torch.randn_like(x)).sum()
         (loss + auxiliary_loss(attn)).backward()
         assert x.grad is not None
         assert x.grad.isfinite().all()
@@ -227,9 +225,7 @@ class AttentionCase:
         inputs = (self._input(data.num_nodes), *(parameter.detach().clone() for parameter in attn.parameters()))
         assert torch.autograd.gradcheck(run, tuple(value.requires_grad_() for value in inputs))
 
-    def _function_of(
-        self, data: Data, dtype: torch.dtype = torch.float64
-    ) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    def _function_of(self, data: Data, dtype: torch.dtype) -> tuple[Callable[..., Tensor], list[Tensor]]:
         """The attention as a function of its input and its parameters, and these."""
         attn = self.build().to(dtype)
         names = [name for name, _ in attn.named_parameters()]
@@ -240,20 +236,17 @@ class AttentionCase:
 
         return run, [self._input(data.num_nodes, dtype), *(value.detach() for value in attn.parameters())]
 
-    def test_forward_mode_is_right_or_refused(self) -> None:
-        check_forward_mode(*self._function_of(Batch.from_data_list(self._graphs())))
-
-    def test_reverse_mode_of_torch_func(self) -> None:
-        check_reverse_mode(*self._function_of(Batch.from_data_list(self._graphs())))
-
-    def test_backward_in_autocast(self) -> None:
-        check_backward_in_autocast(*self._function_of(Batch.from_data_list(self._graphs()), torch.float32))
+    def test_forward_mode_transforms_and_autocast(self) -> None:
+        batch = Batch.from_data_list(self._graphs())
+        check_forward_mode(*self._function_of(batch, torch.float64))
+        check_reverse_mode(*self._function_of(batch, torch.float64))
+        check_backward_in_autocast(*self._function_of(batch, torch.float32))
 
     def test_two_threads_change_nothing(self) -> None:
         check_threads(*self._function_of(Batch.from_data_list(self._graphs() * 100), torch.float32))
 
     def test_parameters_on_the_meta_device_can_be_filled(self) -> None:
-        attn, data = self.build(), self.prepare(GRAPHS[self.names[0]].clone())
+        attn, data, x = self._one()
         with torch.device("meta"):
             other = self.build()
         assert all(parameter.is_meta for parameter in other.parameters())
@@ -261,32 +254,24 @@ class AttentionCase:
         for module in other.modules():  # what is not in a state dict
             getattr(module, "reset_parameters", lambda: None)()
         other.load_state_dict(attn.state_dict())
-        x = self._input(data.num_nodes, torch.float32)
         assert torch.equal(other(x, None, data), attn(x, None, data))
 
     def test_inference_mode_before_training(self) -> None:
         """Results that are cached for a batch in inference mode must also work in a backward pass."""
-        attn, batch = self.build(), Batch.from_data_list(self._graphs())
-        x = self._input(batch.num_nodes, torch.float32)
+        attn, batch, x = self._case(torch.float32)
         with torch.inference_mode():
             value = attn(x, batch.batch, batch)
         out = attn(x, batch.batch, batch)
         (out.sum() + auxiliary_loss(attn)).backward()
         torch.testing.assert_close(out, value)
 
-    def test_state_dict_round_trip(self) -> None:
-        attn, data = self.build(), self.prepare(GRAPHS[self.names[0]].clone())
-        x, other = self._input(data.num_nodes, torch.float32), self.build()
-        assert not torch.equal(other(x, None, data), attn(x, None, data))
+    def test_copies_pickles_and_state_dicts_are_the_same(self) -> None:
+        attn, data, x = self._one()
+        out, other = attn(x, None, data), self.build()  # the first may hold a loss, whose gradient cannot be copied
+        assert not torch.equal(other(x, None, data), out)
         other.load_state_dict(attn.state_dict())
-        assert torch.equal(other(x, None, data), attn(x, None, data))
-
-    def test_copies_and_pickles_are_the_same(self) -> None:
-        attn, data = self.build(), self.prepare(GRAPHS[self.names[0]].clone())
-        x = self._input(data.num_nodes, torch.float32)
-        out = attn(x, None, data)  # may hold a loss with its gradient, which cannot be copied
-        for other in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
-            assert torch.equal(other(x, None, data), out)
+        for same in (other, copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
+            assert torch.equal(same(x, None, data), out)
 
     def test_reset_draws_every_parameter_anew(self) -> None:
         attn: Any = self.build()
@@ -311,8 +296,8 @@ class AttentionCase:
         torch.testing.assert_close(attn(x, batch.batch, batch), alone, **self.tol)
 
     def test_bfloat16_autocast(self) -> None:
-        attn, batch, other = self.build(), *(Batch.from_data_list(self._graphs()) for _ in range(2))
-        x = self._input(batch.num_nodes, torch.float32)
+        attn, batch, x = self._case(torch.float32)
+        other = Batch.from_data_list(batch.to_data_list())
         exact = attn(x, other.batch, other)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = attn(x, batch.batch, batch)
@@ -326,10 +311,8 @@ class AttentionCase:
         assert (out.float() - exact).norm() <= 0.1 * exact.norm()
 
     def test_bfloat16(self) -> None:
-        attn, batch = self.build(), Batch.from_data_list(self._graphs())
-        x = self._input(batch.num_nodes, torch.float32)
-        exact = attn(x, batch.batch, batch)
-        half = x.bfloat16().requires_grad_()
+        attn, batch, x = self._case(torch.float32)
+        exact, half = attn(x, batch.batch, batch), x.bfloat16().requires_grad_()
         out = attn.bfloat16()(half, batch.batch, batch)
         assert out.dtype == torch.bfloat16
         assert (out.float() - exact).norm() <= 0.1 * exact.norm()
@@ -338,8 +321,7 @@ class AttentionCase:
         assert half.grad.isfinite().all()
 
     def test_batch_defaults_to_that_of_the_graph(self) -> None:
-        attn, batch = self.build().double(), Batch.from_data_list(self._graphs())
-        x = self._input(batch.num_nodes)
+        attn, batch, x = self._case()
         assert torch.equal(attn(x, None, batch), attn(x, batch.batch, batch))
 
     def test_missing_attributes_name_the_transform(self) -> None:
@@ -357,24 +339,22 @@ class AttentionCase:
 
     def test_bad_input_is_refused(self) -> None:
         attn, data = self.build(), self.prepare(GRAPHS["path"].clone())
-        x = self._input(4, torch.float32)
-        with pytest.raises(ValueError, match="'batch' must be sorted"):
-            attn(x, torch.tensor([0, 1, 0, 1]), data)
-        with pytest.raises(ValueError, match=r"'batch' must have shape \[4\].*got \[3\]"):
-            attn(x, torch.tensor([0, 0, 0]), data)
-        with pytest.raises(TypeError, match="'batch' must hold the integer"):
-            attn(x, torch.zeros(4), data)
-        with pytest.raises(
-            ValueError, match=rf"'x' must have shape \[N, {self.channels}\].*got \[4, {self.channels + 1}\]"
-        ):
-            attn(torch.ones(4, self.channels + 1), None, data)
-        with pytest.raises(TypeError, match=r"floating-point tensor \(got torch.int64\)"):
-            attn(torch.ones(4, self.channels, dtype=torch.long), None, data)
+        x, width = self._input(4, torch.float32), self.channels
+        shape = rf"'x' must have shape \[N, {width}\].*got \[4, {width + 1}\]"
+        refused: list[tuple[type[Exception], str, Tensor, Tensor | None]] = [
+            (ValueError, "'batch' must be sorted", x, torch.tensor([0, 1, 0, 1])),
+            (ValueError, r"'batch' must have shape \[4\].*got \[3\]", x, torch.tensor([0, 0, 0])),
+            (TypeError, "'batch' must hold the integer", x, torch.zeros(4)),
+            (ValueError, shape, torch.ones(4, width + 1), None),
+            (TypeError, r"floating-point tensor \(got torch.int64\)", torch.ones(4, width, dtype=torch.long), None),
+        ]
         for bad in (torch.nan, torch.inf, -torch.inf):
-            x = self._input(4, torch.float32)
-            x[2, 1] = bad
-            with pytest.raises(ValueError, match="NaN or infinity, first at node 2"):
-                attn(x, None, data)
+            spoilt = x.clone()
+            spoilt[2, 1] = bad
+            refused.append((ValueError, "NaN or infinity, first at node 2", spoilt, None))
+        for error, message, given, batch in refused:
+            with pytest.raises(error, match=message):
+                attn(given, batch, data)
 
 
 def _listed(results: Any) -> list[Tensor]:

@@ -85,28 +85,46 @@ class TestBorderedOperator(OperatorCase):
         return out if self.numbers.dim() == 2 else out[0]
 
 
-@pytest.mark.parametrize("names", [("path", "star"), ("path", "empty", "star", "single", "empty"), ("empty", "empty")])
+def batch_with(*names):
+    return Batch.from_data_list([empty_graph() if name == "empty" else GRAPHS[name].clone() for name in names])
+
+
+def series_of(*names):
+    batch = batch_with(*names)
+    return BorderedOperator(PowerSeriesOperator(batch.edge_index, batch.num_nodes, SERIES), batch.batch, len(names))
+
+
+def shared(*of_graph):
+    """Equal graphs that share a block, beside graphs without nodes."""
+    inner = GridHeatOperator((2, 3), torch.tensor(0.5).double(), num_graphs=3)
+    return BorderedOperator(inner, torch.tensor(of_graph).repeat_interleave(6), 5)
+
+
 @pytest.mark.parametrize("kernel", ["linear", "softmax"])
-def test_attention_with_tokens_is_the_definition_on_every_path(names, kernel):
-    batch = Batch.from_data_list([empty_graph() if name == "empty" else GRAPHS[name] for name in names])
-    inner = PowerSeriesOperator(batch.edge_index, batch.num_nodes, SERIES)
-    op = BorderedOperator(inner, batch.batch, len(names))
-    sizes = batch.ptr.diff() + 1
-    wider, n = torch.repeat_interleave(sizes), op.num_nodes
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.rand(n, 2, 3, generator=generator, dtype=torch.float64) for _ in range(3))
+@pytest.mark.parametrize(
+    "op",
+    [
+        series_of("path", "star"),
+        series_of("path", "empty", "star", "single", "empty"),
+        series_of("empty", "empty"),
+        *(shared(*graphs) for graphs in ((0, 1, 3), (0, 2, 4), (1, 2, 3))),
+    ],
+)
+def test_attention_with_tokens_is_the_definition_on_every_path(op, kernel):
+    sizes = torch.bincount(op.batch, minlength=op.num_graphs) + 1
+    q, k, v = (torch.rand(op.num_nodes, 2, 3, dtype=torch.float64) for _ in range(3))
     reference = masked_linear_attention_reference if kernel == "linear" else masked_softmax_attention_reference
     attend = masked_linear_attention if kernel == "linear" else masked_softmax_attention
     wanted = reference(q, k, v, op.to_dense(), bound=op.bound.to_dense())
     for path in ("factored", "blocks", "auto")[kernel == "softmax" :]:
-        torch.testing.assert_close(attend(q, k, v, op, wider, path), wanted, rtol=1e-9, atol=1e-9)
+        found = attend(q, k, v, op, torch.repeat_interleave(sizes), path)
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("names", [("path", "star"), ("path", "empty", "star", "single", "empty"), ("empty",)])
+@pytest.mark.parametrize("names", [("path", "empty", "star", "single", "empty"), ("empty",)])
 def test_coefficients_of_pairs_are_kept(names):
     """Attention under a GRF mask evaluates the entries row by row, also behind a class token."""
-    graphs = [empty_graph() if name == "empty" else GRAPHS[name].clone() for name in names]
-    batch = Batch.from_data_list([AddRandomWalks(4, 2, seed=0)(graph) for graph in graphs])
+    batch = Batch.from_data_list(list(map(AddRandomWalks(4, 2, seed=0), batch_with(*names).to_data_list())))
     mask = GRFMask(2, max_length=2).double()
     with torch.no_grad():
         mask.modulation.copy_(torch.tensor([[1.0, -0.5, 0.25], [0.5, 0.0, 1.0]]))
@@ -118,17 +136,6 @@ def test_coefficients_of_pairs_are_kept(names):
         dense = torch.zeros_like(form.to_dense())
         dense[:, pattern.row.long(), pattern.col.long()] = entries.values.t()
         torch.testing.assert_close(dense, form.to_dense())
-
-
-@pytest.mark.parametrize("of_graph", [(0, 1, 3), (0, 2, 4), (1, 2, 3)])
-def test_equal_graphs_share_a_block_beside_graphs_without_nodes(of_graph):
-    batch = torch.tensor(of_graph).repeat_interleave(6)
-    op = BorderedOperator(GridHeatOperator((2, 3), torch.tensor(0.5, dtype=torch.float64), num_graphs=3), batch, 5)
-    wide = torch.repeat_interleave(torch.bincount(batch, minlength=5) + 1)
-    q, k, v = (torch.rand(op.num_nodes, 2, 3, dtype=torch.float64) for _ in range(3))
-    wanted = masked_linear_attention_reference(q, k, v, op.to_dense())
-    for path in ("factored", "blocks", "auto"):
-        torch.testing.assert_close(masked_linear_attention(q, k, v, op, wide, path), wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("one_left", [True, False])

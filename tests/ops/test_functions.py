@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from torch.autograd import forward_ad
 
 from pyg_topomask.ops.edge_sum import neighbour_sum
 from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.ops.products.forest import build_forest, sibling_order
 from pyg_topomask.ops.products.trees import sibling_sum, sweep_down, sweep_up
 from pyg_topomask.ops.sparse import Pattern, permute_rows, sampled_product, spmm
+from pyg_topomask.testing.checks import check_forward_mode, check_reverse_mode
+from tests.ops.compare import with_gradients
 
 PATTERN = Pattern(torch.tensor([0, 0, 1, 3]), torch.tensor([1, 2, 0, 1]), 4, 3)
 PARENT = torch.tensor([-1, 0, 1, 1, -1])
@@ -48,41 +49,19 @@ def case(request):
     return FUNCTIONS[request.param], [torch.randn(size, dtype=torch.float64) for size in SIZES[request.param]]
 
 
-def test_forward_mode(case):
-    function, inputs = case
-    tangents = [torch.randn_like(x) for x in inputs]
-    moved = [[x + sign * 1e-6 * t for x, t in zip(inputs, tangents)] for sign in (1, -1)]
-    wanted = (function(*moved[0]) - function(*moved[1])) / 2e-6
-    found = torch.func.jvp(function, tuple(inputs), tuple(tangents))[1]
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)
-    with forward_ad.dual_level():
-        out = function(*map(forward_ad.make_dual, inputs, tangents))
-        torch.testing.assert_close(forward_ad.unpack_dual(out).tangent, wanted, rtol=1e-6, atol=1e-8)
-
-
-def test_transforms(case):
-    function, inputs = case
-    places = tuple(range(len(inputs)))
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    wanted = torch.autograd.functional.jacobian(function, tuple(leaves))
-    torch.testing.assert_close(torch.func.jacrev(function, places)(*inputs), wanted)
-    torch.testing.assert_close(torch.func.jacfwd(function, places)(*inputs), wanted)
-    many = [torch.stack([x, 2 * x]) for x in inputs]
-    torch.testing.assert_close(torch.vmap(function)(*many)[1], function(*[2 * x for x in inputs]))
-
-
-def test_derivatives(case):
+def test_derivatives_of_all_kinds(case):
     function, inputs = case
     leaves = [x.clone().requires_grad_() for x in inputs]
     assert torch.autograd.gradcheck(function, leaves)
     assert torch.autograd.gradgradcheck(function, leaves)
-
-
-def test_a_backward_pass_inside_of_autocast(case):
-    function, inputs = case
-    leaves = [x.float().requires_grad_() for x in inputs]
-    out = function(*leaves)
-    wanted = torch.autograd.grad(out.square().sum(), leaves, retain_graph=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = torch.autograd.grad(out.square().sum(), leaves)
-    torch.testing.assert_close(found, wanted)
+    check_forward_mode(function, inputs)
+    check_reverse_mode(function, inputs)
+    out = function(*(x.float() for x in leaves))
+    wanted = with_gradients(out, leaves)
+    with torch.autocast("cpu", torch.bfloat16):  # the backward pass alone
+        torch.testing.assert_close(with_gradients(out, leaves), wanted)
+    places = tuple(range(len(inputs)))
+    jacobians = (transform(function, places)(*inputs) for transform in (torch.func.jacrev, torch.func.jacfwd))
+    torch.testing.assert_close(*jacobians)
+    many = [torch.stack([x, 2 * x]) for x in inputs]
+    torch.testing.assert_close(torch.vmap(function)(*many)[1], function(*[2 * x for x in inputs]))

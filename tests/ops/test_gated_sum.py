@@ -6,6 +6,8 @@ from torch_geometric.data import Batch
 
 from pyg_topomask.ops.gated_sum import gated_sum
 from pyg_topomask.testing import GRAPHS
+from pyg_topomask.testing.checks import check_threads
+from tests.ops.compare import with_gradients
 
 NAMES = [*GRAPHS]
 MULTI = torch.tensor([[0, 0, 2, 1, 1, 3], [1, 1, 1, 0, 1, 3]])  # a double edge, self-loops, unsorted
@@ -35,11 +37,7 @@ def gated_sum_reference(target, source, value, edge, edge_index, scale=None):
 
 
 def results(function, arguments, inputs):
-    """The sums, and gradients of a loss of both."""
-    out, e = function(*arguments)
-    weights = [torch.linspace(-1, 1, part.numel(), dtype=part.dtype).view(part.shape) for part in (out, e)]
-    loss = (out * weights[0]).sum() + (e * weights[1]).sum()
-    return out, e, *torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+    return with_gradients(function(*arguments), inputs)
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -67,17 +65,8 @@ def test_one_array_per_edge_is_kept():
 
 
 def test_results_repeat_bit_for_bit_with_two_threads():
-    threads, edge_index = torch.get_num_threads(), torch.randint(500, (2, 30_000))
-    *given, scale = inputs = draw(500, 30_000, 5, torch.float32)
-    found = []
-    try:
-        torch.set_num_threads(2)
-        for _ in range(4):
-            edge_index = edge_index.clone()  # nothing is remembered
-            found.append(results(gated_sum, (*given, edge_index, scale), inputs))
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+    edges, inputs = torch.randint(500, (2, 30_000)), draw(500, 30_000, 5, torch.float32)
+    check_threads(lambda *x: torch.cat(gated_sum(*x[:4], edges.clone(), x[4])), inputs)  # nothing is remembered
 
 
 def test_graphs_in_a_batch_do_not_mix():

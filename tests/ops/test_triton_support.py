@@ -52,7 +52,3 @@ def test_reasons(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
     assert "neither gcc nor clang is on the path" in triton_support.refuses(torch.device("cuda"))
-
-
-def test_powers_of_two():
-    assert [triton_support.power_of_two(size) for size in (0, 1, 2, 3, 4, 5, 128)] == [1, 1, 2, 4, 4, 8, 128]

@@ -10,8 +10,12 @@ from torch.nn.functional import dropout, leaky_relu, pad
 from torch.utils.checkpoint import checkpoint
 
 from pyg_topomask.ops.functions import Bilinear
+from pyg_topomask.ops.hashing import keep_factors
 from pyg_topomask.ops.numerics import absolute
 from pyg_topomask.ops.sparse import Pattern, row_maximum, sampled_product, spmm
+
+KERNELS = ("linear", "softmax", "additive")
+"""Names of the kernels, by their numbers in ``native/pairs/packed.h`` and in the Triton module."""
 
 
 class EdgeVectors(NamedTuple):
@@ -185,6 +189,14 @@ class _Product(Bilinear):
     def gradients(grad: Tensor, left: Tensor, right: Tensor, needed: tuple[bool, bool]) -> Any:
         of_left = _Product.apply(grad, right.mT) if needed[0] else None
         return of_left, _Product.apply(left.mT, grad) if needed[1] else None
+
+
+def factors_kept(dropout: float, seed: Tensor | None, pattern: Pattern, v: Tensor) -> Tensor | None:
+    """Factors of dropout ``[P, H]`` that compiled code draws with a seed; :obj:`None` without one."""
+    if seed is None:
+        return None
+    number = torch.arange(pattern.nnz * v.size(1), device=v.device).view(-1, v.size(1))
+    return keep_factors(dropout, seed.to(v.device), number).to(v)
 
 
 def exp_below(score: Tensor, top: Tensor) -> Tensor:

@@ -108,17 +108,12 @@ class TensorMask:
             raise ValueError(f"a dense mask must be real and strided (got {matrix.dtype}, {matrix.layout})")
         self.matrix = matrix if matrix.is_floating_point() else matrix.float()
         self.num_nodes, self.heads = matrix.size(-1), matrix.size(0) if matrix.dim() == 3 else None
-        self.dtype, self.device = self.matrix.dtype, matrix.device
+        self.dtype, self.device, self.num_multiply_adds = self.matrix.dtype, matrix.device, matrix.size(-1) ** 2
 
     @property
     def eps(self) -> float:
         """Machine epsilon of the tensor."""
         return torch.finfo(self.dtype).eps
-
-    @property
-    def num_multiply_adds(self) -> int:
-        """Multiply-adds of a product with one column."""
-        return self.num_nodes**2
 
     @property
     def bound(self) -> Any:

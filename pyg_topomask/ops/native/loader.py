@@ -74,19 +74,6 @@ def missing(name: str) -> str | None:
     return library if isinstance(library, str) else None
 
 
-def refuse_failure(code: int, what: str) -> None:
-    """Raise the error that a compiled function returned, whose codes are in ``parallel.h``.
-
-    Raises:
-        MemoryError: If memory is short (−1).
-        RuntimeError: If the code is any other number except 0.
-    """
-    if code == -1:
-        raise MemoryError(f"not enough memory for {what}")
-    if code:
-        raise RuntimeError(f"compiled code failed at {what}; this is a bug: set TOPOMASK_NATIVE=0 to avoid it")
-
-
 def num_threads(work: int, per_thread: int) -> int:
     """Number of threads for some work, at most torch's, each with at least ``per_thread``."""
     return max(min(torch.get_num_threads(), int(work // max(per_thread * limits.thread_work, 1))), 1)

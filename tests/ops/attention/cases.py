@@ -24,7 +24,6 @@ from pyg_topomask.operators import (
     GridHeatOperator,
     HeadStackOperator,
     HeatOperator,
-    HypercubeHeatOperator,
     KroneckerOperator,
     LowRankOperator,
     OnesOperator,
@@ -34,7 +33,6 @@ from pyg_topomask.operators import (
     SparseOperator,
     ToeplitzOperator,
     TreeDistanceOperator,
-    entrywise_product,
 )
 from pyg_topomask.ops.attention.engines import pairs, pairs_cpp, parts
 from pyg_topomask.ops.attention.kernels import Kernel
@@ -115,7 +113,7 @@ def masks() -> dict[str, Mask]:
     """Masks of every kind: positive, with signs, by head, approximate, with shared blocks, without support."""
     torch.manual_seed(0)
     same = (RAGGED[:, None] == RAGGED).double()
-    positive, heads = draw(EDGES.size(1), positive=True), draw(EDGES.size(1), HEADS)
+    positive = draw(EDGES.size(1), positive=True)
     looped = [draw(LOOPS.size(1)) for _ in range(2)]
     time = torch.tensor(0.5).double()
 
@@ -134,23 +132,16 @@ def masks() -> dict[str, Mask]:
         "grf": Mask(grf, [torch.tensor([1.0, 0.5, 0.25, 0.125]).double()]),
         "grf_signed": Mask(grf, [draw(HEADS, 4)]),
         "grf_keys": Mask(grf, [draw(4), draw(4)]),
-        "grf_unsymmetric": Mask(partial(grf, symmetric=False), [draw(4)]),
         "grf_diagonal": Mask(partial(grf, diagonal="corrected"), [torch.tensor([0.5, 1.0, -0.5, 0.25]).double()]),
         "heat": Mask(lambda t: HeatOperator(EDGES, 17, t, tol=1e-12), [time]),
         "series": Mask(lambda x: PowerSeriesOperator(EDGES, 17, x), [draw(HEADS, 3)]),
         "low_rank": Mask(lambda x, y: LowRankOperator(x, y, RAGGED), [draw(17, 3), draw(17, 3)]),
         "tensor": Mask(lambda x: TensorMask(x * same.to(x)), [draw(17, 17)]),
         "tensor_heads": Mask(lambda x: DenseOperator(x * same.to(x)), [draw(HEADS, 17, 17)]),
-        "product": Mask(
-            lambda x, y: entrywise_product(SparseOperator(EDGES, x, 17), SparseOperator(EDGES, y, 17)),
-            [positive, heads],
-        ),
         "toeplitz": Mask(lambda x: ToeplitzOperator(x, (2, 4), 2), [draw(3, 7)], EQUAL),
         "toeplitz_heads": Mask(lambda x: ToeplitzOperator(x, (8,), 2), [draw(HEADS, 15)], EQUAL),
         "grid_heat": Mask(lambda t: GridHeatOperator((2, 4), t, 2), [time], EQUAL),
-        "hypercube": Mask(lambda t: -0.5 * HypercubeHeatOperator(3, t, 2), [time], EQUAL),
         "forest": Mask(lambda a: ForestExpOperator(PARENT, torch.ones_like(a).expand(16), a, 0.1), [-time], EQUAL),
-        "tree": Mask(lambda x: TreeDistanceOperator(PARENT, x, "histogram"), [draw(4)], EQUAL),
         "tree_heads": Mask(lambda x: TreeDistanceOperator(PARENT, x, "centroid"), [draw(HEADS, 4)], EQUAL),
         "kronecker": Mask(
             lambda x: KroneckerOperator(DenseOperator(torch.eye(2).to(x)), ToeplitzOperator(x, (8,))), [draw(15)], EQUAL
@@ -240,10 +231,3 @@ def reference(problem: Problem, tolerance: float = 1e-12) -> Tensor:
         return masked_softmax_attention_reference(q * q.size(-1) ** 0.5, k, v, dense, **settings)
     kernel = leaky_relu(torch.einsum("ihr,jhr->hij", q, k), kernel.negative_slope).exp()
     return normalized_reference(kernel, kernel, v, dense, **settings)
-
-
-def with_gradients(out: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The output, and the gradients of a weighted sum."""
-    weight = torch.linspace(-1, 1, out.numel()).to(out).view(out.shape)
-    grads = torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True, materialize_grads=True)
-    return [out.detach(), *grads]

@@ -11,7 +11,8 @@ from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.engines import pairs_triton
 from pyg_topomask.ops.attention.engines.pairs_triton import PairSums, _pair_sums
 from pyg_topomask.ops.sparse import Pattern
-from tests.ops.attention.cases import KERNELS, Mask, draw, problem_of, reference, remade, small_masks, with_gradients
+from tests.ops.attention.cases import KERNELS, Mask, draw, problem_of, reference, remade, small_masks
+from tests.ops.compare import with_gradients
 
 pytest.importorskip("triton", reason="Triton is only published for Linux")
 

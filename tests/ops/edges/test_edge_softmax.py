@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -5,6 +7,7 @@ from torch_geometric.data import Batch
 from pyg_topomask.ops.edges.edge_softmax import typed_edge_attention, typed_edge_attention_reference, typed_edges
 from pyg_topomask.testing import GRAPHS, empty_graph
 from pyg_topomask.transforms import AddExpanderEdges
+from tests.ops.compare import assert_dropout_keeps_the_mean, assert_is_the_reference
 
 
 def edges_of(*names, num_virtual=2, expander=True):
@@ -25,6 +28,10 @@ def tensors(where, with_edge=True, dtype=torch.float64):
 
 def attend(where, q, k, v, *vectors, **settings):
     return typed_edge_attention(q, k, v, where, *vectors, **settings)
+
+
+def define(where, q, k, v, *vectors):
+    return typed_edge_attention_reference(q, k, v, where, *vectors)
 
 
 @pytest.mark.parametrize("num_virtual", [0, 1, 3])
@@ -58,24 +65,13 @@ def test_is_the_reference(monkeypatch, names, with_edge, native):
     for num_virtual in (0, 2):
         _, where = edges_of(*names, num_virtual=num_virtual)
         inputs = tensors(where, with_edge)
-        fast = attend(where, *inputs)
-        slow = typed_edge_attention_reference(*inputs[:3], where, *inputs[3:])
-        torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
-        single = attend(where, *(x.float() for x in inputs))
-        torch.testing.assert_close(single, slow.float(), rtol=1e-5, atol=1e-6)
-        noise = torch.randn_like(slow)
-        grads = [
-            torch.autograd.grad((out * noise).sum(), inputs, allow_unused=True, materialize_grads=True)
-            for out in (fast, slow)
-        ]
-        torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-11)
+        assert_is_the_reference(partial(attend, where), partial(define, where), inputs)
 
 
 def test_more_edges_than_pairs_of_nodes():
     where = torch.tensor([[0, 1, 0, 0, 0, 1], [1, 0, 1, 1, 0, 1]]), None, None, 2, 1, 0
     inputs = tensors(where)
-    wanted = typed_edge_attention_reference(*inputs[:3], where, *inputs[3:])
-    torch.testing.assert_close(attend(where, *inputs), wanted)
+    assert_is_the_reference(partial(attend, where), partial(define, where), inputs)
     assert torch.autograd.gradcheck(lambda *x: attend(where, *x), inputs)
 
 
@@ -93,10 +89,7 @@ def test_dropout_keeps_the_expectation():
     torch.manual_seed(0)
     _, where = edges_of("star", num_virtual=1)
     inputs = [x.detach() for x in tensors(where)]
-    exact = attend(where, *inputs)
-    draws = torch.stack([attend(where, *inputs, dropout=0.3) for _ in range(2000)])
-    assert ((draws.mean(0) - exact).abs() <= 5 * draws.std(0) / 2000**0.5 + 1e-12).all()
-    assert (draws[0] != exact).any()
+    assert_dropout_keeps_the_mean(lambda: attend(where, *inputs, dropout=0.3), attend(where, *inputs), 500)
 
 
 def test_edges_of_nodes_that_are_not_there_are_refused():

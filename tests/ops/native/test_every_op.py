@@ -13,6 +13,7 @@ from pyg_topomask.limits import limits
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import OPS
 from pyg_topomask.testing.checks import check_forward_mode, check_reverse_mode
+from tests.ops.compare import assert_bits
 
 CASES = [(name, number) for name, op in OPS.items() for number, _ in enumerate(op.examples())]
 IDS = [f"{name}-{number}" for name, number in CASES]
@@ -75,12 +76,6 @@ def small(name, number):
     if not 0 < sum(x.numel() for x in moving(op, inputs)) <= FEW:
         pytest.skip("too many numbers")
     return op, inputs
-
-
-def assert_bits(found, wanted):
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one.isnan(), other.isnan())
-        assert torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 every_case = pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)

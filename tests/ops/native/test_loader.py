@@ -137,39 +137,23 @@ def test_programs_that_cannot_be_run(fresh, whole, monkeypatch):
     use_cxx("'c++", monkeypatch)
     refused(r"cannot be read as a command \(No closing quotation\): 'c\+\+")
     use_compiler(fresh, monkeypatch, copying(whole))
-    with monkeypatch.context() as patch:
-        patch.setattr(sources, "SHELL", "/no/such/shell")
-        refused(r"the C\+\+ compiler .*/compiler cannot be run: .*No such file")
-    loader._load.cache_clear()
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
-    refused("made cannot be tried: .*No such file")
+    monkeypatch.setattr(sources, "SHELL", "/no/such/shell")
+    refused(r"the C\+\+ compiler .*/compiler cannot be run: .*No such file")
 
 
 @posix
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("named", ["~nosuchuser/x", None])
-def test_without_a_home_folder(named):
+def test_without_a_home_folder():
     """In a process whose user is in no list of users."""
     code = "import pwd; pwd.getpwuid = lambda number: {}[number]\n"
     code += "from pyg_topomask.ops.native import loader; print(loader.load('topk'))"
     unset = {"HOME", "XDG_CACHE_HOME", "TOPOMASK_CACHE"}
     environment = {key: value for key, value in os.environ.items() if key not in unset}
-    environment |= {"TOPOMASK_CACHE": named} if named else {}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"cannot be kept in {named or '~/.cache'}: there is no such home folder; set TOPOMASK_CACHE" in done.stdout
+    assert "cannot be kept in ~/.cache: there is no such home folder; set TOPOMASK_CACHE" in done.stdout
     assert done.stderr.count("plain torch is used instead of compiled code") == 1
-
-
-@posix
-def test_whatever_else_fails_is_told_in_one_line(fresh, monkeypatch):
-    def fail(*args):
-        raise ZeroDivisionError("of all\nthings")
-
-    monkeypatch.setattr(sources, "fingerprint", fail)
-    use_compiler(fresh, monkeypatch, "exit 3")
-    refused("of all things")
 
 
 @posix

@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_topomask.ops.attention.kernels import EdgeVectors, Kernel
+from pyg_topomask.ops.attention.kernels import KERNELS, EdgeVectors, Kernel, factors_kept
 from pyg_topomask.ops.attention.mask import Entries, evaluate
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.hashing import draw_seeds, keep_factors
+from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.sparse import Combination, Pattern
-
-_KERNELS = ("linear", "softmax", "additive")  # their numbers in ``native/pairs/packed.h``
 
 
 class PairMeans(CompiledOp):
@@ -43,35 +41,15 @@ class PairMeans(CompiledOp):
     def work(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
         return rest[4].numel() * q.size(1) * (q.size(2) + v.size(2))
 
-    def twin(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        entry: Tensor,
-        bound: Tensor | None,
-        edge: Tensor | None,
-        rowptr: Tensor,
-        col: Tensor,
-        edge_of_pair: Tensor | None,
-        seed: Tensor | None,
-        order: Tensor | None,
-        coeffs: Tensor | None,
-        bound_coeffs: Tensor | None,
-        kernel: int,
-        negative_slope: float,
-        dropout: float,
-        common_edges: int,
-    ) -> tuple[Tensor, Tensor]:
+    def twin(self, *inputs: Any) -> tuple[Tensor, Tensor]:
+        q, k, v, entry, bound, edge, rowptr, col, edge_of_pair, seed, order, coeffs, bound_coeffs, *numbers = inputs
+        kernel, negative_slope, dropout, common_edges = numbers
         pattern = Pattern(None, col, q.size(0), k.size(0), order, rowptr)
         entries = _of_pairs(entry, coeffs, pattern)
         bounds = entries if bound is None else _of_pairs(bound, bound_coeffs, pattern)
-        how = Kernel(_KERNELS[kernel], negative_slope=negative_slope)
-        number = torch.arange(col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
-        kept = None if seed is None else keep_factors(dropout, seed.to(q.device), number).to(v)
-        edges = None
-        if edge is not None and edge_of_pair is not None:
-            edges = EdgeVectors(edge, edge_of_pair, common_edges)
+        how = Kernel(KERNELS[kernel], negative_slope=negative_slope)
+        kept = factors_kept(dropout, seed, pattern, v)
+        edges = None if edge is None else EdgeVectors(edge, edge_of_pair, common_edges)
         sums = how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept, edges=edges)
         size = pattern.arrange(sums[..., -1].detach())
         vanished = size < 2**14 * torch.finfo(size.dtype).tiny
@@ -119,22 +97,9 @@ def attend(problem: Problem) -> Tensor:
     bound, bound_coeffs = (None, None) if bounds is entries else _lines(bounds)
     edge, of_pair, common = (None, None, 0) if problem.edges is None else problem.edges
     seed = draw_seeds(1) if kernel.dropout else None
-    arrays = (
-        q,
-        k,
-        problem.v,
-        entry,
-        bound,
-        edge,
-        pattern.rowptr,
-        pattern.col,
-        of_pair,
-        seed,
-        pattern.order,
-        coeffs,
-        bound_coeffs,
-    )
-    return _pair_means(*arrays, _KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout, common)[0]
+    pairs = pattern.rowptr, pattern.col, of_pair, seed, pattern.order, coeffs, bound_coeffs
+    numbers = KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout, common
+    return _pair_means(q, k, problem.v, entry, bound, edge, *pairs, *numbers)[0]
 
 
 def _lines(entries: Entries) -> tuple[Tensor, Tensor | None]:

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from pyg_topomask.ops import triton_support
-from pyg_topomask.ops.attention.kernels import Kernel
+from pyg_topomask.ops.attention.kernels import KERNELS, Kernel, factors_kept
 from pyg_topomask.ops.attention.problem import Problem
-from pyg_topomask.ops.hashing import draw_seeds, keep_factors
+from pyg_topomask.ops.hashing import draw_seeds
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.native.op import CompiledOp
 from pyg_topomask.ops.sparse import Pattern
 from pyg_topomask.ops.triton_support import power_of_two
 
-_KERNELS = ("linear", "softmax", "additive")  # their numbers in the Triton module
 _MODULE = "pyg_topomask.ops.attention.triton_kernels"
 _PAIRS = 16  # pairs that a program reads at a time
 _NUMBERS = 256  # most numbers of the keys and values of one pair, in all heads of a program
@@ -48,27 +47,13 @@ class PairSums(CompiledOp):
             return f"it computes in float32 or float64 (got {q.dtype})"
         return triton_support.refuses(q.device)
 
-    def twin(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        entry: Tensor,
-        bound: Tensor | None,
-        rowptr: Tensor,
-        col: Tensor,
-        seed: Tensor | None,
-        kernel: int,
-        negative_slope: float,
-        dropout: float,
-    ) -> Tensor:
+    def twin(self, *inputs: Any) -> Tensor:
+        q, k, v, entry, bound, rowptr, col, seed, kernel, negative_slope, dropout = inputs
         pattern = Pattern(None, col, q.size(0), k.size(0), rowptr=rowptr)
         entries = entry.t() if entry.size(0) > 1 else entry[0]
         bounds = entries if bound is None else bound.t() if bound.size(0) > 1 else bound[0]
-        number = torch.arange(col.numel() * q.size(1), device=q.device).view(-1, q.size(1))
-        kept = None if seed is None else keep_factors(dropout, seed.to(q.device), number).to(v)
-        how = Kernel(_KERNELS[kernel], negative_slope=negative_slope)
-        return how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=kept)
+        how = Kernel(KERNELS[kernel], negative_slope=negative_slope)
+        return how.sums_of_heads(pattern, entries, bounds, q, k, v, kept=factors_kept(dropout, seed, pattern, v))
 
     def run(
         self,
@@ -142,7 +127,7 @@ def attend(problem: Problem) -> Tensor:
     q, k, v = (pattern.arrange(x) for x in (problem.q, problem.k, problem.v))
     entry, bound = (x.t() if x.dim() == 2 else x[None] for x in (entries, bounds))
     seed = draw_seeds(1) if kernel.dropout else None
-    rest = pattern.rowptr, pattern.col, seed, _KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
+    rest = pattern.rowptr, pattern.col, seed, KERNELS.index(kernel.name), kernel.negative_slope, kernel.dropout
     return problem.finish(pattern.restore(_pair_sums(q, k, v, entry, None if bounds is entries else bound, *rest)))
 
 

@@ -6,57 +6,54 @@
 //
 // Plain C++17 and its standard library.
 
+#include "../array.h"
 #include "../draws.h"
-#include "../parallel.h"
 
 namespace {
+
+enum { X, SIGN, RESIDUAL, TO, ARRAYS };  // arrays without gaps; the second and third may be absent
+enum { SEED, DROPPED, NUMBERS };
 
 constexpr int64_t BLOCK = 1 << 10;  // draws that stay in the nearest cache
 constexpr int64_t TASK = 1 << 4;    // blocks
 
-struct Call {
-    int64_t count, seed, dropped, threads;
-    const void *x, *sign, *residual;  // the last two may be null
-    void* to;
-};
+template <class T>
+struct Dropout {
+    const int64_t count, seed, dropped;
+    const T *x, *sign, *residual;
+    T* to;
 
-// Entries from `first` on, a multiple of PER_DRAW.
-template <bool SIGN, bool RESIDUAL, class T>
-void drop_block(const Call& c, int64_t first, int64_t count) {
-    alignas(64) uint64_t draws[BLOCK];
-    alignas(64) int16_t numbers[BLOCK * PER_DRAW];
-    draw(uint64_t(c.seed), first / PER_DRAW, (count + PER_DRAW - 1) / PER_DRAW, draws, numbers);
-    const auto at = [first](const void* array) { return array ? static_cast<const T*>(array) + first : nullptr; };
-    const T *x = at(c.x), *sign = at(c.sign), *residual = at(c.residual);
-    T* __restrict__ to = static_cast<T*>(c.to) + first;
-    const Kept<T> kept(c.dropped);
-    for (int64_t i = 0; i < count; ++i) {
-        const T value = SIGN && sign[i] <= 0 ? T(0) : x[i];
-        const T left = value * kept.factor(numbers[i]);
-        to[i] = RESIDUAL ? residual[i] + left : left;
+    explicit Dropout(const Call& call)
+        : count(call.size(X, 0)), seed(call.integer(SEED)), dropped(call.integer(DROPPED)),
+          x(call.dense<const T>(X, {count})), sign(call.optional<const T>(SIGN, {count})),
+          residual(call.optional<const T>(RESIDUAL, {count})), to(call.dense<T>(TO, {count})) {}
+
+    // Entries from `first` on, a multiple of PER_DRAW.
+    template <bool HAS_SIGN, bool HAS_RESIDUAL>
+    void drop(int64_t first, int64_t size) const {
+        alignas(64) uint64_t draws[BLOCK];
+        alignas(64) int16_t numbers[BLOCK * PER_DRAW];
+        draw(uint64_t(seed), first / PER_DRAW, (size + PER_DRAW - 1) / PER_DRAW, draws, numbers);
+        const T *from = x + first, *signs = sign + (HAS_SIGN ? first : 0), *added = residual + (HAS_RESIDUAL ? first : 0);
+        T* __restrict__ out = to + first;
+        const Kept<T> kept(dropped);
+        for (int64_t i = 0; i < size; ++i) {
+            const T value = HAS_SIGN && signs[i] <= 0 ? T(0) : from[i];
+            const T left = value * kept.factor(numbers[i]);
+            out[i] = HAS_RESIDUAL ? added[i] + left : left;
+        }
     }
-}
 
-template <class T>
-void drop_block(const Call& c, int64_t first, int64_t count) {
-    if (c.sign && c.residual) return drop_block<true, true, T>(c, first, count);
-    if (c.sign) return drop_block<true, false, T>(c, first, count);
-    if (c.residual) return drop_block<false, true, T>(c, first, count);
-    drop_block<false, false, T>(c, first, count);
-}
-
-template <class T>
-int drop(const Call& call) try {
-    constexpr int64_t size = BLOCK * PER_DRAW;
-    parallel(call.threads, (call.count + TASK * size - 1) / (TASK * size), [&](int64_t task, int64_t) {
-        const int64_t end = std::min(call.count, (task + 1) * TASK * size);
-        for (int64_t i = task * TASK * size; i < end; i += size)
-            drop_block<T>(call, i, std::min(size, end - i));
-    });
-    return 0;
-} catch (...) {
-    return error_code();
-}
+    void run(int64_t threads) const {
+        const auto block = sign ? (residual ? &Dropout::drop<true, true> : &Dropout::drop<true, false>)
+                                : (residual ? &Dropout::drop<false, true> : &Dropout::drop<false, false>);
+        constexpr int64_t size = BLOCK * PER_DRAW;
+        parallel(threads, (count + TASK * size - 1) / (TASK * size), [&](int64_t task, int64_t) {
+            const int64_t end = std::min(count, (task + 1) * TASK * size);
+            for (int64_t i = task * TASK * size; i < end; i += size) (this->*block)(i, std::min(size, end - i));
+        });
+    }
+};
 
 }  // namespace
 
@@ -64,11 +61,10 @@ extern "C" {
 
 // Sets an entry of x to zero where `sign` is not positive, and otherwise with probability dropped / 2^16. Scales the
 // remaining entries, and adds `residual`.
-int dropout_float(const Call* call) {
-    return drop<float>(*call);
-}
-
-int dropout_double(const Call* call) {
-    return drop<double>(*call);
+int64_t dropout(const int64_t* block) {
+    return for_dtype(block, ARRAYS, NUMBERS, X, [](const Call& call, auto zero) {
+        Dropout<decltype(zero)>(call).run(call.threads());
+        return 0;
+    });
 }
 }
