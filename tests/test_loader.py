@@ -47,19 +47,23 @@ def test_a_part_is_the_subgraph_of_its_nodes_with_walks_of_its_own():
     assert int(part.walk_index.max()) < len(nodes)
 
 
-def test_processes_take_turns_in_one_order():
-    alone = EpochSampler(10, seed=1)
-    alone.set_epoch(4)
-    three = [EpochSampler(10, 1, rank, 3) for rank in range(3)]
-    for sampler in three:
-        sampler.set_epoch(4)
-    shares = [list(sampler) for sampler in three]
-    assert [len(share) for share in shares] == [4] * 3 == [len(sampler) for sampler in three]
-    together = [item for turn in zip(*shares) for item in turn]
-    assert together[:10] == list(alone)
-    assert together[10:] == list(alone)[:2]  # repeated, so that no process waits for another
-    many = [list(EpochSampler(2, 1, rank, 5)) for rank in range(5)]  # more processes than items
-    assert many == [[item] for item in [*EpochSampler(2, 1)] * 2 + [*EpochSampler(2, 1)][:1]]
+def order(seed, epoch, rank=0, processes=1, size=10):
+    sampler = EpochSampler(size, seed, rank, processes)
+    sampler.set_epoch(epoch)
+    torch.rand(epoch + 1)  # other random draws have no effect
+    return list(sampler)
+
+
+def test_order_depends_on_seed_and_epoch_alone_and_processes_take_turns():
+    alone = order(1, 4)
+    assert order(1, 4) == alone
+    assert sorted(alone) == list(range(10))
+    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+    shares = [order(1, 4, rank, 3) for rank in range(3)]
+    together = [item for turn in zip(*shares, strict=True) for item in turn]
+    assert together == [*alone, *alone[:2]]  # repeated, so that no process waits for another
+    few = order(1, 0, size=2)
+    assert [order(1, 0, rank, 5, 2) for rank in range(5)] == [[item] for item in [*few, *few, few[0]]]
 
 
 def passes(loader, count):

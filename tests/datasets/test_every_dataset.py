@@ -1,6 +1,5 @@
 """What holds for every generated data set: seeds, refusals, and the file on the disk."""
 
-import os
 from functools import partial
 
 import numpy as np
@@ -18,6 +17,7 @@ from pyg_topomask.datasets import (
     ParticleDataset,
 )
 from pyg_topomask.tensor_files import UnreadableFileError
+from tests.hostile import Calls, touch
 
 DATASETS = {
     "motif": partial(MotifDataset, motif="ladder", num_nodes=20),
@@ -117,24 +117,15 @@ def test_a_broken_run_and_a_full_disk_leave_nothing_behind(tmp_path, monkeypatch
     assert files(tmp_path) == []
 
 
-class Hostile:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.marker}",)
-
-
 @pytest.mark.parametrize("kind", ["hostile", "half", "junk", "list", "other", "empty"])
 def test_a_file_that_holds_no_graphs_is_named(tmp_path, kind):
     Circles(tmp_path)
     (path,) = (tmp_path / "processed").iterdir()
     content = {"half": path.read_bytes()[:900], "junk": b"junk"}
     values = {"list": [1, 2], "other": ({"x": 3}, None, Data), "empty": ({}, {}, Data)}
+    torch.save(values.get(kind, Calls(touch, str(tmp_path / "marker"))), path)
     if kind in content:
         path.write_bytes(content[kind])
-    else:
-        torch.save(values.get(kind, Hostile(tmp_path / "marker")), path)
     with pytest.raises(UnreadableFileError, match=f"{path} (cannot be read|does not hold 4 graphs; delete it)"):
         Circles(tmp_path)
     assert not (tmp_path / "marker").exists()

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,14 +18,7 @@ from pyg_topomask.run.errors import RunError, storage_errors
 from pyg_topomask.run.finished_run import find_run
 from pyg_topomask.run.output.saved import read_config, read_result, read_results
 from pyg_topomask.run.training.checkpoint import BEST, LAST, epochs_done
-
-
-class Hostile:
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.marker}",)
+from tests.hostile import Calls, touch
 
 
 @contextmanager
@@ -39,12 +33,7 @@ def refused(*words):
 
 def changed(path, **values):
     found = torch.load(path, weights_only=True)
-    for key, value in values.items():
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = value
-    torch.save(found, path)
+    torch.save({key: value for key, value in (found | values).items() if value is not None}, path)
 
 
 DAMAGE = {
@@ -52,7 +41,7 @@ DAMAGE = {
     "empty": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:3000]),
     "pickle": lambda path: path.write_bytes(pickle.dumps({"epoch": 1})),
-    "hostile": lambda path: torch.save(Hostile(path.with_name("marker")), path),
+    "hostile": lambda path: torch.save(Calls(touch, str(path.with_name("marker"))), path),
     "folder": lambda path: (path.unlink(), path.mkdir()),
     "list": lambda path: torch.save([1], path),
     "other": lambda path: changed(path, topomask=None),
@@ -95,30 +84,32 @@ def test_the_command_line_ends_with_one_line(tiny_file, trained, tmp_path, capsy
     assert error.count("\n") == 1
 
 
-RESULTS = [
-    "[]", "{}", "3", "null", "{", "[" * 100_000, '{"seed": 0}', '{"seed": "x", "metrics": []}', "\x00",
-    '{"seed": 0, "metrics": {"test_loss": "x"}}',
-]  # fmt: skip
-
-
 def test_damaged_results_are_named(run):
-    path = run / "result.json"
+    path, again = run / "result.json", "delete it to run that seed again"
     whole = json.loads(path.read_text())
-    texts = [*RESULTS, *(json.dumps({k: v for k, v in whole.items() if k != key}) for key in ("epochs", "seed"))]
-    for content in (*(text.encode() for text in texts), b"\xff\xfe"):
+    less = [json.dumps({k: v for k, v in whole.items() if k != key}) for key in ("epochs", "seed")]
+    broken = [
+        "[]",
+        "{}",
+        "{",
+        "null",
+        "\x00",
+        '{"seed": "x", "metrics": []}',
+        '{"seed": 0, "metrics": {"a": "x"}}',
+        *less,
+    ]
+    for content in (*(text.encode() for text in broken), b"\xff\xfe"):
         path.write_bytes(content)
-        with refused(f"{path} is damaged", "delete it to run that seed again"):
+        with refused(f"{path} is damaged", again):
             read_result(run)
     path.write_text(json.dumps(whole | {"environment": "abc"}))
-    with refused(f"{path} is damaged (environment"):
+    with refused(f"{path} is damaged (environment", again):
         read_result(run)
     path.unlink()
     assert read_result(run) is None
     path.write_text(json.dumps(whole))
-    assert read_result(run) == whole
     shutil.copytree(run, run.with_name("0-backup"))
-    assert read_results(run.parent) == {run: whole}  # a copy is not a seed
-    assert list(find_run(run.parent).results) == [run]
+    assert read_results(run.parent) == find_run(run.parent).results == {run: whole}  # a copy is not a seed
     shutil.copytree(run, run.with_name("1"))
     with refused(f"{run.parent} contains a seed twice", "delete one of the folders"):
         read_results(run.parent)
@@ -172,15 +163,12 @@ def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, curves):
 
 
 def test_a_full_cache_is_named(tiny, tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setenv("TOPOMASK_CACHE", str(tmp_path / "cache"))
-    with monkeypatch.context() as patch:
-        patch.setattr("torch_geometric.io.fs.torch_save", full)
-        with refused(f"the cache folder {tmp_path / 'cache'} cannot be written to: No space"):
-            run_config(tiny, tmp_path)
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and not path.name.endswith(".lock")]
+    full, cache = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")), tmp_path / "cache"
+    monkeypatch.setenv("TOPOMASK_CACHE", str(cache))
+    monkeypatch.setattr("torch_geometric.io.fs.torch_save", full)
+    with refused(f"the cache folder {cache} cannot be written to: No space"):
+        run_config(tiny, tmp_path)
+    assert {path.suffix for path in cache.rglob("*") if path.is_file()} <= {".lock"}
 
 
 @pytest.mark.parametrize(
@@ -200,11 +188,11 @@ def test_what_disk_and_memory_refuse_is_one_line(error, words):
         raise error
 
 
-def test_other_errors_stay_as_they_are():
-    for error in (RuntimeError("a bug"), BrokenPipeError(32, "x"), ConnectionError(111, "x")):
-        with pytest.raises(type(error)) as caught, storage_errors():
-            raise error
-        assert caught.value is error
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), BrokenPipeError(32, "x"), ConnectionError(111, "x")])
+def test_other_errors_stay_as_they_are(error):
+    with pytest.raises(type(error)) as caught, storage_errors():
+        raise error
+    assert caught.value is error
 
 
 @pytest.mark.parametrize(
@@ -215,21 +203,15 @@ def test_other_errors_stay_as_they_are():
         (["run", "a\0b.yaml"], "null"),
         (["show", "mask", "config.yaml", "--out", "a\0.png"], "--out must name a file"),
         (["predict", "run", "--out", "."], "--out must name a file (got '.')"),
-        (["run", "a" * 5000], "too long"),
-        (["check", "x=" + "[" * 3000], "the name of a config|needs a config file"),
     ],
 )
-def test_names_that_no_file_has(arguments, message, capsys):
+def test_names_that_no_file_has(tiny, arguments, message, capsys):
     assert main(arguments) == 1
     text = "".join(capsys.readouterr())
-    assert any(part in text for part in message.split("|")), text
+    assert message in text
     assert "Traceback" not in text
-
-
-@pytest.mark.parametrize("out", ["", "a\0b"])
-def test_output_folders_without_a_name(tiny, out):
     with refused("--out must name a folder"):
-        run_config(tiny, out)
+        run_config(tiny, "a\0b")
 
 
 @pytest.mark.slow

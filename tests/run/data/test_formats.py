@@ -3,6 +3,7 @@
 import pickle
 import urllib.error
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from pyg_topomask.run.errors import MissingDataError, RunError
 from pyg_topomask.run.task import Task, classification
 
 PARTS = {"train": 4, "val": 2, "test": 3}
+THREE = torch.tensor([[0, 0, 5], [1, 2, 3]])
 
 
 @pytest.fixture(autouse=True)
@@ -39,15 +41,13 @@ def molecule(number, *y):
     return torch.randint(3, (size, 9)), torch.randint(3, (size, 3)), ring(size), *y
 
 
-def write(tmp_path, folder, item, kind="pt"):
-    raw = tmp_path / "data" / folder / "raw"
+def write(tmp_path, folder, item):
+    """Write the raw files of three parts, as torch.save or pickle writes them."""
+    raw, suffix = tmp_path / "data" / folder / "raw", "pickle" if folder.endswith("-sp") else "pt"
     raw.mkdir(parents=True)
     for part, count in PARTS.items():
-        items = [item(number) for number in range(count)]
-        if kind == "pt":
-            torch.save(items, raw / f"{part}.pt")
-        else:
-            (raw / f"{part}.pickle").write_bytes(pickle.dumps(items))
+        items, path = [item(number) for number in range(count)], raw / f"{part}.{suffix}"
+        torch.save(items, path) if suffix == "pt" else path.write_bytes(pickle.dumps(items))
 
 
 def loaded(tmp_path, **data):
@@ -79,30 +79,26 @@ def test_raw_files_stay_as_they_are_and_processed_ones_go_to_the_cache(tu_folder
     labels = tu_folder / "TUDataset" / "TINY" / "raw" / "TINY_graph_labels.txt"
     labels.write_text("".join(f"{1 + g % 3}  \n" for g in range(12)))
     assert load_dataset(tu(tu_folder)).task.num_classes == 3  # changed files are processed anew
-
-
-def test_regression_needs_attributes_of_graphs_and_no_labels(tu_folder):
-    raw = tu_folder / "TUDataset" / "TINY" / "raw"
-    (raw / "TINY_graph_labels.txt").unlink()
-    (raw / "TINY_graph_attributes.txt").write_text("".join(f"{g / 2}\n" for g in range(12)))
-    dataset = load_dataset(tu(tu_folder, task_type="regression"))
+    labels.unlink()
+    labels.with_name("TINY_graph_attributes.txt").write_text("".join(f"{g / 2}\n" for g in range(12)))
+    dataset = load_dataset(tu(tu_folder, task_type="regression"))  # it needs no labels
     assert [float(graph.y) for graph in dataset.graphs] == [g / 2 for g in range(12)]
 
 
 def test_missing_files_name_both_folders(tmp_path, cache, monkeypatch):
-    def no_network(*args, **kwargs):
-        raise urllib.error.URLError("no network")
-
+    no_network = Mock(side_effect=urllib.error.URLError("no network"))
     monkeypatch.setattr("torch_geometric.datasets.tu_dataset.TUDataset.download", no_network)
     monkeypatch.setenv("TOPOMASK_DATA", str(tmp_path / "two"))
     (tmp_path / "one" / "TUDataset" / "TINY" / "raw").mkdir(parents=True)
     with pytest.raises(MissingDataError) as caught:
         load_dataset(tu(tmp_path / "one"))
-    text = str(caught.value)
-    assert "the raw files of TINY were neither found nor downloaded" in text
-    assert "lacks TINY_A.txt, TINY_graph_indicator.txt, TINY_graph_labels.txt" in text
-    assert f"{tmp_path / 'two' / 'TUDataset' / 'TINY'} does not exist" in text
-    assert "no network" in text
+    for text in (
+        "the raw files of TINY were neither found nor downloaded",
+        "lacks TINY_A.txt, TINY_graph_indicator.txt, TINY_graph_labels.txt",
+        f"{tmp_path / 'two' / 'TUDataset' / 'TINY'} does not exist",
+        "no network",
+    ):
+        assert text in str(caught.value)
     assert files(cache) == []
 
 
@@ -115,9 +111,6 @@ def test_unreadable_raw_files_and_messages_of_libraries(tu_folder, cache, capsys
     with base.reading("a file", "advice"):
         print("Downloading a.zip")
     assert capsys.readouterr() == ("", "Downloading a.zip\n")
-
-
-def test_a_missing_package_is_named(monkeypatch):
     with pytest.raises(RunError, match=r"the data set x needs nosuchpackage, which .*: pip install nosuchpackage"):
         base.need("nosuchpackage.inner", "the data set x")
 
@@ -139,7 +132,7 @@ def test_superpixels_and_their_normalisation(tmp_path):
         size = 4 + number
         return torch.randn(size, 14) * 5 + 7, torch.rand(size, 2), ring(size), [number % 21] * size
 
-    write(tmp_path, "LRGBDataset/pascalvoc-sp", item, "pickle")
+    write(tmp_path, "LRGBDataset/pascalvoc-sp", item)
     data = {"format": "PyG-VOCSuperpixels", "name": "edge_wt_region_boundary", "slic_compactness": 30}
     dataset = loaded(tmp_path, **data)
     assert dataset.task == classification("node", 21)
@@ -147,8 +140,8 @@ def test_superpixels_and_their_normalisation(tmp_path):
     splits = prepare(config.config, dataset, 0, [])
     for name in ("x", "edge_attr"):
         values = torch.cat([graph[name] for graph in splits.train])
-        torch.testing.assert_close(values.mean(0), torch.zeros(values.size(1)), atol=1e-5, rtol=0)
-        torch.testing.assert_close(values.std(0, correction=0), torch.ones(values.size(1)))
+        assert values.mean(0).abs().max() < 1e-5
+        assert (values.std(0, correction=0) - 1).abs().max() < 1e-5
     assert abs(float(torch.cat([graph.x for graph in splits.test]).mean())) > 1e-4  # standardised by training graphs
 
 
@@ -158,52 +151,47 @@ def test_contacts_and_their_negatives(tmp_path):
     data = {"format": "OGB", "name": "PCQM4Mv2Contact-shuffle", "resample_negative": True, "task": "edge"}
     dataset = loaded(tmp_path, **data)
     assert dataset.task == Task("edge", "binary", 1, ranked=True)
-    one, other = (
-        prepare(load({"dataset": data, "metric_best": "mrr", "seed": seed}).config, dataset, seed, [])
-        for seed in (0, 1)
-    )
+    config = {"dataset": data, "metric_best": "mrr"}
+    one, other = (prepare(load(config | {"seed": seed}).config, dataset, seed, []) for seed in (0, 1))
     assert all(int((graph.edge_label == 0).sum()) >= 2 for graph in one.test)
     for mine, theirs in zip(one.test, other.test):  # evaluations are the same for all seeds
         assert torch.equal(mine.edge_label_index, theirs.edge_label_index)
-    (first,), (second,) = one.serve_transforms, other.serve_transforms
-    drawn = [(first(graph).edge_label_index, second(graph).edge_label_index) for graph in one.train]
-    assert any(not torch.equal(mine, theirs) for mine, theirs in drawn)
+    first, second = ([splits.serve_transforms[0](graph) for graph in one.train] for splits in (one, other))
+    assert any(not torch.equal(a.edge_label_index, b.edge_label_index) for a, b in zip(first, second))
+
+
+def positives(ends, **graph):
+    return Data(edge_label_index=ends, edge_label=torch.ones(ends.size(1)).long(), **graph)
 
 
 @pytest.mark.parametrize("cls", [ResampleNegatives, ResampleNonEdges])
 def test_negatives_follow_seed_epoch_and_graph_alone(cls):
-    def drawn(seed, epoch, graph):
+    def drawn(seed, epoch, size=30):
         transform = cls(seed)
         transform.set_epoch(epoch)
-        return transform(graph).edge_label_index
+        return transform(positives(THREE, edge_index=ring(30), num_nodes=size)).edge_label_index
 
-    positive = torch.tensor([[0, 0, 5], [1, 2, 3]])
-    graph = Data(edge_index=ring(30), num_nodes=30, edge_label_index=positive, edge_label=torch.ones(3).long())
-    first = drawn(0, 1, graph)
+    first = drawn(0, 1)
     torch.manual_seed(3)
-    assert torch.equal(first, drawn(0, 1, graph))
-    assert torch.equal(first[:, :3], positive)
-    for other in ((0, 2, graph), (7, 1, graph), (0, 1, Data(**graph.to_dict() | {"num_nodes": 31}))):
-        assert not torch.equal(first, drawn(*other))
+    assert torch.equal(first, drawn(0, 1))
+    assert torch.equal(first[:, :3], THREE)
+    assert not any(torch.equal(first, drawn(*other)) for other in ((0, 2), (7, 1), (0, 1, 31)))
 
 
 def test_negatives_are_never_positive_nor_edges():
-    positive = torch.tensor([[0, 0, 5], [1, 2, 3]])
-    graph = Data(edge_index=ring(30), num_nodes=30, edge_label_index=positive, edge_label=torch.ones(3).long())
-    found = ResampleNegatives()(graph)
+    found = ResampleNegatives()(positives(THREE, edge_index=ring(30), num_nodes=30))
     assert found.edge_label.tolist() == [1] * 3 + [0] * 6
     negative = found.edge_label_index[:, 3:]
     assert negative[0].tolist() == [0, 0, 0, 0, 5, 5]
     pairs = set(map(tuple, negative.T.tolist()))
     assert len(pairs) == 6
-    assert not pairs & set(map(tuple, positive.T.tolist()))
-    ends = torch.cartesian_prod(torch.arange(6), torch.arange(6)).T
-    free = {(0, 4), (5, 1), (2, 3)}
+    assert not pairs & set(map(tuple, THREE.T.tolist()))
+    ends, free = torch.cartesian_prod(torch.arange(6), torch.arange(6)).T, [(0, 4), (2, 3), (5, 1)]
     edges = ends[:, torch.tensor([i != j and (i, j) not in free for i, j in ends.T.tolist()])]
-    full = Data(edge_index=edges, num_nodes=6, edge_label_index=ends, edge_label=torch.ones(36).long())
+    full = positives(ends, edge_index=edges, num_nodes=6)
     assert ResampleNegatives()(full).edge_label.tolist() == [1] * 36  # there are no negatives
     negative = ResampleNonEdges()(full).edge_label_index[:, 36:]  # fewer than edges
-    assert sorted(map(tuple, negative.T.tolist())) == sorted(free)
+    assert sorted(map(tuple, negative.T.tolist())) == free
 
 
 def test_a_single_category_of_shapes_has_its_own_labels(monkeypatch):
@@ -233,10 +221,8 @@ def test_generated_data_and_digits(tmp_path, cache):
     made = load_dataset(DatasetConfig(format="PyG-LongRangeDataset", name="tree", num_graphs=3, num_nodes=12))
     assert (len(made), made.task, made.graphs[0].num_nodes) == (3, classification("node", 10), 12)
     pytest.importorskip("sklearn")
-    plain, placed = (
-        load_dataset(DatasetConfig(format="PyG-DigitsDataset", name=name)).graphs[5]
-        for name in ("plain", "plain-positions")
-    )
+    names = ("plain", "plain-positions")
+    plain, placed = (load_dataset(DatasetConfig(format="PyG-DigitsDataset", name=name)).graphs[5] for name in names)
     assert torch.equal(placed.x[:, :1], plain.x)
     assert placed.x[9, 1:].nonzero().view(-1).tolist() == [1, 8 + 1]  # row 1, column 1
 
@@ -244,14 +230,11 @@ def test_generated_data_and_digits(tmp_path, cache):
 def test_nodes_with_several_splits(tmp_path):
     folder = tmp_path / "data" / "WebKB" / "texas" / "raw"
     folder.mkdir(parents=True)
-    lines = [f"{i}\t{i % 2},1\t{i % 5}" for i in range(10)]
-    (folder / "out1_node_feature_label.txt").write_text("\n".join(["head", *lines, ""]))
-    edges = [f"{i}\t{(i + 1) % 10}" for i in range(10)]
-    (folder / "out1_graph_edges.txt").write_text("\n".join(["head", *edges, ""]))
+    for name, line in (("node_feature_label", "{0}\t1,1\t{1}\n"), ("graph_edges", "{0}\t{1}\n")):
+        (folder / f"out1_{name}.txt").write_text("head\n" + "".join(line.format(i, (i + 1) % 5) for i in range(10)))
     for split in range(10):
-        masks = np.roll(np.repeat([0, 1, 2], [5, 2, 3]), split)
-        arrays = {f"{part}_mask": masks == i for i, part in enumerate(PARTS)}
-        np.savez(folder / f"texas_split_0.6_0.2_{split}.npz", **arrays)
+        part = np.roll(np.repeat(list(PARTS), [5, 2, 3]), split)
+        np.savez(folder / f"texas_split_0.6_0.2_{split}.npz", **{f"{name}_mask": part == name for name in PARTS})
     data = {"format": "PyG-WebKB", "name": "Texas", "task": "node"}
     dataset = loaded(tmp_path, **data)
     assert (len(dataset), dataset.task) == (1, classification("node", 5))
@@ -299,15 +282,12 @@ def test_parts_of_pcqm_are_those_of_graphgps(monkeypatch):
     split = {"train": torch.arange(200_000), "valid": torch.arange(200_000, 200_010), **hidden}
     monkeypatch.setattr(ogb, "need", lambda *names: SimpleNamespace(PygPCQM4Mv2Dataset=None))
     monkeypatch.setattr(ogb, "from_raw", lambda *arguments: SimpleNamespace(root="", get_idx_split=lambda: split))
-    full, subset, inference = (
-        load_dataset(DatasetConfig(format="OGB", name=f"PCQM4Mv2-{name}")) for name in ("full", "subset", "inference")
-    )
-    train, val, test = full.parts
-    expected = np.random.default_rng(seed=42).permutation(200_000)
-    assert val.tolist() == expected[:150_000].tolist()
-    assert (train.numel(), test.tolist()) == (50_000, list(range(200_000, 200_010)))
-    assert [len(part) for part in subset.parts] == [5_000, 50_000, 10]
-    assert [len(part) for part in inference.parts] == [10, 3, 2]
+    for name, sizes in {"full": [50_000, 150_000, 10], "subset": [5_000, 50_000, 10], "inference": [10, 3, 2]}.items():
+        parts = load_dataset(DatasetConfig(format="OGB", name=f"PCQM4Mv2-{name}")).parts
+        assert [len(part) for part in parts] == sizes
+        if name != "inference":
+            assert parts[1].tolist() == np.random.default_rng(seed=42).permutation(200_000)[: sizes[1]].tolist()
+            assert torch.equal(parts[2], split["valid"])
 
 
 @pytest.mark.parametrize(

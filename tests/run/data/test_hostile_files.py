@@ -1,6 +1,5 @@
 """Raw and processed files of data sets that would execute a program are refused."""
 
-import io
 import os
 import pickle
 import subprocess
@@ -15,21 +14,22 @@ from torch_geometric.data import Data
 from pyg_topomask.run.config.dataset import DatasetConfig
 from pyg_topomask.run.data.formats import load_dataset, ogb
 from pyg_topomask.run.errors import RunError
+from tests.hostile import Calls
 
 
-class Popen:
-    """An object outside of torch's allow-list; after torch's message, PyG would load the file without the list."""
-
-    def __init__(self, marker):
-        self.marker = marker
-
-    def __reduce__(self):
-        return subprocess.Popen, (["touch", str(self.marker)],)
+def popen(marker):
+    """Outside of torch's allow-list; after torch's message, PyG would load the file without the list."""
+    return Calls(subprocess.Popen, ["touch", str(marker)])
 
 
-class System(Popen):
-    def __reduce__(self):
-        return os.system, (f"touch {self.marker}",)
+def system(marker):
+    return Calls(os.system, f"touch {marker}")
+
+
+def hostile_file(path, marker):
+    (torch.save if path.suffix == ".pt" else lambda value, to: to.write_bytes(pickle.dumps(value)))(
+        [popen(marker)], path
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def raw_folder(tmp_path, *parts):
 
 
 @pytest.mark.parametrize("name", ["data.pt", "pre_transform.pt", "pre_filter.pt"])
-@pytest.mark.parametrize("hostile", [Popen, System])
+@pytest.mark.parametrize("hostile", [popen, system])
 def test_processed_files(tmp_path, marker, tu_folder, name, hostile):
     data = {"format": "PyG-TUDataset", "name": "TINY"}
     assert len(load_dataset(DatasetConfig(dir=str(tu_folder), **data))) == 12
@@ -77,11 +77,8 @@ def test_planetoid(tmp_path, marker, part):
     (folder / "ind.cora.test.index").write_text("510\n511\n512\n513\n")
     data = {"format": "PyG-Planetoid", "name": "Cora"}
     assert load_dataset(DatasetConfig(dir=str(tmp_path / "data"), **data)).graphs[0].num_nodes == 514
-    (folder / f"ind.cora.{part}").write_bytes(pickle.dumps(Popen(marker), protocol=2))
+    (folder / f"ind.cora.{part}").write_bytes(pickle.dumps(popen(marker), protocol=2))
     refused(tmp_path, **data)
-
-
-KARY = "graphs_Kary_Deterministic_Graphs.pkl y_Kary_Deterministic_Graphs.pt"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +88,7 @@ KARY = "graphs_Kary_Deterministic_Graphs.pkl y_Kary_Deterministic_Graphs.pt"
         ("PyG-LRGBDataset peptides-func", "train.pt val.pt test.pt"),
         ("PyG-AQSOL none", "train.pickle val.pickle test.pickle atom_dict.pickle bond_dict.pickle"),
         ("PyG-GNNBenchmarkDataset MNIST", "MNIST_v2.pt"),
-        ("PyG-GNNBenchmarkDataset CSL", KARY),
+        ("PyG-GNNBenchmarkDataset CSL", "graphs_Kary_Deterministic_Graphs.pkl y_Kary_Deterministic_Graphs.pt"),
         ("PyG-ZINC subset", "train.pickle val.pickle test.pickle train.index val.index test.index"),
     ],
 )
@@ -99,20 +96,15 @@ def test_raw_pickles(tmp_path, marker, data, files):
     family, name = data.split()
     raw = raw_folder(tmp_path, family.removeprefix("PyG-"), *([name] if name not in ("none", "subset") else []))
     for file in files.split():
-        content = io.BytesIO()
-        (torch.save if file.endswith("pt") else pickle.dump)([Popen(marker)], content)
-        (raw / file).write_bytes(content.getvalue())
+        hostile_file(raw / file, marker)
     refused(tmp_path, format=family, name=name)
 
 
 def test_archives_of_city_networks(tmp_path, marker):
     raw = raw_folder(tmp_path, "CityNetwork", "paris")
-    content = io.BytesIO()
-    torch.save(Popen(marker), content)
+    hostile_file(raw / "features.pt", marker)
     with tarfile.open(raw / "paris.tar.gz", "w:gz") as archive:
-        member = tarfile.TarInfo("paris/node_features_augmented.pt")
-        member.size = len(content.getvalue())
-        archive.addfile(member, io.BytesIO(content.getvalue()))
+        archive.add(raw / "features.pt", "paris/node_features_augmented.pt")
     refused(tmp_path, format="PyG-CityNetwork", name="paris")
 
 
@@ -144,7 +136,7 @@ def test_splits_of_ogb(tmp_path, marker, protocol):
     dataset = ogb.link_property(Benchmark(path), ogb.TASKS["ogbl-collab"])
     assert [graph.edge_label.tolist() for graph in dataset.graphs] == [[1, 1], [1, 1, 0], [1, 1, 0]]
     assert dataset.graphs[1].edge_label_index.tolist() == [[0, 1, 0], [1, 2, 3]]
-    torch.save(Popen(marker), path, pickle_protocol=protocol)
+    torch.save(popen(marker), path, pickle_protocol=protocol)
     message = r"the split of Benchmark could not be read: .*\. Download its folder 'split' again"
     for read in (ogb.three_parts, lambda found: ogb.link_property(found, None)):
         with pytest.raises(RunError, match=message):
