@@ -173,15 +173,6 @@ def test_a_forks_own_keys_stay():
     assert graphgym.translate(cfg).gt.layers == cfg.gt.layers
 
 
-def test_a_forks_section_is_completed_whenever_the_config_is_filled(monkeypatch):
-    def theirs(node):
-        node.gt = CfgNode({"layer_type": "theirs", "layers": 9})
-
-    monkeypatch.setattr(register, "config_dict", {"theirs": theirs, **register.config_dict})
-    set_cfg(cfg)
-    assert (cfg.gt.layers, cfg.gt.layer_type, cfg.gt.sparse.k) == (9, "theirs", 10)
-
-
 def test_keys_left_alone_give_an_attentions_own_defaults():
     # Defaults of cfg are passed to the attention, so that they must equal the attention's defaults.
     for name, cls in (ATTENTION | MASK).items():

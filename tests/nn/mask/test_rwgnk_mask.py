@@ -71,11 +71,6 @@ def test_mean_frequency_is_its_exact_expectation(name, max_length, halt_prob):
     assert error.max() <= 5
 
 
-def test_decay_zero_is_the_identity():
-    data = GRAPHS["star"]
-    torch.testing.assert_close(RWGNKMask(decay=0.0, max_length=3)(walked(data)).to_dense(), torch.eye(5))
-
-
 def test_learnable_numbers_get_gradients():
     mask = RWGNKMask(heads=2, decay=0.6, alpha=0.8, max_length=3, learnable=True).double()
     data, x = walked(GRAPHS["star"]), torch.randn(5, 2, 3, dtype=torch.float64)

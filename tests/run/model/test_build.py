@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch_geometric.data import Data
 
 from pyg_topomask.nn import ATTENTION
 from pyg_topomask.run.config.load import load
@@ -63,15 +62,6 @@ def test_layers_and_runs_draw_for_themselves(name):
 
     assert len({*seeds(0), *seeds(1)}) == 6
     assert seeds(1) == seeds(1)
-
-
-def test_several_branches_build_and_step():
-    config = check_config(PLAIN, ["gt.layer_type=GCN+CustomGatedGCN+GRF+Primphormer", "dataset.edge_encoder=true"])[
-        0
-    ].config
-    layer = build_model(config, 3, 2, 1).layers[0]
-    assert [type(part).__name__ for part in layer.convs] == ["GCNConv", "GatedGCN"]
-    assert [type(part).__name__ for part in layer.attentions] == ["GRFAttention", "PrimphormerAttention"]
 
 
 def test_walks_only_where_the_attention_needs_them():
@@ -188,19 +178,3 @@ def test_keys_of_san_reach_its_attention():
     assert (attn.full_graph, attn.edge_dim) == (False, 64)  # edges that Exphormer leaves out are kept
     with pytest.raises(ConfigError, match=r"gt\.gamma: the model cannot be built: 'gamma' must be a positive number"):
         check_config(PLAIN, ["gt.layer_type=None+SAN", "gt.gamma=0"])
-
-
-def test_layers_of_san_are_its_authors():
-    """Attention, residual, norm, feed-forward part of twice the width, residual, norm."""
-    source = PLAIN | {"model": {"type": "SANTransformer"}, "gt": {"dim_hidden": 8, "n_heads": 2, "layers": 1}}
-    (layer,) = build_model(load(source).config, 5, 2).layers.train()
-    x, ring = torch.randn(6, 8), torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
-    graph = Data(x=x, edge_index=ring)
-
-    def normed(rows):
-        return (rows - rows.mean(0)) / (rows.var(0, unbiased=False) + 1e-5).sqrt()
-
-    first, last = layer.mlp[0], layer.mlp[3]
-    hidden = normed(x + layer.attn(x, None, graph))
-    assert first.weight.shape == (16, 8)
-    torch.testing.assert_close(layer(x, ring, None, graph), normed(hidden + last(first(hidden).relu())))
