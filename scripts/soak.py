@@ -207,14 +207,14 @@ def trial(check: str, number: int) -> str:
         return f"failed: {type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def soak(checks: Sequence[str], minutes: float, first: int) -> Counter[tuple[str, str]]:
+def soak(checks: Sequence[str], minutes: float) -> Counter[tuple[str, str]]:
     """Trials of all checks in turn until the time is over; at least one round."""
     counts: Counter[tuple[str, str]] = Counter()
     deadline, round_number = time.monotonic() + 60 * minutes, 0
     while round_number == 0 or time.monotonic() < deadline:
         for check in checks:
             share = SHARES.get(check, 1)
-            for number in range(first + round_number * share, first + (round_number + 1) * share):
+            for number in range(round_number * share, (round_number + 1) * share):
                 outcome, _, why = trial(check, number).partition(": ")
                 counts[check, outcome] += 1
                 if outcome == "failed":
@@ -242,7 +242,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--minutes", type=float, default=1.0, help="time to run; at least one round of all checks")
     made.add_argument("--each", action="store_true", help="give the minutes to each check, one after the other")
     made.add_argument("--checks", nargs="+", choices=list(CHECKS), default=list(CHECKS))
-    made.add_argument("--first", type=int, default=0, help="number of the first trial")
     made.add_argument("--replay", metavar="CHECK:NUMBER", help="run one trial alone, with its traceback")
     options = made.parse_args(arguments)
     warnings.simplefilter("ignore")
@@ -254,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     together = [[check] for check in options.checks] if options.each else [options.checks]
     counts: Counter[tuple[str, str]] = Counter()
     for checks in together:
-        counts += soak(checks, options.minutes, options.first)
+        counts += soak(checks, options.minutes)
     print(table(counts))
     return int(any(outcome == "failed" for _, outcome in counts))
 

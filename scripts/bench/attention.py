@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,11 @@ import torch
 from _measure import (
     bench_parser,
     in_fresh_process,
-    log_axis,
     machine,
     median_ms,
     peptides,
-    pyplot,
     resumed,
     save_json,
-    save_plot,
 )
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, ReLU, Sequential
@@ -41,7 +37,6 @@ from torch_geometric.utils import to_dense_batch, to_undirected
 from pyg_topomask.nn import ATTENTION, GatedGCN, GPSModel, PrimalAttention, auxiliary_loss
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
-from pyg_topomask.viz.drawing import PALETTE
 
 
 @dataclass(frozen=True)
@@ -236,33 +231,6 @@ def report_lines(found: Iterator[tuple[str, Any]], results: dict[str, Any]) -> I
         yield line
 
 
-def plot(report: dict[str, Any], path: Path) -> None:
-    """Draw seconds per epoch and peak memory of every stack, one panel per workload."""
-    results = report["workloads"]
-    figure, axes = pyplot().subplots(
-        2, len(results), figsize=(1.6 + 3.4 * len(results), 6.4), layout="constrained", squeeze=False, sharey=True
-    )
-    names = list(next(iter(results.values())))
-    for column, (workload, found) in enumerate(results.items()):
-        for axis, key, label in (
-            (axes[0, column], "epoch_s", "seconds per epoch"),
-            (axes[1, column], "step_mib", "MiB"),
-        ):
-            values = [(y, found[name][key]) for y, name in enumerate(names) if isinstance(found[name], dict)]
-            for y, value in values:  # points instead of bars, because a logarithmic axis has no zero
-                axis.plot(value, y, "o", color="0.6" if names[y] in PYG else PALETTE[0])
-                axis.annotate(f"{value:,.0f}", (value, y), (6, 0), textcoords="offset points", va="center", size=7)
-            log_axis(axis)
-            axis.margins(x=0.3)  # room for the numbers
-            axis.grid(axis="x", lw=0.5, alpha=0.5)
-            axis.set_xlabel(label)
-            axis.tick_params(axis="x", labelsize=8)
-            axis.set_yticks(range(len(names)), names)
-        axes[0, column].set_title(workload)
-    axes[0, 0].invert_yaxis()
-    save_plot(figure, path)
-
-
 def main() -> None:
     parser = bench_parser(__doc__, "only peptides, one timed step")
     parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), help="workloads to run")
@@ -280,7 +248,6 @@ def main() -> None:
         for line in report_lines(rows(workload, repeats), results):
             print(line, flush=True)
         report["workloads"][workload] = results
-        plot(report, stem.with_suffix(".png"))
         save_json(stem.with_suffix(".json"), report)
 
 

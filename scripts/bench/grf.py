@@ -9,8 +9,7 @@ processor time:
 - raw table   the same product with gathers and scatters over the unmerged walk table, as in the papers' code
 - unmasked    the library's linear attention without a mask, and only its two matrix products
 
-It counts the bytes that a step must move, beside the measured bandwidth, and times both sides of the decision to
-reorder the pairs.
+It counts the bytes that a step must move, beside the measured bandwidth.
 
 Run: python scripts/bench/grf.py [--quick] [--out results/bench]
 """
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,9 +29,7 @@ from _measure import (
     in_turns,
     machine,
     median_ms,
-    pyplot,
     save_json,
-    save_plot,
 )
 from scipy.spatial import cKDTree
 from torch import Tensor
@@ -41,11 +37,8 @@ from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
 from pyg_topomask.ops import masked_linear_attention
-from pyg_topomask.ops.products import factors
-from pyg_topomask.ops.walks.pair_table import entry_table, pair_table
 from pyg_topomask.run.process_memory import peak_mib
 from pyg_topomask.transforms import AddRandomWalks
-from pyg_topomask.viz.drawing import PALETTE
 
 WIDTH = 16
 MAX_LENGTH = 4
@@ -142,7 +135,6 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
         "largest relative gap of gradients": max(gaps),
         "MiB moved": moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1)),
         **floor(moved_mib(num_nodes, pattern.nnz, operator.walks.pairs.coeffs.size(1))["total"], times["chosen"]),
-        "reordering": reordering(graph, mask, tensors, max(3, repeats // 3)),
     }
 
 
@@ -152,27 +144,6 @@ def floor(mib: float, milliseconds: float) -> dict[str, float]:
     bandwidth = array.numel() * 4 / 2**30 / (processor_ms(array.sum) / 1e3)
     least = mib / 1024 / bandwidth * 1e3
     return {"GiB/s": bandwidth, "floor, ms": least, "chosen / floor": milliseconds / least}
-
-
-def reordering(graph: Data, mask: GRFMask, tensors: list[Tensor], repeats: int) -> dict[str, float]:
-    """Both sides of the decision to reorder the pairs: milliseconds of a table in each order, and of a step on it."""
-    found, chosen = {}, factors._FAR_NODES
-    walks = mask(graph).walks
-    index, coeffs = pair_table(walks._sorted(0), walks._sorted(1), walks.num_nodes, walks.max_length)
-    found["mean distance, nodes"] = float((index[0] - index[1]).abs().double().mean())
-    try:
-        for name, far in (("as given", float("inf")), ("reordered", -1.0)):
-            factors._FAR_NODES = far
-            found[f"table {name}"] = processor_ms(lambda: entry_table(index, coeffs, walks.num_nodes), repeats, 1)
-            fresh = graph.clone()  # new tensors, so that the table is built again
-            found[f"step {name}"] = processor_ms(lambda fresh=fresh: step(tensors, mask, fresh), repeats)
-    finally:
-        factors._FAR_NODES = chosen
-    saved = found["step as given"] - found["step reordered"]
-    found["steps until it pays"] = (
-        (found["table reordered"] - found["table as given"]) / saved if saved > 0 else float("inf")
-    )
-    return found
 
 
 def moved_mib(num_nodes: int, num_pairs: int, num_coeffs: int) -> dict[str, float]:
@@ -204,25 +175,6 @@ def scale(num_nodes: int) -> dict[str, float]:
     }
 
 
-def plot(report: dict[str, Any], path: Path) -> None:
-    """Draw the times of the forms as bars, and time and memory over N."""
-    figure, (left, middle, right) = pyplot().subplots(1, 3, figsize=(13, 3.8), layout="constrained")
-    times = report["comparison"]["milliseconds"]
-    left.barh(list(times), list(times.values()), color=[*PALETTE[:3], "0.6", "0.75"])
-    left.invert_yaxis()
-    left.set(xscale="log", xlabel="forward + backward (ms)", title=f"N = {report['comparison']['num_nodes']:,}")
-    for index, value in enumerate(times.values()):
-        left.text(value * 1.1, index, f"{value:.1f}", va="center")
-    left.set_xlim(right=max(times.values()) * 4)
-    sizes = [row["num_nodes"] for row in report["scaling"]]
-    for axis, key, name in ((middle, "milliseconds", "time"), (right, "peak MiB", "memory")):
-        values = [row[key] for row in report["scaling"]]
-        axis.loglog(sizes, values, "o-", color=PALETTE[0], base=2, label=f"slope {report['exponents'][name]:.2f}")
-        axis.set(xlabel="nodes N", ylabel="forward + backward (ms)" if name == "time" else "peak memory (MiB)")
-        axis.legend()
-    save_plot(figure, path)
-
-
 def main() -> None:
     options = bench_parser(__doc__, "a smaller graph and fewer sizes, about a minute").parse_args()
     sizes = [2**power for power in range(12, 16 if options.quick else 21)]
@@ -234,7 +186,6 @@ def main() -> None:
         f"{comparison['pairs per node']:.1f} pairs/node; {comparison['MiB moved']['total']:.0f} MiB moved/step at "
         f"{comparison['GiB/s']:.1f} GiB/s: floor {comparison['floor, ms']:.2f} ms, {comparison['chosen / floor']:.2f} x"
     )
-    print("reordering", {name: round(value, 2) for name, value in comparison["reordering"].items()})
     scaling = [in_fresh_process(scale, size) for size in sizes]
     exponents = {
         "time": exponent(sizes, [row["milliseconds"] for row in scaling]),
@@ -246,7 +197,6 @@ def main() -> None:
     print("exponents", {name: round(value, 3) for name, value in exponents.items()})
     report = {"machine": machine(), "comparison": comparison, "scaling": scaling, "exponents": exponents}
     save_json(options.out / "grf.json", report)
-    plot(report, options.out / "grf.png")
 
 
 if __name__ == "__main__":

@@ -21,11 +21,10 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import bench_parser, in_fresh_process, machine, pyplot, save_json, save_plot
+from _measure import bench_parser, in_fresh_process, machine, save_json
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
@@ -33,7 +32,6 @@ from pyg_topomask.ops import topk_attention
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.topk import cpp
 from pyg_topomask.ops.topk.backends import ENGINES, Problem, find
-from pyg_topomask.viz.drawing import PALETTE
 
 WIDTH = 10
 TOPK = 10
@@ -199,22 +197,6 @@ def stages(kind: str, num_nodes: int) -> dict[str, float]:
     }
 
 
-def plot(report: dict[str, Any], path: Path) -> None:
-    """Draw the times of all methods, forward and with backward, for both data sets."""
-    figure, axes = pyplot().subplots(1, len(DATA), figsize=(11, 3.8), layout="constrained", sharex=True)
-    for axis, kind in zip(axes, DATA):
-        rows = report["comparison"][kind]["milliseconds"]
-        for shift, (what, color) in enumerate(zip(("forward", "forward + backward"), PALETTE)):
-            milliseconds = [row[what]["wall"] for row in rows.values()]
-            axis.plot(milliseconds, range(len(rows)), "os"[shift], color=color, markersize=8, label=what)
-        axis.set_yticks(range(len(rows)), list(rows))
-        axis.grid(axis="x", alpha=0.4)
-        axis.invert_yaxis()
-        axis.set(xscale="log", xlabel="wall milliseconds", title=f"{kind}, N = {report['num_nodes']:,}")
-    axes[0].legend()
-    save_plot(figure, path)
-
-
 def print_comparison(kind: str, result: dict[str, Any]) -> None:
     """Print one line for each method."""
     visits = result["tree visits"] or 1
@@ -262,7 +244,6 @@ def main() -> None:
         parts = (f"{stage} {time:.1f}" for stage, time in report["stages"][kind].items())
         print(f"stages, {kind}, N = {num_nodes:,}, ms: " + ", ".join(parts))
     save_json(options.out / "kmip.json", report)
-    plot(report, options.out / "kmip.png")
 
 
 if __name__ == "__main__":

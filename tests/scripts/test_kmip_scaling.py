@@ -24,7 +24,6 @@ def run(scripts, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "argv", [script, *options, "--out", str(tmp_path)])
         runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
         (report,) = tmp_path.rglob("*.json")
-        assert report.with_suffix(".png").stat().st_size > 0
         return json.loads(report.read_text())
 
     return call
