@@ -27,13 +27,6 @@ def test_random_parts_do_not_follow_a_random_split(epoch):
         assert all(15 < share < 65 for share in shares), shares  # 40, with a standard deviation of 5
 
 
-def test_without_shuffling_items_come_in_their_own_order():
-    orders = [EpochSampler(5, 7, rank, 2, shuffle=False) for rank in (0, 1)]
-    for sampler in orders:
-        sampler.set_epoch(3)
-    assert [list(sampler) for sampler in orders] == [[0, 2, 4], [1, 3, 0]]
-
-
 def test_a_part_is_the_subgraph_of_its_nodes_with_walks_of_its_own():
     graph = grid()
     graph.mask = torch.rand(36) < 0.5
@@ -47,8 +40,8 @@ def test_a_part_is_the_subgraph_of_its_nodes_with_walks_of_its_own():
     assert int(part.walk_index.max()) < len(nodes)
 
 
-def order(seed, epoch, rank=0, processes=1, size=10):
-    sampler = EpochSampler(size, seed, rank, processes)
+def order(seed, epoch, rank=0, processes=1, size=10, **more):
+    sampler = EpochSampler(size, seed, rank, processes, **more)
     sampler.set_epoch(epoch)
     torch.rand(epoch + 1)  # other random draws have no effect
     return list(sampler)
@@ -64,6 +57,7 @@ def test_order_depends_on_seed_and_epoch_alone_and_processes_take_turns():
     assert together == [*alone, *alone[:2]]  # repeated, so that no process waits for another
     few = order(1, 0, size=2)
     assert [order(1, 0, rank, 5, 2) for rank in range(5)] == [[item] for item in [*few, *few, few[0]]]
+    assert [order(7, 3, rank, 2, 5, shuffle=False) for rank in (0, 1)] == [[0, 2, 4], [1, 3, 0]]
 
 
 def passes(loader, count):
@@ -76,10 +70,9 @@ def loader_of(seed=0, **options):
 
 
 def test_each_pass_deals_out_all_nodes_and_draws_walks_afresh():
-    first, second, third = passes(loader_of(), 3)
-    for served in (first, second, third):
-        assert sorted(node for nodes, _ in served for node in nodes) == [*range(36)]
-    assert len({str(sorted(served)) for served in (first, second, third)}) == 3
+    every = passes(loader_of(), 3)
+    assert all(sorted(node for nodes, _ in served for node in nodes) == [*range(36)] for served in every)
+    assert len({str(sorted(served)) for served in every}) == 3
     whole = RandomPartitionLoader(grid(), 1, AddRandomWalks(4, 2, seed=0))
     assert len({str(served) for served in passes(whole, 3)}) == 3  # one part, other walks
 
@@ -104,11 +97,8 @@ def test_loaders_with_one_transform_do_not_change_each_other():
     first, second = (RandomPartitionLoader(grid(), 4, transform) for _ in range(2))
     wanted = passes(loader_of(), 2)
     second.set_epoch(1)
-    served = [[], []]
-    for parts in zip(first, second):
-        for number, part in enumerate(parts):
-            served[number] += passes([part], 1)[0]
-    assert served == wanted
+    pairs = [[passes([part], 1)[0][0] for part in parts] for parts in zip(first, second)]
+    assert [[*served] for served in zip(*pairs)] == wanted
     assert int(transform._epoch) == 0  # it stays as it was
 
 

@@ -1,6 +1,8 @@
 """What holds for every generated data set: seeds, refusals, and the file on the disk."""
 
 from functools import partial
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,16 +103,12 @@ def test_every_setting_has_its_own_file(tmp_path, monkeypatch):
 
 
 def test_a_broken_run_and_a_full_disk_leave_nothing_behind(tmp_path, monkeypatch):
-    def failing(data):
-        raise RuntimeError("stopped here")
-
     def full(graphs, path):
-        with open(path, "w") as file:
-            file.write("half")
+        Path(path).write_text("half")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(RuntimeError, match="stopped here"):
-        Circles(tmp_path, pre_transform=failing)
+        Circles(tmp_path, pre_transform=Mock(side_effect=RuntimeError("stopped here")))
     monkeypatch.setattr(MotifDataset, "save", staticmethod(full))
     with pytest.raises(OSError, match="No space left"):
         Circles(tmp_path)

@@ -15,41 +15,29 @@ from pyg_topomask.run.model.pretrained import refuse_other_split
 from pyg_topomask.run.runner import check_config
 from pyg_topomask.run.task import Task
 from pyg_topomask.run.training import inference
+from tests.run.conftest import TINY
 
 INFERENCE = {"mode": "inference-only"}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def finished(tmp_path_factory):
     """The folder and metrics of a finished run whose model differs from the defaults, made once."""
-    made = {}
-
-    def make(tiny):
-        if not made:
-            folder = tmp_path_factory.mktemp("trained")
-            model = ["model.graph_pooling=add", "gnn.act=gelu", "topomask.kernel=elu1", "gt.batch_norm=false"]
-            made["metrics"] = run_config(tiny, folder, overrides=[*model, "optim.max_epoch=2"], name="first")["metrics"]
-            made["folder"] = folder
-        return made
-
-    return make
+    folder = tmp_path_factory.mktemp("trained")
+    model = ["model.graph_pooling=add", "gnn.act=gelu", "topomask.kernel=elu1", "gt.batch_norm=false"]
+    return folder, run_config(TINY, folder, overrides=[*model, "optim.max_epoch=2"], name="first")["metrics"]
 
 
 @pytest.fixture
-def first(tiny, trained, tmp_path):
+def first(tiny, finished, tmp_path):
     """Metrics of a finished run, of which ``tmp_path / "first"`` is a copy; the config knows its folder."""
-    shutil.copytree(trained(tiny)["folder"], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     tiny["pretrained"] = {"dir": str(tmp_path / "first")}
-    return trained(tiny)["metrics"]
+    return finished[1]
 
 
 def bare(tiny, **more):
     return {"dataset": tiny["dataset"], "pretrained": tiny["pretrained"], "train": INFERENCE, **more}
-
-
-def assert_same(again, metrics):
-    for key in ("val_loss", "test_loss", "val_accuracy", "test_auc"):
-        assert again["metrics"][key]["mean"] == pytest.approx(metrics[key]["mean"], rel=1e-5), key
 
 
 def test_predictions_for_hidden_molecules_are_written_by_ogb(monkeypatch, tmp_path):
@@ -78,16 +66,17 @@ def test_fine_tuning_changes_what_is_not_frozen(tiny, first, tmp_path):
     assert not (tmp_path / "wider" / "0" / "config.yaml").exists()  # so that a corrected config is not refused
     tuned = ["pretrained.freeze_main=true", "optim.scheduler=none", "optim.max_epoch=2", "gt.batch_norm=false"]
     run_config(tiny, tmp_path, overrides=tuned, name="second")
-    before, after = (
-        torch.load(tmp_path / name / "0" / "best.ckpt", weights_only=True)["state_dict"] for name in ("first", "second")
-    )
+    saved = (tmp_path / name / "0" / "best.ckpt" for name in ("first", "second"))
+    before, after = (torch.load(path, weights_only=True)["state_dict"] for path in saved)
     for name, value in before.items():
         assert torch.equal(value, after[name]) != name.startswith("model.head."), name
 
 
 @pytest.mark.slow
 def test_an_inference_run_takes_the_model_of_the_finished_run(tiny, first, tmp_path, capsys):
-    assert_same(run_config(bare(tiny), tmp_path, name="second"), first)
+    again = run_config(bare(tiny), tmp_path, name="second")["metrics"]
+    for key in ("val_loss", "test_loss", "val_accuracy", "test_auc"):
+        assert again[key]["mean"] == pytest.approx(first[key]["mean"], rel=1e-5), key
     assert "no effect" not in capsys.readouterr().out  # of keys that are copied
     written = yaml.safe_load((tmp_path / "second" / "0" / "config.yaml").read_text())
     assert (written["model"]["graph_pooling"], written["gnn"]["act"]) == ("add", "gelu")

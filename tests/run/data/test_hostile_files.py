@@ -108,16 +108,10 @@ def test_archives_of_city_networks(tmp_path, marker):
     refused(tmp_path, format="PyG-CityNetwork", name="paris")
 
 
-class Benchmark:
+class Benchmark(list):
     """A data set like ogb's: a graph, and splits that are loaded on request."""
 
     root, name = "the data folder", "ogbl-collab"
-
-    def __init__(self, path):
-        self.path = path
-
-    def __getitem__(self, index):
-        return Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0], [1]]))
 
     def get_idx_split(self):
         return torch.load(self.path, weights_only=False)
@@ -127,17 +121,18 @@ class Benchmark:
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_splits_of_ogb(tmp_path, marker, protocol):
-    path = tmp_path / "split.pt"
+    dataset = Benchmark([Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0], [1]]))])
+    path = dataset.path = tmp_path / "split.pt"
     torch.save({"train": [0, 1], "valid": torch.tensor([2]), "test": np.array([3])}, path, pickle_protocol=protocol)
-    assert [part.tolist() for part in ogb.three_parts(Benchmark(path))] == [[0, 1], [2], [3]]
+    assert [part.tolist() for part in ogb.three_parts(dataset)] == [[0, 1], [2], [3]]
     edges = {"edge": torch.tensor([[0, 1], [1, 2]]), "edge_neg": torch.tensor([[0, 3]])}
     split = {"train": {"edge": edges["edge"]}, "valid": edges, "test": edges}
     torch.save(split, path, pickle_protocol=protocol)
-    dataset = ogb.link_property(Benchmark(path), ogb.TASKS["ogbl-collab"])
-    assert [graph.edge_label.tolist() for graph in dataset.graphs] == [[1, 1], [1, 1, 0], [1, 1, 0]]
-    assert dataset.graphs[1].edge_label_index.tolist() == [[0, 1, 0], [1, 2, 3]]
+    graphs = ogb.link_property(dataset, ogb.TASKS["ogbl-collab"]).graphs
+    assert [graph.edge_label.tolist() for graph in graphs] == [[1, 1], [1, 1, 0], [1, 1, 0]]
+    assert graphs[1].edge_label_index.tolist() == [[0, 1, 0], [1, 2, 3]]
     torch.save(popen(marker), path, pickle_protocol=protocol)
     message = r"the split of Benchmark could not be read: .*\. Download its folder 'split' again"
     for read in (ogb.three_parts, lambda found: ogb.link_property(found, None)):
         with pytest.raises(RunError, match=message):
-            read(Benchmark(path))
+            read(dataset)
