@@ -5,8 +5,8 @@
 
 A fault is one small change in a line that runs: a comparison is turned or moves its boundary, an operator or a
 constant changes, two arguments or two parts of a tuple change places, a ``not`` is lost. The places are drawn from four
-areas in turn: engines of attention and top-k search, masks, walks, and the runner. The tests of the area run, the slow
-ones too. A test that fails must pass without the fault.
+areas in turn: engines of attention and top-k search, masks, walks, and the runner. The tests of the area run, those of
+the file's own folder first, then the slow ones. A test that fails must pass without the fault.
 
 The reader decides about faults that are not seen: each is either an equivalent change, whose results are the same,
 or a hole in the tests.
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PACKAGE = "pyg_topomask"
+NO_TESTS = 5  # pytest's exit code when it collected none
 AREAS = {
     "engines": (
         ("ops/attention/**/*.py", "ops/topk/*.py", *(f"ops/native/{name}/*" for name in ("pairs", "blocks", "topk"))),
@@ -193,7 +194,7 @@ def pytest(copy: Path, tests: list[str], seconds: int) -> tuple[int, str]:
         resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
 
     variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-m", "pytest", "-x", "-q", "--no-header", "--run-slow", "-p", "no:cacheprovider"]
+    options = ["-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
     piped: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": limit}
     command = [sys.executable, *options, *tests]
     process = subprocess.Popen(command, cwd=copy, env=variables, start_new_session=True, **piped)
@@ -208,21 +209,32 @@ def pytest(copy: Path, tests: list[str], seconds: int) -> tuple[int, str]:
     return (-1 if code in (-signal.SIGXCPU, -signal.SIGKILL) else code), failed[1] if failed else output.strip()[-300:]
 
 
+def nearest(copy: Path, file: str) -> str:
+    """The folder of tests that is nearest to a file."""
+    folder = Path("tests") / Path(file).relative_to(PACKAGE).parent
+    while not (copy / folder).exists():
+        folder = folder.parent
+    return str(folder) if len(folder.parts) > 1 else "tests/ops"
+
+
 def judge(copy: Path, area: str, fault: Fault, seconds: int) -> dict[str, str]:
     """Plant a fault, run the tests, and take the fault away."""
     path = copy / fault.file
     before = path.read_bytes()
     path.write_bytes(before[: fault.start] + fault.new.encode() + before[fault.stop :])
     try:
-        code, failed = pytest(copy, [test for test in AREAS[area][1] if (copy / test).exists()], seconds)
+        tests = [test for test in (nearest(copy, fault.file), *AREAS[area][1]) if (copy / test).exists()]
+        code, failed = pytest(copy, tests, seconds)
+        if code == 0:
+            code, failed = pytest(copy, ["--run-slow", "-m", "slow", *tests], seconds)
     finally:
         path.write_bytes(before)
     if code == -1:
         return {"verdict": "timeout", "test": ""}
-    if not code:
+    if code in (0, NO_TESTS):
         return {"verdict": "not seen", "test": ""}
     name = failed.split(" - ")[0]
-    clean = pytest(copy, [name], seconds)[0] if "::" in name else 0
+    clean = pytest(copy, ["--run-slow", name], seconds)[0] if "::" in name else 0
     return {"verdict": "unclear" if clean else "seen", "test": failed[:200]}
 
 

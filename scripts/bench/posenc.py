@@ -3,14 +3,12 @@
 - 1,000 graphs of LRGB's Peptides-func from $TOPOMASK_DATA; k = 10 eigenvectors, 20 steps
 - one graph of 5,000 nodes with 6 neighbours per node on average and 16 steps, so that sparse powers fill in
 - one graph of 20,000 nodes, which PyG's transform does not finish, with the error that the estimate reports
-- time that the cache takes and saves
 
 Run: python scripts/bench/posenc.py [--quick] [--out results/bench]
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -68,16 +66,7 @@ def many_graphs(count: int, repeats: int) -> dict[str, Any]:
             "times faster": time_theirs / time_ours,
             "largest difference": max(gap(a, b) for a, b in zip(found_theirs[:200], found_ours[:200])),
         }
-    rows["cache"] = cached(graphs)
     return rows
-
-
-def cached(graphs: list[Data]) -> dict[str, float]:
-    """Seconds of the first and the second call with a cache folder."""
-    steps = [AddLaplacianEncoding(FREQUENCIES + 1), AddRandomWalkEncoding(range(1, STEPS + 1))]
-    with tempfile.TemporaryDirectory() as folder:
-        first, second = (seconds(lambda: precompute(graphs, steps, cache=folder), 1)[0] for _ in range(2))
-    return {"first s": first, "second s": second}
 
 
 def walk_gap(theirs: Data, ours: Data) -> float:
@@ -136,7 +125,6 @@ def main() -> None:
         f"{huge} nodes: random walk {last['ours s']:.2f} s, stated error {max(last['stated error by step']):.1e}; "
         f"Laplacian {last['Laplacian, ours s']:.2f} s, heat {last['heat, ours s']:.2f} s"
     )
-    print(f"cache: first call {many['cache']['first s']:.2f} s, second {many['cache']['second s']:.2f} s")
     save_json(options.out / "posenc.json", report)
 
 
