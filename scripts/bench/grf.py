@@ -7,7 +7,7 @@ processor time:
 - chosen      the path that the library chooses
 - factored    two sparse products of the library with the table merged over lengths, in slices of features
 - raw table   the same product with gathers and scatters over the unmerged walk table, as in the papers' code
-- unmasked    the library's linear attention without a mask, and only its two matrix products
+- unmasked    the library's linear attention without a mask
 
 It counts the bytes that a step must move, beside the measured bandwidth.
 
@@ -94,13 +94,6 @@ def step_raw_table(tensors: list[Tensor], mask: GRFMask, graph: Data) -> list[Te
     return list(torch.autograd.grad(out[:, None], [q, k, v, mask.modulation], grad))
 
 
-def step_bare(tensors: list[Tensor]) -> list[Tensor]:
-    """Unmasked linear attention as two matrix products and a division, without checks."""
-    q, k, v, grad = (x[:, 0] for x in tensors)
-    out = (q @ (k.t() @ v)) / (q @ k.sum(0, keepdim=True).t())
-    return list(torch.autograd.grad(out, tensors[:3], grad))
-
-
 def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
     """Milliseconds of every form in one process, and the largest difference of their gradients."""
     graph, mask, tensors = inputs(num_nodes)
@@ -116,7 +109,6 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
         {
             "chosen": lambda: step(tensors, mask, graph),
             "unmasked": lambda: step(tensors, None, graph),
-            "unmasked, bare": lambda: step_bare(tensors),
         },
         repeats,
     )
@@ -129,7 +121,6 @@ def compare(num_nodes: int, repeats: int) -> dict[str, Any]:
         "milliseconds": times,
         "ratio to chosen": {name: time / times["chosen"] for name, time in times.items()},
         "chosen / unmasked": times["chosen"] / times["unmasked"],
-        "chosen / unmasked, bare": times["chosen"] / times["unmasked, bare"],
         "pairs per node": pattern.nnz / num_nodes,
         "walk entries per node": graph.walk_index.size(1) / num_nodes,
         "largest relative gap of gradients": max(gaps),
@@ -181,7 +172,7 @@ def main() -> None:
     comparison = in_fresh_process(compare, 2**13 if options.quick else 2**15, 9)
     for name, value in comparison["milliseconds"].items():
         print(f"{name:15s} {value:9.2f} ms   {comparison['ratio to chosen'][name]:8.2f} x chosen")
-    print(f"chosen / unmasked {comparison['chosen / unmasked']:.2f}, bare {comparison['chosen / unmasked, bare']:.2f}")
+    print(f"chosen / unmasked {comparison['chosen / unmasked']:.2f}")
     print(
         f"{comparison['pairs per node']:.1f} pairs/node; {comparison['MiB moved']['total']:.0f} MiB moved/step at "
         f"{comparison['GiB/s']:.1f} GiB/s: floor {comparison['floor, ms']:.2f} ms, {comparison['chosen / floor']:.2f} x"
