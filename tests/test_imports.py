@@ -27,29 +27,6 @@ BELOW = {
 ABOVE = {"run", "testing", "viz", "expressivity", "__main__"}  # nothing below imports these
 
 
-def imported_parts(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            whole = node.module == "pyg_topomask"
-            names = [f"pyg_topomask.{alias.name}" for alias in node.names] if whole else [node.module]
-        yield from (name.split(".")[1] for name in names if name.startswith("pyg_topomask."))
-
-
-@pytest.mark.parametrize("part", BELOW)
-def test_imports_go_down_only(part):
-    files = [*(PACKAGE / part).rglob("*.py")] or [PACKAGE / f"{part}.py"]
-    for path in files:
-        upward = set(imported_parts(path)) - BELOW[part] - {part}
-        assert not upward, f"{path.relative_to(PACKAGE)} imports {sorted(upward)}"
-
-
-def test_every_part_has_its_place():
-    parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert parts - {"__init__"} <= set(BELOW) | ABOVE
-
-
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PACKAGE.rglob("*.py")
@@ -68,6 +45,26 @@ def imports_of(node):
     return set().union(*map(imports_of, ast.iter_child_nodes(node)))
 
 
+IMPORTS = {name: imports_of(ast.parse(path.read_text(encoding="utf-8"))) for name, path in MODULES.items()}
+
+
+def of_part(part):
+    """The imports of each module of a part of the package."""
+    return {name: found for name, found in IMPORTS.items() if f"{name}.".startswith(f"pyg_topomask.{part}.")}
+
+
+@pytest.mark.parametrize("part", BELOW)
+def test_imports_go_down_only(part):
+    for name, found in of_part(part).items():
+        upward = {other.split(".")[1] for other in found if other.startswith("pyg_topomask.")} - BELOW[part] - {part}
+        assert not upward, f"{name} imports {sorted(upward)}"
+
+
+def test_every_part_has_its_place():
+    parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert parts - {"__init__"} <= set(BELOW) | ABOVE
+
+
 def circle(imports):
     """The modules of a circle, if there is one."""
     try:
@@ -78,65 +75,29 @@ def circle(imports):
 
 
 def test_no_circle_of_imports():
-    imports = {name: imports_of(ast.parse(path.read_text(encoding="utf-8"))) for name, path in MODULES.items()}
-    imports = {name: found & set(MODULES) for name, found in imports.items()}
+    imports = {name: found & set(MODULES) for name, found in IMPORTS.items()}
     assert circle(imports) is None
     assert circle(imports | {"pyg_topomask.cache": {"pyg_topomask.run.runner"}}) is not None
 
 
 def test_engines_of_attention_do_not_import_each_other():
-    engines = "pyg_topomask.ops.attention.engines."
-    for name, path in MODULES.items():
-        if name.startswith(engines) and name != f"{engines}parts":  # which cuts a problem for the others
-            found = imports_of(ast.parse(path.read_text(encoding="utf-8")))
-            assert not {other for other in found if other.startswith(engines[:-1])}, name
+    engines = "ops.attention.engines"
+    for name, found in of_part(engines).items():
+        if not name.endswith((engines, ".parts")):  # which cuts a problem for the others
+            assert not {other for other in found if f"{engines}." in other}, name
 
 
-CORE = r"""
-import sys
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
-from packaging.requirements import Requirement
+CORE = {"torch", "torch_geometric", "numpy", "scipy", "pyg_topomask", *sys.stdlib_module_names}
+NOT_NEEDED = {"triton", "threadpoolctl", "sklearn"}  # imported by the function that uses it, or where it is installed
+OPTIONAL = {"torch_scatter", "torch_sparse", "torch_cluster", "lightning", "pytorch_lightning", "torchmetrics"}
+OPTIONAL |= {"pydantic", "yaml", "rich", "matplotlib", "ogb", "numba", "pandas", "pytest", *NOT_NEEDED}
 
-names, todo = set(), ["torch", "torch_geometric", "numpy", "scipy"]
-while todo:  # the core dependencies and theirs
-    name = todo.pop().lower().replace("_", "-")
-    if name in names:
-        continue
-    names.add(name)
-    try:
-        lines = requires(name) or []
-    except PackageNotFoundError:
-        continue
-    wanted = map(Requirement, lines)
-    todo += [need.name for need in wanted if need.marker is None or need.marker.evaluate({"extra": ""})]
-# A module is core if any distribution that ships it is ("nvidia", say, belongs to many).
-core = {m for m, dists in packages_distributions().items() if any(d.lower().replace("_", "-") in names for d in dists)}
-OPTIONAL = set(packages_distributions()) - core - {"pyg_topomask", "__editable___pyg_topomask_0_1_0_finder"}
-OPTIONAL |= {"torch_scatter", "torch_sparse", "torch_cluster", "lightning", "pytorch_lightning", "torchmetrics",
-             "pydantic", "yaml", "rich", "matplotlib", "ogb", "numba", "pandas", "sklearn", "pytest"} - core
 
-class Without:
-    # A finder that does not know the optional packages.
+@pytest.mark.parametrize("part", BELOW)
+def test_core_parts_import_core_dependencies_alone(part):
+    for name, found in of_part(part).items():
+        assert {other.split(".")[0] for other in found} <= CORE | NOT_NEEDED, name
 
-    def __init__(self, finder):
-        self.finder = finder
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-    def find_spec(self, fullname, path=None, target=None):
-        return None if fullname.split(".")[0] in OPTIONAL else self.finder.find_spec(fullname, path, target)
-
-for module in [m for m in sys.modules if m.split(".")[0] in OPTIONAL]:
-    del sys.modules[module]
-sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
-for module in ("rich", "yaml", "lightning"):
-    try:
-        __import__(module)
-    except ImportError:
-        continue
-    raise SystemExit(f"{module} is not blocked")
-"""
 
 USE = r"""
 import torch
@@ -161,7 +122,7 @@ def run(code):
 
 
 def test_core_dependencies_are_enough():
-    result = run(CORE + USE)
+    result = run(f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL}))\n{USE}")
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "done"
 

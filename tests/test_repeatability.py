@@ -86,12 +86,6 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def plain_graphs(sizes) -> list[Data]:
-    """Graphs with hubs."""
-    torch.manual_seed(0)
-    return [Data(edge_index=barabasi_albert_graph(n, 4), num_nodes=n) for n in sizes]
-
-
 def graphs_of(sizes) -> list[Data]:
     """Graphs with hubs."""
     torch.manual_seed(0)

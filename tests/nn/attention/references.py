@@ -4,7 +4,15 @@ from functools import partial
 
 import torch
 
-from pyg_topomask.nn import ATTENTION, ExphormerAttention, MaskedAttention, PrimphormerAttention, SANAttention
+from pyg_topomask.nn import (
+    ATTENTION,
+    ExphormerAttention,
+    MaskedAttention,
+    PolynormerAttention,
+    PrimphormerAttention,
+    SANAttention,
+    SGFormerAttention,
+)
 from pyg_topomask.ops import all_pairs
 
 FEATURES = {
@@ -179,9 +187,11 @@ VARIANTS = {
     "Exphormer, two virtual nodes": partial(ExphormerAttention, num_virtual=2, bias=False),
     "Exphormer, edge features": partial(ExphormerAttention, edge_dim=3),
     "Exphormer, edge features alone": partial(ExphormerAttention, edge_dim=3, expander=False),
+    "Polynormer, keys apart": partial(PolynormerAttention, qk_shared=False, beta=0.5),
     "Primphormer, no bias": partial(PrimphormerAttention, num_virtual=2, rank=4, bias=False),
     "SAN, edge features": partial(SANAttention, gamma=0.2, edge_dim=3, bias=True),
     "SAN, tiny gamma": partial(SANAttention, gamma=1e-6, edge_dim=3),
     "SAN, neighbours": partial(SANAttention, full_graph=False, edge_dim=3),
+    "SGFormer, bias": partial(SGFormerAttention, bias=True),
 }
 """Settings beyond the examples of the classes."""

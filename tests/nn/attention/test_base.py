@@ -41,7 +41,9 @@ def test_defaults_of_a_subclass():
 def test_every_attention_is_one(name):
     cls = ATTENTION[name]
     assert issubclass(cls, Attention)
+    assert list(inspect.signature(cls.forward).parameters)[1:4] == ["x", "batch", "graph"]
     parameters = inspect.signature(cls).parameters
+    assert list(parameters)[:2] == ["channels", "heads"]
     assert set(cls.config_keys) <= set(parameters) - {"channels"}, "a row names no argument of the constructor"
 
 

@@ -6,14 +6,11 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
-from torch_geometric.nn.attention import PolynormerAttention as PyGPolynormer
-from torch_geometric.nn.attention import SGFormerAttention as PyGSGFormer
 
 from pyg_topomask.nn import (
     BigBirdAttention,
     FullAttention,
     PerformerAttention,
-    PolynormerAttention,
     SGFormerAttention,
 )
 from pyg_topomask.ops import all_pairs
@@ -54,13 +51,6 @@ def test_a_bias_has_a_gradient_and_may_be_shared_by_the_heads():
     run = lambda bias: attn(x, batch, Data(x=x, pair_bias=bias))  # noqa: E731
     torch.testing.assert_close(run(bias), run(bias.expand(-1, 2)))
     assert torch.autograd.gradcheck(run, (bias,))
-
-
-def test_full_attention_is_torch_multihead_attention():
-    attn, other = FullAttention(8, heads=2), torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    attn.load_state_dict(dict(zip(("qkv.weight", "qkv.bias", "out.weight", "out.bias"), other.state_dict().values())))
-    x = torch.randn(7, 8)
-    torch.testing.assert_close(attn(x), other(x[None], x[None], x[None])[0][0])
 
 
 @pytest.mark.parametrize(
@@ -175,28 +165,6 @@ def test_support_of_a_batch_is_that_of_each_graph():
     alone = [dense_support(torch.zeros(size, dtype=torch.long), 2, 2, 7) for size in sizes if size]
     assert torch.equal(dense, torch.block_diag(*alone).bool())
     assert not torch.equal(alone[0], dense_support(torch.zeros(30, dtype=torch.long), 2, 2, 8))
-
-
-def test_bigbird_pairs_grow_linearly():
-    pairs = [block_sparse_support(torch.zeros(n, dtype=torch.long), 3, 3, 0).nnz for n in (3000, 6000)]
-    assert pairs[1] < 2.01 * pairs[0]
-    assert pairs[1] < 6000 * 3 * (5 + 3) + 2 * 3 * 6000
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (SGFormerAttention(8, 4, bias=True), PyGSGFormer(8, 4, 8, qkv_bias=True)),
-        (PolynormerAttention(8, 4), PyGPolynormer(8, 4, 2)),
-        (PolynormerAttention(8, 4, qk_shared=False, beta=0.5), PyGPolynormer(8, 4, 2, beta=0.5, qk_shared=False)),
-    ],
-)
-def test_equals_pyg_on_each_graph(ours, theirs):
-    theirs.load_state_dict({name.removeprefix("dense."): value for name, value in ours.state_dict().items()})
-    sizes = (5, 3, 5, 0, 1)
-    x = torch.randn(14, 8)
-    wanted = torch.cat([theirs(part[None])[0] for part in x.split(sizes) if len(part)])
-    torch.testing.assert_close(ours(x, batch_of_sizes(*sizes)), wanted)
 
 
 def test_sgformer_with_zero_rows_and_opposed_keys_is_finite():

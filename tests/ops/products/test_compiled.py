@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from pyg_topomask.limits import limits
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import compiled, factors
 from pyg_topomask.ops.products.factors import sparse_product
 from pyg_topomask.ops.sparse import Pattern
+from tests.threads import assert_threads_change_nothing
 
 pytestmark = pytest.mark.skipif(loader.missing("sparse"), reason="needs a C++ compiler")
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -79,18 +79,14 @@ def test_dense_blocks_equal_a_dense_product(dtype):
 
 def test_threads_change_nothing():
     rows, batch = [*factor(300, 50, 0.1), *factor(300, 50, 0.1)], [*blocks(), *blocks()]
-    threads, found = torch.get_num_threads(), []
-    with limits.override(thread_work=0):
-        try:
-            for num in (1, 2, 5):
-                torch.set_num_threads(num)
-                products = [compiled.product(*given) for given in (rows, batch)]
-                found.append([compiled.block_product(list(SIZES), FIRST_ENTRIES, *batch)])
-                for pattern, entries, distance in products:
-                    found[-1] += [pattern.col, pattern.rowptr, entries, torch.tensor(distance)]
-        finally:
-            torch.set_num_threads(threads)
-    assert all(torch.equal(x, y) for other in found[1:] for x, y in zip(other, found[0], strict=True))
+
+    def run():
+        found = [compiled.block_product(list(SIZES), FIRST_ENTRIES, *batch)]
+        for pattern, entries, distance in (compiled.product(*given) for given in (rows, batch)):
+            found += [pattern.col, pattern.rowptr, entries, torch.tensor(distance)]
+        return found
+
+    assert_threads_change_nothing(run)
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -4,6 +4,7 @@ import torch
 from pyg_topomask.ops import topk_inner_product
 from pyg_topomask.ops.topk import backends, blockwise, cpp
 from pyg_topomask.ops.topk.search import topk_inner_product_reference
+from tests.threads import assert_threads_change_nothing
 
 SIZES = (20, 1, 0, 2, 70)  # graph 2 is empty
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -253,14 +254,9 @@ def test_a_tree_skips_most_keys_and_is_left_unused_where_it_skips_few():
 
 @needs_compiler
 def test_threads_change_nothing():
-    x, found, threads = torch.randn(1, 2500, 4), [], torch.get_num_threads()
-    try:
-        for num in (1, 3):
-            torch.set_num_threads(num)
-            found += [cpp.search(x, x.flip(1), [0, 2500], [0, 2500], 9, prune, 1.0)[0] for prune in (0, None)]
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(other, found[0]) for other in found)
+    x, ends = torch.randn(1, 2500, 4), [0, 2500]
+    for prune in (0, None):
+        assert_threads_change_nothing(lambda prune=prune: cpp.search(x, x.flip(1), ends, ends, 9, prune, 1.0)[:1])
 
 
 @needs_compiler

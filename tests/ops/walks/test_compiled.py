@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from pyg_topomask.limits import limits
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import WalkTable
 from pyg_topomask.ops.walks.pair_table import sorted_pair_table
+from tests.threads import assert_threads_change_nothing
 
 pytestmark = pytest.mark.skipif(loader.missing("walks"), reason="needs a C++ compiler")
 K = 4
@@ -79,25 +79,14 @@ def test_pair_tables_equal_those_of_plain_torch(dtype, atol, shared):
 
 def test_threads_change_nothing():
     """Each row is summed by one thread, in the order of its walks."""
-    edge_index, before, found = torch.randint(1_000, (2, 4_000)), torch.get_num_threads(), []
-    with limits.override(thread_work=0):
-        try:
-            for threads in (1, 2, 5):
-                torch.set_num_threads(threads)
-                walks = sample_walks(edge_index, 1_000, num_walks=4, max_length=K, generator=torch.manual_seed(0))
-                table = WalkTable(walks.index, walks.length, walks.load)
-                found.append([*vars(walks).values(), *compiled.pair_table(table, table, 1_000, K)])
-        finally:
-            torch.set_num_threads(before)
-    assert all(x.equal(y) for other in found[1:] for x, y in zip(other, found[0], strict=True))
+    edge_index = torch.randint(1_000, (2, 4_000))
 
+    def run():
+        walks = sample_walks(edge_index, 1_000, num_walks=4, max_length=K, generator=torch.manual_seed(0))
+        table = WalkTable(walks.index, walks.length, walks.load)
+        return [*vars(walks).values(), *compiled.pair_table(table, table, 1_000, K)]
 
-@pytest.mark.parametrize("num_nodes", [0, 3])
-def test_without_walks(num_nodes):
-    none = WalkTable(torch.empty(2, 0, dtype=torch.long), torch.empty(0, dtype=torch.long), torch.empty(0))
-    index, coeffs = compiled.pair_table(none, none, num_nodes, K)
-    assert index.shape == (2, 0)
-    assert coeffs.shape == (0, (K + 1) * (K + 2) // 2)
+    assert_threads_change_nothing(run)
 
 
 @pytest.mark.parametrize("wrong", [{"start": 3}, {"visited": 3}, {"visited": -1}, {"length": 5}, {"length": -1}])
