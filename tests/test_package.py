@@ -31,13 +31,6 @@ def test_type_annotations_are_offered_to_type_checkers():
     assert '"py.typed"' in (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")  # and installed
 
 
-def test_every_module_has_a_docstring_and_ascii_name():
-    root = Path(pyg_topomask.__file__).parent
-    for path in root.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        assert not text.strip() or text.lstrip().startswith(('"""', 'r"""')), path
-
-
 def test_core_modules_leave_the_default_generator_alone():
     state = torch.get_rng_state()
     for module in PUBLIC:

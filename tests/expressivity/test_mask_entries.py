@@ -50,28 +50,6 @@ def test_masks_that_cannot_be_compared(mask, message):
         distinguishes(DECALIN, BICYCLOPENTYL, mask=mask)
 
 
-def test_a_mask_beside_graphs_without_edges():
-    first, second = graph(3, [], edge_attr=torch.zeros(0, 2)), graph(3, [(0, 1)], edge_attr=torch.ones(2, 2))
-    eye = lambda data: torch.eye(data.num_nodes)  # noqa: E731
-    assert distinguishes(first, second, mask=eye)
-    assert not distinguishes(first, first.clone(), mask=eye)
-
-
-def test_a_row_of_the_mask_is_what_a_node_sees():
-    """Nodes 1 and 2 see node 0, or 1 sees 0 and 2 sees 1: equal lists of what is seen, not of who is seen."""
-    triangle = [(0, 1), (1, 2), (0, 2)]
-    both = graph(3, triangle, sees_index=torch.tensor([[1, 2], [0, 0]]))
-    chain = graph(3, triangle, sees_index=torch.tensor([[1, 2], [0, 1]]))
-
-    def sees(data):
-        matrix = torch.full((3, 3), 0.5)
-        matrix[data.sees_index[0], data.sees_index[1]] = 1
-        return matrix
-
-    assert not distinguishes(both, chain, rounds=1, mask=sees)
-    assert distinguishes(both, chain, rounds=1, mask=lambda data: sees(data).t())
-
-
 SQUARE = graph(4, [(0, 1), (2, 3), (0, 2), (1, 3)])
 
 

@@ -18,18 +18,9 @@ CONVS = {
 
 
 def model_gap(data1, data2, conv, kernel, norm):
-    model = GPSModel(
-        data1.x.size(1),
-        8,
-        4,
-        3,
-        CONVS[conv],
-        lambda _: MaskedAttention(8, heads=2, kernel=kernel),
-        edge_dim=1 if conv == "GINE" else None,
-        pool="add",
-        norm=norm,
-    )
-    model = model.double().eval()
+    attn = lambda _: MaskedAttention(8, heads=2, kernel=kernel)  # noqa: E731
+    settings = {"edge_dim": 1 if conv == "GINE" else None, "pool": "add", "norm": norm}
+    model = GPSModel(data1.x.size(1), 8, 4, 3, CONVS[conv], attn, **settings).double().eval()
     with torch.no_grad():
         edges = [d.edge_attr if conv == "GINE" else None for d in (data1, data2)]
         out = [model(d.x, d.edge_index, graph=d, edge_attr=e) for d, e in zip((data1, data2), edges)]

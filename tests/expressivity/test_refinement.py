@@ -52,20 +52,6 @@ def test_verdict_is_that_of_the_definition(options, masked):
     assert 3 < sum(verdicts) < trials - 3
 
 
-def test_equal_node_features_give_one_wl():
-    rng = random.Random(9)
-    for _ in range(60):
-        n = rng.randrange(2, 9)
-        both = [random_graph(rng, n), random_graph(rng, n)]
-        hashes = []
-        for data in both:
-            drawn = networkx.empty_graph(n)
-            networkx.set_node_attributes(drawn, 1, "kind")  # the hash of graphs without attributes warns of its past
-            drawn.add_edges_from(data.edge_index.t().tolist())
-            hashes.append(networkx.weisfeiler_lehman_graph_hash(drawn, iterations=n, node_attr="kind"))
-        assert distinguishes(*both) == (hashes[0] != hashes[1])
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [(cycles(6), cycles(3, 3)), (csl(41, 2), csl(41, 3))], ids=["hexagon", "csl41"]
 )
@@ -126,21 +112,19 @@ NONE, ONE, TWO = graph(0, []), graph(1, []), graph(2, [])
         (nodes(1_000_000), nodes(1_000_001), True),
         (NONE, NONE, False),
         (empty_graph(), empty_graph(), False),
-        (NONE, ONE, True),
-        (ONE, TWO, True),
         (ONE, graph(1, [(0, 0)], directed=True), True),
         *((nodes(c - 1e-9, c + 1e-9, c), nodes(c + 3e-9, c - 3e-9, c), False) for c in (0.0, 0.5, 0.123455, 1e-5)),
     ],
 )
 def test_what_counts(first, second, wanted):
     assert distinguishes(first, second) == wanted
+
+
+def test_tiny_graphs_with_encodings_and_a_tolerance():
     assert not distinguishes(nodes(0.5), nodes(0.501), tolerance=0.01)
-
-
-@pytest.mark.parametrize("transform", ENCODINGS.values(), ids=ENCODINGS)
-def test_tiny_graphs_with_encodings(transform):
-    for first, second, wanted in ((NONE, NONE, False), (ONE, ONE, False), (NONE, ONE, True), (ONE, TWO, True)):
-        assert distinguishes(first, second, transform) == wanted
+    for transform in ENCODINGS.values():
+        assert distinguishes(NONE, ONE, transform)
+        assert distinguishes(ONE, TWO, transform)
 
 
 def test_rounds():

@@ -9,6 +9,7 @@ from pyg_topomask.nn.conv import StableGate
 from pyg_topomask.testing import GRAPHS, block_permutation, permute
 
 NAMES = ("path", "isolated", "single", "star", "one_way")
+TOL = {"rtol": 1e-10, "atol": 1e-12}
 
 
 def given(channels=8, names=NAMES, pe=3):
@@ -53,8 +54,7 @@ def test_gated_gcn_is_the_formula(stable, training):
     with torch.no_grad():
         wanted = naive(conv, graph, training)
         found = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)
-    for mine, other in zip(found, wanted):
-        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
 def test_gated_gcn_gradients_reach_everything():
@@ -77,17 +77,14 @@ def test_gated_gcn_batch_equals_singles_and_follows_relabelling():
     graph, conv = given(), GatedGCN(8, equivariant_stable=True).double().eval()
     out, edges = conv(graph.x, graph.edge_index, graph.edge_attr, graph.pe)
     alone = [conv(part.x, part.edge_index, part.edge_attr, part.pe) for part in graph.to_data_list()]
-    torch.testing.assert_close(out, torch.cat([part[0] for part in alone]), rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(edges, torch.cat([part[1] for part in alone]), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close((out, edges), tuple(map(torch.cat, zip(*alone))), **TOL)
     perm = block_permutation(graph.batch)
     moved = permute(graph, perm)
     again = conv(moved.x, moved.edge_index, graph.edge_attr, moved.pe)
-    torch.testing.assert_close(again[0], out[perm], rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(again[1], edges, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(again, (out[perm], edges), **TOL)
     order = torch.randperm(graph.num_edges)  # the order of edges is nobody's business
     again = conv(graph.x, graph.edge_index[:, order], graph.edge_attr[order], graph.pe)
-    torch.testing.assert_close(again[0], out, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(again[1], edges[order], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(again, (out, edges[order]), **TOL)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +100,8 @@ def test_stable_gate_ignores_rotations_of_the_encoding(build):
         return out[0] if isinstance(out, tuple) else out
 
     wanted = nodes(graph.pe)
-    torch.testing.assert_close(nodes(graph.pe @ rotation), wanted, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(nodes(graph.pe * signs), wanted, rtol=1e-10, atol=1e-12)
+    for pe in (graph.pe @ rotation, graph.pe * signs):
+        torch.testing.assert_close(nodes(pe), wanted, **TOL)
     assert not torch.allclose(nodes(2 * graph.pe), wanted)
 
 

@@ -21,7 +21,7 @@ def test_entries_are_zeroed_independently_with_that_probability(p):
     torch.manual_seed(0)
     values = dropout(torch.ones(PLACES, dtype=torch.float64), p)
     expected = torch.tensor([0, 1 / (1 - p)], dtype=torch.float64)
-    torch.testing.assert_close(values.unique(), expected, rtol=2e-5, atol=0)  # the mean stays
+    torch.testing.assert_close(values.unique(), expected, rtol=1e-4, atol=0)  # the mean stays
     kept = (values != 0).double()
     # Five standard deviations: a wrong implementation fails, a right one in one of 10^6 seeds.
     assert abs(kept.mean() - (1 - p)) < 5 * (p * (1 - p) / PLACES) ** 0.5 + 2**-17

@@ -75,14 +75,6 @@ def test_tiny_graphs_train(norm, names):
     assert model(nothing.x.float(), nothing.edge_index, None, nothing).shape == (1, 2)
 
 
-def test_a_graph_in_a_batch_equals_the_graph_alone():
-    names = ("path", "isolated", "empty", "star")
-    batch, attn = batch_of(*names), lambda n: GRFAttention(8, 2) if n else ExphormerAttention(8)
-    model = GPSModel(4, 8, 2, 2, lambda _: GCNConv(8, 8), attn, pool="mean").double().eval()
-    alone = [model(one.x, one.edge_index, None, one) for one in map(batch_of, names)]
-    torch.testing.assert_close(model(batch.x, batch.edge_index, batch.batch, batch), torch.cat(alone), **TOL)
-
-
 def test_positions_are_added_to_equal_graphs():
     positions = NodePositions(8, 4)
     path = Data(edge_index=GRAPHS["path"].edge_index, num_nodes=4)

@@ -187,6 +187,7 @@ VARIANTS = {
     "Exphormer, two virtual nodes": partial(ExphormerAttention, num_virtual=2, bias=False),
     "Exphormer, edge features": partial(ExphormerAttention, edge_dim=3),
     "Exphormer, edge features alone": partial(ExphormerAttention, edge_dim=3, expander=False),
+    "Linear, exponential": partial(MaskedAttention, kernel="exp"),
     "Polynormer, keys apart": partial(PolynormerAttention, qk_shared=False, beta=0.5),
     "Primphormer, no bias": partial(PrimphormerAttention, num_virtual=2, rank=4, bias=False),
     "SAN, edge features": partial(SANAttention, gamma=0.2, edge_dim=3, bias=True),

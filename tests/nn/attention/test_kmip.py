@@ -53,7 +53,6 @@ def test_checkpoints_repeat_dropout():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"heads": 3}, r"divisible by 'heads' \(got 8 and 3\)"),
         ({"k": 0}, r"'k' must be at least 1 \(got 0\)"),
         ({"kq_dim": 0}, r"'kq_dim' must be at least 1"),
         ({"head_agg": "sum"}, r"one of linear, none \(got 'sum'\)"),

@@ -14,34 +14,6 @@ def test_edges_that_are_there_twice_one_way_or_from_a_node_to_itself():
     torch.testing.assert_close(attn(x, batch.batch, batch), definition(attn, x, batch, None))
 
 
-def test_a_complete_graph_with_self_loops_is_softmax_attention():
-    """Every pair is an edge, so nothing is absent, and vectors start as ones."""
-    attn, full = SANAttention(8, heads=2).double(), FullAttention(8, heads=2, bias=False).double()
-    full.load_state_dict({"qkv.weight": attn.qkv.weight, "out.weight": attn.out.weight}, strict=True)
-    with torch.no_grad():
-        attn.out.bias.zero_()
-    row, col = torch.cartesian_prod(torch.arange(5), torch.arange(5)).t()
-    x = torch.randn(5, 8, dtype=torch.float64)
-    torch.testing.assert_close(attn(x, None, Data(edge_index=torch.stack([row, col]), num_nodes=5)), full(x))
-
-
-def test_a_node_with_nothing_to_see_has_the_output_of_zero():
-    x, attn = torch.randn(1, 8), SANAttention(8)
-    assert torch.equal(attn(x, None, GRAPHS["single"])[0], attn.out.bias)
-    near, lonely = SANAttention(8, full_graph=False), Data(edge_index=GRAPHS["one_way"].edge_index, num_nodes=6)
-    assert torch.equal(near(torch.randn(6, 8), None, lonely)[5], near.out.bias)
-
-
-def test_a_second_copy_of_an_edge_counts_and_makes_no_pair_absent():
-    attn = SANAttention(8, heads=2, gamma=0.5).double()
-    x, path = torch.randn(4, 8, dtype=torch.float64), GRAPHS["path"].edge_index
-    once = attn(x, None, Data(edge_index=path, num_nodes=4))
-    twice = Data(edge_index=path.repeat(1, 2), num_nodes=4)
-    assert not torch.allclose(once, attn(x, None, twice))
-    attn.gamma = 1.0  # edges twice is absent pairs half
-    torch.testing.assert_close(attn(x, None, twice), once)
-
-
 def test_layers_of_a_stack_share_what_stands_for_absent_edges():
     stack = GPSStack(8, 3, attn=lambda _: SANAttention(8, 2, edge_dim=3), norm=None)
     assert len({id(layer.attn.absent_vector) for layer in stack}) == 1

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pyg_topomask.ops.products import kronecker
-from pyg_topomask.ops.products.kronecker import grid_heat, hypercube_heat, path_kernel
+from pyg_topomask.ops.products.kronecker import grid_heat, hypercube_heat
 
 TOL = {"rtol": 1e-12, "atol": 1e-12}
 TIME = torch.tensor([0.0, 0.7, 20.0], dtype=torch.float64)
@@ -35,17 +35,6 @@ def test_heat_that_stays_near_is_the_matrix_exponential(time, num_nodes):
     torch.testing.assert_close(grid_heat(time, x, (num_nodes,)), mask[:, None] @ x, rtol=1e-14, atol=1e-14)
     found = grid_heat(time, x.float(), (num_nodes,))
     torch.testing.assert_close(found.double(), mask[:, None] @ x, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("time", [0.0, 0.1, 1.0, 7.0, 30.0, 100.0])
-@pytest.mark.parametrize("eps", [1e-10, 1e-7])
-def test_little_heat_gets_beyond_the_reach(time, eps):
-    reach = kronecker._reach(time, eps)
-    kernel = path_kernel(torch.tensor([time]), 400)[0]
-    distance = (torch.arange(400)[:, None] - torch.arange(400)).abs()
-    if reach < 256:
-        assert (kernel * (distance > reach)).sum(1).max() <= eps + 1e-12  # rounding errors of the kernel
-    assert (reach < 112) == (time < 50)
 
 
 def test_derivatives_of_heat_that_stays_near(monkeypatch):

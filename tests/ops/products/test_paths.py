@@ -85,15 +85,6 @@ def test_trees_do_not_mix():
         assert torch.equal(product(both, x, given)[:60], product(both, spoilt, given)[:60])
 
 
-@each_code
-def test_no_nodes_and_no_columns():
-    empty = torch.zeros(0, dtype=torch.long)
-    assert path_product(empty, rows(0, 1, 2), rows(0, 1)).shape == (0, 1, 2)
-    assert hop_product(empty, rows(0, 1, 2), rows(1, 3)).shape == (0, 1, 2)
-    assert path_product(torch.tensor([-1, 0]), rows(2, 1, 0), rows(2, 1)).shape == (2, 1, 0)
-    assert diameter(build_forest(empty)) == 0
-
-
 @compiled
 @pytest.mark.parametrize(("value", "message"), [(10**6, "contains node 1000000"), (4, "contains node 4"), (2, "cycle")])
 def test_parents_that_changed_after_the_check_are_refused(value, message):

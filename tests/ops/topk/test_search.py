@@ -81,14 +81,6 @@ def test_larger_graphs_of_odd_sizes(name, num, dim, topk, monkeypatch):
         check(*(x.to(dtype) for x in given), topk, backend=name)
 
 
-@pytest.mark.parametrize("integer", [False, True], ids=["tie-free", "ties"])
-def test_pairs_are_sorted_whatever_the_order_in_which_an_engine_finds_them(monkeypatch, integer):
-    engine = backends.ENGINES["torch"]
-    monkeypatch.setitem(backends.ENGINES, "torch", engine._replace(search=lambda given: engine.search(given).flip(-1)))
-    q, k = (data(sum(SIZES), 2, 5, integer=integer) for _ in range(2))
-    check(q, k, 30, batch_of(SIZES), backend="torch")
-
-
 def test_all_keys_equal_and_zero_queries(backend):
     whole = torch.randint(-9, 9, (9, 4)).float()  # scores of integers tie exactly, in whatever order a product adds
     for q, k in ((torch.zeros(9, 4), torch.randn(300, 4)), (whole, torch.ones(300, 4))):

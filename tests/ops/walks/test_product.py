@@ -3,7 +3,6 @@ import torch
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import GRFMask
-from pyg_topomask.operators import GRFOperator
 from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention, sample_walks
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.products import factors
@@ -90,18 +89,3 @@ def test_rearranged_rows_change_no_number(monkeypatch, kernel):
         out = attend(q, k, v, operator, path="pairwise")
         results.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v, mask.modulation])])
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
-
-
-def test_rows_that_no_order_brings_nearer_stay(monkeypatch):
-    monkeypatch.setattr(factors, "_FAR_NODES", 0)
-    index = torch.cartesian_prod(torch.arange(30), torch.arange(30)).t()
-    assert pairs.entry_table(index, torch.ones(900, 1), 30).pattern.order is None
-
-
-@pytest.mark.skipif(loader.missing("pairs"), reason="needs a C++ compiler")
-def test_compiled_attention_keeps_no_rows_of_pairs():
-    walks = GRFMask()(AddRandomWalks(seed=0)(shuffled_path(50))).walks
-    q, k, v = (torch.rand(50, 1, 4, requires_grad=True) for _ in range(3))
-    masked_linear_attention(q, k, v, GRFOperator(walks, torch.rand(5)), path="pairwise").sum().backward()
-    assert "pairs" in vars(walks)
-    assert "row" not in vars(walks.pairs.pattern)
