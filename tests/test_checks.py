@@ -18,9 +18,7 @@ def test_integers_of_any_kind_become_pythons(value):
     x = torch.randn(walks.num_nodes, 6)
     for attn in (
         nn.GKATAttention(6, value, num_features=value, max_length=value, seed=value),
-        nn.PerformerAttention(6, value, seed=value),
         nn.BigBirdAttention(6, value, block_size=value, seed=value),
-        nn.KMIPAttention(6, value, k=value),
         nn.PrimphormerAttention(6, value, num_virtual=value, rank=value),
     ):
         graph = AddRandomWalks(3, 3, 0.0, independent=False, seed=0)(GRAPHS["star"].clone())

@@ -159,12 +159,8 @@ class TestDecayMask(OperatorCase):
 
 def test_own_module(own_module):
     assert ATTENTION["Mean"] is own_module["MeanAttention"]
-    assert MASK["decay"] is own_module["DecayMask"]
-
-
-def test_own_mask_of_a_graph_without_features(own_module):
-    graph = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
-    assert own_module["DecayMask"](0.25)(graph).to_dense().tolist() == [[1, 0.25], [0.25, 1]]
+    graph = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)  # without features
+    assert MASK["decay"](0.25)(graph).to_dense().tolist() == [[1, 0.25], [0.25, 1]]
     x = torch.randn(5, 4)
     attn = ATTENTION["Mean"](4)
     torch.testing.assert_close(attn(x), attn.out(x.mean(0)).expand(5, -1))

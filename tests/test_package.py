@@ -1,11 +1,8 @@
-import importlib
 import inspect
-import pkgutil
 import re
 from pathlib import Path
 
 import pytest
-import torch
 
 import pyg_topomask
 from pyg_topomask import loader, nn, operators, ops, transforms
@@ -29,11 +26,3 @@ def test_public_names_exist_and_are_documented(module):
 def test_type_annotations_are_offered_to_type_checkers():
     assert (Path(pyg_topomask.__file__).parent / "py.typed").exists()
     assert '"py.typed"' in (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")  # and installed
-
-
-def test_core_modules_leave_the_default_generator_alone():
-    state = torch.get_rng_state()
-    for module in PUBLIC:
-        for info in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
-            importlib.import_module(info.name)
-    assert torch.equal(torch.get_rng_state(), state)

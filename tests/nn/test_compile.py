@@ -5,23 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from pyg_topomask.nn import ATTENTION, GPSModel, MaskedAttention, auxiliary_loss
 from pyg_topomask.run.check import fake_batch
 from pyg_topomask.run.config.load import load
 from pyg_topomask.run.model.build import build_model
-from pyg_topomask.testing import GRAPHS
-from pyg_topomask.transforms import AddExpanderEdges, AddRandomWalks
+from tests.nn.gps_cases import batch_of
 
 pytestmark = pytest.mark.slow
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-def batch_of(*names):
-    walks, edges = AddRandomWalks(num_walks=4, seed=0), AddExpanderEdges(degree=2, num_virtual=1, seed=0)
-    return Batch.from_data_list([edges(walks(GRAPHS[name].clone())) for name in names])
 
 
 @pytest.fixture(autouse=True)

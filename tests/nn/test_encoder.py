@@ -203,7 +203,6 @@ def test_composition_of_any_number_and_a_norm():
     [
         (lambda: LapPE(8, model="GIN"), "DeepSet, Transformer"),
         (lambda: LapPE(6, model="Transformer"), "divisible by 'heads'"),
-        (lambda: LapPE(8, layers=0), "'layers' must be at least 1"),
         (lambda: LapPE(8, raw_norm="BatchNorm"), "'raw_norm' must be one of batch_norm, None"),
         (lambda: EquivStableLapPE(8, raw_norm="batch_norm", linear=False), "raw_norm='batch_norm' changes them"),
         (lambda: MLPNodeEncoder(8, 4, layers=0), r"'layers' must be at least 1 \(got 0\)"),

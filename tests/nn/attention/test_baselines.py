@@ -183,7 +183,6 @@ def test_sgformer_with_zero_rows_and_opposed_keys_is_finite():
     ("cls", "arguments", "message"),
     [
         (PerformerAttention, {"redraw_interval": 0}, r"'redraw_interval' must be at least 1 \(got 0\)"),
-        (PerformerAttention, {"num_features": 0}, r"at least 1 \(got 0\)"),
         (BigBirdAttention, {"block_size": 0}, r"'block_size' must be at least 1 \(got 0\)"),
         (BigBirdAttention, {"num_random": -1}, r"'num_random' must be at least 0 \(got -1\)"),
     ],

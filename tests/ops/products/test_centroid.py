@@ -32,13 +32,6 @@ def test_gradients(parent):
     assert torch.autograd.gradgradcheck(lambda v, x: distance_product(plan, v, x), (values, x))
 
 
-def test_a_path_is_one_toeplitz_matrix():
-    (terms,) = centroid_plan(torch.arange(100) - 1)
-    assert terms.is_path
-    assert terms.size == 128
-    assert terms.pattern.nnz == 100
-
-
 def test_empty_forest():
     x = torch.ones(0, 1, 2)
     assert distance_product(centroid_plan(torch.zeros(0, dtype=torch.long)), torch.ones(1, 3), x).shape == (0, 1, 2)

@@ -3,14 +3,11 @@ import torch
 
 from pyg_topomask.ops import topk_attention, topk_edge_index, topk_inner_product
 from pyg_topomask.ops.topk.attention import indexed_topk_attention
+from tests.ops.topk.test_search import batch_of
 
 SIZES = (20, 1, 0, 2, 130)  # graph 2 is empty
 SMALL = torch.tensor([0, 0, 0, 0, 0, 1, 1])
 each_recompute = pytest.mark.parametrize("recompute", [False, True])
-
-
-def batch_of(sizes):
-    return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
 
 
 def inputs(num, heads, *dims):

@@ -6,33 +6,22 @@ import torch
 from pyg_topomask.ops import sample_walks
 from pyg_topomask.ops.walks.bounds import error_bound, error_scale, row_nonzeros
 from pyg_topomask.testing import GRAPHS, dense_adjacency
+from tests.ops.walks.draws import draw_many
 
 MODULATION = torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
-
-
-def copies(data, draws, num_walks, max_length, halt_prob, weight):
-    """Walks on as many copies of a graph: start, visited, length and load, nodes numbered through."""
-    edges = data.edge_index.repeat(1, draws)
-    edges = edges + torch.arange(draws).repeat_interleave(data.num_edges) * data.num_nodes
-    return sample_walks(
-        edges, draws * data.num_nodes, num_walks=num_walks, max_length=max_length, halt_prob=halt_prob,
-        edge_weight=weight.repeat(draws), generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("prob", [0.05, 0.3])
 @pytest.mark.parametrize("num_walks", [1, 4])
 def test_an_entry_exceeds_the_bound_in_at_most_its_share_of_draws(num_walks, prob):
-    data, draws = GRAPHS["star"], 10_000
-    weight = torch.full((8,), 0.2, dtype=torch.float64)
-    adj = dense_adjacency(data) * 0.2
-    table = copies(data, draws, num_walks, 2, 0.3, weight)
-    features = torch.zeros(draws, 5, 5, dtype=torch.float64)
-    start, visited = table.index
-    features.index_put_((start // 5, start % 5, visited % 5), MODULATION[table.length] * table.load, accumulate=True)
+    data = GRAPHS["star"].clone()
+    data.edge_weight = torch.full((8,), 0.2, dtype=torch.float64)
+    adj = dense_adjacency(data)
+    loads = draw_many(data, 10_000, num_walks=num_walks, max_length=2, halt_prob=0.3)[0]
+    features = torch.einsum("k,dkij->dij", MODULATION, loads)
     exact = MODULATION[0] * torch.eye(5) + MODULATION[1] * adj + MODULATION[2] * adj @ adj
     error = ((features[:, 0] * features[:, 1]).sum(1) - exact[0] @ exact[1]).abs()
-    scale = error_scale(data.edge_index, 5, MODULATION, 0.3, weight)
+    scale = error_scale(data.edge_index, 5, MODULATION, 0.3, data.edge_weight)
     assert scale == pytest.approx(1 + 0.5 * (0.8 / 0.7) + 0.25 * (0.8 / 0.7) ** 2)
     assert (error > error_bound(num_walks, prob, scale)).double().mean() <= prob
     assert error.max() > 0.05  # there is something to bound

@@ -18,6 +18,7 @@ from pyg_topomask.ops.walks.settings import walk_settings
 from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
+from tests.ops.walks.draws import draw, draw_many, seeded
 
 SCHEMES = {
     "iid": {},
@@ -30,33 +31,6 @@ COLUMNS = ("index", "length", "load", "count", "own")
 MODULATION = torch.tensor([1.0, 0.5, 0.25, -0.125], dtype=torch.float64)
 LOW = 2**64 - 1
 HUB = Data(edge_index=torch.tensor([[0] * 5, [1, 2, 3, 4, 5]]), num_nodes=6)
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def draw(data, seed=0, **settings):
-    settings = {"num_walks": 8, "max_length": 3, "halt_prob": 0.3, **settings}
-    weight = data.get("edge_weight")
-    return sample_walks(data.edge_index, data.num_nodes, edge_weight=weight, generator=seeded(seed), **settings)
-
-
-def draw_many(data, draws, seed=0, **settings):
-    """Loads and counts [draws, K + 1, N, N] and own products [draws, N, Q] of walks on as many copies of a graph."""
-    size, length = data.num_nodes, settings.get("max_length", 3)
-    copies = Data(edge_index=data.edge_index.repeat(1, draws), num_nodes=size * draws)
-    copies.edge_index = copies.edge_index + torch.arange(draws).repeat_interleave(data.num_edges) * size
-    if "edge_weight" in data:
-        copies.edge_weight = data.edge_weight.repeat(draws)
-    if "transition" in settings:
-        settings = {**settings, "transition": settings["transition"].repeat(draws)}
-    table = draw(copies, seed, **settings)
-    start, visited = table.index
-    found = torch.zeros(2, draws, length + 1, size, size, dtype=torch.float64)
-    place = start // size, table.length, start % size, visited % size
-    found[0][place], found[1][place] = table.load.double(), table.count.double()
-    return *found, table.own.double().view(draws, size, -1)
 
 
 def features(loads):
@@ -131,7 +105,7 @@ def walk_reference(data, seed, num_walks, max_length, halt_prob, scheme, block_s
 
 
 @each_scheme
-@pytest.mark.parametrize("name", ["star", "weighted", "one_way", "isolated", "two_parts"])
+@pytest.mark.parametrize("name", ["star", "weighted", "one_way", "isolated", "single", "two_parts"])
 def test_walks_are_those_of_walkers_moved_one_by_one(name, scheme):
     data = GRAPHS[name].clone()
     data.edge_weight = dense_adjacency(data)[tuple(data.edge_index)]
@@ -298,11 +272,7 @@ def test_generator_decides_the_walks():
     assert torch.equal(torch.get_rng_state(), state)  # a generator of one's own leaves the default alone
 
 
-def test_isolated_and_single_and_no_nodes_and_no_hops():
-    table = draw(GRAPHS["isolated"])
-    assert table.index[:, table.index[0] == 1].tolist() == [[1], [1]]
-    table = draw(GRAPHS["single"])
-    assert (table.index.tolist(), table.length.tolist(), table.load.tolist()) == ([[0], [0]], [0], [1.0])
+def test_no_nodes_and_no_hops():
     table = sample_walks(torch.empty(2, 0, dtype=torch.long), 0, num_walks=2, max_length=2)
     assert (table.index.shape, table.load.shape) == ((2, 0), (0,))
     assert draw(GRAPHS["path"], max_length=0).index.tolist() == [[0, 1, 2, 3]] * 2
