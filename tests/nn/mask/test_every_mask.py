@@ -37,7 +37,7 @@ class TestEveryMask(AttentionCase):
     gradcheck_channels = 2  # enough for two heads
 
     @pytest.fixture(autouse=True, params=CASES, ids=lambda case: f"{case[0]}, {case[1]}")
-    def _case(self, request):
+    def _chosen(self, request):
         name, self.kernel = request.param
         self.mask, card = MASKS[name], MASKS[name].func.card
         self.names, self.equivariant = graphs_for(card), card.reach != "order"
