@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyg_topomask.ops.edge_sum import incidence, sum_rows
-from pyg_topomask.ops.functions import Linear
 from pyg_topomask.ops.native import loader
 from pyg_topomask.ops.second_derivatives import gradients_in_torch
 from pyg_topomask.ops.sparse import Pattern
@@ -44,10 +43,10 @@ def gated_sum(
         ValueError: If a shape differs from these.
     """
     _check_shapes(target, source, value, edge, edge_index, scale)
-    edges = Edges(edge_index[0], edge_index[1], *incidence(edge_index, value.size(0)))
+    patterns = incidence(edge_index, value.size(0))
     if torch.compiler.is_compiling() or loader.is_transformed():
-        return _plain_sum(target, source, value, edge, scale, edges)
-    return _GatedSum.apply(target, source, value, edge, scale, edges)
+        return _plain_sum(target, source, value, edge, scale, edge_index, patterns)
+    return _GatedSum.apply(target, source, value, edge, scale, edge_index, patterns)
 
 
 def _check_shapes(
@@ -67,44 +66,57 @@ def _check_shapes(
             raise ValueError(f"'{name}' must have shape {shape} (got {[*x.shape]})")
 
 
-class Edges(NamedTuple):
-    """The edges of a batch, sorted by both ends."""
-
-    sources: Tensor
-    targets: Tensor
-    entering: Pattern
-    leaving: Pattern
+def _to_edges(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
+    """Rows of nodes at one end of each edge; ``pattern`` holds the edges of each node at that end."""
+    return x.index_select(0, end) if loader.is_transformed() else _Moved.apply(x, end, pattern, False)
 
 
-class _Moved(Linear):
-    """Rows of nodes at one end of each edge; or the transpose of this, sums over the edges of each node.
+def _to_nodes(x: Tensor, end: Tensor, pattern: Pattern) -> Tensor:
+    """Sum over the edges of each node, the adjoint of `_to_edges`. Transforms know only torch's own operations."""
+    if loader.is_transformed():
+        return x.new_zeros(pattern.num_rows, x.size(1)).index_add(0, end, x)
+    return _Moved.apply(x, end, pattern, True)
 
-    Sums are those of sorted segments; the gradients of plain indexing are added in any order on several threads.
-    """
+
+class _Moved(torch.autograd.Function):
+    """Gradients are sums of sorted segments; those of plain indexing are added in any order on several threads."""
 
     @staticmethod
     def forward(x: Tensor, end: Tensor, pattern: Pattern, to_nodes: bool) -> Tensor:
         return sum_rows(pattern, x) if to_nodes else x.index_select(0, end)
 
     @staticmethod
-    def adjoint(end: Tensor, pattern: Pattern, to_nodes: bool) -> tuple[Tensor, Pattern, bool]:
-        return end, pattern, not to_nodes
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.rest = inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        end, pattern, to_nodes = ctx.rest
+        return _Moved.apply(grad, end, pattern, not to_nodes), None, None, None
 
 
 def _plain_sum(
-    target: Tensor, source: Tensor, value: Tensor, edge: Tensor, scale: Tensor | None, edges: Edges
+    target: Tensor,
+    source: Tensor,
+    value: Tensor,
+    edge: Tensor,
+    scale: Tensor | None,
+    edge_index: Tensor,
+    patterns: tuple[Pattern, Pattern],
 ) -> tuple[Tensor, Tensor]:
     """`gated_sum` from its definition, for ``torch.compile``, transforms of `torch.func` and forward mode."""
-    from_target = _Moved.apply(target, edges.targets, edges.entering, False)
-    e = from_target + _Moved.apply(source, edges.sources, edges.leaving, False) + edge
-    return _sum_of_edges(e, value, scale, edges), e
+    (sources, targets), (entering, leaving) = edge_index, patterns
+    e = _to_edges(target, targets, entering) + _to_edges(source, sources, leaving) + edge
+    return _sum_of_edges(e, value, scale, edge_index, patterns), e
 
 
-def _sum_of_edges(e: Tensor, value: Tensor, scale: Tensor | None, edges: Edges) -> Tensor:
+def _sum_of_edges(
+    e: Tensor, value: Tensor, scale: Tensor | None, edge_index: Tensor, patterns: tuple[Pattern, Pattern]
+) -> Tensor:
+    (sources, targets), (entering, leaving) = edge_index, patterns
     gate = e.sigmoid() if scale is None else e.sigmoid() * scale
-    total: Tensor = _Moved.apply(gate, edges.targets, edges.entering, True) + _EPS
-    values = _Moved.apply(value, edges.sources, edges.leaving, False)
-    return _Moved.apply(gate * values, edges.targets, edges.entering, True) / total
+    total = _to_nodes(gate, targets, entering) + _EPS
+    return _to_nodes(gate * _to_edges(value, sources, leaving), targets, entering) / total
 
 
 class _GatedSum(torch.autograd.Function):
@@ -121,9 +133,10 @@ class _GatedSum(torch.autograd.Function):
         value: Tensor,
         edge: Tensor,
         scale: Tensor | None,
-        edges: Edges,
+        edge_index: Tensor,
+        patterns: tuple[Pattern, Pattern],
     ) -> tuple[Tensor, Tensor]:
-        sources, targets, entering, _ = edges
+        (sources, targets), (entering, _) = edge_index, patterns
         e, work = target.index_select(0, targets), source.index_select(0, sources)
         gate = torch.sigmoid(e.add_(work).add_(edge))
         if scale is not None:
@@ -132,19 +145,19 @@ class _GatedSum(torch.autograd.Function):
         torch.index_select(value, 0, sources, out=work).mul_(gate)
         out = sum_rows(entering, work).div_(total)
         ctx.save_for_backward(e, value, scale, total, out)
-        ctx.edges = edges
+        ctx.edge_index, ctx.patterns = edge_index, patterns
         ctx.set_materialize_grads(False)
         return out, e
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, grad_e: Tensor | None) -> tuple[Tensor | None, ...]:
         e, value, scale, total, out = ctx.saved_tensors
-        sources, targets, entering, leaving = ctx.edges
+        (sources, targets), (entering, leaving) = ctx.edge_index, ctx.patterns
         own: Tensor | None = None  # gradient of e because of `out`
         grad_value = grad_scale = None
         if grad_out is not None and torch.is_grad_enabled():
             needed = [x is not None and x.requires_grad for x in (e, value, scale)]
-            given = partial(_sum_of_edges, edges=ctx.edges)
+            given = partial(_sum_of_edges, edge_index=ctx.edge_index, patterns=ctx.patterns)
             own, grad_value, grad_scale = gradients_in_torch(given, (e, value, scale), needed, grad_out)
         elif grad_out is not None:
             # d out = Σ σ (value − out) / total for the change of σ, and dσ = σ (1 − σ / s) de.
@@ -162,6 +175,7 @@ class _GatedSum(torch.autograd.Function):
         if own is not None:
             grad_e = own if grad_e is None else own + grad_e
         if grad_e is None:
-            return None, None, grad_value, None, grad_scale, None
-        grad_target = _Moved.apply(grad_e, targets, entering, True)
-        return grad_target, _Moved.apply(grad_e, sources, leaving, True), grad_value, grad_e, grad_scale, None
+            return None, None, grad_value, None, grad_scale, None, None
+        grad_target = _to_nodes(grad_e, targets, entering)
+        grad_source = _to_nodes(grad_e, sources, leaving)
+        return grad_target, grad_source, grad_value, grad_e, grad_scale, None, None

@@ -15,7 +15,7 @@ from torch_geometric.nn.inits import reset
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import settings_text
-from pyg_topomask.ops.segment import check_batch, segments
+from pyg_topomask.ops.segment import check_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
@@ -240,9 +240,12 @@ def check_carry(carry: Any, batch: Tensor | None, *shape: int) -> int:
     """Check the carry that an attention is given, ``[B, *shape]``. Returns the number of its graphs.
 
     Raises:
-        ValueError: If the shape is another one, or the batch has more graphs.
+        ValueError: If the shape is another one, or the batch has more graphs, where they can be counted: on CUDA and
+            while a model is compiled, nothing waits for the numbers in ``batch``.
     """
-    needed = 1 if batch is None else segments(batch).num_graphs
+    needed = 1
+    if batch is not None:
+        needed = int(batch[-1]) + 1 if readable(batch) and batch.numel() > 0 else 0
     rows = carry.size(0) if isinstance(carry, Tensor) and carry.shape[1:] == shape else -1
     if rows < needed or (batch is None and rows > 1):
         given = list(carry.shape) if isinstance(carry, Tensor) else type(carry).__name__
