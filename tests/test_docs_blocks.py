@@ -32,7 +32,8 @@ from pyg_topomask.run.config.schema import all_keys, keys
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "RESULTS.md", "CHANGELOG.md", "configs/README.md")]
-PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+COPIES = {"changelog.md", "config_files.md", "contributing.md", "results.md"}  # of the site, made where it is built
+PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "docs" or path.name not in COPIES)
 EXAMPLES = {path.read_text("utf-8").split('"""\n\n', 1)[1] for path in (ROOT / "examples").glob("*.py")}
 SECTIONS = {key.name.split(".")[0] for key in keys()}
 IGNORED_KEYS = {key.name for key in keys() if key.no_effect_because}

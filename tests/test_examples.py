@@ -137,11 +137,11 @@ class TestMeanAttention(AttentionCase):
     def build(self):
         return self.own["MeanAttention"](self.channels, heads=2)
 
-    def test_copies_and_pickles_are_the_same(self, monkeypatch, own_module):
+    def test_copies_pickles_and_state_dicts_are_the_same(self, monkeypatch, own_module):
         module = types.ModuleType("example")
         vars(module).update(own_module)
         monkeypatch.setitem(sys.modules, "example", module)
-        super().test_copies_and_pickles_are_the_same()
+        super().test_copies_pickles_and_state_dicts_are_the_same()
 
 
 class TestDecayMask(OperatorCase):
