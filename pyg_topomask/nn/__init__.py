@@ -13,6 +13,7 @@ from pyg_topomask.nn.gps_network import GPSNetwork
 from pyg_topomask.nn.gps_stack import GPSStack
 from pyg_topomask.nn.head import HEADS
 from pyg_topomask.nn.mask import *  # noqa: F403
+from pyg_topomask.nn.parameter_groups import parameter_groups
 from pyg_topomask.nn.registry import register_attention, register_mask
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "GatedGCN",
     "StableGINEConv",
     "auxiliary_loss",
+    "parameter_groups",
     "redraw_walks",
     "register_attention",
     "register_mask",

@@ -16,6 +16,7 @@ from pyg_topomask.operators.forest import ForestExpOperator
 from pyg_topomask.operators.grf import GRFOperator
 from pyg_topomask.operators.grid_heat import GridHeatOperator
 from pyg_topomask.operators.heat import HeatOperator
+from pyg_topomask.operators.hop import HopOperator
 from pyg_topomask.operators.hypercube_heat import HypercubeHeatOperator
 from pyg_topomask.operators.low_rank import LowRankOperator
 from pyg_topomask.operators.ones import OnesOperator
@@ -39,6 +40,7 @@ __all__ = [
     "GridHeatOperator",
     "HeadStackOperator",
     "HeatOperator",
+    "HopOperator",
     "HypercubeHeatOperator",
     "KroneckerOperator",
     "LowRankOperator",

@@ -6,14 +6,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from pyg_topomask.operators.base import ARITHMETIC, MaskOperator, common_heads, common_nodes, product_by_head
-from pyg_topomask.ops.attention.mask import DenseBlocks, row_errors
+from pyg_topomask.operators.scaled import DiagonalScaledOperator
+from pyg_topomask.ops.attention.mask import DenseBlocks, Entries, Support, evaluate, row_errors
 from pyg_topomask.ops.blocks import BlockLayout, block_layout, multiply_blocks
+from pyg_topomask.ops.memo import once_per_batch
+from pyg_topomask.ops.sparse import Pattern
 
 BlockMaker = Callable[[BlockLayout], list[Tensor]]
 
@@ -88,6 +92,37 @@ class SumOperator(_CombinedOperator):
         return SumOperator(*operators)
 
     @property
+    def terms(self) -> list[tuple[Tensor | None, MaskOperator]]:
+        """The masks with the factors of their rows, ``[N]`` or ``[N, H]``: attention computes them one by one."""
+        return [
+            (op.left, op.operator) if isinstance(op, DiagonalScaledOperator) and op.right is None else (None, op)
+            for op in self.operators
+        ]
+
+    @property
+    def support(self) -> Support | None:
+        found = [operator.support for operator in self.operators]
+        if any(support is None for support in found):
+            return None
+        supports = [support for support in found if support]
+        return Support(
+            lambda rows: _join_pairs([support.pairs(rows) for support in supports], self.heads),
+            lambda: sum(support.count() for support in supports),
+            lambda: torch.stack([support.by_row() for support in supports]).sum(0),
+        )
+
+    @property
+    def dense_blocks(self) -> DenseBlocks | None:
+        return self._blocks_of_all(self._added)
+
+    def _added(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+        groups = zip(*(make(layout) for make in makers))
+        return [sum(self._with_heads(block) for block in blocks) for blocks in groups]  # type: ignore[misc]
+
+    def _with_heads(self, block: Tensor) -> Tensor:
+        return block[:, None] if self.heads is not None and block.dim() == 3 else block
+
+    @property
     def error(self) -> float | Tensor:
         errors = self._errors()
         return 0.0 if errors is None else torch.stack(torch.broadcast_tensors(*errors)).sum(0)
@@ -103,43 +138,65 @@ ARITHMETIC["sum"] = SumOperator
 
 
 class HeadStackOperator(_CombinedOperator):
-    """One mask per head, from separate masks.
+    """One mask per head, from separate masks that serve one or more heads each.
 
     Args:
-        operators: ``H`` masks without heads, on the same nodes.
+        operators: The masks, on the same nodes.
+        counts: Number of heads that each mask serves; one each if :obj:`None`. A mask with heads of its own has as
+            many.
 
     Raises:
-        ValueError: If the list is empty, a mask has heads of its own, or the masks differ in their nodes.
+        ValueError: If the list is empty, a mask has another number of heads, or the masks differ in their nodes.
     """
 
-    def __init__(self, operators: Sequence[MaskOperator]) -> None:
-        if not operators or any(operator.heads is not None for operator in operators):
-            raise ValueError(f"a stack needs at least one mask, each without heads (got {list(operators)})")
+    def __init__(self, operators: Sequence[MaskOperator], counts: Sequence[int] | None = None) -> None:
+        self.counts = [1] * len(operators) if counts is None else list(counts)
+        fits = [operator.heads in (None, count) for operator, count in zip(operators, self.counts)]
+        if not operators or len(operators) != len(self.counts) or not all(fits):
+            raise ValueError(
+                f"a stack needs at least one mask, each with the heads that it serves (got {list(operators)} for "
+                f"{self.counts} heads)"
+            )
         super().__init__(operators, common_nodes(operators, "stack"))
-        self.heads, self.num_multiply_adds = len(operators), self.num_multiply_adds // len(operators)
+        self.heads = sum(self.counts)
+        work = sum(count * operator.num_multiply_adds for count, operator in self.head_groups)
+        self.num_multiply_adds = work // max(self.heads, 1)
 
     def _like(self, operators: list[MaskOperator]) -> HeadStackOperator:
-        return HeadStackOperator(operators)
+        return HeadStackOperator(operators, self.counts)
+
+    @property
+    def head_groups(self) -> list[tuple[int, MaskOperator]]:
+        """Number of heads of each mask, and the mask: attention computes them one by one."""
+        return list(zip(self.counts, self.operators))
 
     @property
     def error(self) -> float | Tensor:
         errors = self._errors()
-        return 0.0 if errors is None else torch.cat(errors, dim=1)
+        if errors is None:
+            return 0.0
+        return torch.cat([error.expand(-1, count) for count, error in zip(self.counts, errors)], dim=1)
 
     def to_dense(self) -> Tensor:
-        return torch.stack([operator.to_dense() for operator in self.operators])
+        size = self.num_nodes, self.num_nodes
+        return torch.cat([operator.to_dense().expand(count, *size) for count, operator in self.head_groups])
 
     @property
     def dense_blocks(self) -> DenseBlocks | None:
         return self._blocks_of_all(self._stacked)
 
-    @staticmethod
-    def _stacked(layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
-        heads = zip(*(make(layout) for make in makers))
-        return [torch.stack(torch.broadcast_tensors(*blocks), dim=1) for blocks in heads]
+    def _stacked(self, layout: BlockLayout, makers: list[BlockMaker]) -> list[Tensor]:
+        groups = zip(*(make(layout) for make in makers))
+        return [self._join_heads(blocks) for blocks in groups]
+
+    def _join_heads(self, blocks: Sequence[Tensor]) -> Tensor:
+        graphs = max(block.size(0) for block in blocks)
+        wide = [block[:, None] if block.dim() == 3 else block for block in blocks]
+        return torch.cat([block.expand(graphs, count, -1, -1) for count, block in zip(self.counts, wide)], dim=1)
 
     def _matmul(self, x: Tensor) -> Tensor:
-        return torch.stack([operator @ x[:, h] for h, operator in enumerate(self.operators)], dim=1)
+        parts = zip(self.operators, x.split(self.counts, dim=1))
+        return torch.cat([product_by_head(operator, part) for operator, part in parts], dim=1)
 
 
 class BlockDiagonalOperator(_CombinedOperator):
@@ -269,6 +326,31 @@ def _block_diagonal(blocks: list[Tensor]) -> Tensor:
     ends = [0, *accumulate(block.size(-1) for block in blocks)]
     rows = [pad(block, (start, ends[-1] - stop)) for block, start, stop in zip(blocks, ends, ends[1:])]
     return torch.cat(rows, dim=-2)
+
+
+def _join_pairs(parts: list[tuple[Pattern, Entries]], heads: int | None) -> tuple[Pattern, Tensor]:
+    """Pairs of any of several masks, and the sums of their entries."""
+    patterns = [pattern for pattern, _ in parts]
+    nodes = (x for pattern in patterns for x in _nodes(pattern))
+    joined, places = _union(*nodes, patterns[0].num_rows, patterns[0].num_cols)
+    values = [evaluate(entries) for _, entries in parts]
+    if heads is not None:
+        values = [x if x.dim() == 2 else x[:, None].expand(-1, heads) for x in values]
+    sums = values[0].new_zeros(joined.nnz, *values[0].shape[1:])
+    return joined, sums.index_add(0, places, torch.cat(values))
+
+
+def _nodes(pattern: Pattern) -> tuple[Tensor, Tensor]:
+    """Row and column of each pair, in the order of the nodes."""
+    if pattern.order is None:
+        return pattern.row, pattern.col
+    return pattern.order[pattern.row.long()], pattern.order[pattern.col.long()]
+
+
+@once_per_batch
+def _union(*given: Any) -> tuple[Pattern, Tensor]:
+    *nodes, num_rows, num_cols = given
+    return Pattern.merge(torch.cat(nodes[::2]), torch.cat(nodes[1::2]), num_rows, num_cols)
 
 
 def _row_sums(operator: MaskOperator) -> Tensor:

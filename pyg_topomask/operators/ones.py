@@ -31,6 +31,11 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
         self.num_multiply_adds = self.num_nodes
 
     @property
+    def within(self) -> Tensor:
+        """Graph of each node: attention under this mask is attention without a mask within these graphs."""
+        return self.batch
+
+    @property
     def dense_blocks(self) -> DenseBlocks:
         return DenseBlocks(self._make_blocks, shared=True)
 

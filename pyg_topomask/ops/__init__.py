@@ -8,6 +8,7 @@ from pyg_topomask.ops.attention.masked import (
     masked_softmax_attention,
 )
 from pyg_topomask.ops.products.polynomial import deconvolve
+from pyg_topomask.ops.reach import reach
 from pyg_topomask.ops.topk.attention import topk_attention, topk_edge_index
 from pyg_topomask.ops.topk.search import topk_inner_product
 from pyg_topomask.ops.walks.sample import Walks, sample_walks
@@ -20,6 +21,7 @@ __all__ = [
     "masked_additive_attention",
     "masked_linear_attention",
     "masked_softmax_attention",
+    "reach",
     "sample_walks",
     "topk_attention",
     "topk_edge_index",

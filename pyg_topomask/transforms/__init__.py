@@ -5,6 +5,7 @@ from pyg_topomask.transforms.electrostatic_encoding import AddElectrostaticEncod
 from pyg_topomask.transforms.expander_edges import AddExpanderEdges
 from pyg_topomask.transforms.finding import that_add
 from pyg_topomask.transforms.grid_shape import AddGridShape
+from pyg_topomask.transforms.hops import AddHops
 from pyg_topomask.transforms.laplacian_encoding import AddLaplacianEncoding
 from pyg_topomask.transforms.positions import AddPositions
 from pyg_topomask.transforms.precompute import precompute
@@ -18,6 +19,7 @@ __all__ = [
     "AddExpanderEdges",
     "AddGridShape",
     "AddHeatDiagonalEncoding",
+    "AddHops",
     "AddLaplacianEncoding",
     "AddPositions",
     "AddRandomWalkEncoding",

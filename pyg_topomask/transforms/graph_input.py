@@ -73,3 +73,22 @@ def edges_of(data: Data) -> tuple[Tensor, Tensor | None]:
         weight = weight.detach().to(torch.float64).view(-1)
     check_edges(edge_index, num_nodes_of(data), weight)
     return edge_index, weight
+
+
+def edge_lengths(data: Data, name: str | None, num_edges: int) -> Tensor:
+    """Lengths ``[E]`` of the edges, from the edge attribute ``name``; all are 1 if it is :obj:`None`.
+
+    Raises:
+        ValueError: If the attribute is missing or has another shape, or a length is negative or not finite.
+    """
+    if name is None:
+        return torch.ones(num_edges)
+    length = data.get(name)
+    if not isinstance(length, Tensor) or length.numel() != num_edges:
+        got = list(length.shape) if isinstance(length, Tensor) else type(length).__name__
+        raise ValueError(f"the edge attribute {name!r} must have one length per edge, [{num_edges}] ({got=})")
+    length = length.detach().to(torch.get_default_dtype()).view(-1)
+    valid = (length >= 0) & length.isfinite()
+    if not bool(valid.all()):
+        raise ValueError(f"the lengths in {name!r} must be finite and at least 0 (got {float(length[~valid][0])})")
+    return length

@@ -14,7 +14,7 @@ from pyg_topomask.ops.csr import to_csr
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, hash_graphs, mix
 from pyg_topomask.ops.spanning_forest import Links, spanning_forest, undirected_links
 from pyg_topomask.transforms.base import GraphTransform
-from pyg_topomask.transforms.graph_input import num_nodes_of
+from pyg_topomask.transforms.graph_input import edge_lengths, num_nodes_of
 from pyg_topomask.transforms.joined import JoinedEdges, join_edges, together
 
 METHODS = ("breadth_first", "minimum", "random")
@@ -78,7 +78,7 @@ class AddTreeOrder(GraphTransform):
         num_edges = torch.bincount(
             torch.bucketize(joined.edge_index[0].cpu().contiguous(), ptr[1:], right=True), minlength=len(graphs)
         )
-        lengths = torch.cat([self._lengths(graph, count) for graph, count in zip(graphs, num_edges.tolist())])
+        lengths = torch.cat([edge_lengths(graph, self.length, n) for graph, n in zip(graphs, num_edges.tolist())])
         links = undirected_links(joined.edge_index, num_nodes, lengths)
         forest = spanning_forest(links, num_nodes, self._rank(links, joined))
         graph_of_node = torch.repeat_interleave(ptr.diff())
@@ -99,23 +99,6 @@ class AddTreeOrder(GraphTransform):
             }
             for (pairs, length), acyclic, size in zip(columns, is_forest, sizes)
         ]
-
-    def _lengths(self, data: Data, num_edges: int) -> Tensor:
-        if self.length is None:
-            return torch.ones(num_edges)
-        length = data.get(self.length)
-        if not isinstance(length, Tensor) or length.numel() != num_edges:
-            got = list(length.shape) if isinstance(length, Tensor) else type(length).__name__
-            raise ValueError(
-                f"the edge attribute {self.length!r} must have one length per edge, [{num_edges}] ({got=})"
-            )
-        length = length.detach().to(torch.get_default_dtype()).view(-1)
-        valid = (length >= 0) & length.isfinite()
-        if not bool(valid.all()):
-            raise ValueError(
-                f"the lengths in {self.length!r} must be finite and at least 0 (got {float(length[~valid][0])})"
-            )
-        return length
 
     def _rank(self, links: Links, joined: JoinedEdges) -> Tensor | None:
         """Rank of each link, ``[L]``: the trees take low ranks first. None for a breadth-first search."""

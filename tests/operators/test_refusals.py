@@ -46,7 +46,7 @@ REFUSED = [
     (lambda: torch.ones(2) * DENSE, ValueError, r"scaled by one number \(got a tensor of shape \[2\]\)"),
     (lambda: DENSE + 1, TypeError, "unsupported operand"),
     (lambda: HeadStackOperator([]), ValueError, "at least one mask"),
-    (lambda: HeadStackOperator([HEADS]), ValueError, "each without heads"),
+    (lambda: HeadStackOperator([HEADS]), ValueError, "each with the heads that it serves"),
     (lambda: HeadStackOperator([DENSE, FOUR]), ValueError, "share their nodes"),
     (lambda: BlockDiagonalOperator([]), ValueError, "at least one block"),
     (lambda: ProductOperator(DENSE, FOUR), ValueError, "share their nodes"),

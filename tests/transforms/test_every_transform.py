@@ -190,7 +190,7 @@ def test_as_a_pre_transform_in_a_compose(name, tmp_path):
 @pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")  # PyG's guess before our refusal
 def test_wrong_graphs_are_refused(name):
     batch = Batch.from_data_list([path(3), path(4)])
-    if name not in ("AddRandomWalks", "AddRandomWalkEncoding", "AddHeatDiagonalEncoding", "AddTreeOrder"):
+    if name not in ("AddRandomWalks", "AddRandomWalkEncoding", "AddHeatDiagonalEncoding", "AddTreeOrder", "AddHops"):
         match = "is not the grid" if name == "AddGridShape" else f"{name} would read a batch as one graph: apply it to"
         with pytest.raises(ValueError, match=match):
             make(name)(batch)

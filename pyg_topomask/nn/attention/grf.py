@@ -26,7 +26,7 @@ class GRFAttention(MaskedAttention):
         heads: Number of heads ``H``; each learns its own modulation function.
         kernel: As in :class:`MaskedAttention`; ``"relu"`` as in the paper.
         max_length, symmetric, independent, name, diagonal, table: As in :class:`GRFMask`.
-        initial, positive, key_modulation: As in :class:`GRFMask`.
+        initial, positive, key_modulation, stitch: As in :class:`GRFMask`.
         path, num_features, dropout, bias, normalizer: As in :class:`MaskedAttention`.
 
     Shapes:
@@ -80,10 +80,10 @@ class GRFAttention(MaskedAttention):
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
         key_modulation: bool = False,
+        stitch: int = 1,
     ) -> None:
-        mask = GRFMask(
-            heads, max_length, symmetric, independent, name, diagonal, table, initial, positive, key_modulation
-        )
+        walks = max_length, symmetric, independent, name, diagonal, table
+        mask = GRFMask(heads, *walks, initial, positive, key_modulation, stitch)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +19,7 @@ from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
 from pyg_topomask.nn.graph_token import mask_of_graph
+from pyg_topomask.nn.mask.mixture import joined_masks
 from pyg_topomask.ops.attention.inputs import NORMALIZERS
 from pyg_topomask.ops.attention.mask import AttentionMask
 from pyg_topomask.ops.attention.masked import masked_linear_attention, masked_softmax_attention
@@ -53,7 +55,9 @@ class MaskedAttention(Attention):
         kernel: ``"relu"``, ``"elu1"`` (``elu(x) + 1``), ``"square"`` and ``"exp"`` map each entry to a feature; with
             ``"relu"``, a query without a positive entry gets the output zero. ``"softmax_rf"`` uses random features of
             the softmax kernel, and ``"softmax"`` the exact softmax kernel.
-        mask: Module that builds the mask from the graph; ones within each graph if :obj:`None`.
+        mask: Module that builds the mask from the graph; ones within each graph if :obj:`None`. A list of both stands
+            for their sum with learned weights (:class:`~pyg_topomask.nn.MixtureMask`), in which each mask has its own
+            engine; or with ``mask_heads`` for one of them for each group of heads.
         path: ``"auto"``, ``"factored"``, ``"pairwise"``, ``"blocks"`` or ``"dense"``. All compute the same result;
             ``"auto"`` chooses the cheapest.
         num_features: Random features per head for ``"softmax_rf"``; 64 is about ``D log D`` for ``D`` = 21.
@@ -61,6 +65,7 @@ class MaskedAttention(Attention):
             attention forms no normalised weights that dropout could act on.
         bias: Whether the projections have a bias.
         seed: Seed of the random features. Give each layer its own so that their errors are independent.
+        mask_heads: Number of heads that each mask of the list ``mask`` serves. All serve all heads if :obj:`None`.
         normalizer: ``"bound"`` divides by the sum of the bounding mask's weights. ``"signed"`` divides by the sum of
             the mask's weights, as in the papers; if signs cancel, outputs and gradients then grow without bound.
 
@@ -100,16 +105,18 @@ class MaskedAttention(Attention):
         channels: int,
         heads: int = 1,
         kernel: str = "relu",
-        mask: Module | None = None,
+        mask: Module | Sequence[Module | None] | None = None,
         path: str = "auto",
         num_features: int = 64,
         dropout: float = 0.0,
         bias: bool = True,
         seed: int = 0,
         normalizer: str = "bound",
+        mask_heads: Sequence[int] | None = None,
     ) -> None:
         super().__init__(channels, heads)
         check_choice("normalizer", normalizer, NORMALIZERS)
+        mask = joined_masks(mask, self.heads, mask_heads)
         if mask is not None and not isinstance(mask, Module):
             raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask (got {type(mask).__name__})")
         check_choice("kernel", kernel, KERNELS)

@@ -6,7 +6,9 @@ from pyg_topomask.nn.mask.forest import ForestMask
 from pyg_topomask.nn.mask.grf import GRFMask
 from pyg_topomask.nn.mask.grid_heat import GridHeatMask
 from pyg_topomask.nn.mask.heat import HeatMask
+from pyg_topomask.nn.mask.hop import HopMask
 from pyg_topomask.nn.mask.low_rank import LowRankMask
+from pyg_topomask.nn.mask.mixture import HeadMasks, MixtureMask
 from pyg_topomask.nn.mask.power_series import PowerSeriesMask
 from pyg_topomask.nn.mask.rwgnk import RWGNKMask
 from pyg_topomask.nn.mask.toeplitz import ToeplitzMask
@@ -21,6 +23,7 @@ MASK: dict[str, type[Mask]] = {
     "toeplitz": ToeplitzMask,
     "forest": ForestMask,
     "tree": TreeMask,
+    "hop": HopMask,
     "low_rank": LowRankMask,
     "causal": CausalMask,
 }
@@ -32,9 +35,12 @@ __all__ = [
     "ForestMask",
     "GRFMask",
     "GridHeatMask",
+    "HeadMasks",
     "HeatMask",
+    "HopMask",
     "LowRankMask",
     "Mask",
+    "MixtureMask",
     "PowerSeriesMask",
     "RWGNKMask",
     "ToeplitzMask",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
-from pyg_topomask.operators import GRFOperator, HeadStackOperator
+from pyg_topomask.operators import GRFOperator, HeadStackOperator, MaskOperator, ProductOperator
 from pyg_topomask.ops.memo import once_per_batch
 from pyg_topomask.ops.numerics import absolute, at_least_float32
 from pyg_topomask.ops.walks.merge import num_monomials
@@ -30,7 +31,8 @@ class GRFMask(Mask):
     and :math:`\hat M = \Phi_1 \Phi_2^\top`, so :math:`\alpha = f * f`. The estimate is unbiased off the diagonal, and
     on the diagonal where queries and keys have independent walks. By default, learning may turn entries negative.
 
-    Reference: Reid et al. 2024, arXiv:2410.03462, Sections 3.2 and 3.3; without `symmetric`, Appendix D.
+    Reference: Reid et al. 2024, arXiv:2410.03462, Sections 3.2 and 3.3; without `symmetric`, Appendix D; with `stitch`,
+    Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716.
 
     Args:
         heads: Masks, one per head; 1 is one mask that all heads of an attention share.
@@ -52,6 +54,9 @@ class GRFMask(Mask):
             Otherwise :math:`f_0, f_1, \ldots`, at most ``max_length + 1`` numbers; the others are 0.
             :func:`~pyg_topomask.ops.deconvolve` gives them for :math:`\alpha`.
         positive: Use the absolute values of the parameters, so that no entry is ever negative.
+        stitch: Number ``l`` of independent estimates whose product is the mask, :math:`\hat M = \prod_i \Phi_1^{(i)}
+            \Phi_2^{(i)\top}`: it reaches ``2 l K`` hops by walks of ``K``, and α is the ``2 l``-fold convolution of
+            ``f``. It takes ``l`` tables of walks for each ``table``, and has no pairs.
         key_modulation: Learn a second function :math:`f^2` for :math:`\Phi_2`. Then :math:`\alpha = f^1 * f^2` can be
             any series, and the estimate is no longer symmetric. It has the same initial values as the first one.
 
@@ -62,7 +67,8 @@ class GRFMask(Mask):
     Raises:
         TypeError: If a size or count is no integer.
         ValueError: If a size is out of range, ``table`` does not have one number per head, ``initial`` is unknown or
-            too long, or a mask that is not ``symmetric`` is given a ``key_modulation``.
+            too long, a mask that is not ``symmetric`` is given a ``key_modulation``, or a mask with ``stitch`` above 1
+            is not ``symmetric`` with independent walks.
     """
 
     card = Card(
@@ -83,7 +89,7 @@ class GRFMask(Mask):
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
-        return [{}, {"key_modulation": True}, {"diagonal": "corrected"}, {"symmetric": False}]
+        return [{}, {"key_modulation": True}, {"diagonal": "corrected"}, {"symmetric": False}, {"stitch": 2}]
 
     def __init__(
         self,
@@ -97,6 +103,7 @@ class GRFMask(Mask):
         initial: str | Sequence[float] = "exp",
         positive: bool = False,
         key_modulation: bool = False,
+        stitch: int = 1,
     ) -> None:
         super().__init__()
         heads = check_integer("heads", heads, 1)
@@ -105,17 +112,20 @@ class GRFMask(Mask):
         self.diagonal, self.name, self.tables = diagonal_of(independent, diagonal), name, _numbers(table)
         if len(self.tables) not in (1, heads):
             raise ValueError(f"'table' must be one number, or one for each of the {heads} heads (got {table!r})")
+        self.stitch = check_integer("stitch", stitch, 1)
         self.two_tables = symmetric and self.diagonal == "independent"
         self.corrects = symmetric and self.diagonal == "corrected"
         self.requires = self.requirements(
-            symmetric=symmetric, independent=independent, name=name, diagonal=diagonal, table=self.tables
+            symmetric=symmetric, independent=independent, name=name, diagonal=diagonal, table=self.tables, stitch=stitch
         )
         self.transform_settings = {
             "max_length": max_length,
             "name": name,
             "diagonal": None if self.diagonal == "independent" else self.diagonal,
-            "num_tables": max(self.tables) + 1,
+            "num_tables": (max(self.tables) + 1) * stitch,
         }
+        if stitch > 1 and not self.two_tables:
+            raise ValueError(f"'stitch' = {stitch} needs 'symmetric' and 'independent' walks of queries and keys")
         if key_modulation and not symmetric:
             raise ValueError("'key_modulation' is for keys that have features, but with symmetric=False they have none")
         self.positive, self._initial = positive, initial_modulation("initial", initial, max_length)
@@ -132,11 +142,12 @@ class GRFMask(Mask):
         name: str = "walk",
         diagonal: str | None = None,
         table: int | Sequence[int] = 0,
+        stitch: int = 1,
         **settings: Any,
     ) -> tuple[str, ...]:
         """The walks, and those of keys where they have their own, or the coefficients of the diagonal."""
         diagonal = diagonal_of(independent, diagonal) if symmetric else "shared"
-        names = (table_name(name, number) for number in dict.fromkeys(_numbers(table)))
+        names = (part for number in dict.fromkeys(_numbers(table)) for part in _stitched(name, number, stitch))
         return (*(part for name in names for part in _attributes(name, diagonal)), f"{name}_size")
 
     def reset_parameters(self) -> None:
@@ -145,7 +156,7 @@ class GRFMask(Mask):
             for parameter in self.parameters():
                 parameter.copy_(self._initial.expand_as(parameter))
 
-    def forward(self, graph: Data) -> GRFOperator | HeadStackOperator:
+    def forward(self, graph: Data) -> MaskOperator:
         """The mask of a graph or batch that carries walks.
 
         Raises:
@@ -157,10 +168,16 @@ class GRFMask(Mask):
         keys = () if self.key_modulation is None else (self.key_modulation,)
         functions = at_least_float32(self.modulation, *keys)
         functions = tuple(map(absolute, functions)) if self.positive else functions
-        names = [table_name(self.name, number) for number in self.tables]
-        if len(names) == 1:
-            return self._estimate(graph, names[0], *functions)
-        return HeadStackOperator([self._estimate(graph, name, *head) for name, *head in zip(names, *functions)])
+        if len(self.tables) == 1:
+            return self._product(graph, self.tables[0], *functions)
+        heads = zip(self.tables, *functions)
+        return HeadStackOperator([self._product(graph, table, *head) for table, *head in heads])
+
+    def _product(self, graph: Data, table: int, *functions: Tensor) -> MaskOperator:
+        """The product of the estimates by the walks of a table."""
+        names = _stitched(self.name, table, self.stitch)
+        estimates: list[MaskOperator] = [self._estimate(graph, name, *functions) for name in names]
+        return reduce(ProductOperator, estimates)
 
     def _estimate(self, graph: Data, name: str, modulation: Tensor, keys: Tensor | None = None) -> GRFOperator:
         """The mask that the walks of that name estimate."""
@@ -187,6 +204,11 @@ class GRFMask(Mask):
 def _numbers(table: int | Sequence[int]) -> tuple[int, ...]:
     numbers = tuple(table) if isinstance(table, Iterable) else (table,)
     return tuple(check_integer("table", number, 0) for number in numbers)
+
+
+def _stitched(name: str, table: int, stitch: int) -> list[str]:
+    """Prefixes of the walks of one mask."""
+    return [table_name(name, table * stitch + number) for number in range(stitch)]
 
 
 def _attributes(name: str, diagonal: str) -> list[str]:

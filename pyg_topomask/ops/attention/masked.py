@@ -19,6 +19,7 @@ from pyg_topomask.ops.attention import plan
 from pyg_topomask.ops.attention.inputs import NORMALIZERS, check_channels, check_qkv
 from pyg_topomask.ops.attention.kernels import Kernel
 from pyg_topomask.ops.attention.mask import AttentionMask, read_mask
+from pyg_topomask.ops.attention.mixture import solve
 from pyg_topomask.ops.attention.problem import Problem
 from pyg_topomask.ops.numerics import at_least_float32, non_negative
 from pyg_topomask.ops.segment import check_batch
@@ -226,7 +227,7 @@ def _attend(
         problem = _problem(kernel, qkv, mask, batch, normalizer)
         if q.size(0) == 0:
             return v + (q + k).sum()  # no rows, with gradients
-        return plan.ENGINES[plan.plan(problem, path)].attend(problem).to(v.dtype)
+        return solve(problem, path).to(v.dtype)
 
 
 def _problem(

@@ -23,6 +23,7 @@ LIBRARIES = {
     "blocks": ("-fno-math-errno", *_REARRANGED),
     "dropout": ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),  # rounds as plain torch does
     "forest": _REARRANGED,
+    "hops": (),
     "linear": ("-fno-math-errno", *_REARRANGED),
     "pairs": ("-fno-math-errno", *_REARRANGED),
     "primal": ("-fno-math-errno", *_REARRANGED),

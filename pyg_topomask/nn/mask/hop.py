@@ -1,0 +1,78 @@
+"""Masks that are a free function of the shortest-path distance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
+from pyg_topomask.nn.graph_attributes import check_table_size
+from pyg_topomask.nn.mask.base import Mask, head_parameter
+from pyg_topomask.operators import HopOperator
+from pyg_topomask.ops.numerics import at_least_float32
+
+
+class HopMask(Mask):
+    r"""A learnable function of the distance in the graph, :math:`M_{ij} = f(d(i, j))`, and 0 beyond ``max_hops``.
+
+    ``f`` is free at each distance, so that a head can be a band, such as all nodes at 3 and 4 hops; a power series or a
+    heat kernel can't. It starts as :math:`f(k) = 1 / (1 + k)`. With the softmax kernel, :math:`\log f` is the distance
+    bias of Graphormer (Ying et al., NeurIPS 2021, arXiv:2106.05234, Section 3.1.2), made sparse. Cost of a product:
+    :math:`O(P)` for P pairs, which :class:`~pyg_topomask.transforms.AddHops` lists.
+
+    Args:
+        heads: Masks, one per head; 1 is one mask that all heads of an attention share.
+        max_hops: Largest distance at which nodes see each other. 8 by default: on molecules that is a third of the
+            diameter at 29 pairs a node.
+        positive: Whether ``f`` is positive, :math:`f = e^\theta`. If false, ``f`` has any sign, and attention
+            normalises by its absolute values.
+
+    Shapes:
+        - the parameter ``values``, θ (or ``f``) at 0, 1, … hops: ``[max_hops + 1]``, or ``[H, max_hops + 1]``
+
+    Raises:
+        TypeError: If a number is not an integer.
+        ValueError: If a number is out of range.
+    """
+
+    card = Card(
+        formula="f(hops between i and j), 0 beyond `max_hops`",
+        learns="f at 0 … `max_hops`",
+        cost="pairs of nodes within `max_hops`",
+        when="molecules, and wherever a distance has a meaning of its own: a head can be a band of distances",
+        reach="hops",
+    )
+    config_keys = keys_of("heads")
+    requires = ("hop_index", "hop_length", "hop_size")
+
+    @classmethod
+    def examples(cls) -> list[dict[str, Any]]:
+        return [{"max_hops": 4}, {"max_hops": 2, "positive": False}]
+
+    def __init__(self, heads: int = 1, max_hops: int = 8, positive: bool = True) -> None:
+        super().__init__()
+        self.heads, self.max_hops = check_integer("heads", heads, 1), check_integer("max_hops", max_hops, 0)
+        self.positive, self.transform_settings = positive, {"max_hops": self.max_hops}
+        self.values = head_parameter(heads, self.max_hops + 1)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set ``f`` to its initial values."""
+        start = 1 / torch.arange(1, self.max_hops + 2)
+        with torch.no_grad():
+            self.values.copy_((start.log() if self.positive else start).expand_as(self.values))
+
+    def forward(self, graph: Data) -> HopOperator:
+        """The mask of a graph or batch with pairs within ``max_hops``.
+
+        Raises:
+            ValueError: If the pairs are missing, of another graph, or further apart than ``max_hops``.
+        """
+        index, length, size = self.read(graph)
+        check_table_size(self, graph, size, "pairs")
+        (values,) = at_least_float32(self.values)
+        return HopOperator(index, length, values.exp() if self.positive else values, int(graph.num_nodes))

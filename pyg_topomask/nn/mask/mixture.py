@@ -1,0 +1,140 @@
+"""Masks that are made of other masks: weighted sums, and different masks for groups of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, ModuleList, Parameter
+from torch_geometric.data import Data
+
+from pyg_topomask.checks import check_integer
+from pyg_topomask.nn.graph_attributes import requirements_of
+from pyg_topomask.nn.mask.base import Mask
+from pyg_topomask.nn.mask.structure import batch_of
+from pyg_topomask.operators import DiagonalScaledOperator, HeadStackOperator, MaskOperator, OnesOperator, SumOperator
+from pyg_topomask.ops.numerics import at_least_float32
+
+
+class MixtureMask(Mask):
+    r"""A sum of masks with learnable positive weights, :math:`M = \sum_s c_s\, \mathrm{diag}(B_s 1)^{-1} M_s`.
+
+    Each mask is divided by the row sums of its bounding mask, so that its weight is its share of a row's mass. All
+    weights are one at the start. Attention computes each mask's part with an engine of its own.
+
+    Args:
+        masks: The masks; :obj:`None` stands for ones within each graph.
+        heads: Number of weights of each mask, one per head; 1 is one weight that all heads share.
+
+    Shapes:
+        - the parameter ``log_weights``: ``[number of masks, heads]``
+
+    Raises:
+        TypeError: If a mask is no module, or ``heads`` is not an integer.
+        ValueError: If there is no mask.
+    """
+
+    def __init__(self, masks: Sequence[Module | None], heads: int = 1) -> None:
+        super().__init__()
+        self.masks, self.requires = ModuleList(_parts(masks)), requirements_of(*masks)
+        self.transform_settings = _settings(self.masks)
+        self.heads = check_integer("heads", heads, 1)
+        self.log_weights = Parameter(torch.empty(len(self.masks), self.heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set all weights to one, and the masks to their initial values."""
+        for mask in self.masks:
+            mask.reset_parameters()  # type: ignore[operator]
+        torch.nn.init.zeros_(self.log_weights)
+
+    def forward(self, graph: Data) -> SumOperator:
+        """The mask of a graph or batch that carries what the masks need."""
+        (weights,) = at_least_float32(self.log_weights.exp())
+        operators = [mask(graph) for mask in self.masks]
+        scales = [weight / _row_sums(operator) for operator, weight in zip(operators, weights)]
+        scales = [scale[:, 0] if scale.size(1) == 1 else scale for scale in scales]
+        return SumOperator(*map(DiagonalScaledOperator, operators, scales))
+
+
+class HeadMasks(Mask):
+    """Different masks for groups of heads.
+
+    Args:
+        masks: The masks; :obj:`None` stands for ones within each graph.
+        counts: Number of heads that each mask serves. A mask with one function per head has as many.
+
+    Raises:
+        TypeError: If a mask is no module, or a count is not an integer.
+        ValueError: If there is no mask, or another number of counts.
+    """
+
+    def __init__(self, masks: Sequence[Module | None], counts: Sequence[int]) -> None:
+        super().__init__()
+        self.masks, self.requires = ModuleList(_parts(masks)), requirements_of(*masks)
+        self.transform_settings = _settings(self.masks)
+        self.counts = [check_integer("counts", count, 1) for count in counts]
+        if len(self.counts) != len(self.masks):
+            raise ValueError(f"each of the {len(self.masks)} masks needs its number of heads (got {list(counts)})")
+
+    def reset_parameters(self) -> None:
+        """Set the masks to their initial values."""
+        for mask in self.masks:
+            mask.reset_parameters()  # type: ignore[operator]
+
+    def forward(self, graph: Data) -> HeadStackOperator:
+        """The mask of a graph or batch that carries what the masks need."""
+        return HeadStackOperator([mask(graph) for mask in self.masks], self.counts)
+
+
+class OnesMask(Mask):
+    """Ones within each graph, as a part of other masks."""
+
+    def reset_parameters(self) -> None:
+        """Nothing is learned."""
+
+    def forward(self, graph: Data) -> OnesOperator:
+        """The mask of a graph or batch."""
+        return OnesOperator(batch_of(graph))
+
+
+def joined_masks(
+    mask: Module | Sequence[Module | None] | None, heads: int, mask_heads: Sequence[int] | None
+) -> Module | None:
+    """The mask that an attention with so many heads gets from its arguments ``mask`` and ``mask_heads``.
+
+    Raises:
+        ValueError: If ``mask_heads`` is given without a list of masks, or does not add up to ``heads``.
+    """
+    if mask is None or isinstance(mask, Module):
+        if mask_heads is not None:
+            raise ValueError(f"'mask_heads' divides heads among a list of masks (got {mask!r} as 'mask')")
+        return mask
+    if mask_heads is None:
+        return MixtureMask(mask, heads)
+    if sum(mask_heads) != heads:
+        raise ValueError(f"'mask_heads' must add up to the {heads} heads (got {list(mask_heads)})")
+    return HeadMasks(mask, mask_heads)
+
+
+def _settings(masks: Iterable[Module]) -> dict[str, Any]:
+    """Settings of the transforms of all masks."""
+    return {key: value for mask in masks for key, value in getattr(mask, "transform_settings", {}).items()}
+
+
+def _parts(masks: Sequence[Module | None]) -> list[Module]:
+    for mask in masks:
+        if mask is not None and not isinstance(mask, Module):
+            raise TypeError(f"a part of a mask must be a module such as HopMask, or None (got {type(mask).__name__})")
+    if not masks:
+        raise ValueError("a mask needs at least one part (got none)")
+    return [OnesMask() if mask is None else mask for mask in masks]
+
+
+def _row_sums(operator: MaskOperator) -> Tensor:
+    """Row sums of the bounding mask, ``[N, 1 or H]``; 1 for rows without entries."""
+    sizes = (operator.num_nodes, 1) if operator.heads is None else (operator.num_nodes, operator.heads, 1)
+    sums = (operator.bound @ torch.ones(sizes, dtype=operator.dtype, device=operator.device)).flatten(1)
+    return torch.where(sums > 0, sums, 1)

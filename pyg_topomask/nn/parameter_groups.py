@@ -1,0 +1,38 @@
+"""Groups of parameters for an optimizer, in which masks learn at their own rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn import Module
+
+from pyg_topomask.nn.mask import Mask
+
+
+def parameter_groups(
+    model: Module, lr: float, mask_lr: float = 25.0, weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Groups of parameters for a torch optimizer: those of masks learn faster and do not decay.
+
+    A mask has few parameters, each of which concerns all pairs of nodes, and their initial values are far from where
+    they end. At the rate of the model they hardly move: see the page "Masks" of the documentation.
+
+    .. code-block:: python
+
+        optimizer = torch.optim.AdamW(parameter_groups(model, lr=1e-3, weight_decay=1e-2))
+
+    Args:
+        model: The model.
+        lr: Learning rate of the model.
+        mask_lr: Learning rate of masks relative to ``lr``.
+        weight_decay: Weight decay of the model.
+
+    Returns:
+        The group of the model and, if it has masks with parameters, that of its masks.
+    """
+    masks = {id(p): p for m in model.modules() if isinstance(m, Mask) for p in m.parameters()}
+    others = [p for p in model.parameters() if id(p) not in masks]
+    groups = [{"params": others, "lr": lr, "weight_decay": weight_decay}]
+    if masks:
+        groups.append({"params": list(masks.values()), "lr": lr * mask_lr, "weight_decay": 0.0})
+    return groups

@@ -1,0 +1,64 @@
+"""Attention under a mask that has parts, each of which takes its own engine.
+
+Under a sum of masks, and with :math:`S_{si}` the denominator under part s alone,
+
+.. math:: \\mathrm{out}_i = \\sum_s c_{si} S_{si}\\, \\mathrm{out}_{si} \\Big/ \\sum_s |c_{si}| S_{si}, \\qquad
+    M = \\sum_s \\mathrm{diag}(c_s) M_s.
+
+For a kernel of features, :math:`S_{si} = \\sum_r |q_{ir}| (B_s |k|)_{ir}` is a product of the mask with R columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pyg_topomask.ops.attention import plan
+from pyg_topomask.ops.attention.problem import Problem
+from pyg_topomask.ops.numerics import absolute
+
+
+def solve(problem: Problem, path: str) -> Tensor:
+    """The outputs ``[N, H, D]``, by the engines that `plan.plan` chooses for the parts of the mask."""
+    mask = problem.mask
+    if path == "auto" and getattr(mask, "head_groups", None):
+        starts = torch.tensor([count for count, _ in mask.head_groups]).cumsum(0).tolist()
+        parts = zip(mask.head_groups, [0, *starts], starts)
+        return torch.cat([solve(_of_heads(problem, part, a, b), path) for (_, part), a, b in parts], dim=1)
+    linear = problem.kernel.name == "linear" and not problem.kernel.signed
+    if path == "auto" and linear and getattr(mask, "terms", None):
+        return _sum(problem)
+    return plan.ENGINES[plan.plan(problem, path)].attend(problem)
+
+
+def _of_heads(problem: Problem, mask: object, start: int, stop: int) -> Problem:
+    q, k, v = (x[:, start:stop] for x in (problem.q, problem.k, problem.v))
+    return _under(replace(problem, q=q, k=k, v=v), mask)
+
+
+def _under(problem: Problem, mask: object) -> Problem:
+    """The problem under another mask; ones within each graph are no mask."""
+    ones = getattr(mask, "within", None)
+    return replace(problem, mask=mask) if ones is None else replace(problem, mask=None, batch=ones)
+
+
+def _sum(problem: Problem) -> Tensor:
+    signed = problem.kernel.signed_features
+    q, k = (absolute(x) if signed else x for x in (problem.q, problem.k))
+    columns = k.flatten(1)
+    numerator: Tensor | float = 0.0
+    total: Tensor | float = 0.0
+    for scale, mask in problem.mask.terms:
+        bound = mask.bound
+        state = bound @ (columns if bound.heads is None else k)
+        size = (q * state.view_as(k)).sum(-1, keepdim=True)  # [N, H, 1]
+        if scale is not None:
+            scale = scale.to(size.dtype).view(len(size), -1, 1)
+            numerator = numerator + scale * size * solve(_under(problem, mask), "auto")
+            total = total + absolute(scale) * size
+        else:
+            numerator, total = numerator + size * solve(_under(problem, mask), "auto"), total + size
+    vanished = total.detach() < 2**14 * torch.finfo(q.dtype).tiny  # type: ignore[union-attr]  # a sum has terms
+    return torch.where(vanished, 0, numerator) / torch.where(vanished, 1, total)

@@ -1,0 +1,110 @@
+"""Sums of masks and masks for groups of heads: attention computes them part by part, as their algebra says."""
+
+import pytest
+import torch
+from torch_geometric.data import Batch
+
+from pyg_topomask.nn import GRFMask, HeadMasks, HopMask, MaskedAttention, MixtureMask, parameter_groups
+from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.masked import masked_linear_attention_reference, masked_softmax_attention_reference
+from pyg_topomask.testing import GRAPHS
+from pyg_topomask.transforms import that_add
+
+MASKS = {
+    "ones + hop": lambda: MixtureMask([None, HopMask(4, 3)], 4),
+    "grf + signed hop + ones": lambda: MixtureMask([GRFMask(4, 3), HopMask(1, 3, positive=False), None]),
+    "ones, hop, grf by head": lambda: HeadMasks([None, HopMask(2, 3), GRFMask(1, 3)], [1, 2, 1]),
+}
+NAMES = ["two_parts", "isolated", "single", "star", "path"]
+
+
+def batch_for(module):
+    settings = {"seed": 0, "num_walks": 8, "max_hops": 3, "max_length": 3}
+    return Batch.from_data_list([that_add(module.requires, **settings)(GRAPHS[name].clone()) for name in NAMES])
+
+
+@pytest.fixture(params=MASKS)
+def mask(request):
+    torch.manual_seed(1)
+    module = MASKS[request.param]().double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return module
+
+
+@pytest.mark.parametrize("kernel", ["linear", "signed features", "softmax"])
+@pytest.mark.parametrize("normalizer", ["bound", "signed"])
+def test_equals_the_algebra_with_all_gradients(mask, kernel, normalizer):
+    graph = batch_for(mask)
+    q, k, v = (torch.rand(graph.num_nodes, 4, width, dtype=torch.float64) for width in (5, 5, 3))
+    q = q - 0.4 if kernel == "signed features" else q
+    inputs = [x.requires_grad_() for x in (q, k, v, *mask.parameters())]
+    attend, reference = masked_linear_attention, masked_linear_attention_reference
+    if kernel == "softmax":
+        attend, reference = masked_softmax_attention, masked_softmax_attention_reference
+    out = attend(q, k, v, mask(graph), graph.batch, normalizer=normalizer)
+    operator = mask(graph)
+    dense, bound = operator.to_dense(), operator.bound.to_dense()
+    tolerance = 1e-13 if normalizer == "signed" else 0.0
+    wanted = reference(q, k, v, dense, bound=bound, normalizer=normalizer, tolerance=tolerance)
+    torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+    if normalizer == "bound":
+        grads = [torch.autograd.grad(x.sin().sum(), inputs, retain_graph=True) for x in (out, wanted)]
+        for found, right in zip(*grads):
+            torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-9)
+
+
+def test_weights_are_shares_of_a_row_at_the_start():
+    mask = MixtureMask([None, HopMask(1, 3)])
+    graph = batch_for(mask)
+    sums = [operator @ torch.ones(graph.num_nodes, 1) for operator in mask(graph).operators]
+    torch.testing.assert_close(torch.cat(sums, 1), torch.ones(graph.num_nodes, 2))
+
+
+def test_a_graph_alone_and_bit_for_bit():
+    attn = MaskedAttention(16, 4, "elu1", [None, HopMask(4, 3)])
+    graph = batch_for(attn)
+    x = torch.randn(graph.num_nodes, 16)
+    out = attn(x, None, graph)
+    assert torch.equal(out, attn(x, None, graph))
+    first = graph.get_example(0)
+    torch.testing.assert_close(attn(x[: first.num_nodes], None, first), out[: first.num_nodes])
+
+
+def test_the_attention_builds_mixtures_and_groups_of_heads():
+    assert isinstance(MaskedAttention(8, 2, mask=[None, HopMask(2)]).mask, MixtureMask)
+    divided = MaskedAttention(8, 2, mask=[None, HopMask()], mask_heads=[1, 1])
+    assert isinstance(divided.mask, HeadMasks)
+    assert divided.requires == ("hop_index", "hop_length", "hop_size")
+    assert divided.transform_settings == {"max_hops": 8}
+    before = {name: value.clone() for name, value in divided.mask.state_dict().items()}
+    with torch.no_grad():
+        divided.mask.masks[1].values.add_(1.0)
+    divided.mask.reset_parameters()
+    assert all(torch.equal(before[name], value) for name, value in divided.mask.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"mask": HopMask(), "mask_heads": [2]}, ValueError, "divides heads among a list of masks"),
+        ({"mask": [None, HopMask()], "mask_heads": [1, 2]}, ValueError, r"add up to the 2 heads \(got \[1, 2\]\)"),
+        ({"mask": [None, HopMask()], "mask_heads": [2]}, ValueError, "each of the 2 masks needs its number of heads"),
+        ({"mask": []}, ValueError, "at least one part"),
+        ({"mask": ["hop"]}, TypeError, r"a module such as HopMask, or None \(got str\)"),
+    ],
+)
+def test_what_is_no_mixture(settings, error, message):
+    with pytest.raises(error, match=message):
+        MaskedAttention(8, 2, **settings)
+
+
+def test_parameters_of_masks_are_a_group_of_their_own():
+    attn = MaskedAttention(8, 2, mask=[None, HopMask(2)])
+    model, masks = parameter_groups(attn, 1e-3, weight_decay=0.1)
+    assert (model["lr"], model["weight_decay"], masks["lr"], masks["weight_decay"]) == (1e-3, 0.1, 25e-3, 0.0)
+    assert {id(p) for p in masks["params"]} == {id(p) for p in attn.mask.parameters()}
+    assert {id(p) for p in model["params"] + masks["params"]} == {id(p) for p in attn.parameters()}
+    torch.optim.AdamW([model, masks])
+    assert len(parameter_groups(torch.nn.Linear(2, 2), 1e-3)) == 1

@@ -1,0 +1,51 @@
+"""Masks of shortest-path distances."""
+
+import pytest
+import torch
+
+from pyg_topomask.operators import HopOperator
+from pyg_topomask.ops.hops import hop_pairs
+from pyg_topomask.testing import OperatorCase
+
+
+def distances(data):
+    """All distances along edges, by Floyd and Warshall; infinite where there is no path."""
+    found = torch.full((data.num_nodes, data.num_nodes), torch.inf, dtype=torch.float64)
+    found[tuple(data.edge_index)] = 1.0
+    found.fill_diagonal_(0)
+    for k in range(data.num_nodes):
+        found = torch.minimum(found, found[:, k : k + 1] + found[k : k + 1])
+    return found
+
+
+class TestHopOperator(OperatorCase):
+    values = torch.tensor([0.5, 1.0, -0.25, 0.75], dtype=torch.float64)
+
+    def build(self, data, values=None):
+        index, length = hop_pairs(data.edge_index, data.num_nodes, 3)
+        return HopOperator(index, length, self.values if values is None else values, data.num_nodes)
+
+    def reference(self, data):
+        hops = distances(data)
+        return torch.where(hops <= 3, self.values[..., hops.clamp(max=3).long()], 0.0)
+
+    def parameters(self, data):
+        return {"values": self.values}
+
+
+class TestHopOperatorPerHead(TestHopOperator):
+    values = torch.tensor([[0.5, 1.0, 0.25, 0.75], [1.0, -1.0, 0.5, 2.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("index", "length", "message"),
+    [
+        ([[0, 1], [1, 0]], [1], "'length' must be \\[2\\], one for each pair"),
+        ([[0, 0], [1, 1]], [1, 1], "lists 1 pairs more than once"),
+        ([[0, 1], [1, 0]], [1, 4], "'length' must be 0 to 3 \\(got 1 to 4\\)"),
+        ([[0, 3], [1, 0]], [1, 1], "'index' contains node 3"),
+    ],
+)
+def test_tables_that_do_not_fit(index, length, message):
+    with pytest.raises(ValueError, match=message):
+        HopOperator(torch.tensor(index), torch.tensor(length), torch.ones(4), 3)

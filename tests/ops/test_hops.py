@@ -1,0 +1,83 @@
+"""Pairs within a distance, in compiled code and plain torch, and the share of a mask's mass by distance."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import shortest_path
+from torch_geometric.data import Data
+
+from pyg_topomask.nn import HopMask
+from pyg_topomask.operators import DenseOperator, OnesOperator
+from pyg_topomask.ops.hops import hop_pairs
+from pyg_topomask.ops.reach import reach
+from pyg_topomask.transforms import AddHops
+
+
+def dense_distances(edge_index, num_nodes, length=None):
+    """The distances by SciPy; the shortest of equal edges counts."""
+    found = np.full((num_nodes, num_nodes), np.inf)
+    lengths = np.ones(edge_index.size(1)) if length is None else length.double().numpy()
+    np.minimum.at(found, tuple(edge_index.numpy()), lengths)
+    return shortest_path(csr_matrix(np.where(np.isfinite(found), found, 0)), directed=True)
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize(("num_nodes", "num_edges", "weighted"), [(40, 70, False), (40, 90, True), (5, 0, False)])
+def test_pairs_equal_all_shortest_paths(monkeypatch, native, num_nodes, num_edges, weighted):
+    monkeypatch.setenv("TOPOMASK_NATIVE", native)
+    edge_index = torch.randint(0, num_nodes, (2, num_edges))
+    length, width = (torch.rand(num_edges) + 0.01, 0.25) if weighted else (None, 1.0)
+    index, hops = hop_pairs(edge_index, num_nodes, 5, length, width)
+    wanted = np.round(dense_distances(edge_index, num_nodes, length) / width)
+    found = np.full((num_nodes, num_nodes), np.inf)
+    found[tuple(index.numpy())] = hops.numpy()
+    np.testing.assert_array_equal(found, np.where(wanted <= 5, wanted, np.inf))
+    key = index[0] * num_nodes + index[1]
+    assert bool((key.diff() > 0).all())
+
+
+def test_threads_change_nothing(monkeypatch):
+    edge_index = torch.randint(0, 5000, (2, 9000))
+    alone = hop_pairs(edge_index, 5000, 3)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert all(map(torch.equal, alone, hop_pairs(edge_index, 5000, 3)))
+
+
+def test_lengths_of_edges_and_what_is_refused():
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3, bond=torch.tensor([0.4, 1.2]))
+    found = AddHops(3, length="bond", width=0.5)(data)
+    assert found.hop_index.tolist() == [[0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2]]
+    assert found.hop_length.tolist() == [0, 1, 3, 0, 2, 0]
+    for settings, message in (({"width": 0.0}, "'width' must be"), ({"max_hops": 2**15}, "must be below 32768")):
+        with pytest.raises(ValueError, match=message):
+            AddHops(**settings)
+    with pytest.raises(ValueError, match="'length' must be 0 to 2"):
+        HopMask(max_hops=2)(AddHops(3)(Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), num_nodes=4)))
+    with pytest.raises(ValueError, match="were drawn for"):
+        HopMask()(AddHops()(data).subgraph(torch.tensor([0, 1])))
+
+
+def test_reach_is_the_share_of_the_mass_by_distance():
+    data = Data(edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), num_nodes=4)  # a path, and one node apart
+    torch.testing.assert_close(
+        reach(OnesOperator(torch.zeros(4, dtype=torch.long)), data, 1),
+        torch.tensor(
+            [1 / 4, (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4, (2 / 4 + 1 / 4 + 2 / 4 + 3 / 4) / 4], dtype=torch.float64
+        ),
+    )
+    mask = HopMask(heads=2, max_hops=2)
+    found = reach(mask, AddHops(2)(data), 2, num_rows=4)
+    assert found.shape == (2, 4)
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, dtype=torch.float64))
+    assert found[:, -1].eq(0).all()
+    signed = DenseOperator(-torch.eye(4) + torch.eye(4).roll(1, 0))
+    torch.testing.assert_close(reach(signed, data, 1)[0], torch.tensor(0.5, dtype=torch.float64))
+    assert (
+        reach(
+            OnesOperator(torch.zeros(0, dtype=torch.long)), Data(edge_index=data.edge_index[:, :0], num_nodes=0)
+        ).sum()
+        == 0
+    )
+    with pytest.raises(ValueError, match="for 4 nodes, but the graph has 3"):
+        reach(signed, Data(edge_index=data.edge_index, num_nodes=3))
