@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from pyg_topomask.nn import parameter_groups
+
 Batch = TypeVar("Batch")
 
 
@@ -26,6 +28,8 @@ def fit(
 ) -> tuple[float, float]:
     """Train by AdamW under a one-cycle schedule; the model ends as after its epoch of the least validation error.
 
+    Parameters of masks have 25 times the learning rate and no weight decay (`parameter_groups`).
+
     Args:
         model: The model.
         batches: Returns the batches of an epoch.
@@ -37,8 +41,9 @@ def fit(
     Returns:
         The validation error, and seconds of processor time of the training without validation.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, epochs * steps)
+    optimizer = torch.optim.AdamW(parameter_groups(model, rate, weight_decay=decay))
+    rates = [group["lr"] for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, epochs * steps)
     best, kept, seconds = float("inf"), model.state_dict(), 0.0
     for _ in range(epochs):
         begin = time.process_time()
