@@ -43,7 +43,7 @@ CAPTION = (
     "Without a mask, attention sees a set of pixels and can only guess from their brightness. A mask says which pixels "
     "are close; a Toeplitz mask also in which direction. Part of the gain of GRF is that its walks, drawn once, mark "
     "each pixel. GIN knows the edges but no direction. Six epochs are few: GIN and GRF gain from more, the spread over "
-    "seeds is large, and in equal time GIN is ahead of GRF (docs/results/grf_images.md)."
+    "seeds is large; with more epochs and equal time GIN is ahead of GRF (docs/results/grf_images.md)."
 )
 PIXEL = 27  # its row of the masks is drawn: row 3, column 3
 
@@ -108,7 +108,7 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
     figure = plt.figure(figsize=(11.5, 7.6), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.15))
     digit = DigitsDataset(str(out / "digits"), num_graphs=3)[2]
-    panels = {"an image, its pixels nodes": digit.x, "without a mask": torch.ones(64) / 64}
+    panels = {"an image: its pixels are the nodes": digit.x, "without a mask": torch.ones(64) / 64}
     for name in (WALKS, TOEPLITZ):
         panels[name.removeprefix("attention, ")] = learned_row(Path(summaries[name]["folder"]), digit)
     top.suptitle(
@@ -125,7 +125,7 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
         for name, summary in summaries.items()
     }
     viz.plot_curves(runs, ("val_accuracy",), ("validation accuracy (share of images)",), ax=[curves])
-    curves.get_legend().remove()
+    curves.get_legend().set_loc("lower right")
     for row, summary in enumerate(summaries.values()):
         values = [100 * value for value in summary["metrics"]["test_accuracy"]["values"]]
         results.barh(row, statistics.fmean(values), color=PALETTE[row], alpha=0.6)

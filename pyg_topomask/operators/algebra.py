@@ -93,7 +93,7 @@ class SumOperator(_CombinedOperator):
 
     @property
     def terms(self) -> list[tuple[Tensor | None, MaskOperator]]:
-        """The masks with the factors of their rows, ``[N]`` or ``[N, H]``: attention computes them one by one."""
+        """The masks with the factors of their rows, ``[N]`` or ``[N, H]``; attention computes them one by one."""
         return [
             (op.left, op.operator) if isinstance(op, DiagonalScaledOperator) and op.right is None else (None, op)
             for op in self.operators
@@ -167,7 +167,7 @@ class HeadStackOperator(_CombinedOperator):
 
     @property
     def head_groups(self) -> list[tuple[int, MaskOperator]]:
-        """Number of heads of each mask, and the mask: attention computes them one by one."""
+        """Number of heads of each mask, and the mask; attention computes them one by one."""
         return list(zip(self.counts, self.operators))
 
     @property

@@ -32,7 +32,7 @@ class OnesOperator(SymmetricOperator, NonNegativeOperator):
 
     @property
     def within(self) -> Tensor:
-        """Graph of each node: attention under this mask is attention without a mask within these graphs."""
+        """Graph of each node. Attention under this mask is attention without a mask within these graphs."""
         return self.batch
 
     @property
