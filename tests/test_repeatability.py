@@ -122,7 +122,7 @@ WALKED = [name for name in MASKS if name.startswith(("grf", "rwgnk"))]
 @pytest.mark.parametrize("mask", WALKED)
 def test_mask_of_walks_repeats_on_every_path(mask, path, kernel):
     """A thousand nodes with 69,000 walk entries; for the dense path 320 nodes, whose 102,400 pairs suffice."""
-    if (kernel, path) == ("softmax", "factored"):
+    if (kernel, path) == ("softmax", "factored") or ("stitch" in mask and path == "pairwise"):
         return  # is refused
     graphs = graphs_of([32] * (10 if path == "dense" else 32))
     build = lambda: MaskedAttention(CHANNELS, NUM_HEADS, kernel, MASKS[mask](), path)  # noqa: E731

@@ -117,8 +117,6 @@ class MaskedAttention(Attention):
         super().__init__(channels, heads)
         check_choice("normalizer", normalizer, NORMALIZERS)
         mask = joined_masks(mask, self.heads, mask_heads)
-        if mask is not None and not isinstance(mask, Module):
-            raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask (got {type(mask).__name__})")
         check_choice("kernel", kernel, KERNELS)
         if path not in PATHS or (kernel == "softmax" and path == "factored"):
             raise ValueError(f"'path' must be one of {', '.join(PATHS)}; 'softmax' is never factored (got {path!r})")

@@ -106,8 +106,11 @@ def joined_masks(
     """The mask that an attention with so many heads gets from its arguments ``mask`` and ``mask_heads``.
 
     Raises:
+        TypeError: If ``mask`` is neither a module nor a list of modules.
         ValueError: If ``mask_heads`` is given without a list of masks, or does not add up to ``heads``.
     """
+    if mask is not None and not isinstance(mask, Module | list | tuple):
+        raise TypeError(f"'mask' must be a module that builds a mask, such as GRFMask (got {type(mask).__name__})")
     if mask is None or isinstance(mask, Module):
         if mask_heads is not None:
             raise ValueError(f"'mask_heads' divides heads among a list of masks (got {mask!r} as 'mask')")
