@@ -42,11 +42,11 @@ def reach(mask: Any, graph: Data, max_hops: int = 16, num_rows: int = 256) -> Te
         raise ValueError(f"the mask is for {operator.num_nodes} nodes, but the graph has {num_nodes}")
     device = operator.device
     rows = torch.arange(0, num_nodes, -(-num_nodes // num_rows) or 1, device=device)
+    heads = operator.heads
     if rows.numel() == 0:
-        return torch.zeros(*(operator.heads or ()), max_hops + 2, dtype=torch.float64)
+        return torch.zeros((max_hops + 2,) if heads is None else (heads, max_hops + 2), dtype=torch.float64)
     chosen = torch.zeros(num_nodes, rows.numel(), dtype=operator.dtype, device=device)
     chosen[rows, torch.arange(rows.numel(), device=device)] = 1
-    heads = operator.heads
     columns = chosen if heads is None else chosen[:, None].expand(-1, heads, -1)
     mass = (operator.bound.T @ columns).abs().double()  # column c: the row of its node
     by_hop = _hops(graph, chosen.float(), max_hops)

@@ -8,7 +8,7 @@ from scipy.sparse.csgraph import shortest_path
 from torch_geometric.data import Data
 
 from pyg_topomask.nn import HopMask
-from pyg_topomask.operators import DenseOperator, OnesOperator
+from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator
 from pyg_topomask.ops.hops import hop_pairs
 from pyg_topomask.ops.reach import reach
 from pyg_topomask.transforms import AddHops
@@ -79,5 +79,7 @@ def test_reach_is_the_share_of_the_mass_by_distance():
         ).sum()
         == 0
     )
+    nothing = HeadStackOperator([OnesOperator(torch.zeros(0, dtype=torch.long))] * 2)
+    assert reach(nothing, Data(edge_index=data.edge_index[:, :0], num_nodes=0), 1).tolist() == [[0.0] * 3] * 2
     with pytest.raises(ValueError, match="for 4 nodes, but the graph has 3"):
         reach(signed, Data(edge_index=data.edge_index, num_nodes=3))

@@ -196,7 +196,8 @@ def explain(
     """Why each engine of masked attention cannot serve, or its estimated nanoseconds, forward and backward.
 
     ``path="auto"`` takes the engine with the least estimate among those that hold few numbers. ``dense`` is its last
-    choice if there are several graphs, because NaN in one of them would reach the others.
+    choice if there are several graphs, because NaN in one of them would reach the others. A sum of masks and a stack of
+    masks for groups of heads are computed part by part: explain each part by itself.
 
     Args:
         q, k, v, mask, batch: Arguments of `masked_linear_attention`.

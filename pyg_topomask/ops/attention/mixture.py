@@ -5,6 +5,8 @@ Under a sum of masks, and with :math:`S_{si}` the denominator under part s alone
 .. math:: \\mathrm{out}_i = \\sum_s c_{si} S_{si}\\, \\mathrm{out}_{si} \\Big/ \\sum_s |c_{si}| S_{si}, \\qquad
     M = \\sum_s \\mathrm{diag}(c_s) M_s.
 
+A mask says its parts by the properties ``terms`` (a sum) and ``head_groups`` (one mask for each group of heads).
+
 For a kernel of features, :math:`S_{si} = \\sum_r |q_{ir}| (B_s |k|)_{ir}` is a product of the mask with R columns.
 """
 
@@ -39,9 +41,11 @@ def _of_heads(problem: Problem, mask: object, start: int, stop: int) -> Problem:
 
 
 def _under(problem: Problem, mask: object) -> Problem:
-    """The problem under another mask; ones within each graph are no mask."""
+    """The problem under another mask. Ones within each graph are no mask, which additive attention needs, though."""
     ones = getattr(mask, "within", None)
-    return replace(problem, mask=mask) if ones is None else replace(problem, mask=None, batch=ones)
+    if ones is None or problem.kernel.name == "additive":
+        return replace(problem, mask=mask)
+    return replace(problem, mask=None, batch=ones)
 
 
 def _sum(problem: Problem) -> Tensor:

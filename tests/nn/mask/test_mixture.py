@@ -5,8 +5,13 @@ import torch
 from torch_geometric.data import Batch
 
 from pyg_topomask.nn import GRFMask, HeadMasks, HopMask, MaskedAttention, MixtureMask, parameter_groups
-from pyg_topomask.ops import masked_linear_attention, masked_softmax_attention
-from pyg_topomask.ops.attention.masked import masked_linear_attention_reference, masked_softmax_attention_reference
+from pyg_topomask.operators import DenseOperator, HeadStackOperator, OnesOperator
+from pyg_topomask.ops import masked_additive_attention, masked_linear_attention, masked_softmax_attention
+from pyg_topomask.ops.attention.masked import (
+    masked_additive_attention_reference,
+    masked_linear_attention_reference,
+    masked_softmax_attention_reference,
+)
 from pyg_topomask.testing import GRAPHS
 from pyg_topomask.transforms import that_add
 
@@ -53,6 +58,14 @@ def test_equals_the_algebra_with_all_gradients(mask, kernel, normalizer):
         grads = [torch.autograd.grad(x.sin().sum(), inputs, retain_graph=True) for x in (out, wanted)]
         for found, right in zip(*grads):
             torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-9)
+
+
+def test_additive_attention_under_masks_for_groups_of_heads():
+    ones, dense = OnesOperator(torch.zeros(4, dtype=torch.long)), DenseOperator(torch.rand(4, 4).double())
+    given = [torch.randn(4, 2, dtype=torch.float64) for _ in range(2)] + [torch.randn(4, 2, 3, dtype=torch.float64)]
+    mask = HeadStackOperator([ones, dense])
+    wanted = masked_additive_attention_reference(*given, mask.to_dense())
+    torch.testing.assert_close(masked_additive_attention(*given, mask), wanted)
 
 
 def test_weights_are_shares_of_a_row_at_the_start():
