@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from pyg_topomask.nn.attention.masked import MaskedAttention
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.mask.grf import GRFMask
 
 
@@ -43,19 +44,11 @@ class GRFAttention(MaskedAttention):
         when="the structure of the graph should matter, on graphs of any size",
         reach="hops",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "max_length": "topomask.max_length",
-        "kernel": "topomask.kernel",
-        "symmetric": "topomask.symmetric",
-        "independent": "topomask.independent",
-        "diagonal": "topomask.diagonal",
-        "table": "topomask.num_tables",
-        "path": "topomask.path",
-        "num_features": "topomask.num_features",
-        "dropout": "gt.attn_dropout",
-        "normalizer": "topomask.normalizer",
-    }
+    config_keys = keys_of(
+        *("heads", "max_length", "kernel", "symmetric", "independent", "diagonal"),
+        *("path", "num_features", "dropout", "normalizer"),
+        table="topomask.num_tables",
+    )
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -85,8 +78,3 @@ class GRFAttention(MaskedAttention):
         walks = max_length, symmetric, independent, name, diagonal, table
         mask = GRFMask(heads, *walks, initial, positive, key_modulation, stitch)
         super().__init__(channels, heads, kernel, mask, path, num_features, dropout, bias, normalizer=normalizer)
-
-    @classmethod
-    def requirements(cls, **settings: Any) -> tuple[str, ...]:
-        """The walk attributes that :class:`~pyg_topomask.nn.GRFMask` requires."""
-        return GRFMask.requirements(**settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from pyg_topomask.checks import check_choice
 from pyg_topomask.nn.attention.base import Attention, check_input, uncompiled
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.dropout import Dropout
 from pyg_topomask.nn.feature_map import FEATURE_MAP, FeatureMap, SoftmaxFeatures
 from pyg_topomask.nn.graph_attributes import requirements_of, with_attributes
@@ -85,16 +86,7 @@ class MaskedAttention(Attention):
         reach="far",
     )
     accepts_tokens = True  # `mask_of_graph` borders the mask
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "mask": "topomask.mask",
-        "kernel": "topomask.kernel",
-        "path": "topomask.path",
-        "num_features": "topomask.num_features",
-        "dropout": "gt.attn_dropout",
-        "seed": "seed",
-        "normalizer": "topomask.normalizer",
-    }
+    config_keys = keys_of("heads", "mask", "kernel", "path", "num_features", "dropout", "seed", "normalizer")
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -131,11 +123,6 @@ class MaskedAttention(Attention):
             self.feature_map = SoftmaxFeatures(self.channels // self.heads, num_features, seed)
         elif kernel != "softmax":
             self.feature_map = FEATURE_MAP[kernel]()
-
-    @classmethod
-    def requirements(cls, *, mask: Module | None = None, **settings: Any) -> tuple[str, ...]:
-        """Attributes that the mask needs on the graph."""
-        return requirements_of(mask)
 
     @uncompiled
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.nn.card import Card
+from pyg_topomask.nn.config_keys import keys_of
 from pyg_topomask.nn.graph_attributes import check_table_size, warn_of_short_walks
 from pyg_topomask.nn.mask.base import Mask, head_parameter, initial_modulation
 from pyg_topomask.operators import GRFOperator, HeadStackOperator, MaskOperator, ProductOperator
@@ -78,14 +79,7 @@ class GRFMask(Mask):
         when="large graphs, short range: the cost does not grow with the degrees",
         reach="hops",
     )
-    config_keys: ClassVar[dict[str, str]] = {
-        "heads": "gt.n_heads",
-        "max_length": "topomask.max_length",
-        "symmetric": "topomask.symmetric",
-        "independent": "topomask.independent",
-        "diagonal": "topomask.diagonal",
-        "table": "topomask.num_tables",
-    }
+    config_keys = keys_of(*("heads", "max_length", "symmetric", "independent", "diagonal"), table="topomask.num_tables")
 
     @classmethod
     def examples(cls) -> list[dict[str, Any]]:
@@ -115,9 +109,9 @@ class GRFMask(Mask):
         self.stitch = check_integer("stitch", stitch, 1)
         self.two_tables = symmetric and self.diagonal == "independent"
         self.corrects = symmetric and self.diagonal == "corrected"
-        self.requires = self.requirements(
-            symmetric=symmetric, independent=independent, name=name, diagonal=diagonal, table=self.tables, stitch=stitch
-        )
+        names = (part for number in dict.fromkeys(self.tables) for part in _stitched(name, number, stitch))
+        diagonal = self.diagonal if symmetric else "shared"
+        self.requires = (*(part for prefix in names for part in _attributes(prefix, diagonal)), f"{name}_size")
         self.transform_settings = {
             "max_length": max_length,
             "name": name,
@@ -132,23 +126,6 @@ class GRFMask(Mask):
         self.modulation = head_parameter(heads, max_length + 1)
         self.key_modulation = head_parameter(heads, max_length + 1) if key_modulation else None
         self.reset_parameters()
-
-    @classmethod
-    def requirements(
-        cls,
-        *,
-        symmetric: bool = True,
-        independent: bool = True,
-        name: str = "walk",
-        diagonal: str | None = None,
-        table: int | Sequence[int] = 0,
-        stitch: int = 1,
-        **settings: Any,
-    ) -> tuple[str, ...]:
-        """The walks, and those of keys where they have their own, or the coefficients of the diagonal."""
-        diagonal = diagonal_of(independent, diagonal) if symmetric else "shared"
-        names = (part for number in dict.fromkeys(_numbers(table)) for part in _stitched(name, number, stitch))
-        return (*(part for name in names for part in _attributes(name, diagonal)), f"{name}_size")
 
     def reset_parameters(self) -> None:
         """Set ``f`` to its initial values."""
