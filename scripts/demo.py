@@ -125,7 +125,7 @@ def draw(summaries: dict[str, dict[str, Any]], out: Path) -> Path:
         for name, summary in summaries.items()
     }
     viz.plot_curves(runs, ("val_accuracy",), ("validation accuracy (share of images)",), ax=[curves])
-    curves.get_legend().set_loc("lower right")
+    curves.get_legend().set_loc("upper left")
     for row, summary in enumerate(summaries.values()):
         values = [100 * value for value in summary["metrics"]["test_accuracy"]["values"]]
         results.barh(row, statistics.fmean(values), color=PALETTE[row], alpha=0.6)
