@@ -7,6 +7,7 @@ from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.conv import GatedGCN, StableGINEConv
 from pyg_topomask.nn.dynamic_walks import redraw_walks
 from pyg_topomask.nn.encoder import EDGE_ENCODERS, NODE_ENCODERS, POSITIONAL_ENCODERS, ComposedNodeEncoder
+from pyg_topomask.nn.gps_conv import GPSConv
 from pyg_topomask.nn.gps_layer import GPSLayer
 from pyg_topomask.nn.gps_model import GPSModel
 from pyg_topomask.nn.gps_network import GPSNetwork
@@ -23,6 +24,7 @@ __all__ = [
     "POSITIONAL_ENCODERS",
     "Card",
     "ComposedNodeEncoder",
+    "GPSConv",
     "GPSLayer",
     "GPSModel",
     "GPSNetwork",

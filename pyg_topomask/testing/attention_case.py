@@ -173,6 +173,20 @@ class AttentionCase:
         out = attn.float()(x.float(), batch.batch, batch)
         torch.testing.assert_close(out, torch.cat(alone).float(), rtol=1e-5, atol=1e-6)
 
+    def test_dense_and_nested_nodes_give_what_flat_ones_give(self) -> None:
+        attn, batch = self.build().double(), self._batch()
+        x, sizes = self._input(batch.num_nodes).requires_grad_(), batch.ptr.diff()
+        mask = torch.arange(int(sizes.max()) + 2) < sizes[:, None]
+        dense = x.new_full((*mask.shape, self.channels), torch.nan).masked_scatter(mask[..., None], x)
+        out, nested = attn(dense, mask, batch), attn(torch.nested.nested_tensor_from_jagged(x, batch.ptr), graph=batch)
+        assert out.shape == dense.shape
+        assert (out[~mask] == 0).all()
+        assert torch.equal(attn(dense, graph=batch, mask=mask), out)
+        wanted = attn(x, None, batch)
+        found = [(flat, *_gradients([flat], [x])) for flat in (wanted, out[mask], nested.values())]
+        for one in found[1:]:
+            torch.testing.assert_close(one, found[0], **self.tol)
+
     def test_neighbouring_graph_cannot_be_seen(self) -> None:
         for dtype in (torch.float32, torch.float64):
             attn, batch, x = self._case(dtype)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
-from torch_geometric.nn.inits import reset
 
 from pyg_topomask.checks import NonFiniteError, check_heads, check_integer, readable
+from pyg_topomask.nn.attention.dense import check_same_batch, flat_nodes
 from pyg_topomask.nn.card import Card
 from pyg_topomask.nn.graph_attributes import settings_text
+from pyg_topomask.nn.reset import Resettable
 from pyg_topomask.ops.segment import check_batch
 
 Forward = TypeVar("Forward", bound=Callable[..., Any])
@@ -42,8 +43,11 @@ def uncompiled(forward: Forward) -> Forward:
     return cast(Forward, call)
 
 
-class Attention(Module):
+class Attention(Resettable):
     r"""Base class of attentions: ``attn(x [N, C], batch=None, graph=None) → [N, C]``.
+
+    It also takes PyG's dense form, ``attn(x [B, N, C], mask [B, N])``, and jagged nested tensors ``[B, j, C]``. The
+    result has the form of ``x``, with zeros where the mask is false; ``graph`` then holds the nodes in row order.
 
     A subclass defines ``forward``, which should begin with :func:`check_input`. The rest is optional:
 
@@ -126,10 +130,21 @@ class Attention(Module):
         """Whether the attention is right if graphs have tokens, which their tables do not number."""
         return not self.requires
 
-    def reset_parameters(self) -> None:
-        """Initialise all parameters again."""
-        for part in self.children():
-            reset(part)
+    def __call__(self, x: Tensor, *inputs: Any, **more: Any) -> Any:
+        if isinstance(x, Tensor) and (x.dim() == 3 or x.is_nested):
+            return self._attend_dense(x, *inputs, **more)
+        return super().__call__(x, *inputs, **more)
+
+    def _attend_dense(
+        self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None, mask: Tensor | None = None, **more: Any
+    ) -> Any:
+        """Attend to nodes in PyG's dense form or a nested tensor; the second argument is their mask."""
+        nodes, batch, restore = flat_nodes(x, batch if mask is None else mask)
+        check_same_batch(batch, graph)
+        result = self(nodes, batch, graph, **more)
+        if isinstance(result, tuple):
+            return restore(result[0]), *result[1:]
+        return restore(result)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, graph: Data | None = None) -> Any:
         """Attend, ``[N, C] → [N, C]``.

@@ -1,0 +1,94 @@
+"""PyG's GPSConv with our attentions."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch.nn import Sequential
+from torch_geometric.nn import GCNConv, GINConv
+
+from pyg_topomask.nn import ATTENTION, FullAttention, GPSConv, GRFAttention
+from tests.nn.gps_cases import batch_of
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "graph_norm", None])
+@pytest.mark.parametrize("attn_type", ["multihead", "performer"])
+def test_pygs_attentions_stay_pygs(attn_type, norm):
+    batch, theirs = batch_of(), pyg.GPSConv(8, GCNConv(8, 8), heads=2, norm=norm, attn_type=attn_type)
+    ours = GPSConv(8, GCNConv(8, 8), heads=2, norm=norm, attn_type=attn_type)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(batch.num_nodes, 8)
+    wanted = theirs(x, batch.edge_index, batch.batch)
+    assert torch.equal(ours(x, batch.edge_index, graph=batch), wanted)
+    assert ours.requires == ()
+    if attn_type == "multihead":  # our softmax attention is the same function
+        ours.load_state_dict(theirs.state_dict())  # as before the batch norm saw a batch
+        full = GPSConv(8, ours.conv, heads=2, norm=norm, attn_type="transformer")
+        names = {name.replace("in_proj_", "qkv.").replace("out_proj", "out"): name for name in theirs.state_dict()}
+        full.load_state_dict({name: ours.state_dict()[of] for name, of in names.items()})
+        torch.testing.assert_close(full(x, batch.edge_index, batch.batch), wanted, rtol=1e-5, atol=1e-5)
+
+
+NAMES = {"Performer": "Performer"}  # "performer" is PyG's
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_every_attention_takes_part(name):
+    batch = batch_of()
+    layer, x = (
+        GPSConv(8, None, heads=2, attn_type=NAMES.get(name, name.lower())).eval(),
+        torch.randn(batch.num_nodes, 8),
+    )
+    assert type(layer.attn) is ATTENTION[name]
+    out = layer(x, batch.edge_index, batch.batch, batch)
+    with torch.no_grad():
+        for parameter in layer.attn.parameters():
+            parameter.mul_(2)
+    assert not torch.allclose(layer(x, batch.edge_index, graph=batch), out)
+    assert "\n" not in repr(layer)
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: GPSConv(8, GCNConv(8, 8), 2), lambda: GPSConv(8, None, 2, attn_type="performer")]
+)
+def test_reset_is_repeatable_and_reaches_every_parameter(model):
+    layer, found = model(), []
+    for _ in range(2):
+        for parameter in layer.parameters():
+            parameter.data.fill_(7.0)
+        torch.manual_seed(0)
+        layer.reset_parameters()
+        found.append(layer.state_dict())
+        assert all((parameter != 7).all() for parameter in layer.parameters())
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_our_attention_in_pygs_layer_is_refused_in_one_line():
+    layer, attn = pyg.GPSConv(8, GINConv(Sequential())), FullAttention(8)
+    with pytest.raises(TypeError, match=r"leave out FullAttention .*use pyg_topomask.nn.GPSConv\(") as caught:
+        layer.attn = attn
+    assert "\n" not in str(caught.value)
+    ours = GPSConv(8, None, attn_type="performer")
+    ours.attn = attn
+    x = torch.randn(5, 8)
+    assert torch.equal(ours.eval()(x, None), GPSConv.forward(ours, x, None))
+    assert GPSConv(8, None, attn_type=attn).attn is attn
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="no attention is called 'gfr'; there are BigBird, "):
+        GPSConv(8, None, attn_type="gfr")
+    with pytest.raises(ValueError, match="GRFMask needs the graph"):
+        GPSConv(8, None, attn_kwargs={"max_length": 2})(torch.randn(5, 8), None)
+    assert isinstance(GPSConv(8, None, 2, attn_kwargs={"max_length": 2}).attn, GRFAttention)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.ones(2, 3), r"boolean and of shape \[2, 4\] \(got \[2, 3\], torch.float32\)"),
+        (torch.ones(2, 3, dtype=torch.bool), r"shape \[2, 4\] \(got \[2, 3\], torch.bool\)"),
+    ],
+)
+def test_masks_that_do_not_fit_dense_nodes_are_refused(mask, message):
+    with pytest.raises(ValueError, match=message):
+        FullAttention(8)(torch.randn(2, 4, 8), mask)
