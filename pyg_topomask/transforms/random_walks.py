@@ -14,7 +14,7 @@ from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import CSR, drop_zeros, sym_normalize, to_csr
 from pyg_topomask.ops.hashing import draw_seeds, hash_graphs
 from pyg_topomask.ops.walks.sample import Walks, corrected_diagonal, start_stream, walk_tables
-from pyg_topomask.ops.walks.settings import diagonal_of, table_name, walk_settings
+from pyg_topomask.ops.walks.settings import Lengths, diagonal_of, table_name, walk_settings
 from pyg_topomask.ops.walks.transition import check_transition, step_table
 from pyg_topomask.ops.walks.walkers import walk_graph
 from pyg_topomask.transforms.base import GraphTransform
@@ -72,6 +72,9 @@ class AddRandomWalks(GraphTransform):
         importance: Whether loads are weighted. If false, each visit has load 1 (Eq. 21 of Reid et al., an ablation).
         num_tables: Number of independent sets of walks, so that layers or heads can have their own, as in the paper's
             experiments; the masks choose by ``table=``. One set by default, because memory and time grow with it.
+        lengths: Distribution of the length of a walk, in place of ``halt_prob``: the probabilities of 0, 1, …
+            ``max_length`` hops, which add up to 1, or ``"uniform"``: all are equally likely. A load is then divided by
+            the probability of at least so many hops (Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716).
 
     Raises:
         ValueError: If a setting or the graph is out of range.
@@ -97,10 +100,11 @@ class AddRandomWalks(GraphTransform):
         diagonal: str | None = None,
         importance: bool = True,
         num_tables: int = 1,
+        lengths: Lengths = None,
     ) -> None:
         self._diagonal = diagonal_of(independent, diagonal)
-        halves = scheme == "repelling" and self._diagonal == "corrected"
-        walkers = walk_settings(num_walks, max_length, halt_prob, scheme, (num_walks + 1) // 2 if halves else None)
+        size = (num_walks + 1) // 2 if scheme == "repelling" and self._diagonal == "corrected" else None
+        walkers = walk_settings(num_walks, max_length, halt_prob, scheme, size, lengths)
         if walkers.max_length > _MAX_LENGTH:
             raise ValueError(f"'max_length' must be at most {_MAX_LENGTH:,}, for 16-bit tables (got {max_length})")
         if self._diagonal == "corrected" and walkers.num_blocks == 1:
@@ -112,7 +116,7 @@ class AddRandomWalks(GraphTransform):
         check_name(name)
         self._walkers = walkers
         self.num_walks, self.max_length = walkers.num_walks, walkers.max_length
-        self.halt_prob, self.scheme = halt_prob, scheme
+        self.halt_prob, self.scheme, self.lengths = halt_prob, scheme, lengths
         self.independent, self.seed, self.name = independent, seed, name
         self.transition, self.diagonal, self.importance = transition, diagonal, importance
         self.num_tables = check_integer("num_tables", num_tables, 1)

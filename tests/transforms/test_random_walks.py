@@ -7,6 +7,7 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
+from pyg_topomask.fingerprint import stable_hash
 from pyg_topomask.nn import GRFMask, RWGNKMask
 from pyg_topomask.testing import GRAPHS, dense_adjacency
 from pyg_topomask.transforms import AddRandomWalks
@@ -102,11 +103,18 @@ def test_more_nodes_than_are_walked_together():
     assert found.walk_index.untyped_storage().nbytes() <= 2 * found.walk_index.nbytes  # it can be stored alone
 
 
+def test_lengths_of_walks_are_part_of_a_stored_result():
+    transforms = [AddRandomWalks(2, 1, seed=0, lengths=lengths) for lengths in (None, "uniform", (0.2, 0.8))]
+    assert len({stable_hash(transform) for transform in transforms}) == 3
+    assert "lengths=(0.2, 0.8)" in repr(transforms[2])
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"max_length": 2**15}, r"'max_length' must be at most 32,767.*\(got 32768\)"),
         ({"halt_prob": 1.0}, "per-step probability"),
+        ({"halt_prob": 0.3, "lengths": "uniform"}, "'lengths' replaces 'halt_prob'"),
         ({"scheme": "levy"}, "got 'levy'"),
         ({"name": "my walk"}, "identifier"),
     ],

@@ -14,12 +14,17 @@ from torch import Tensor
 
 from pyg_topomask.checks import check_integer
 from pyg_topomask.ops.csr import check_edges, drop_zeros, edge_tensors, to_csr
-from pyg_topomask.ops.walks.settings import walk_settings
+from pyg_topomask.ops.walks.settings import Lengths, walk_settings
 from pyg_topomask.typing import Adj
 
 
 def error_scale(
-    edge_index: Adj, num_nodes: int, modulation: Tensor, halt_prob: float, edge_weight: Tensor | None = None
+    edge_index: Adj,
+    num_nodes: int,
+    modulation: Tensor,
+    halt_prob: float,
+    edge_weight: Tensor | None = None,
+    lengths: Lengths = None,
 ) -> float:
     r"""The constant :math:`c = \sum_k |f_k| (\max_{ij} |W_{ij}| \deg_i / (1 - p_{halt}))^k` of Theorem 3.1.
 
@@ -29,6 +34,8 @@ def error_scale(
         modulation: Modulation function ``f``, shape ``[K + 1]``.
         halt_prob: Probability of halting before each step, in ``[0, 1)``.
         edge_weight: ``W``, shape ``[E]``; one per edge if :obj:`None`.
+        lengths: As for `pyg_topomask.ops.sample_walks`; the probability of at least ``k`` hops then replaces
+            :math:`(1 - p_{halt})^k`.
 
     Raises:
         TypeError: If indices are not integers or weights are not floating point.
@@ -36,13 +43,13 @@ def error_scale(
     """
     if modulation.dim() != 1 or modulation.numel() == 0:
         raise ValueError(f"'modulation' must have shape [K + 1] (got {list(modulation.shape)})")
-    walk_settings(1, modulation.numel() - 1, halt_prob)
+    tail = walk_settings(1, modulation.numel() - 1, halt_prob, lengths=lengths).tail
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
     csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
     largest = float((csr.weight.double().abs() * csr.degree[csr.row]).max()) if csr.col.numel() else 0.0
-    lengths = torch.arange(modulation.numel(), dtype=torch.float64)
-    return float(modulation.detach().double().cpu().abs() @ (largest / (1 - halt_prob)) ** lengths)
+    powers = largest ** torch.arange(modulation.numel(), dtype=torch.float64)
+    return float(modulation.detach().double().cpu().abs() @ (powers / torch.tensor(tail, dtype=torch.float64)))
 
 
 def error_bound(num_walks: int, prob: float, scale: float) -> float:

@@ -27,8 +27,8 @@ _walk_features = Entry("walks", "walk_features", (*_TABLE, "decay", "rowptr", "c
 _walk_tables = Entry(
     "walks",
     "walk_tables",
-    ("start", "stream", "rowptr", "col", "factor", "bound", "totals", "made"),
-    dict.fromkeys(("tables", "walks", "length", "block", "scheme", "halts_below", "has_own"), int),
+    ("start", "stream", "rowptr", "col", "factor", "bound", "gain", "halts_below", "totals", "made"),
+    dict.fromkeys(("tables", "walks", "block", "scheme", "has_own"), int),
 )
 _write_walks = Entry("walks", "write_walks", ("index", "length", "load", "count", "own"), {"made": int, "table": int})
 _release_walks = Entry("walks", "release_walks", (), {"made": int})
@@ -46,13 +46,13 @@ def walk_tables(
 
     Arguments are those of `pyg_topomask.ops.walks.sample.walk_tables`. Raises MemoryError.
     """
-    given = (nodes, stream, graph.rowptr, graph.col, graph.factor, None if graph.steps is None else graph.steps.bound)
+    bound, halts_below = None if graph.steps is None else graph.steps.bound, nodes.new_tensor(settings.halts_below)
+    given = (nodes, stream, graph.rowptr, graph.col, graph.factor, bound, graph.gain, halts_below)
     totals, made = nodes.new_empty(num_tables), nodes.new_zeros(1)
     threads = loader.num_threads(nodes.numel() * num_tables * settings.num_walks, _WALKERS_PER_THREAD)
-    kind = SCHEMES.index(settings.scheme), round(settings.halt_prob * 2**32), own
-    sizes = num_tables, settings.num_walks, settings.max_length, settings.block_size
+    numbers = num_tables, settings.num_walks, settings.block_size, SCHEMES.index(settings.scheme), own
     arrays = [x if x is None else x.contiguous() for x in given]
-    _walk_tables([*arrays, totals, made], *sizes, *kind, threads=threads)
+    _walk_tables([*arrays, totals, made], *numbers, threads=threads)
     try:
         found = []
         for table, total in enumerate(totals.tolist()):

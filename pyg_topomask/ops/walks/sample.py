@@ -16,7 +16,7 @@ from pyg_topomask.ops.csr import check_edges, drop_zeros, edge_tensors, to_csr
 from pyg_topomask.ops.hashing import GOLDEN, draw_seeds, mix
 from pyg_topomask.ops.walks import compiled
 from pyg_topomask.ops.walks.merge import merge_visits, own_products, revisits
-from pyg_topomask.ops.walks.settings import WalkSettings, walk_settings
+from pyg_topomask.ops.walks.settings import Lengths, WalkSettings, walk_settings
 from pyg_topomask.ops.walks.transition import step_table
 from pyg_topomask.ops.walks.walkers import WalkGraph, move_walkers, walk_graph
 from pyg_topomask.typing import Adj
@@ -39,7 +39,8 @@ class Walks:
     """
     count: Tensor
     """Number of visits divided by ``num_walks``, shape ``[nnz]``. Its expectation is the entry of
-    ``((1 - halt_prob) P) ** length``, where ``P`` is the transition matrix of one step.
+    ``((1 - halt_prob) P) ** length``, where ``P`` is the transition matrix of one step; with ``lengths``, of
+    ``P ** length`` times the probability of at least so many hops.
     """
     own: Tensor | None = None
     r"""Contribution of products of coupled or identical walkers to the squared norm of each start's features:
@@ -63,6 +64,7 @@ def sample_walks(
     transition: Tensor | None = None,
     block_size: int | None = None,
     importance: bool = True,
+    lengths: Lengths = None,
 ) -> Walks:
     r"""Walk from every node and deposit an importance-weighted load at every visit.
 
@@ -70,7 +72,8 @@ def sample_walks(
     with probability ``halt_prob``. It also ends at a node without neighbours, and after ``max_length`` hops; neither
     biases the loads of walks up to that length. After the hops :math:`v_0, \dots, v_\ell` it deposits
     :math:`\prod_{t<\ell} W_{v_t v_{t+1}} \deg(v_t) / (1 - p_{halt})` at :math:`(v_0, v_\ell, \ell)`, whose expectation
-    is :math:`(W^\ell)_{v_0 v_\ell}`. With ``transition``, the inverse of the step's probability replaces the degree.
+    is :math:`(W^\ell)_{v_0 v_\ell}`. With ``lengths``, the probability of at least :math:`\ell` hops replaces
+    :math:`(1 - p_{halt})^\ell`. With ``transition``, the inverse of the step's probability replaces the degree.
 
     Every random draw is a hash of (a 64-bit seed drawn once from ``generator``, start node, walk, step). Walks
     therefore do not depend on the device, on how ``start`` splits the nodes over calls, or on the order of the edges.
@@ -86,9 +89,10 @@ def sample_walks(
     Each walker alone has the same distribution as under ``"iid"``, so loads have the same expectation under each
     scheme.
 
-    Reference: Reid et al. 2024, arXiv:2410.03462, Eqs. 9 and 10 (the product has as many factors as the walk has
-    hops). Antithetic halting: Reid et al., *Quasi-Monte Carlo Graph Random Features*, NeurIPS 2023, arXiv:2305.12470.
-    Repelling walks: Reid et al., *Repelling Random Walks*, ICLR 2024, arXiv:2310.04854.
+    Reference: Reid et al. 2024, arXiv:2410.03462, Eqs. 9 and 10 (the product has as many factors as the walk has hops).
+    General lengths: Choromanski et al., *GRFs++*, 2025, arXiv:2510.07716. Antithetic halting: Reid et al., *Quasi-Monte
+    Carlo Graph Random Features*, NeurIPS 2023, arXiv:2305.12470. Repelling walks: Reid et al., *Repelling Random
+    Walks*, ICLR 2024, arXiv:2310.04854.
     Cost: :math:`O(N n \min(K, 1/p_{halt}))` steps, with all walkers in parallel; memory of the result plus one block.
 
     Args:
@@ -108,6 +112,9 @@ def sample_walks(
         block_size: Number of walkers of one start that repel each other; all of them if :obj:`None`.
         importance: Whether loads are weighted as above. If false, each visit has load 1 (Eq. 21 of the paper, an
             ablation), and ``load`` equals ``count``.
+        lengths: Distribution of the length of a walk, in place of ``halt_prob``: the probabilities of 0, 1, …
+            ``max_length`` hops, which add up to 1, or ``"uniform"``: all are equally likely. The last one must be
+            positive. Halting with ``halt_prob`` if :obj:`None`.
 
     Returns:
         The visits as :class:`Walks`; ``load`` and ``count`` have the dtype of ``edge_weight``, or torch's default
@@ -119,7 +126,7 @@ def sample_walks(
     """
     edge_index, edge_weight = edge_tensors(edge_index, edge_weight)
     check_edges(edge_index, num_nodes, edge_weight)
-    settings = walk_settings(num_walks, max_length, halt_prob, scheme, block_size)
+    settings = walk_settings(num_walks, max_length, halt_prob, scheme, block_size, lengths)
     csr = drop_zeros(to_csr(edge_index, num_nodes, edge_weight))
     if transition is not None and scheme == "repelling":
         raise ValueError("scheme='repelling' takes uniform steps; omit 'transition' or choose another scheme")

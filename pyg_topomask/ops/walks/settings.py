@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from pyg_topomask.checks import check_choice, check_integer
 
 SCHEMES = ("iid", "antithetic", "repelling")
+Lengths = Sequence[float] | str | None
+"""Distribution of the lengths of walks: the probability of each one, or a name; :obj:`None`: constant halting."""
+
+_DEFAULT_HALTING = (0.0, 0.5)  # of `sample_walks` and `AddRandomWalks`
 
 
 class WalkSettings(NamedTuple):
@@ -18,6 +24,29 @@ class WalkSettings(NamedTuple):
     scheme: str
     block_size: int
     """Number of walkers of one start that are coupled with each other; the last block may have fewer."""
+    lengths: tuple[float, ...] | None = None
+    """Probability of each length; walkers halt with `halt_prob` before each step if :obj:`None`."""
+
+    @property
+    def tail(self) -> list[float]:
+        """Probability that a walker does not halt before 0, 1, … `max_length` hops."""
+        if self.lengths is None:
+            return [(1 - self.halt_prob) ** hops for hops in range(self.max_length + 1)]
+        return [*accumulate(reversed(self.lengths))][::-1]
+
+    @property
+    def halts_below(self) -> list[int]:
+        """How many of the 2^32 values of a draw make a walker halt before step 1, 2, … `max_length`."""
+        if self.lengths is None:
+            return [round(self.halt_prob * 2**32)] * self.max_length
+        return [min(round((1 - after / before) * 2**32), 2**32 - 1) for before, after in pairwise(self.tail)]
+
+    @property
+    def gains(self) -> list[float]:
+        """Factor of the load at each step that makes up for `lengths`; that for `halt_prob` is on the edges."""
+        if self.lengths is None:
+            return [1.0] * self.max_length
+        return [2**32 / (2**32 - below) for below in self.halts_below]
 
     @property
     def num_blocks(self) -> int:
@@ -32,7 +61,12 @@ class WalkSettings(NamedTuple):
 
 
 def walk_settings(
-    num_walks: int, max_length: int, halt_prob: float, scheme: str = "iid", block_size: int | None = None
+    num_walks: int,
+    max_length: int,
+    halt_prob: float,
+    scheme: str = "iid",
+    block_size: int | None = None,
+    lengths: Lengths = None,
 ) -> WalkSettings:
     """Check settings of random walks.
 
@@ -44,6 +78,8 @@ def walk_settings(
     max_length = check_integer("max_length", max_length, 0, "it counts hops")
     if not 0.0 <= halt_prob < 1.0:
         raise ValueError(f"'halt_prob' is a per-step probability in [0, 1) (got {halt_prob})")
+    if lengths is not None and halt_prob not in _DEFAULT_HALTING:
+        raise ValueError(f"'lengths' replaces 'halt_prob'; pass only one of them (got {lengths} and {halt_prob})")
     check_choice("scheme", scheme, SCHEMES)
     if block_size is not None and scheme != "repelling":
         raise ValueError(f"'block_size' is for scheme='repelling' (got {block_size} and scheme={scheme!r})")
@@ -51,7 +87,22 @@ def walk_settings(
         size = num_walks if block_size is None else min(check_integer("block_size", block_size, 1), num_walks)
     else:
         size = min({"iid": 1, "antithetic": 2}[scheme], num_walks)
-    return WalkSettings(num_walks, max_length, float(halt_prob), scheme, size)
+    probs = None if lengths is None else _probabilities(lengths, max_length)
+    return WalkSettings(num_walks, max_length, 0.0 if probs else float(halt_prob), scheme, size, probs)
+
+
+def _probabilities(lengths: Sequence[float] | str, max_length: int) -> tuple[float, ...]:
+    """Checked probability of each length."""
+    if isinstance(lengths, str):
+        check_choice("lengths", lengths, ("uniform",))
+        return (1 / (max_length + 1),) * (max_length + 1)
+    found = tuple(map(float, lengths))
+    if len(found) != max_length + 1 or not (min(found) >= 0 and abs(sum(found) - 1) < 1e-6 and found[-1] > 0):
+        raise ValueError(
+            f"'lengths' must be 'uniform' or the probabilities of 0, 1, … 'max_length' = {max_length} hops; they add "
+            f"up to 1, and the last one is positive, because some walks must be that long (got {lengths})"
+        )
+    return tuple(prob / sum(found) for prob in found)
 
 
 def table_name(name: str, number: int) -> str:

@@ -20,6 +20,7 @@ class WalkGraph(NamedTuple):
     col: Tensor  # [E'], int64
     factor: Tensor  # [E'], factor of the load on each edge
     steps: StepTable | None  # uniform steps if None
+    gain: Tensor  # [K], factor of the load at each step, whatever the edge
 
     @property
     def num_nodes(self) -> int:
@@ -37,11 +38,12 @@ class Visits(NamedTuple):
 
 def walk_graph(csr: CSR, settings: WalkSettings, steps: StepTable | None, importance: bool = True) -> WalkGraph:
     """The graph of checked edges whose weights are the ``W`` of the load; without ``importance``, loads stay 1."""
-    factor = torch.ones_like(csr.weight)
+    factor, gain = torch.ones_like(csr.weight), csr.weight.new_ones(settings.max_length)
     if importance:
+        gain = csr.weight.new_tensor(settings.gains)
         inverse = csr.degree[csr.row].double() if steps is None else torch.where(steps.prob > 0, 1 / steps.prob, 0)
         factor = csr.weight * (inverse / (1 - settings.halt_prob)).to(csr.weight.dtype)
-    return WalkGraph(csr.pattern.rowptr.long(), csr.col, factor, steps)
+    return WalkGraph(csr.pattern.rowptr.long(), csr.col, factor, steps, gain)
 
 
 def move_walkers(
@@ -62,13 +64,14 @@ def move_walkers(
     walker, state = torch.arange(states.numel(), device=nodes.device), states
     node, load = nodes.repeat(walk.numel()), graph.factor.new_ones(states.numel())
     degrees = graph.rowptr.diff()
-    may_end = settings.halt_prob > 0 or bool((degrees == 0).any())
+    may_end, halts_below = bool((degrees == 0).any()), settings.halts_below
     visits = [Visits(walker, node, load)]
     for length in range(1, settings.max_length + 1):
         draw = mix(state + wrap(length * GOLDEN))
         degree = degrees.index_select(0, node)
-        if may_end:
-            goes_on = (degree > 0) & ~_halts(draw, walker, states, num_starts, length, settings)
+        if may_end or halts_below[length - 1] > 0:
+            halting = _halting_draws(draw, walker, states, num_starts, length, settings)
+            goes_on = (degree > 0) & (halting >= halts_below[length - 1])
             alive = goes_on.nonzero().squeeze(1)
             walker, state, node, load, draw, degree = (
                 column.index_select(0, alive) for column in (walker, state, node, load, draw, degree)
@@ -85,7 +88,7 @@ def move_walkers(
         else:
             edge = graph.rowptr.index_select(0, node) + below(draw, degree)
         node = graph.col.index_select(0, edge)
-        load = load * graph.factor.index_select(0, edge)
+        load = load * graph.factor.index_select(0, edge) * graph.gain[length - 1]
         visits.append(Visits(walker, node, load))
     return visits
 
@@ -97,15 +100,15 @@ def block_of(walker: Tensor, num_starts: int, num_walks: int, block_size: int) -
     return row * -(-num_walks // block_size) + walk % num_walks // block_size
 
 
-def _halts(
+def _halting_draws(
     draw: Tensor, walker: Tensor, states: Tensor, num_starts: int, length: int, settings: WalkSettings
 ) -> Tensor:
-    """Which walkers halt, by the high half of their draw; an antithetic pair shares the first one's draw, shifted."""
+    """By which walkers halt: the high half of their draw; an antithetic pair shares the first one's draw, shifted."""
     if settings.scheme == "antithetic":
         second = walker // num_starts % settings.num_walks % 2
         draw = mix(states.index_select(0, walker - second * num_starts) + wrap(length * GOLDEN))
         draw = draw ^ (second << 63)  # shifted by half of the range
-    return ((draw >> 32) & LOW_32) < round(settings.halt_prob * 2**32)
+    return (draw >> 32) & LOW_32
 
 
 def _distinct(group: Tensor, draw: Tensor, degree: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def mask_and_structure(config: Config, name: str) -> tuple[Mask, list[BaseTransf
         torch.manual_seed(config.seed)
         mask: Any = MASK[name](**arguments).double()
     if uses_walks(config):
-        return lambda data: mask(with_expected_walks(data, mask.max_length, settings.halt_prob)), []
+        return lambda data: mask(with_expected_walks(data, mask.max_length, settings.halt_prob, settings.lengths)), []
     return mask, build_sampling_transforms(config, config.seed)
 
 

@@ -49,12 +49,12 @@ def walk_quality(mask: GRFMask, walks: AddRandomWalks, data: Data, head: int = 0
         raise ValueError(
             f"errors need the exact mask, which is dense; at most {_MAX_NODES:,} nodes (got {num_nodes:,})"
         )
-    exact = _exact(mask, walks, data)
+    exact = _exact(mask, data)
     exact = exact[head] if exact.dim() == 3 else exact
     off = (exact != 0) & ~torch.eye(num_nodes, dtype=torch.bool)
     if not bool(off.any()):
         raise ValueError("no two nodes are connected, so the mask has no entry to estimate")
-    reached = with_expected_walks(data, mask.max_length, walks.halt_prob)
+    reached = with_expected_walks(data, mask.max_length, 0.0)
     reachable = _visited(reached.walk_index, num_nodes)
     scale = _scale(mask, walks, _draws(walks, 2, data)[0], head)
     table = table_name(mask.name, mask.tables[head % len(mask.tables)])
@@ -74,7 +74,7 @@ def walk_quality(mask: GRFMask, walks: AddRandomWalks, data: Data, head: int = 0
             "coverage": coverage,
             "entries": entries,
             "pairs": float((found != 0).sum()) / (DRAWS * num_nodes),
-            "most_entries": row_nonzeros(count, walks.halt_prob, RISK, mask.max_length),
+            "most_entries": row_nonzeros(count, 0.0 if walks.lengths else walks.halt_prob, RISK, mask.max_length),
             "error": float(errors.square().mean().sqrt()),
             "estimated": float(found.var(0)[off].mean().sqrt()),
             "quantile": float(errors.flatten().sort().values[int((1 - RISK) * errors.numel())]),
@@ -96,12 +96,12 @@ def _draws(walks: AddRandomWalks, count: int, data: Data) -> list[Batch]:
     return drawn
 
 
-def _exact(mask: GRFMask, walks: AddRandomWalks, data: Data) -> Tensor:
+def _exact(mask: GRFMask, data: Data) -> Tensor:
     """The expectation of the mask, ``[N, N]`` or ``[H, N, N]``."""
     keys = mask.key_modulation is not None
     exact = GRFMask(mask.heads, mask.max_length, mask.symmetric, positive=mask.positive, key_modulation=keys)
     exact.load_state_dict(mask.state_dict())
-    return exact.double()(with_expected_walks(data, mask.max_length, walks.halt_prob)).to_dense()
+    return exact.double()(with_expected_walks(data, mask.max_length, 0.0)).to_dense()
 
 
 def _visited(index: Tensor, num_nodes: int) -> Tensor:
@@ -114,4 +114,5 @@ def _scale(mask: GRFMask, walks: AddRandomWalks, data: Data, head: int) -> float
     """The constant of Theorem 3.1, for the larger one of two modulation functions."""
     edge_index, weight = read_normalized_edges(mask, data, torch.float64)
     functions = [f if f.dim() == 1 else f[head] for f in mask.parameters()]
-    return max(error_scale(edge_index, int(data.num_nodes or 0), f, walks.halt_prob, weight) for f in functions)
+    size, halting = int(data.num_nodes or 0), (walks.halt_prob, weight, walks.lengths)
+    return max(error_scale(edge_index, size, f, *halting) for f in functions)

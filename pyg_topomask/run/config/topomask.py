@@ -21,6 +21,9 @@ class TopomaskConfig(Section):
     """Largest length of a walk, in edges."""
     halt_prob: Annotated[Probability, ReadIf("walks")] = 0.5
     """Probability that a walk halts, per step."""
+    lengths: Annotated[Literal["uniform"] | list[float] | None, ReadIf("walks")] = None
+    """Probabilities of 0, 1, … max_length hops of a walk, in place of halt_prob; uniform: all are equally likely; null:
+    as `halt_prob` says."""
     scheme: Annotated[str, ReadIf("walks")] = "iid"
     """How walks from one node are coupled."""
     independent: Annotated[bool, ReadIf("walks")] = True

@@ -17,7 +17,7 @@ from pyg_topomask.run.model.attentions import argument_keys, built_attentions, l
 from pyg_topomask.run.process_memory import available_mib
 from pyg_topomask.transforms import that_add
 
-WALK_KEYS = ("num_walks", "max_length", "halt_prob", "scheme", "independent", "diagonal", "num_tables")
+WALK_KEYS = ("num_walks", "max_length", "halt_prob", "lengths", "scheme", "independent", "diagonal", "num_tables")
 """Keys of ``topomask`` that are arguments of :class:`~pyg_topomask.transforms.AddRandomWalks`."""
 
 TRANSITION = "walk_transition"

@@ -28,6 +28,7 @@ SCHEMES = {
 }
 each_scheme = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 COLUMNS = ("index", "length", "load", "count", "own")
+LENGTHS = (0.1, 0.4, 0.3, 0.2)
 MODULATION = torch.tensor([1.0, 0.5, 0.25, -0.125], dtype=torch.float64)
 LOW = 2**64 - 1
 HUB = Data(edge_index=torch.tensor([[0] * 5, [1, 2, 3, 4, 5]]), num_nodes=6)
@@ -70,8 +71,10 @@ def mix(z):  # SplitMix64 on Python's integers
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def walk_reference(data, seed, num_walks, max_length, halt_prob, scheme, block_size):
-    """Walkers one by one, from the definitions: for each start and walk the list of (node, load)."""
+def walk_reference(data, seed, num_walks, max_length, halting, scheme, block_size):
+    """Walkers one by one, from the definitions: for each start and walk the list of (node, load). They halt before step
+    ``k`` with probability ``halting[k - 1]``.
+    """
     adj, found = dense_adjacency(data), {}
     neighbours = [adj[i].nonzero().flatten().tolist() for i in range(data.num_nodes)]
     for start in range(data.num_nodes):
@@ -89,7 +92,7 @@ def walk_reference(data, seed, num_walks, max_length, halt_prob, scheme, block_s
                 high = draws[walk] >> 32
                 if scheme == "antithetic" and walk % 2 == 1:
                     high = ((draws[walk - 1] >> 32) + 2**31) % 2**32
-                if not neighbours[node] or high < round(halt_prob * 2**32):
+                if not neighbours[node] or high < round(halting[step - 1] * 2**32):
                     continue
                 going.append(walk)
                 choices = list(neighbours[node])
@@ -97,7 +100,7 @@ def walk_reference(data, seed, num_walks, max_length, halt_prob, scheme, block_s
                     choices = left[walk // block_size, node]
                     choices.extend(neighbours[node] if not choices else [])
                 picked = choices.pop((draws[walk] & (2**32 - 1)) * len(choices) >> 32)
-                load *= float(adj[node, picked]) * len(neighbours[node]) / (1 - halt_prob)
+                load *= float(adj[node, picked]) * len(neighbours[node]) / (1 - halting[step - 1])
                 paths[walk].append((picked, load))
             alive = going
         found[start] = paths
@@ -106,13 +109,16 @@ def walk_reference(data, seed, num_walks, max_length, halt_prob, scheme, block_s
 
 @each_scheme
 @pytest.mark.parametrize("name", ["star", "weighted", "one_way", "isolated", "single", "two_parts"])
-def test_walks_are_those_of_walkers_moved_one_by_one(name, scheme):
+@pytest.mark.parametrize("lengths", [None, (0.1, 0.5, 0, 0.25, 0.15), "uniform"])
+def test_walks_are_those_of_walkers_moved_one_by_one(name, scheme, lengths):
     data = GRAPHS[name].clone()
     data.edge_weight = dense_adjacency(data)[tuple(data.edge_index)]
-    settings = {"num_walks": 7, "max_length": 4, "halt_prob": 0.2, "scheme": "iid", **scheme}
-    size = settings["block_size"] = walk_settings(**settings).block_size
-    table = draw(data, **{**settings, "block_size": scheme.get("block_size")})
-    paths = walk_reference(data, int(draw_seeds(1, seeded(0))), **settings)
+    settings = {"num_walks": 7, "max_length": 4, "scheme": "iid", **scheme}
+    halt_prob = 0.2 if lengths is None else 0.0
+    table = draw(data, halt_prob=halt_prob, lengths=lengths, **settings)
+    halting = {None: [0.2] * 4, "uniform": [1 / 5, 1 / 4, 1 / 3, 1 / 2]}.get(lengths, [0.1, 5 / 9, 0, 5 / 8])
+    size = settings["block_size"] = walk_settings(**settings, halt_prob=0.0).block_size
+    paths = walk_reference(data, int(draw_seeds(1, seeded(0))), halting=halting, **settings)
     loads, visits, own = defaultdict(float), Counter(), torch.zeros(data.num_nodes, 15, dtype=torch.float64)
     for start, of_start in paths.items():
         for first in range(0, 7, size):
@@ -134,17 +140,18 @@ def test_walks_are_those_of_walkers_moved_one_by_one(name, scheme):
 
 
 @each_scheme
-@pytest.mark.parametrize("halt_prob", [0.0, 0.3])
+@pytest.mark.parametrize("halting", [{"halt_prob": 0.0}, {"halt_prob": 0.3}, {"halt_prob": 0.0, "lengths": LENGTHS}])
 @pytest.mark.parametrize("name", ["star", "weighted", "one_way", "isolated"])
-def test_loads_counts_and_the_corrected_diagonal_are_unbiased(name, halt_prob, scheme):
+def test_loads_counts_and_the_corrected_diagonal_are_unbiased(name, halting, scheme):
     data, adj = GRAPHS[name], dense_adjacency(GRAPHS[name])
     scheme = {**scheme, "block_size": 4} if scheme.get("scheme") == "repelling" else scheme  # one block has no diagonal
-    settings = walk_settings(8, 3, halt_prob, **scheme)
-    loads, counts, own = draw_many(data, 300, halt_prob=halt_prob, **scheme)
+    settings = walk_settings(8, 3, **halting, **scheme)
+    loads, counts, own = draw_many(data, 300, **halting, **scheme)
+    tail = torch.tensor([1, 0.9, 0.5, 0.2]) if "lengths" in halting else (1 - halting["halt_prob"]) ** torch.arange(4)
     uniform = (adj != 0).double() / (adj != 0).sum(1, keepdim=True).clamp(min=1)
     diagonal = (features(loads).square().sum(2) - own @ monomials(MODULATION)) / (1 - settings.coupled_share)
     assert_mean(loads, powers(adj))
-    assert_mean(counts, powers((1 - halt_prob) * uniform))
+    assert_mean(counts, tail[:, None, None] * powers(uniform))
     assert_mean(diagonal, features(powers(adj)[None])[0].square().sum(1))
 
 
@@ -222,8 +229,11 @@ def test_coupling_does_not_raise_the_variance(name, scheme, halt_prob):
     assert scheme == "antithetic" or gain.mean() > 3 * gain.std() / draws**0.5  # it is seen
 
 
+SPLIT = SCHEMES | {"transition": {"transition": True}, "lengths": {"lengths": LENGTHS, "halt_prob": 0.0}}
+
+
 @pytest.mark.parametrize("native", ["1", "0"])
-@pytest.mark.parametrize("settings", [*SCHEMES.values(), {"transition": True}], ids=[*SCHEMES, "transition"])
+@pytest.mark.parametrize("settings", SPLIT.values(), ids=SPLIT)
 def test_shards_blocks_and_the_order_of_edges_change_no_bit(settings, native, monkeypatch):
     monkeypatch.setenv("TOPOMASK_NATIVE", native)
     data, order = FAMILIES["circle"].clone(), torch.randperm(FAMILIES["circle"].num_edges)
@@ -300,6 +310,11 @@ TRANSITION = r"one floating-point number per edge, \[6\]"
         ({"max_length": -1}, ValueError, r"'max_length' must be at least 0: it counts hops \(got -1\)"),
         ({"halt_prob": -0.1}, ValueError, r"per-step probability in \[0, 1\) \(got -0.1\)"),
         ({"halt_prob": 1.0}, ValueError, r"per-step probability in \[0, 1\) \(got 1.0\)"),
+        ({"lengths": "gamma"}, ValueError, "'lengths' must be one of uniform.*got 'gamma'"),
+        ({"lengths": [0.5, 0.5]}, ValueError, r"0, 1, … 'max_length' = 2 hops.*\(got \[0.5, 0.5\]\)"),
+        ({"lengths": [0.5, 0.1, 0.5]}, ValueError, "they add up to 1"),
+        ({"lengths": [0.5, 0.5, 0.0]}, ValueError, "some walks must be that long"),
+        ({"lengths": "uniform", "halt_prob": 0.1}, ValueError, r"pass only one of them \(got uniform and 0.1\)"),
         ({"scheme": "levy"}, ValueError, "one of iid, antithetic, repelling.*got 'levy'"),
         ({"scheme": "antithetic", "block_size": 4}, ValueError, "'block_size' is for scheme='repelling'.*got 4"),
         ({"scheme": "repelling", "block_size": 0}, ValueError, "'block_size' must be at least 1"),

@@ -83,8 +83,9 @@ class WalkTables : public AnyTables {
     std::vector<Part<T>> parts;
 
     static int64_t starts_of_part(const WalkCall<T>& c) {
-        const int64_t hops = c.halts_below ? std::min(c.length, (int64_t(1) << 32) / c.halts_below) : c.length;
-        return std::max<int64_t>(1, VISITS / (c.walks * (hops + 1)));
+        double visits = 1, goes_on = 1;  // of a walker
+        for (int64_t i = 0; i < c.length; ++i) visits += goes_on *= 1 - c.halts_below[i] / 4294967296.0;
+        return std::max<int64_t>(1, int64_t(VISITS / (double(c.walks) * visits)));
     }
 
     void fill(Part<T>& part, const Walkers<T>& found, int64_t starts) {

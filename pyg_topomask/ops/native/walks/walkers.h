@@ -8,22 +8,24 @@ namespace {
 
 enum Scheme { IID = 0, ANTITHETIC = 1, REPELLING = 2 };
 
-enum { START, STREAM, GRAPH_ROWPTR, GRAPH_COL, FACTOR, BOUND, TOTALS, MADE, WALK_ARRAYS };
-enum { TABLES, WALKS, LENGTH, BLOCK, SCHEME, HALTS_BELOW, HAS_OWN, WALK_NUMBERS };
+enum { START, STREAM, GRAPH_ROWPTR, GRAPH_COL, FACTOR, BOUND, GAIN, HALTS_BELOW, TOTALS, MADE, WALK_ARRAYS };
+enum { TABLES, WALKS, BLOCK, SCHEME, HAS_OWN, WALK_NUMBERS };
 
 template <class T>
 struct WalkCall {
     explicit WalkCall(const Call& call)
         : nodes(call.size(GRAPH_ROWPTR, 0) - 1), starts(call.size(START, 0)), tables(call.integer(TABLES)),
-          walks(call.integer(WALKS)), length(call.integer(LENGTH)), block(call.integer(BLOCK)), threads(call.threads()),
-          scheme(call.integer(SCHEME)), halts_below(call.integer(HALTS_BELOW)), has_own(call.integer(HAS_OWN)),
+          walks(call.integer(WALKS)), length(call.size(GAIN, 0)), block(call.integer(BLOCK)), threads(call.threads()),
+          scheme(call.integer(SCHEME)), has_own(call.integer(HAS_OWN)),
           start(call.dense<const int64_t>(START, {starts})), stream(call.dense<const int64_t>(STREAM, {starts})),
           rowptr(call.dense<const int64_t>(GRAPH_ROWPTR, {nodes + 1})), col(call.dense<const int64_t>(GRAPH_COL, {rowptr[nodes]})),
-          bound(call.optional<const int64_t>(BOUND, {rowptr[nodes]})), factor(call.dense<const T>(FACTOR, {rowptr[nodes]})) {}
-    int64_t nodes, starts, tables, walks, length, block, threads, scheme, halts_below, has_own;
+          bound(call.optional<const int64_t>(BOUND, {rowptr[nodes]})), halts_below(call.dense<const int64_t>(HALTS_BELOW, {length})),
+          factor(call.dense<const T>(FACTOR, {rowptr[nodes]})), gain(call.dense<const T>(GAIN, {length})) {}
+    int64_t nodes, starts, tables, walks, length, block, threads, scheme, has_own;
     const int64_t *start, *stream;  // [starts]: nodes, and the hash from which their draws are derived
     const int64_t *rowptr, *col, *bound;  // of the graph; `bound` ends the interval of each edge, null for uniform steps
-    const T* factor;                // of the load on each edge
+    const int64_t* halts_below;     // [length]: draws by which a walker halts before each step
+    const T *factor, *gain;         // of the load on each edge, and at each step
 };
 
 constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15;
@@ -109,12 +111,13 @@ class Walkers {
 
     void step(int64_t length) {
         const uint64_t step = uint64_t(length) * GOLDEN;
+        const T gain = c.gain[length - 1];
         const size_t together = c.scheme == REPELLING ? walkers.size() : TOGETHER;
         visits.reserve(walkers.size());
         size_t kept = 0;
         for (size_t from = 0; from < walkers.size(); from += together) {
             const size_t first = kept;
-            kept = keep_going(from, std::min(from + together, walkers.size()), first, step);
+            kept = keep_going(from, std::min(from + together, walkers.size()), first, length);
             if (c.scheme == REPELLING) {
                 walkers.resize(kept);
                 choose_distinct(step);
@@ -123,7 +126,7 @@ class Walkers {
             for (size_t i = first; i < kept; ++i) {
                 const Edge<T> edge = edges[chosen[i]];
                 Walker<T>& one = walkers[i];
-                one = {edge.first, edge.degree, one.number, one.load * edge.factor};
+                one = {edge.first, edge.degree, one.number, one.load * edge.factor * gain};
                 visits.add(edge.node, length, one.number, one.load);
             }
         }
@@ -133,8 +136,10 @@ class Walkers {
     // Draws a number for each of some walkers, and moves those that go on to numbers kept, kept + 1, …; returns their end.
     // Their edges are those of uniform steps. The second of an antithetic pair halts by the draw of the first, shifted by
     // half of the range. The first loop fills vectors. The second has no branch, because halts cannot be predicted.
-    size_t keep_going(size_t from, size_t to, size_t kept, uint64_t step) {
+    size_t keep_going(size_t from, size_t to, size_t kept, int64_t length) {
         const bool pairs = c.scheme == ANTITHETIC;
+        const uint64_t step = uint64_t(length) * GOLDEN;
+        const int64_t halts_below = c.halts_below[length - 1];
         for (size_t i = from; i < to; ++i) draws[i] = mix(state[i] + step);
         for (size_t i = from; i < to; ++i) {
             const Walker<T> one = walkers[i];
@@ -147,7 +152,7 @@ class Walkers {
             walkers[kept] = one, state[kept] = state[i], draws[kept] = draw;
             chosen[kept] = one.first + below(draw, one.degree);
             fetch<0>(edges.data() + chosen[kept], 1);
-            kept += (int64_t(halt >> 32) >= c.halts_below) & (one.degree > 0);
+            kept += (int64_t(halt >> 32) >= halts_below) & (one.degree > 0);
         }
         return kept;
     }
